@@ -26,8 +26,8 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, conjunction, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.plan import plan as plans
-from millpond.plan.build import build_plan
+from millpond.plan.groups import plan as plans
+from millpond.plan.groups.build import build_plan
 from millpond.runtime.aggregates import filter_sets
 from millpond.runtime.gather import gather
 from millpond.testing.compare import assert_same_rows, canonical

@@ -26,9 +26,9 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Field, Order
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
-from millpond.plan.chain import bounds_of, chained_stream
-from millpond.plan.deduplication import deduplicated
-from millpond.plan.modes import with_mode
+from millpond.plan.chains.upstream import bounds_of, chained_stream
+from millpond.plan.groups.deduplication import deduplicated
+from millpond.plan.options.output_modes import with_mode
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.conformance import ForgetfulFiles
 from millpond.testing.local_pond import DyingLog

@@ -38,8 +38,8 @@ from millpond.model.query import Deduplication, Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Retention
 from millpond.model.windows import Range, Sliding
-from millpond.plan.build import build_plan
-from millpond.plan.complete import tells_complete, with_complete
+from millpond.plan.groups.build import build_plan
+from millpond.plan.options.partial_windows import tells_complete, with_complete
 from millpond.reconfigure import accept, lifecycle
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.catalog import history, whole_from

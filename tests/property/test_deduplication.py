@@ -22,7 +22,7 @@ from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Deduplication, Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import Sliding
-from millpond.plan.build import build_plan
+from millpond.plan.groups.build import build_plan
 from millpond.runtime.fold import fold
 from millpond.runtime.inspect.next_close import Due, next_due
 from millpond.state.files import Files

@@ -20,7 +20,7 @@ from millpond.model.query import Named
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Order
 from millpond.placement.partitions import homes, owners_by_partition
-from millpond.plan.modes import with_mode
+from millpond.plan.options.output_modes import with_mode
 from millpond.runtime.inputs import without_shuffle
 from millpond.runtime.inputs.without_shuffle import Shared, TooMuch
 from millpond.testing.compare import canonical

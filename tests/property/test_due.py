@@ -15,7 +15,7 @@ from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Counted, Range, Session, Sliding
-from millpond.plan.plan import SIGNED_FROM
+from millpond.plan.groups.plan import SIGNED_FROM
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inspect.next_close import next_due
 from millpond.state.files import Files

@@ -17,8 +17,8 @@ from millpond.model.expressions import Call, Column, Parameter, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.feeds import merged
-from millpond.plan.parameters import constant_of
+from millpond.plan.chains.parameter_feeds import merged
+from millpond.plan.options.live_parameters import constant_of
 from millpond.reconfigure import accept
 from millpond.reconfigure.changes import SetParameter
 from millpond.runtime.inputs.parameter_feeds import fed_values

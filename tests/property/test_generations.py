@@ -20,7 +20,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.plan import plan
+from millpond.plan.groups import plan
 from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.gather import gather
 from millpond.runtime.inspect.sharing import sharing

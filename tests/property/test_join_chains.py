@@ -23,8 +23,8 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.chain import chained_stream, times_of
-from millpond.plan.chain_joins import made_window
+from millpond.plan.chains.upstream import chained_stream, times_of
+from millpond.plan.chains.upstream_joins import made_window
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.local_pond import DyingLog
 from millpond.testing.trial import Trial

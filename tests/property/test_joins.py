@@ -32,9 +32,9 @@ from millpond.model.spec import from_json, to_json
 from millpond.model.stream import Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.build import build_plan
-from millpond.plan.event_log import LogPlan
-from millpond.plan.join import COLUMN, EVERY, ONE, ROW
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.event_log import LogPlan
+from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.runtime.aggregates.partials import Rows

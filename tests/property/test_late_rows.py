@@ -17,7 +17,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.plan.late import late_columns
+from millpond.plan.options.late_rows import late_columns
 from millpond.testing.compare import assert_same_rows, rows_of
 
 PROPERTY = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))

@@ -20,7 +20,7 @@ from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.build import build_plan, needed_columns
+from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.runtime.event_log import event_aggregates
 from millpond.runtime.event_log.event_aggregates import Found, rows_of
 from millpond.runtime.task.task_values import WHOLE_POND

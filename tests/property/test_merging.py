@@ -17,8 +17,8 @@ from millpond.log.manifest import Manifest
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.plan.build import build_plan
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.epoch import group_state
 from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.fold.merge_segments import Merge, merged, merges_due

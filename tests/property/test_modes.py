@@ -32,7 +32,7 @@ from millpond.model.expressions import Column, call, conjunction, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding, Window, length_us
-from millpond.plan.build import build_plan
+from millpond.plan.groups.build import build_plan
 from millpond.runtime.fold import fold
 from millpond.state.backends.memory import MemoryStore
 from millpond.testing.compare import assert_same_rows, canonical, rows_of

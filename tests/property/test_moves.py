@@ -32,7 +32,7 @@ from millpond.model.windows import Counted, Range, Session, Sliding
 from millpond.placement.alignment import Owners
 from millpond.placement.rescale import rescaled
 from millpond.placement.slots import buckets_of, slots_of
-from millpond.plan.chain import chained_stream
+from millpond.plan.chains.upstream import chained_stream
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.rescale import owned_by

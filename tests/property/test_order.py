@@ -24,7 +24,7 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Range, Sliding
-from millpond.plan.build import build_plan
+from millpond.plan.groups.build import build_plan
 from millpond.runtime.packets.event_counts import FATES, add_fates
 from millpond.runtime.packets.packet import SourceFates
 from millpond.testing.compare import rows_of

@@ -18,7 +18,7 @@ from kit.judges.naive_judge import held_against_twin
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Range, Sliding
-from millpond.plan.build import build_plan
+from millpond.plan.groups.build import build_plan
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.fold import fold
 from millpond.testing.compare import canonical

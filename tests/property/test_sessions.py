@@ -30,7 +30,7 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
-from millpond.plan.build import build_plan
+from millpond.plan.groups.build import build_plan
 from millpond.runtime.fold import fold
 from millpond.state import atoms
 from millpond.testing.compare import assert_same_rows, canonical

@@ -15,8 +15,8 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, conjunction, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.plan.build import build_plan
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.rows import query_families
 from millpond.runtime.rows.query_families import Family, Shares
 from millpond.runtime.windows import combine_by_filter, filter_chains

@@ -14,7 +14,7 @@ from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from millpond.errors import UnsupportedQuery
 from millpond.model.selection import AnyQuery
-from millpond.plan.modes import with_mode
+from millpond.plan.options.output_modes import with_mode
 from millpond.runtime.windows import choose_method as choice
 from millpond.runtime.windows import combine_sparse
 from millpond.runtime.windows.closing import Closing

@@ -20,7 +20,7 @@ from millpond.model.expressions import Call, Column, call, literal
 from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.model.spec import from_json, to_json
-from millpond.plan.select import carried
+from millpond.plan.groups.stateless import carried
 from millpond.testing.compare import assert_same_rows, rows_of
 
 PROPERTY = settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))

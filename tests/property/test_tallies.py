@@ -23,9 +23,9 @@ from millpond.model.aggregates import PERCENTILE, Aggregate
 from millpond.model.expressions import Column, columns_of, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Range, Session, Sliding
-from millpond.plan.build import build_plan
-from millpond.plan.modes import with_mode
-from millpond.plan.tallies import keeps_tallies
+from millpond.plan.groups.bin_counts import keeps_tallies
+from millpond.plan.groups.build import build_plan
+from millpond.plan.options.output_modes import with_mode
 from millpond.runtime.fold import fold
 from millpond.testing.compare import assert_same_rows, rows_of
 

@@ -23,9 +23,9 @@ from millpond.model.expressions import Column, columns_of
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Range, Window
-from millpond.plan.build import build_plan
-from millpond.plan.deduplication import deduplicated
-from millpond.plan.modes import with_mode
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.deduplication import deduplicated
+from millpond.plan.options.output_modes import with_mode
 from millpond.runtime.fold import fold
 from millpond.testing.compare import assert_same_rows, rows_of
 

@@ -36,7 +36,7 @@ from millpond.model.expressions import Literal, literal
 from millpond.model.query import Query
 from millpond.model.spec import from_json
 from millpond.model.stream import Field, Retention, Stream
-from millpond.plan.parameters import constant_of
+from millpond.plan.options.live_parameters import constant_of
 from millpond.reconfigure.changes import Add, Alter, Shadow, change_of, kind_told
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.read_frame import read

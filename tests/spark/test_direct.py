@@ -21,7 +21,7 @@ from kit.servers.kafka_server import KafkaServer
 from kit.servers.servers import until
 from millpond import Pond
 from millpond.errors import ChangeRefused, ForeignPondError, QueryRefused, QueryTypeError
-from millpond.plan.explain import explain
+from millpond.plan.explain.plan_text import explain
 from millpond.runtime.task.task_values import WHOLE_POND
 from millpond.spark.driver.epochs import Epoch
 

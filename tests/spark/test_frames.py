@@ -17,7 +17,7 @@ from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Counted, Range
-from millpond.plan.explain import explain
+from millpond.plan.explain.plan_text import explain
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.reading.read_frame import Watermark
 

@@ -22,8 +22,8 @@ from millpond.model.query import Named
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.explain import explain
-from millpond.plan.explain_joins import price_of_join
+from millpond.plan.explain.join_text import price_of_join
+from millpond.plan.explain.plan_text import explain
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.frontend.frontend import FrontEnd
 

@@ -18,7 +18,7 @@ from millpond import Pond
 from millpond.errors import QueryTypeError, SourceError, StoreError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
-from millpond.plan.explain import explain
+from millpond.plan.explain.plan_text import explain
 
 pytestmark = pytest.mark.slow
 

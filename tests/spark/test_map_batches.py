@@ -16,7 +16,7 @@ from millpond import Pond
 from millpond.errors import ForeignPondError, MillpondError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Order, Stream
-from millpond.plan.explain import explain
+from millpond.plan.explain.plan_text import explain
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from millpond import Pond
 from millpond.model.endpoints import Sink
-from millpond.plan.explain import explain
+from millpond.plan.explain.plan_text import explain
 
 # not imported by its name, so that Spark ships its functions themselves to workers, which cannot import a test
 _spec = importlib.util.spec_from_file_location("query_list", Path(__file__).parent / "queries" / "query_list.py")

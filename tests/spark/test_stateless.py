@@ -17,8 +17,8 @@ from millpond.control.wiring.reader import look_up, read_truth
 from millpond.errors import ForeignPondError, StoreError
 from millpond.log.records import EpochRecord, decode
 from millpond.model.selection import Selection
-from millpond.plan.explain import explain
-from millpond.plan.explain_stateless import price_of_selection
+from millpond.plan.explain.plan_text import explain
+from millpond.plan.explain.stateless_text import price_of_selection
 
 pytestmark = pytest.mark.slow
 

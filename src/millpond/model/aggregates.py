@@ -41,7 +41,7 @@ DIRECTIONS = ("asc nulls first", "asc nulls last", "desc nulls first", "desc nul
 """How a listagg orders by an expression."""
 
 PERCENTILE = "approx_percentile"
-"""Answered from tallies, within its `accuracy`, where no event need be kept for it (see `plan.tallies`)."""
+"""Answered from tallies, within its `accuracy`, where no event need be kept for it (see `plan.groups.bin_counts`)."""
 
 ACCURACY = 10_000
 """Spark's accuracy of an approximate percentile that states none."""

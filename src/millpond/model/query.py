@@ -58,7 +58,8 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
     `event`: where each event has a row of its own, what `event:i` of `output` and `having` stands for.
     `emit`: `update` tells every change of a row in its epoch; without it a row leaves when the watermark passes its
     window. `correct_us`: events that are later than the delay, by less than this, are taken and correct rows that have
-    left; see `plan.modes`. `deduplicate`: it is asked of the stream without repeated events; see `plan.deduplication`.
+    left; see `plan.options.output_modes`. `deduplicate`: it is asked of the stream without repeated events; see
+    `plan.groups.deduplication`.
     """
 
     name: str

@@ -82,8 +82,8 @@ class Stream(msgspec.Struct, frozen=True):
     `order` None: the source has no order (files, rate), and what is late depends on how it was cut into epochs.
     `max_ahead_us`: an event later than the driver's clock by more than this is dead (None: none is).
     `made_of`: Spark makes it of other streams while it reads them; it has no source of its own. `rows_of`: its events
-    are the rows of a query of the same pond, an epoch later; see `plan.chain`. `malformed`: what becomes of records
-    that do not parse, where its source tells them apart. `retain`: what is kept for queries that come later.
+    are the rows of a query of the same pond, an epoch later; see `plan.chains.upstream`. `malformed`: what becomes of
+    records that do not parse, where its source tells them apart. `retain`: what is kept for queries that come later.
     `partitioned`: the column that is the key of its topic's records.
     """
 

@@ -20,11 +20,11 @@ from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.model.types import has_json
 from millpond.model.windows import RUNNING, Session, Sliding
-from millpond.plan.build import check_event_times
-from millpond.plan.complete import tells_complete, with_complete
-from millpond.plan.feeds import fed_type, member_type, newest_by
-from millpond.plan.modes import FINAL, UPDATE, with_mode
-from millpond.plan.parameters import Constant, another_value, as_double, named_in, parameters_in, users_of
+from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
+from millpond.plan.groups.build import check_event_times
+from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in, parameters_in, users_of
+from millpond.plan.options.output_modes import FINAL, UPDATE, with_mode
+from millpond.plan.options.partial_windows import tells_complete, with_complete
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.beginnings import beginning
 from millpond.reconfigure.changes import (

@@ -14,12 +14,12 @@ from millpond.log.records import STATE, ChangeRecord, Receipt
 from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
-from millpond.plan.build import build_plan, needed_columns
-from millpond.plan.feeds import feeds_of
-from millpond.plan.late import late_asks
-from millpond.plan.parameters import with_parameters
-from millpond.plan.plan import Plan
-from millpond.plan.retention import with_declared
+from millpond.plan.chains.parameter_feeds import feeds_of
+from millpond.plan.groups.build import build_plan, needed_columns
+from millpond.plan.groups.plan import Plan
+from millpond.plan.options.late_rows import late_asks
+from millpond.plan.options.live_parameters import with_parameters
+from millpond.plan.options.retention import with_declared
 from millpond.reconfigure.catalog import applied, not_answered, shadow_name
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, End, Halt, Promote, Shadow, change_text
 from millpond.runtime.epoch import Setting

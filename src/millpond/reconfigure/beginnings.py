@@ -14,9 +14,9 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING, Session
-from millpond.plan.build import build_plan
-from millpond.plan.chain import first_row_us, levels
-from millpond.plan.plan import Plan
+from millpond.plan.chains.upstream import first_row_us, levels
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.catalog import is_read, times_told
 from millpond.reconfigure.coverage import covered_from
 from millpond.runtime.epoch import watermarks

@@ -15,7 +15,7 @@ from millpond.log.manifest import Manifest
 from millpond.log.records import EpochRecord
 from millpond.model.budget import Budget
 from millpond.model.spec import PondSpec
-from millpond.plan.plan import Plan
+from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.lifecycle import current
 from millpond.runtime.inspect.costs import Cost, costs, staying, summed
 

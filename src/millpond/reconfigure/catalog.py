@@ -19,7 +19,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json
 from millpond.model.stream import Stream
-from millpond.plan.complete import early_version
+from millpond.plan.options.partial_windows import early_version
 from millpond.reconfigure.changes import (
     Add,
     Alter,

@@ -23,10 +23,10 @@ from millpond.model.expressions import parameters_of
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.windows import RUNNING, Sliding
-from millpond.plan.build import build_plan, logged_of, needed_columns, needed_foreign
-from millpond.plan.complete import tells_complete
-from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
-from millpond.plan.tallies import keeps_tallies
+from millpond.plan.groups.bin_counts import keeps_tallies
+from millpond.plan.groups.build import build_plan, logged_of, needed_columns, needed_foreign
+from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
+from millpond.plan.options.partial_windows import tells_complete
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.retention import kept_from, needed_from, retained_from

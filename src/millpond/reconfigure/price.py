@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from millpond.model.changes import Scale
-from millpond.plan.first_window import FirstWindow, first_window
+from millpond.plan.options.first_complete_window import FirstWindow, first_window
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import arranged, is_read, orphaned
 from millpond.reconfigure.catalog import applied

@@ -15,7 +15,7 @@ from millpond.placement.alignment import Owners, realigned
 from millpond.placement.moves import BucketMap, asked_map_in, maps_in
 from millpond.placement.rescale import rescaled
 from millpond.placement.runs import of_runs, runs_of
-from millpond.plan.plan import Plan
+from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.moves.move_state import dealt_logs, moving, shares_here

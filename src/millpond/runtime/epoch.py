@@ -20,12 +20,12 @@ from millpond.placement.alignment import Owners
 from millpond.placement.moves import BucketMap, asked_map, bucket_maps, sources
 from millpond.placement.runs import runs_of
 from millpond.placement.steps import Step, step
-from millpond.plan.chain import drained_at, feeds, halted, last_row_us, levels
-from millpond.plan.feeds import Fed
-from millpond.plan.join import SideLog, last_final_us
-from millpond.plan.late import late_asks
-from millpond.plan.parameters import with_parameters
-from millpond.plan.plan import GroupPlan, KeptEvents, Plan
+from millpond.plan.chains.parameter_feeds import Fed
+from millpond.plan.chains.upstream import drained_at, feeds, halted, last_row_us, levels
+from millpond.plan.groups.joins import SideLog, last_final_us
+from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
+from millpond.plan.options.late_rows import late_asks
+from millpond.plan.options.live_parameters import with_parameters
 from millpond.runtime.event_log.bin_counts import tallies_needed_from
 from millpond.runtime.event_log.retention import events_needed_from, slices_needed_from
 from millpond.runtime.gather.lateness import ANY_PARTITION, advanced
@@ -222,7 +222,7 @@ def fold_task(
     setting: Setting, run: Run, writer: str, drain: bool = False, idle: Idle | None = None, level: int = 0,
     merges_wait: bool = False,
 ) -> FoldTask:  # fmt: skip
-    """The fold of the epoch; `drain` closes all that queries of one level wait for (see `plan.chain`), `idle`
+    """The fold of the epoch; `drain` closes all that queries of one level wait for (see `plan.chains.upstream`), `idle`
     partitions are not waited for. `merges_wait`: see `calm`.
     """
     lines = time_lines(setting, run.manifest, idle or {})

@@ -3,9 +3,9 @@
 A group with many distinct filters keeps no column per filter. Its cells are split by signature, and a measure
 under a filter is the sum over the signatures that pass it: state grows with the events, not with the filters.
 
-What a signature stands for is its rank in each ladder of filters (see `plan.ladders`): the filters up to there.
-The number of a set is the sum of a 63-bit hash of each filter in it (Zobrist 1970), so that equal sets have equal
-numbers wherever and whenever they were met; two sets with one number are found when they meet, never mixed.
+What a signature stands for is its rank in each ladder of filters (see `plan.groups.filter_ladders`): the filters up to
+there. The number of a set is the sum of a 63-bit hash of each filter in it (Zobrist 1970), so that equal sets have
+equal numbers wherever and whenever they were met; two sets with one number are found when they meet, never mixed.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ from millpond.model.types import TIMES
 from millpond.placement.alignment import Owners, owners_in, with_owners
 from millpond.placement.partitions import homes
 from millpond.placement.slots import even_owners
-from millpond.plan.build import needed_columns, needed_foreign
-from millpond.plan.late import LateAsk, late_asks
-from millpond.plan.plan import Plan
+from millpond.plan.groups.build import needed_columns, needed_foreign
+from millpond.plan.groups.plan import Plan
+from millpond.plan.options.late_rows import LateAsk, late_asks
 from millpond.reconfigure.apply import arranged, change_record, clear_tables, setting_of
 from millpond.reconfigure.beginnings import beginnings
 from millpond.reconfigure.catalog import in_force

@@ -31,9 +31,9 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import FARTHEST_US
-from millpond.plan.build import build_plan, needed_columns, needed_foreign
-from millpond.plan.chain import before
-from millpond.plan.late import LATE_EPOCH, check_late, late_columns
+from millpond.plan.chains.upstream import before
+from millpond.plan.groups.build import build_plan, needed_columns, needed_foreign
+from millpond.plan.options.late_rows import LATE_EPOCH, check_late, late_columns
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.packets.event_counts import FATES
 from millpond.runtime.rows.window_rows import output_schema

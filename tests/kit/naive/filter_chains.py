@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from millpond.arrays import WIDE
-from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Extremes
 from millpond.state.cells import Cells, extreme_of, merge_rule

@@ -18,8 +18,8 @@ from millpond.kernels.evaluate import Evaluator
 from millpond.model.aggregates import PERCENTILE, Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.types import integer_range
-from millpond.plan.event_log import logged_rows
-from millpond.plan.tallies import FINEST_BITS, bits_of, error_of, tallied
+from millpond.plan.groups.bin_counts import FINEST_BITS, bits_of, error_of, tallied
+from millpond.plan.groups.event_log import logged_rows
 from millpond.runtime.event_log.bin_counts import percentiles
 from millpond.runtime.event_log.event_aggregates import Found, taken_by
 from millpond.runtime.event_log.select_events import filter_name, value_name

@@ -21,8 +21,8 @@ from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Sliding
-from millpond.plan.chain import chained_stream
-from millpond.plan.feeds import feeds_of
+from millpond.plan.chains.parameter_feeds import feeds_of
+from millpond.plan.chains.upstream import chained_stream
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import lifts

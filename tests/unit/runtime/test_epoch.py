@@ -17,8 +17,8 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Stream
 from millpond.model.windows import Sliding
 from millpond.placement.slots import even_owners
-from millpond.plan.build import build_plan
-from millpond.plan.feeds import Fed
+from millpond.plan.chains.parameter_feeds import Fed
+from millpond.plan.groups.build import build_plan
 from millpond.runtime.epoch import (
     Batch,
     Setting,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from millpond.errors import OverflowedError, QueryTypeError, UnsupportedQuery
 from millpond.model.windows import Session
-from millpond.plan.modes import with_mode
+from millpond.plan.options.output_modes import with_mode
 from millpond.testing import Trial
 from millpond.testing.compiled_file import load_compiled
 

@@ -19,7 +19,7 @@ from millpond.placement.alignment import Owners
 from millpond.placement.autoscale import Decision, Memory, Observed, balanced, decide
 from millpond.placement.moves import asked_map_in, maps_in
 from millpond.placement.policy import Policy
-from millpond.plan.words import count_of
+from millpond.plan.explain.words import count_of
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.moves.bucket_load import bucket_loads
 from millpond.runtime.task.task_values import WHOLE_POND

@@ -30,7 +30,7 @@ from millpond.control.diagnose.cost_report import megabytes, state_lines
 from millpond.control.pond.pond import Pond
 from millpond.errors import ForeignPondError, SetupError
 from millpond.local_path import local_path
-from millpond.plan.build import build_plan, needed_columns
+from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.runtime.inspect.sharing import Sharing
 from millpond.spark.session.session import spark_session
 from millpond.version import install

@@ -15,11 +15,11 @@ from millpond.model.expressions import plain_of
 from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
-from millpond.plan.explain import explain
-from millpond.plan.explain_joins import price_of_join
-from millpond.plan.explain_stateless import price_of_selection
-from millpond.plan.plan import Plan
-from millpond.plan.price import price, price_text
+from millpond.plan.explain.join_text import price_of_join
+from millpond.plan.explain.plan_text import explain
+from millpond.plan.explain.price import price, price_text
+from millpond.plan.explain.stateless_text import price_of_selection
+from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.lifecycle import current
 from millpond.spark.session.session import spark_session

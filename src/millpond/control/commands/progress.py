@@ -16,7 +16,7 @@ from millpond.control.pond.event_totals import Tally
 from millpond.control.pond.report import QUERY
 from millpond.followers.prune import PruneFollower
 from millpond.followers.runner import FollowerStatus
-from millpond.plan.plan import Plan
+from millpond.plan.groups.plan import Plan
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.task.task_values import WHOLE_POND, Watermark
 from millpond.spark.driver.epochs import Epoch

@@ -18,7 +18,7 @@ from millpond.control.pond.problems import Problem
 from millpond.control.pond.report import LOGGER, QUERY
 from millpond.errors import MillpondError
 from millpond.gc_freeze import pass_by_what_is_loaded
-from millpond.plan.parameters import Constant
+from millpond.plan.options.live_parameters import Constant
 from millpond.spark.session.session import explaining, spark_session
 
 

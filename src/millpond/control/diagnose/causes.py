@@ -14,8 +14,8 @@ from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.model.windows import Framed, Session
-from millpond.plan.explain_joins import near_text
-from millpond.plan.words import duration
+from millpond.plan.explain.join_text import near_text
+from millpond.plan.explain.words import duration
 
 _SHOWN = 3
 

@@ -15,10 +15,10 @@ from millpond.model.spec import PondSpec
 from millpond.model.types import is_integer
 from millpond.model.windows import Framed
 from millpond.placement.moves import maps_in
-from millpond.plan.build import build_plan
-from millpond.plan.explain_events import event_bytes, kept_text
-from millpond.plan.plan import Measure
-from millpond.plan.price import Price
+from millpond.plan.explain.event_log_text import event_bytes, kept_text
+from millpond.plan.explain.price import Price
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.plan import Measure
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.inspect.sharing import WORD_BYTES, GroupCells, Sharing, group_cells, sharing
 from millpond.runtime.task.task_values import WHOLE_POND

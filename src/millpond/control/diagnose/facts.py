@@ -29,9 +29,9 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.placement.moves import maps_in
-from millpond.plan.build import build_plan
-from millpond.plan.chain import before
-from millpond.plan.first_window import first_window
+from millpond.plan.chains.upstream import before
+from millpond.plan.groups.build import build_plan
+from millpond.plan.options.first_complete_window import first_window
 from millpond.reconfigure.catalog import version_name, whole_from
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.gather.lateness import ANY_PARTITION

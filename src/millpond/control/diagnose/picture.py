@@ -12,8 +12,8 @@ from millpond.model.expressions import render
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import Selection
-from millpond.plan.explain_joins import join_text
-from millpond.plan.words import waiting_text, window_text
+from millpond.plan.explain.join_text import join_text
+from millpond.plan.explain.words import waiting_text, window_text
 
 _WIDTH, _NARROW = 100, 60
 _BAR = 40

@@ -24,7 +24,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.plan.complete import with_complete
+from millpond.plan.options.partial_windows import with_complete
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond as Between
 from millpond.reconfigure.catalog import applied

@@ -25,8 +25,8 @@ from millpond.model.stream import Stream
 from millpond.placement.alignment import Owners
 from millpond.placement.moves import BucketMap
 from millpond.placement.places import OWN
-from millpond.plan.complete import with_complete
-from millpond.plan.parameters import Constant, another_value, as_double, constant_of, users_of
+from millpond.plan.options.live_parameters import Constant, another_value, as_double, constant_of, users_of
+from millpond.plan.options.partial_windows import with_complete
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond as Between
 from millpond.reconfigure.budgets import with_versions

@@ -16,7 +16,7 @@ from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Stream
-from millpond.plan.words import count_of
+from millpond.plan.explain.words import count_of
 from millpond.reconfigure.catalog import in_force, seen
 
 _SHOWN = 5

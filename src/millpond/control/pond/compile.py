@@ -20,8 +20,8 @@ from millpond.model.join import Join
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Derivation, Stream
-from millpond.plan.build import build_plan, needed_foreign
-from millpond.plan.parameters import parameters_in
+from millpond.plan.groups.build import build_plan, needed_foreign
+from millpond.plan.options.live_parameters import parameters_in
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Session, spark_session
 from millpond.state.own_folder import own_folder

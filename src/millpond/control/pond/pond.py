@@ -61,9 +61,9 @@ from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.placement.alignment import Placement, owners_in, with_owners
 from millpond.placement.moves import maps_in
-from millpond.plan.build import build_plan
-from millpond.plan.plan import Plan
-from millpond.plan.retention import with_declared
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.plan import Plan
+from millpond.plan.options.retention import with_declared
 from millpond.reconfigure.apply import plan_of, setting_of
 from millpond.reconfigure.catalog import in_force, still_leaving
 from millpond.reconfigure.lifecycle import current

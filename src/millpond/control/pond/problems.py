@@ -16,7 +16,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.plan.words import count_of
+from millpond.plan.explain.words import count_of
 from millpond.reconfigure.catalog import query_name
 from millpond.spark.driver.epochs import Epoch
 

@@ -28,7 +28,7 @@ from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
-from millpond.plan.modes import OP, REVISION
+from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.rows.window_updates import DELETE
 
 _TRUE = "true"

@@ -30,7 +30,7 @@ from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, is_decimal
-from millpond.plan.modes import OP
+from millpond.plan.options.output_modes import OP
 from millpond.runtime.rows.window_updates import DELETE
 
 SECONDS = 30

@@ -27,7 +27,7 @@ from millpond.model.keyed import FORMS, KeyedTable, check_key
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Field
 from millpond.model.types import WINDOW, is_known
-from millpond.plan.modes import OP, REVISION
+from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.joins.lookup_rows import OpenRows, key_texts, slots_of_keys
 from millpond.state.keyed import Merge, Merged, Stamp
 

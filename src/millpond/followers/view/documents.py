@@ -13,7 +13,7 @@ import pyarrow as pa
 from millpond.errors import CorruptError
 from millpond.model.query import Query
 from millpond.model.types import WINDOW, centre_of, element_of, is_array, is_decimal, is_float, is_integer
-from millpond.plan.modes import OP, REVISION
+from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.rows.window_rows import output_schema
 
 _PLAIN: dict[str, Any] = {

@@ -34,7 +34,7 @@ from millpond.followers.sinks.text import json_objects
 from millpond.log.cursor import Cursor
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry, digest_of
-from millpond.plan.modes import OP
+from millpond.plan.options.output_modes import OP
 from millpond.runtime.packets.row_batches import leaving
 from millpond.state.store import NEVER, Apply, BucketStore, Stand, TableWrite, Verdict, Wanted
 

@@ -2,8 +2,8 @@
 
 Comparisons of one expression with many constants are a **family**. The constants cut the expression's values into
 bins, a binary search finds the bin of each event, and each comparison holds for a run of consecutive bins. Any other
-condition has two bins. The rank of an event in a ladder of filters (see `plan.ladders`) follows from the bins of the
-ladder's conditions.
+condition has two bins. The rank of an event in a ladder of filters (see `plan.groups.filter_ladders`) follows from the
+bins of the ladder's conditions.
 
 The combinations of bins that occur become signatures. Unrelated ladders would multiply them, so ladders are dealt out
 to bundles with signatures of their own, which keeps the number of cells small.
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from millpond.arrays import Ints, places_of
 from millpond.kernels.columns import Array, Values
 from millpond.model.expressions import Expression, Literal
-from millpond.plan.ladders import Comparison, Ladder, comparison_of
+from millpond.plan.groups.filter_ladders import Comparison, Ladder, comparison_of
 from millpond.runtime.aggregates.partials import Rows
 from millpond.state.cells import Signed, Slices, order_codes
 from millpond.state.signatures import Ranks, narrowest, numbered

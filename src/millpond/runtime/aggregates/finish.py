@@ -11,8 +11,8 @@ from millpond.kernels.arithmetic import round_half_up
 from millpond.kernels.columns import Array, Mask, Values
 from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
-from millpond.plan.measures import NEEDS
-from millpond.plan.plan import Measure
+from millpond.plan.groups.measures import NEEDS
+from millpond.plan.groups.plan import Measure
 from millpond.runtime.aggregates.correlations import OF_PAIRS, Pairs
 from millpond.runtime.aggregates.hyperloglog import estimates
 from millpond.state.cells import from_order_codes, registers_of, words_of
@@ -27,7 +27,7 @@ _DIGITS_AVERAGED_IN_DOUBLES = 11
 def finish(
     aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], rows: int
 ) -> Values:
-    """The aggregate's value in each row, from the columns of its measures (see `plan.measures.NEEDS`).
+    """The aggregate's value in each row, from the columns of its measures (see `plan.groups.measures.NEEDS`).
 
     `error` marks rows whose exact sum leaves its type.
     """

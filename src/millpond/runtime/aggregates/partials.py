@@ -12,8 +12,8 @@ from millpond.kernels.columns import Array
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Expression
 from millpond.model.types import is_decimal, is_integer
-from millpond.plan.ladders import parts_of
-from millpond.plan.plan import GroupPlan, Measure
+from millpond.plan.groups.filter_ladders import parts_of
+from millpond.plan.groups.plan import GroupPlan, Measure
 from millpond.runtime.aggregates.hyperloglog import registers
 from millpond.state.cells import Piece, Slices, best_at, extreme_names, no_extreme, order_codes, taken, word_names
 from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_products, sums_of_squares, sums_of_wide

@@ -12,9 +12,9 @@ from millpond.kernels.bins import coarser, midpoints, typed
 from millpond.kernels.columns import Values, to_arrow
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Expression
-from millpond.plan.event_log import LogPlan
-from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.plan.tallies import Tally, bits_of, keeps_tallies
+from millpond.plan.groups.bin_counts import Tally, bits_of, keeps_tallies
+from millpond.plan.groups.event_log import LogPlan
+from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.aggregates.partials import Rows
 from millpond.runtime.event_log.event_aggregates import Taken
 from millpond.runtime.event_log.event_log import GroupLog

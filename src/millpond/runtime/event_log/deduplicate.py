@@ -16,8 +16,8 @@ from millpond.kernels.columns import Array, from_arrow
 from millpond.kernels.semijoin import Sieve
 from millpond.model.expressions import Expression
 from millpond.model.query import Deduplication
-from millpond.plan.edges import slices_of
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.edges import slices_of
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.event_log.event_aggregates import ranks
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import filter_name, value_name

@@ -20,10 +20,10 @@ from millpond.model.aggregates import DIRECTIONS, Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import centre_of, element_of, is_decimal, is_float
 from millpond.model.windows import Framed
-from millpond.plan.event_log import logged_rows
-from millpond.plan.measures import measures_of
-from millpond.plan.plan import QueryPlan
-from millpond.plan.tallies import keeps_tallies
+from millpond.plan.groups.bin_counts import keeps_tallies
+from millpond.plan.groups.event_log import logged_rows
+from millpond.plan.groups.measures import measures_of
+from millpond.plan.groups.plan import QueryPlan
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.histograms import Bins, binned
 from millpond.runtime.aggregates.partials import Partials

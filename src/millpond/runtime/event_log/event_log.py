@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, ordered
 from millpond.log.records import SectionKind
-from millpond.plan.event_log import LogPlan
-from millpond.plan.join import SideLog
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.event_log import LogPlan
+from millpond.plan.groups.joins import SideLog
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.event_log.select_events import column_types
 from millpond.runtime.keys.key_compaction import classes_now, due_sections, left_slots, read_section, slots_now
 from millpond.runtime.task.task_values import GroupState, SectionPlace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millpond.model.windows import Counted, Range, Session
-from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.task.task_values import SectionPlace, Watermark
 

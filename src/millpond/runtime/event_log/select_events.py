@@ -10,8 +10,8 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask
 from millpond.kernels.columns import arrow_type, to_arrow
 from millpond.model.expressions import Expression
-from millpond.plan.event_log import LogPlan
-from millpond.plan.plan import fingerprint
+from millpond.plan.groups.event_log import LogPlan
+from millpond.plan.groups.plan import fingerprint
 from millpond.runtime.aggregates.partials import Rows
 from millpond.state.event_log import OFFSET, PARTITION, Events, joined
 

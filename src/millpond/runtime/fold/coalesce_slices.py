@@ -18,8 +18,8 @@ import numpy as np
 
 from millpond.arrays import Ints, distinct_of, distinct_rows, firsts_of, new_values, ordered, repeated
 from millpond.model.windows import Sliding
-from millpond.plan.edges import phases
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.edges import phases
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.event_log.retention import kept_from, retained_from
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.rollups import grids

@@ -20,7 +20,7 @@ from millpond.faults import reached
 from millpond.kernels.columns import arrow_type
 from millpond.log.records import Receipt
 from millpond.model.windows import Range
-from millpond.plan.plan import GroupPlan, QueryPlan, column_ids, measures_read
+from millpond.plan.groups.plan import GroupPlan, QueryPlan, column_ids, measures_read
 from millpond.runtime.event_log.bin_counts import TallyLog, needs_tallies, tallies_needed_from
 from millpond.runtime.event_log.deduplicate import decided
 from millpond.runtime.event_log.event_aggregates import needs_events

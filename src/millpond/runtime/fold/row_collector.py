@@ -10,8 +10,8 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError, UserFunctionError
 from millpond.model.query import Query
-from millpond.plan.feeds import Fed, merged
-from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.plan.chains.parameter_feeds import Fed, merged
+from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.gather.shadow_diff import Differing
 from millpond.runtime.inputs.parameter_feeds import share_of
 from millpond.runtime.packets.row_batches import rows_stream

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from millpond.errors import SourceError
 from millpond.log.records import EpochRecord, Offsets
 from millpond.model.stream import DEAD_LETTER, FAIL, Malformed
-from millpond.plan.plan import Plan
+from millpond.plan.groups.plan import Plan
 from millpond.runtime.packets.event_counts import FATES
 from millpond.runtime.packets.packet import Header, SourceFates, encode_packet
 from millpond.runtime.packets.row_batches import rows_stream

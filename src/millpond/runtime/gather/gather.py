@@ -19,10 +19,10 @@ from millpond.faults import reached
 from millpond.kernels.columns import Array, to_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Expression
-from millpond.plan.edges import slices_of
-from millpond.plan.join import SideLog
-from millpond.plan.ladders import conditions_of
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.edges import slices_of
+from millpond.plan.groups.filter_ladders import conditions_of
+from millpond.plan.groups.joins import SideLog
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.aggregates.filter_sets import Bundle, classify, ranks_of_bundles, split_slices
 from millpond.runtime.aggregates.partials import Partials, Rolled, Rows, piece_of_cells, roll_up
 from millpond.runtime.event_log.bin_counts import TalliedRows

@@ -15,8 +15,8 @@ from millpond.arrays import Ints, Mask
 from millpond.kernels.columns import ARROW_TYPES, arrow_type
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Expression
-from millpond.plan.late import LATE_EPOCH, LATE_WATERMARK, LateAsk
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.plan import GroupPlan
+from millpond.plan.options.late_rows import LATE_EPOCH, LATE_WATERMARK, LateAsk
 from millpond.runtime.gather.lateness import Judged, limit_us
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.column_layout import StreamLayout

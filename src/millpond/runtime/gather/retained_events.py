@@ -18,7 +18,7 @@ from millpond.arrays import Ints
 from millpond.errors import CorruptError
 from millpond.kernels.columns import arrow_type
 from millpond.log.manifest import LiveSection, Manifest
-from millpond.plan.plan import KeptEvents
+from millpond.plan.groups.plan import KeptEvents
 from millpond.runtime.event_log.event_log import MOST_ROWS
 from millpond.runtime.gather.lateness import Judged
 from millpond.runtime.keys.key_compaction import due_sections

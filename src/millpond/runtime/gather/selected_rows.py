@@ -1,7 +1,7 @@
 """Rows of stateless queries: selected in the gather once per distinct filter, written by the fold in the same epoch.
 
-In a packet they are one Arrow IPC stream, lz4: the carried columns (see `plan.select`) of every row that some query
-takes, then one boolean per distinct bit. A column that Spark evaluates is carried as sent, `struct<v>`.
+In a packet they are one Arrow IPC stream, lz4: the carried columns (see `plan.groups.stateless`) of every row that some
+query takes, then one boolean per distinct bit. A column that Spark evaluates is carried as sent, `struct<v>`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Column, Expression, Foreign
 from millpond.model.selection import Selection
 from millpond.model.types import is_known
-from millpond.plan.select import Bit, bit_of, carried, leaves_of, moved_selections
+from millpond.plan.groups.stateless import Bit, bit_of, carried, leaves_of, moved_selections
 from millpond.runtime.gather.shadow_diff import Differing
 from millpond.runtime.gather.stream_columns import StreamColumns, attempted
 from millpond.runtime.packets.event_counts import Counts, Sources, count_selected

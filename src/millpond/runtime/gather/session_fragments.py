@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from millpond.arrays import Ints, places_of
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.aggregates.partials import Partials, Rows, roll_up
 from millpond.state.atoms import FIRST, LAST, begins, sorted_by
 from millpond.state.cells import Piece, Slices, taken

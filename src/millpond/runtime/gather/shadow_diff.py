@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millpond.plan.plan import Plan
+from millpond.plan.groups.plan import Plan
 from millpond.runtime.packets.row_batches import leaving, rows_stream
 from millpond.state.delta import DeltaWriter
 

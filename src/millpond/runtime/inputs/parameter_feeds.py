@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from millpond.log.manifest import Manifest
 from millpond.log.records import Receipt
 from millpond.model.expressions import Literal, is_list, literal
-from millpond.plan.feeds import Fed, Share, fed_type, merged, value_of
-from millpond.plan.parameters import MOST_MEMBERS
+from millpond.plan.chains.parameter_feeds import Fed, Share, fed_type, merged, value_of
+from millpond.plan.options.live_parameters import MOST_MEMBERS
 from millpond.runtime.inputs.upstream_rows import row_column
 
 

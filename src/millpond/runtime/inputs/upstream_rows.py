@@ -21,10 +21,10 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
-from millpond.plan.build import needed_columns
-from millpond.plan.chain import feeds, reached_us
-from millpond.plan.late import late_asks
-from millpond.plan.plan import Plan
+from millpond.plan.chains.upstream import feeds, reached_us
+from millpond.plan.groups.build import needed_columns
+from millpond.plan.groups.plan import Plan
+from millpond.plan.options.late_rows import late_asks
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.joins.fold_joins import lesser_mark
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout, StreamLayout

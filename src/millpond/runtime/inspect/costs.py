@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.records import STATE
-from millpond.plan.plan import GroupPlan, Plan, QueryPlan
-from millpond.plan.tallies import keeps_tallies
+from millpond.plan.groups.bin_counts import keeps_tallies
+from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.moves.move_state import keys_and_left
 from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND

@@ -11,8 +11,8 @@ import numpy as np
 from millpond.arrays import Ints, Mask
 from millpond.log.manifest import Manifest
 from millpond.model.windows import Counted, Framed, Session, Sliding
-from millpond.plan.build import presence_filter
-from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.plan.groups.build import presence_filter
+from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.event_log.event_log import GroupLog

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from millpond.arrays import Ints, Mask, distinct_of, distinct_rows
 from millpond.log.manifest import Manifest
 from millpond.model.windows import Framed, Session, Sliding
-from millpond.plan.edges import slices_of
-from millpond.plan.plan import GroupPlan, Plan, QueryPlan
+from millpond.plan.groups.edges import slices_of
+from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.event_log.retention import needed_from, slices_needed_from
 from millpond.runtime.gather.retained_events import retained_sections

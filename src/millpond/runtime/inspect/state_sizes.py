@@ -15,12 +15,12 @@ from millpond.kernels.bins import coarser
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
 from millpond.model.windows import Session, Sliding
-from millpond.plan.build import build_plan, presence_filter, tallies_asked
-from millpond.plan.edges import slices_of
-from millpond.plan.event_log import logged_rows
-from millpond.plan.explain_events import event_bytes
-from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.plan.tallies import Tally, keeps_tallies
+from millpond.plan.explain.event_log_text import event_bytes
+from millpond.plan.groups.bin_counts import Tally, keeps_tallies
+from millpond.plan.groups.build import build_plan, presence_filter, tallies_asked
+from millpond.plan.groups.edges import slices_of
+from millpond.plan.groups.event_log import logged_rows
+from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.bin_counts import TallyLog
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import events_needed_from, needed_from

@@ -1,6 +1,6 @@
 """Joins in the fold: stores events in the logs of their sides and emits rows that have become final.
 
-`plan.join` explains when a row is final and why it is emitted exactly once.
+`plan.groups.joins` explains when a row is final and why it is emitted exactly once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millpond.kernels.semijoin import Live, reduced
 from millpond.model.expressions import Expression
 from millpond.model.join import LEFT, RIGHT, Join, Within
 from millpond.model.windows import Sliding
-from millpond.plan.join import JoinPlan, Joins, SideLog, alone_after_us, kept_rows, kept_us
+from millpond.plan.groups.joins import JoinPlan, Joins, SideLog, alone_after_us, kept_rows, kept_us
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.joins.joined_rows import Joined, SideEvents, equal_rows, joined_rows, passing

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from millpond.arrays import Ints
 from millpond.model.types import is_known
-from millpond.plan.event_log import LogPlan
-from millpond.plan.join import COLUMN, EVERY, ONE, ROW
+from millpond.plan.groups.event_log import LogPlan
+from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW
 from millpond.runtime.event_log.select_events import LoggedRows, value_name
 from millpond.state.event_log import Events
 from millpond.state.keys import hashes_of
@@ -40,7 +40,7 @@ def grid_of(instances: int) -> Grid:
 
 
 def dealt_events(log: LogPlan, dealt: str, logged: LoggedRows, instances: int) -> Iterator[tuple[int, Events]]:
-    """The events that each instance keeps, of those that have some; `dealt` as in `plan.join.dealt`."""
+    """The events that each instance keeps, of those that have some; `dealt` as in `plan.groups.joins.dealt`."""
     events = logged.events(logged.index, np.zeros(len(logged.index), np.int64))
     if not events.rows:
         return

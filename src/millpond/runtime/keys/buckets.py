@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from millpond.placement.partitions import buckets_by_partition
 from millpond.placement.slots import Codes, buckets_of, slots_of
-from millpond.plan.join import SideLog
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.joins import SideLog
+from millpond.plan.groups.plan import GroupPlan
 from millpond.state.keys import KeyColumns, texts_of
 
 

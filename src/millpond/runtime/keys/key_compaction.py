@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
-from millpond.plan.join import SideLog
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.joins import SideLog
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.task.task_values import GroupState, SectionPlace
 from millpond.state.atoms import some_atoms

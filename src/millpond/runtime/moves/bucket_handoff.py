@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from millpond.arrays import Mask
 from millpond.log.records import SectionKind, section_id
-from millpond.plan.event_log import LogPlan
-from millpond.plan.join import SideLog
-from millpond.plan.plan import GroupPlan, column_ids
+from millpond.plan.groups.event_log import LogPlan
+from millpond.plan.groups.joins import SideLog
+from millpond.plan.groups.plan import GroupPlan, column_ids
 from millpond.runtime.event_log.bin_counts import TallyLog
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import needed_from

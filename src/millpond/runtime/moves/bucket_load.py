@@ -8,8 +8,8 @@ import numpy as np
 
 from millpond.arrays import Ints
 from millpond.log.manifest import LiveSection, Manifest
-from millpond.plan.event_log import LogPlan
-from millpond.plan.plan import GroupPlan, Plan
+from millpond.plan.groups.event_log import LogPlan
+from millpond.plan.groups.plan import GroupPlan, Plan
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.keys.key_compaction import Attached, read_keys, slot_buckets
 from millpond.runtime.task.state_locations import group_state

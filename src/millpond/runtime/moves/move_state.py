@@ -21,9 +21,9 @@ import pyarrow as pa
 from millpond.arrays import Ints
 from millpond.log.manifest import Manifest
 from millpond.log.records import SectionKind
-from millpond.plan.event_log import LogPlan
-from millpond.plan.join import SideLog
-from millpond.plan.plan import GroupPlan, Plan
+from millpond.plan.groups.event_log import LogPlan
+from millpond.plan.groups.joins import SideLog
+from millpond.plan.groups.plan import GroupPlan, Plan
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import value_name
 from millpond.runtime.joins.keyless_grid import dealt_again, holders

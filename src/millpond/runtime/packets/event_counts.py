@@ -14,8 +14,8 @@ from millpond.kernels.evaluate import Evaluator
 from millpond.log.records import Fates
 from millpond.model.expressions import Expression, may_raise
 from millpond.model.join import Join
-from millpond.plan.join import presence_of
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.joins import presence_of
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.packets import packet
 
 FATES = ("read", "applied", "late", "dead", "filtered")

@@ -17,7 +17,7 @@ import pyarrow as pa
 from millpond.arrays import WIDE, Ints, Mask, places_of
 from millpond.kernels.columns import Array
 from millpond.model.expressions import Expression
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.aggregates.filter_sets import classify_ranks, split_slices
 from millpond.runtime.aggregates.partials import Partials, Rows, piece_of_cells, roll_up
 from millpond.state.cells import Piece, Slices, merge, piece_of

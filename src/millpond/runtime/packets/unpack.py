@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints
 from millpond.log.records import Fates
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.packets.event_counts import add_fates
 from millpond.runtime.packets.packet import GroupPart, decode_packet, late_rows_of, selected_rows_of
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw

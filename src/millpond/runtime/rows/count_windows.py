@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from millpond.arrays import Ints, Mask
 from millpond.model.expressions import Literal
 from millpond.model.windows import Counted
-from millpond.plan.build import presence_filter
-from millpond.plan.event_log import logged_rows
-from millpond.plan.measures import measures_of
-from millpond.plan.plan import GroupPlan, QueryPlan, fingerprint
+from millpond.plan.groups.build import presence_filter
+from millpond.plan.groups.event_log import logged_rows
+from millpond.plan.groups.measures import measures_of
+from millpond.plan.groups.plan import GroupPlan, QueryPlan, fingerprint
 from millpond.runtime.event_log.event_aggregates import passing, ranks
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import filter_name, value_name

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from millpond.arrays import Ints, Mask, places_of
 from millpond.kernels.columns import Array, Values, from_arrow
 from millpond.model.expressions import Expression
-from millpond.plan.build import presence_filter
-from millpond.plan.measures import measures_of
-from millpond.plan.plan import GroupPlan, Measure, QueryPlan
+from millpond.plan.groups.build import presence_filter
+from millpond.plan.groups.measures import measures_of
+from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.event_log.event_aggregates import taken_in

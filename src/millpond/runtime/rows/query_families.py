@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, ordered, repeated
 from millpond.model.windows import Window
-from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.bin_counts import needs_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.windows.filter_chains import Chains

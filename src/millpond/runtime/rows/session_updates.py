@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, distinct_of, places_of
 from millpond.model.windows import Session
-from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
+from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.rows.query_families import Made

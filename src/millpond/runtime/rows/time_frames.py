@@ -8,8 +8,8 @@ import numpy as np
 
 from millpond.arrays import Ints, distinct_of
 from millpond.model.windows import Range
-from millpond.plan.build import presence_filter
-from millpond.plan.plan import QueryPlan
+from millpond.plan.groups.build import presence_filter
+from millpond.plan.groups.plan import QueryPlan
 from millpond.runtime.event_log.event_aggregates import passing, ranks
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import value_name

@@ -21,10 +21,10 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, centre_of, element_of, is_array, is_known
 from millpond.model.windows import Counted, Session
-from millpond.plan.build import presence_filter
-from millpond.plan.modes import OP, REVISION
-from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
-from millpond.plan.tallies import tallied
+from millpond.plan.groups.bin_counts import tallied
+from millpond.plan.groups.build import presence_filter
+from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
+from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.event_log.bin_counts import needs_tallies, percentiles
 from millpond.runtime.event_log.event_aggregates import Found, Taken, taken_by, value_of

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, distinct_of
 from millpond.model.windows import Sliding
-from millpond.plan.modes import OP, REVISION
-from millpond.plan.plan import GroupPlan, Measure, QueryPlan, fingerprint
+from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan, fingerprint
+from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.event_log.bin_counts import TallyLog, needs_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog

@@ -13,8 +13,8 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 import pyarrow as pa
 
-from millpond.plan.build import build_plan
-from millpond.plan.plan import Plan
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.plan import Plan
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 
 _NO_PLAN = build_plan(())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.port import numbered_name
-from millpond.plan.join import SideLog
-from millpond.plan.plan import GroupPlan, KeptEvents
+from millpond.plan.groups.joins import SideLog
+from millpond.plan.groups.plan import GroupPlan, KeptEvents
 from millpond.runtime.task.task_values import UNTIL, GroupState, Position, SectionPlace
 
 _MOST = 10_000

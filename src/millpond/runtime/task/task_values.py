@@ -8,10 +8,10 @@ import msgspec
 
 from millpond.model.expressions import Literal
 from millpond.model.windows import NEVER_LATE_US
-from millpond.plan.feeds import Fed
-from millpond.plan.join import SideLog
-from millpond.plan.late import LateAsk
-from millpond.plan.plan import GroupPlan, KeptEvents, Plan
+from millpond.plan.chains.parameter_feeds import Fed
+from millpond.plan.groups.joins import SideLog
+from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
+from millpond.plan.options.late_rows import LateAsk
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout
 
 WHOLE_POND = "*"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from millpond.arrays import Mask
-from millpond.plan.plan import GroupPlan, Measure
+from millpond.plan.groups.plan import GroupPlan, Measure
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Block, blocks, edges_of, ranges_of
 from millpond.runtime.windows.combine_by_filter import SignedBlock, signed_blocks

@@ -9,7 +9,7 @@ import numpy as np
 
 from millpond.arrays import Ints, ordered
 from millpond.model.windows import Sliding
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.task.task_values import SectionPlace, Watermark
 
 WINDOWS_AT_ONCE = 512

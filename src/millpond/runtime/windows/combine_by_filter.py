@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from millpond.arrays import WIDE, Ints, Mask, ordered
-from millpond.plan.plan import Measure
+from millpond.plan.groups.plan import Measure
 from millpond.runtime.windows.combine import Extremes
 from millpond.state.cells import Cells, extreme_of, merge_rule, no_extreme
 from millpond.state.signatures import Signatures, union

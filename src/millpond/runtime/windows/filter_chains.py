@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask, new_values, ordered, places_among, repeated
-from millpond.plan.plan import GroupPlan, Measure, QueryPlan
+from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Extremes
 from millpond.runtime.windows.combine_by_filter import SignedBlock

@@ -15,7 +15,7 @@ import numpy as np
 
 from millpond.arrays import Ints, Mask, distinct_of
 from millpond.model.windows import Sliding
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.keys.key_compaction import Attached
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.closing import touched

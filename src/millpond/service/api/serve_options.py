@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from millpond.placement.policy import Policy
 
 if TYPE_CHECKING:  # it loads numpy
-    from millpond.plan.parameters import Constant
+    from millpond.plan.options.live_parameters import Constant
 
 
 class Options(NamedTuple):

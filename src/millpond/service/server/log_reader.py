@@ -23,8 +23,8 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Retention, Stream
-from millpond.plan.feeds import feeds_of
-from millpond.plan.first_window import first_window
+from millpond.plan.chains.parameter_feeds import feeds_of
+from millpond.plan.options.first_complete_window import first_window
 from millpond.reconfigure.catalog import history, in_force, query_name, seen, whole_from
 from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_told
 from millpond.reconfigure.lifecycle import HALTED, current, state_in

@@ -6,7 +6,7 @@ from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.expressions import Call, Expression, Literal, call, literal
 from millpond.model.types import is_decimal, is_integer, is_known, is_number
-from millpond.plan.measures import precision_of
+from millpond.plan.groups.measures import precision_of
 from millpond.runtime.aggregates.hyperloglog import LARGEST_PRECISION
 from millpond.spark.analysis.event_aggregates import logged_of
 from millpond.spark.analysis.expressions import Translator, conjunction

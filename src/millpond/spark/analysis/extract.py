@@ -25,7 +25,7 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Range, Session, Sliding, Window
-from millpond.plan.deduplication import deduplicated
+from millpond.plan.groups.deduplication import deduplicated
 from millpond.spark.analysis.aggregates import aggregate_of
 from millpond.spark.analysis.aggregation_input import Below, read_below
 from millpond.spark.analysis.derived_streams import Derived

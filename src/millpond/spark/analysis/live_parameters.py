@@ -19,7 +19,7 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.types import element_of
 from millpond.model.windows import Session
-from millpond.plan.parameters import parameters_in
+from millpond.plan.options.live_parameters import parameters_in
 
 _TOKENS = re.compile(
     r"""'(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `[^`]*` | --[^\n]* | /\*.*?\*/

@@ -22,8 +22,8 @@ from millpond.model.stream import (
     check_order,
     check_retention,
 )
-from millpond.plan.deduplication import deduplicated
-from millpond.plan.modes import FINAL, with_mode
+from millpond.plan.groups.deduplication import deduplicated
+from millpond.plan.options.output_modes import FINAL, with_mode
 from millpond.spark.catalyst.private_names import Catalyst
 
 RETENTION = ("retain.slices", "retain.events", "retain.columns", "grain")
@@ -48,7 +48,7 @@ class Mode(NamedTuple):
         """The query with this mode.
 
         Raises:
-            QueryTypeError, UnsupportedQuery: see `plan.modes.with_mode`; `correct_for` is no duration.
+            QueryTypeError, UnsupportedQuery: see `plan.options.output_modes.with_mode`; `correct_for` is no duration.
         """
         if self.correct_for is None:
             return with_mode(query, self.emit, None)
@@ -65,7 +65,8 @@ class Repeats(NamedTuple):
         """The query over the stream without repeated events.
 
         Raises:
-            QueryTypeError, UnsupportedQuery: see `plan.deduplication.deduplicated`; `within` is missing or no duration.
+            QueryTypeError, UnsupportedQuery: see `plan.groups.deduplication.deduplicated`; `within` is missing or no
+            duration.
         """
         if not self.columns and self.within is None:
             return query

@@ -12,7 +12,7 @@ from millpond.model.join import Join, Side
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW
-from millpond.plan.chain import chained_stream, check_event_time
+from millpond.plan.chains.upstream import chained_stream, check_event_time
 from millpond.spark.analysis.extract import Extraction
 from millpond.spark.analysis.input_streams import rows_path
 from millpond.spark.catalyst.cures import BOUNDS, of_bounds

@@ -19,7 +19,7 @@ from millpond.followers.sinks.redis_rows import check_address
 from millpond.model.budget import Budget, budget_of
 from millpond.model.endpoints import IN_PROCESS, KEYED, SINK_OPTIONS, SINKS, Sink, Source
 from millpond.model.stream import Field, Stream
-from millpond.plan.modes import FINAL
+from millpond.plan.options.output_modes import FINAL
 from millpond.spark.analysis.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
 from millpond.spark.catalyst.cures import ANY_STATEMENT, STATEMENTS
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, optional, pairs

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from millpond.errors import ChangeRefused, QueryRefused, QueryTypeError
 from millpond.model.expressions import Literal, plain_of
-from millpond.plan.parameters import Plain, constant_of
+from millpond.plan.options.live_parameters import Plain, constant_of
 from millpond.spark.catalyst.private_names import JavaObject, items, kind_of
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)

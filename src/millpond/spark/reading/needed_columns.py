@@ -9,7 +9,7 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.stream import Stream
-from millpond.plan.late import late_columns
+from millpond.plan.options.late_rows import late_columns
 
 
 def needed_columns(

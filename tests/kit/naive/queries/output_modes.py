@@ -11,7 +11,7 @@ from kit.naive.expressions import order
 from kit.naive.queries import windows
 from kit.naive.queries.windows import Batch, Result, Value
 from millpond.model.query import Query
-from millpond.plan.modes import OP, REVISION
+from millpond.plan.options.output_modes import OP, REVISION
 
 _Place = tuple[Value, ...]
 

@@ -8,7 +8,7 @@ from kit.naive.queries.windows import Batch, Result, answer_by_epoch, watermarks
 from millpond.model.query import Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session
-from millpond.plan.chain import bounds_of
+from millpond.plan.chains.upstream import bounds_of
 
 
 def chain_by_epoch(

@@ -19,8 +19,8 @@ from millpond.model.expressions import Column, Literal, bound, is_list, listed, 
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.types import WINDOW, element_of
-from millpond.plan.complete import early_version
-from millpond.plan.parameters import parameters_in
+from millpond.plan.options.live_parameters import parameters_in
+from millpond.plan.options.partial_windows import early_version
 from millpond.reconfigure.changes import Add, Alter, Change, Drop, Feed, Pause, Promote, Resume, SetParameter, Shadow
 
 _AT = "__window of the naive twin"

@@ -24,7 +24,7 @@ from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
 from millpond.model.windows import Framed, Interval, Session
-from millpond.plan.tallies import keeps_tallies
+from millpond.plan.groups.bin_counts import keeps_tallies
 
 __all__ = [
     "Batch", "Raised", "Result", "Row", "Value",

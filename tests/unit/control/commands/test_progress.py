@@ -14,7 +14,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.plan.build import build_plan
+from millpond.plan.groups.build import build_plan
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind
 

@@ -18,8 +18,8 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Session, Sliding
-from millpond.plan.build import build_plan
-from millpond.plan.price import price
+from millpond.plan.explain.price import price
+from millpond.plan.groups.build import build_plan
 from millpond.reconfigure.changes import Add
 from millpond.runtime.inspect.sharing import group_cells
 from millpond.testing.local_pond import LocalPond

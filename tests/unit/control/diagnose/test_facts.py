@@ -29,7 +29,7 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
-from millpond.plan.chain import chained_stream
+from millpond.plan.chains.upstream import chained_stream
 from millpond.reconfigure.accept import Pond, add, alter
 from millpond.reconfigure.price import COMPLETE_LATER, price_of
 from millpond.reconfigure.rescale import scale

@@ -13,7 +13,7 @@ import pytest
 from millpond.kernels.columns import from_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Call, Column, Expression, call, conjunction, literal
-from millpond.plan.ladders import conditions_of, ladders_of
+from millpond.plan.groups.filter_ladders import conditions_of, ladders_of
 from millpond.runtime.aggregates import filter_sets as module
 from millpond.runtime.aggregates.filter_sets import Bundle, classify
 from millpond.runtime.aggregates.partials import Rows

@@ -18,7 +18,7 @@ from millpond.kernels.columns import to_arrow
 from millpond.model.aggregates import Aggregate, result_type
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import Digits
-from millpond.plan.measures import measures_of
+from millpond.plan.groups.measures import measures_of
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.partials import Partials
 from millpond.state.cells import Piece, Slices, extreme_of, merge

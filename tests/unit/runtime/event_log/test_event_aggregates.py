@@ -14,7 +14,7 @@ from msgspec import UNSET
 from millpond.kernels.columns import to_arrow
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
-from millpond.plan.event_log import log_plan, logged_rows
+from millpond.plan.groups.event_log import log_plan, logged_rows
 from millpond.runtime.event_log.event_aggregates import Found, ranks, rows_of, taken_by, value_of
 from millpond.runtime.event_log.event_log import among, of_slots
 from millpond.runtime.event_log.select_events import column_types, filter_name, value_name

@@ -16,7 +16,7 @@ from millpond.model.expressions import Column, Expression, Foreign
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.placement.slots import buckets_of, even_owners, slots_of
-from millpond.plan.build import build_plan
+from millpond.plan.groups.build import build_plan
 from millpond.runtime.gather import gather as gathering
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.packets.packet import Header, decode_packet

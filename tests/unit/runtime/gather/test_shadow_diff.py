@@ -17,7 +17,7 @@ from millpond.model.changed import Changed
 from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.selection import Selection
-from millpond.plan.build import build_plan
+from millpond.plan.groups.build import build_plan
 from millpond.runtime.gather.shadow_diff import NET, Differing, differing
 from millpond.state.delta import DeltaWriter, Files
 

@@ -16,8 +16,8 @@ from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Session, Sliding
-from millpond.plan.build import build_plan
-from millpond.plan.deduplication import deduplicated
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.deduplication import deduplicated
 from millpond.runtime.inspect.sharing import Sharing, StateSize, group_cells, sharing
 from millpond.testing.local_pond import LocalPond
 

@@ -17,7 +17,7 @@ from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
-from millpond.plan.tallies import FINEST_BITS, bits_of
+from millpond.plan.groups.bin_counts import FINEST_BITS, bits_of
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inspect.state_sizes import TalliedSize
 from millpond.runtime.task.state_locations import group_state

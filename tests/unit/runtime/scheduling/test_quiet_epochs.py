@@ -12,8 +12,8 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Counted, Range, Session, Sliding, Window
-from millpond.plan.build import build_plan
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.scheduling.quiet_epochs import Calm, is_behind
 from millpond.runtime.task.task_values import Watermark
 

@@ -14,7 +14,7 @@ from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.model.windows import Counted, Range
-from millpond.plan.build import build_plan
+from millpond.plan.groups.build import build_plan
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.plan_cache import received, sent
 from millpond.runtime.task.task_values import FoldTask, GatherTask

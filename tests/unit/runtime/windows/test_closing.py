@@ -13,9 +13,9 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.plan.build import build_plan
-from millpond.plan.edges import slices_of
-from millpond.plan.plan import GroupPlan
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.edges import slices_of
+from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.task.task_values import SectionPlace, Watermark
 from millpond.runtime.windows.closing import Closing, batches, closing_windows, touched
 

@@ -20,7 +20,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Counted, Sliding
-from millpond.plan.chain_joins import made_window
+from millpond.plan.chains.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import WindowPart, read_below
 from millpond.spark.analysis.expressions import Translator, conditions, conjunction
 from millpond.spark.analysis.extract import Extraction, Reader, Terms, extract_query

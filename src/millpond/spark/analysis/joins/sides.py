@@ -9,7 +9,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.chain import after_us, times_of
+from millpond.plan.chains.upstream import after_us, times_of
 from millpond.spark.analysis.extract import Reader
 from millpond.spark.analysis.joins.bounds import Bound
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, delay_ms, id_of, kind_of, type_of

@@ -1,0 +1,86 @@
+"""Parameters that the rows of a query set: which rows and column, and how values are derived from them. Pure.
+
+A value is a function of one record: of the rows that an epoch emits for the newest window among them. It is in force
+from the next epoch on, until rows of a later epoch replace it. An epoch that emits no row of the query changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from millpond.model.changed import Feeding
+from millpond.model.expressions import Literal, is_list, listed
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
+from millpond.model.types import element_of, is_float, is_integer
+from millpond.plan.chains.upstream import bounds_of
+
+Share: TypeAlias = tuple[int, list[str] | None]
+"""What an instance says: the time of its newest window, and the texts of the constants in its rows; None: too many."""
+
+
+class Fed(msgspec.Struct, frozen=True):
+    """A parameter of type `kind` that is fed by `column` of the rows of a query since record `n`; `time` is the column
+    that tells their windows apart.
+    """
+
+    name: str
+    query: str
+    column: str
+    time: str
+    kind: str
+    n: int
+
+
+def feeds_of(
+    feeds: Mapping[str, Feeding], parameters: Mapping[str, Literal], asked: Iterable[AnyQuery]
+) -> tuple[Fed, ...]:
+    """The feeds in force, by parameter."""
+    queries = {query.name: query for query in asked}
+    found = []
+    for name, feeding in sorted(feeds.items()):
+        query = queries.get(feeding.query)
+        time = newest_by(query) if isinstance(query, Query) else None
+        if time is not None:
+            found.append(Fed(name, feeding.query, feeding.column, time, parameters[name].type, feeding.n))
+    return tuple(found)
+
+
+def newest_by(query: Query) -> str | None:
+    """The column of a query's rows that tells which window is the newest, if one does."""
+    return min(bounds_of(query), default=None)
+
+
+def fed_type(parameter: Literal) -> str:
+    """The type of a parameter, or of those in its list."""
+    return element_of(parameter.type) if is_list(parameter.type) else parameter.type
+
+
+def member_type(kind: str) -> str | None:
+    """The type of a parameter that values of a column may feed, if any."""
+    if is_integer(kind):
+        return "bigint"
+    return "double" if is_float(kind) else "string" if kind == "string" else None
+
+
+def merged(one: Share | None, other: Share) -> Share:
+    """Two shares together: what the newer window says; of one window all of it."""
+    if one is None or other[0] > one[0]:
+        return other
+    if one[0] > other[0]:
+        return one
+    return (one[0], None if one[1] is None or other[1] is None else [*one[1], *other[1]])
+
+
+def value_of(fed: Fed, share: Share) -> Literal | None:
+    """The value that the rows give the parameter; None: none, for they have only NULLs, or too many."""
+    if share[1] is None:
+        return None
+    if is_list(fed.kind):
+        return listed([Literal(text, element_of(fed.kind)) for text in share[1]], element_of(fed.kind))
+    members = [Literal(text, fed.kind) for text in share[1]]
+    return max(members, key=lambda one: one.value, default=None)  # type: ignore[arg-type, return-value]

@@ -1,0 +1,206 @@
+"""Queries over queries: the rows of an *upstream* query are the events of a stream that others read, one epoch later.
+
+An event time of such a stream is a bound of the upstream's windows, so the upstream's watermark says how far the
+stream has advanced: no future row belongs to a window that has closed (for joins see `plan.chains.upstream_joins`).
+Hence no row is late for a query over it, whatever its delay, unless a drain closed windows early. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.expressions import Column
+from millpond.model.join import Join
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection
+from millpond.model.stream import Field, Stream
+from millpond.model.types import WINDOW
+from millpond.model.windows import Session, Sliding, Window
+from millpond.plan.chains.upstream_joins import first_open_us, join_first_us, join_reached_us, join_times
+
+_BOUNDS = ("start", "end", "time")
+_TOLD: dict[type, tuple[str, ...]] = {Sliding: _BOUNDS, Session: ("end", "time")}
+"""By kind of window, the bounds of which the watermark tells the least that is yet to come."""
+
+
+def chained_stream(upstream: AnyQuery) -> Stream:
+    """The rows of a query as a stream of its name; a window `w` is also the columns `w.start`, `w.end` and `w.time`,
+    its last microsecond.
+
+    Raises:
+        UnsupportedQuery: the query is stateless, or its rows may change.
+    """
+    if isinstance(upstream, Selection):
+        raise UnsupportedQuery(
+            f"{upstream.name} has no window, so its rows are events as they come.",
+            "Make its text a view (CREATE TEMPORARY VIEW), and read that.",
+        )
+    if isinstance(upstream, Query) and upstream.changing:
+        how = "changes with each epoch" if upstream.updating else "is corrected after it has left"
+        raise UnsupportedQuery(
+            f"A row of {upstream.name} {how}, and what was made of it cannot be taken back.",
+            f"Read a query like {upstream.name} whose rows are final: without 'emit' and 'correct.for'.",
+        )
+    fields = []
+    for item in upstream.output:
+        fields.append(Field(item.name, item.expression.type))
+        if item.expression.type == WINDOW:
+            fields += [Field(f"{item.name}.{part}", "timestamp") for part in _BOUNDS]
+    return Stream(upstream.name, tuple(fields), max_ahead_us=None, rows_of=upstream.name)
+
+
+def bounds_of(upstream: Query) -> dict[str, str]:
+    """Which columns of the rows can tell their time: those that are the window's `start`, `end` or `time`.
+
+    Of a session the start is none: one that is still open may have begun at any time.
+    """
+    found: dict[str, str] = {}
+    told = _TOLD.get(type(upstream.window), ())
+    for item in upstream.output:
+        if not isinstance(item.expression, Column):
+            continue
+        if item.expression.type == WINDOW:
+            found |= {f"{item.name}.{part}": part for part in told}
+        elif item.expression.name in [f"window.{part}" for part in told]:
+            found[item.name] = item.expression.name.removeprefix("window.")
+    return found
+
+
+def times_of(upstream: AnyQuery) -> tuple[str, ...]:
+    """The columns that may be the event time of its rows."""
+    return tuple(join_times(upstream) if isinstance(upstream, Join) else bounds_of(_windowed(upstream)))
+
+
+def after_us(upstream: AnyQuery, column: str, other: str) -> int | None:
+    """How long one time of its rows is after another one of the same row; None: rows differ in that."""
+    if isinstance(upstream, Join):
+        one, of = (join_times(upstream)[name] for name in (column, other))
+        return one.after_us - of.after_us if one.sides == of.sides else None
+    (window, part), (_, of_other) = _told(upstream, column), _told(upstream, other)
+    size = window.size_us if isinstance(window, Sliding) else 0  # of sessions only the last two are known
+    return _bound(part, 0, size) - _bound(of_other, 0, size)
+
+
+def check_event_time(upstream: AnyQuery, event_time: str) -> None:
+    """Refuse an event time that says nothing of the rows yet to come.
+
+    Raises:
+        UnsupportedQuery: the column is no bound of the upstream's window, or no event time of a join.
+    """
+    times = times_of(upstream)
+    if event_time not in times:
+        what = "the event times of its sides" if isinstance(upstream, Join) else "its window"
+        says = "it is no event time of its sides" if isinstance(upstream, Join) else "it bounds no window"
+        raise UnsupportedQuery(
+            f"{event_time} does not tell when rows of {upstream.name} are complete: {says}.",
+            f"Use {' or '.join(times)}." if times else f"Let {upstream.name} show {what}.",
+        )
+
+
+def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
+    """When the upstream has come up to its watermark, of a join the lesser one, every row yet to come is later than
+    this.
+
+    >>> from millpond.model.query import Named
+    >>> from millpond.model.windows import Sliding
+    >>> hourly = Query("q", "s", "ts", 0, Sliding(60, 60), (), (), (Named("t", Column("window.time", "timestamp")),))
+    >>> reached_us(hourly, "t", 60), reached_us(hourly, "t", 119)
+    (118, 118)
+    """
+    if isinstance(upstream, Join):
+        return join_reached_us(upstream, join_times(upstream)[event_time], watermark_us)
+    window, part = _told(upstream, event_time)
+    if not isinstance(window, Sliding):
+        start, end = watermark_us, watermark_us + 1
+    else:
+        start = first_open_us(window, watermark_us)
+        end = start + window.size_us
+    return _bound(part, start, end) - 1
+
+
+def first_row_us(upstream: AnyQuery, event_time: str, since_us: int) -> int:
+    """The earliest time of rows that no event before `since_us` is missing from; of sessions that time itself."""
+    if isinstance(upstream, Join):
+        return join_first_us(upstream, join_times(upstream)[event_time], since_us)
+    window, part = _told(upstream, event_time)
+    return _bound(part, since_us, since_us + window.size_us) if isinstance(window, Sliding) else since_us
+
+
+def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int]) -> int | None:
+    """No row that events up to these times make is later, by stream; None: there is none, or none known."""
+    seen = [newest_us[stream] for stream in upstream.streams if stream in newest_us]
+    if not seen:
+        return None
+    if isinstance(upstream, Join):
+        told = join_times(upstream)[event_time]
+        window = upstream.when
+        first = window.assign(max(seen))[-1].start_us if isinstance(window, Sliding) and not told.sides else max(seen)
+        return first + told.after_us
+    last, part = _told(upstream, event_time)
+    if isinstance(last, Sliding):
+        return _bound(part, *last.assign(seen[0])[-1])
+    return _bound(part, seen[0], seen[0] + last.gap_us) if isinstance(last, Session) and last.own_end is None else None
+
+
+def _told(upstream: AnyQuery, event_time: str) -> tuple[Window, str]:
+    """The windows of a query, and which bound of them a time of its rows is."""
+    query = _windowed(upstream)
+    return query.window, bounds_of(query)[event_time]
+
+
+def _bound(part: str, start_us: int, end_us: int) -> int:
+    return {"start": start_us, "end": end_us, "time": end_us - 1}[part]
+
+
+def _windowed(upstream: AnyQuery) -> Query:
+    assert isinstance(upstream, Query)  # `chained_stream` refuses others
+    return upstream
+
+
+def drained_at(query: AnyQuery, at: Mapping[str, int]) -> int:
+    """The level at which a drain closes what a query still waits for: when the last of its streams is complete."""
+    return max(at.get(stream, 0) for stream in query.streams)
+
+
+def levels(streams: Sequence[Stream], queries: Iterable[AnyQuery]) -> dict[str, int]:
+    """How many queries stand before each stream: 0 of those that are read, and one more behind each query.
+
+    Raises:
+        QueryTypeError: a query is missing, or follows itself.
+    """
+    by_name, of_stream = {query.name: query for query in queries}, {stream.name: stream for stream in streams}
+    found: dict[str, int] = {}
+
+    def level(name: str, behind: tuple[str, ...]) -> int:
+        upstream = of_stream[name].upstream if name in of_stream else None
+        if upstream is None:
+            return 0
+        if upstream not in by_name or name in behind:
+            what = "follows itself" if upstream in by_name else "is missing"
+            raise QueryTypeError(f"The query {upstream}, whose rows others read, {what}.", "Add it first.")
+        if name not in found:
+            found[name] = max(level(one, (*behind, name)) for one in by_name[upstream].streams) + 1
+        return found[name]
+
+    return {stream.name: level(stream.name, ()) for stream in streams}
+
+
+def halted(streams: Sequence[Stream], queries: Iterable[AnyQuery], stopped: Collection[str]) -> frozenset[str]:
+    """The streams that miss the rows of a query that has stopped, however far before them."""
+    by_name, of_stream = {query.name: query for query in queries}, {stream.name: stream for stream in streams}
+    return frozenset(name for name in of_stream if not {*before(name, of_stream, by_name)}.isdisjoint(stopped))
+
+
+def feeds(streams: Iterable[Stream]) -> frozenset[str]:
+    """The queries whose rows others read."""
+    return frozenset(stream.upstream for stream in streams if stream.upstream is not None)
+
+
+def before(stream: str, streams: Mapping[str, Stream], queries: Mapping[str, AnyQuery]) -> tuple[str, ...]:
+    """The queries that stand before a stream, the nearest first."""
+    upstream = streams[stream].upstream
+    if upstream is None:
+        return ()
+    behind = (one for name in queries[upstream].streams for one in before(name, streams, queries))
+    return (upstream, *dict.fromkeys(behind))

@@ -1,0 +1,110 @@
+"""Rows of joins as events of other queries: which columns give the event time, and how far it has advanced.
+
+W is the lesser watermark of a join. Future rows have a final time above W (see `plan.groups.joins`). For bounds [lower,
+upper] of right − left this says of a pair (l, r), for which max(l, r) > W:
+
+- if l is the later, l > W; else r > W, and l >= r − upper > W − upper. So l > W − max(upper, 0).
+- likewise r > W − max(−lower, 0).
+
+A left event without a partner is final at l + max(upper, 0), a right one at r + max(−lower, 0): the same bounds. A
+row of a window belongs to the first window that ends after W or to a later one, and its events are at or after the
+window's start. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millpond.model.expressions import Call, Column, Expression
+from millpond.model.join import LEFT, RIGHT, Join
+from millpond.model.types import WINDOW
+from millpond.model.windows import Sliding
+from millpond.plan.groups.joins import alone_after_us
+
+WINDOW_OF = "window"
+"""The operator that makes a window of its start and its end; only an output of a join is one."""
+
+
+class Told(NamedTuple):
+    """A time that a column tells: so long after the event time of any of `sides`, or after the start of the window
+    that the row is of (no side).
+    """
+
+    sides: tuple[str, ...]
+    after_us: int = 0
+
+
+def made_window(start: Expression, end: Expression) -> Call:
+    """A window with these bounds; NULL where they are."""
+    return Call(WINDOW_OF, (start, end), WINDOW)
+
+
+def join_times(join: Join) -> dict[str, Told]:
+    """Which columns of the rows tell a time, and which time that is."""
+    found: dict[str, Told | None] = {}
+    for item in join.output:
+        if item.expression.type != WINDOW:
+            found[item.name] = _told(join, item.expression)
+            continue
+        start, end = _bounds(join, item.expression)
+        found |= {f"{item.name}.start": start, f"{item.name}.end": end}
+        found[f"{item.name}.time"] = None if end is None else end._replace(after_us=end.after_us - 1)
+    return {name: told for name, told in found.items() if told is not None}
+
+
+def _bounds(join: Join, window: Expression) -> tuple[Told | None, Told | None]:
+    """The start and the end of a window: one that an output makes, or that in which the join joins."""
+    if isinstance(window, Call):
+        start, end = window.args
+        return _told(join, start), _told(join, end)
+    assert isinstance(join.when, Sliding)
+    return Told(()), Told((), join.when.size_us)
+
+
+def _told(join: Join, one: Expression) -> Told | None:
+    """The time that an expression over the rows is, if it is one."""
+    if isinstance(one, Call) and one.op == "coalesce":
+        parts = [_told(join, arg) for arg in one.args]
+        known = [part for part in parts if part is not None and part.sides]
+        if len(known) < len(parts) or len({part.after_us for part in known}) > 1:
+            return None
+        return Told(tuple(dict.fromkeys(side for part in known for side in part.sides)), known[0].after_us)
+    if not isinstance(one, Column):
+        return None
+    side, _, what = one.name.partition(":")
+    if what in ("window.start", "window.end"):
+        assert isinstance(join.when, Sliding)
+        return Told((), join.when.size_us if what == "window.end" else 0)
+    value = join.sides[side].values[int(what)] if what.isdecimal() else None
+    if not isinstance(value, Column):
+        return None
+    time = join.sides[side].event_time
+    after = 0 if value.name == time else _after_us(value.name, time)
+    return None if after is None else Told((side,), after)
+
+
+def _after_us(column: str, time: str) -> int | None:
+    """How long a bound of a window is after another one of it; None: not known here."""
+    (window, _, bound), (other, _, of) = column.rpartition("."), time.rpartition(".")
+    return {("end", "time"): 1, ("time", "end"): -1}.get((bound, of)) if window and window == other else None
+
+
+def join_reached_us(join: Join, told: Told, mark_us: int) -> int:
+    """When the lesser watermark of the join is here, a column tells later times than this in all rows yet to come."""
+    if isinstance(join.when, Sliding):
+        return first_open_us(join.when, mark_us) + told.after_us - 1
+    return mark_us - max(alone_after_us(join, side) for side in told.sides) + told.after_us
+
+
+def join_first_us(join: Join, told: Told, since_us: int) -> int:
+    """The earliest time of rows to which no event before `since_us` could belong."""
+    if isinstance(join.when, Sliding):  # an event may be of a window that began so long before it
+        return since_us + told.after_us + (join.when.size_us if told.sides else 0)
+    others = [RIGHT if side == LEFT else LEFT for side in told.sides]
+    return since_us + max(alone_after_us(join, side) for side in others) + told.after_us
+
+
+def first_open_us(window: Sliding, mark_us: int) -> int:
+    """The start of the first window that ends after a watermark."""
+    size, slide = window.size_us, window.slide_us
+    return mark_us + slide - (mark_us - window.offset_us - size) % slide - size

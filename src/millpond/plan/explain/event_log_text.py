@@ -1,0 +1,92 @@
+"""Describes a group's event log in text: each stored value and filter, who needs it, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from millpond.model.expressions import Expression, columns_of, render
+from millpond.model.query import Query
+from millpond.model.windows import Counted, Framed, Range
+from millpond.plan.explain.words import count_of, duration, predicate_text
+from millpond.plan.groups.bin_counts import bits_of, error_of, keeps_tallies
+from millpond.plan.groups.build import build_plan, logged_of, tallies_asked
+from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
+
+_WORD_BYTES = 8
+
+
+def event_lines(group: GroupPlan) -> Iterator[str]:
+    """The lines of a group; none without an event log."""
+    log = group.events
+    if log is None:
+        return
+    askers: dict[object, dict[str, None]] = {}
+    for plan in group.queries:
+        for some, rows in _asked(group, plan):
+            for asked in (*some, rows):
+                askers.setdefault(asked, {})[plan.query.name] = None
+    values, filters = count_of(len(log.values), "value"), count_of(len(log.filters), "predicate")
+    yield f"  events    kept as events, each once: {values}, {filters}"
+    if framed := [plan for plan in group.queries if isinstance(plan.query.window, Framed)]:
+        yield f"            {kept_text(framed)}"
+    if (found := group.deduplicated) is not None:
+        kept = duration(group.delays_us[0] + found.within_us)
+        yield f"            for {kept} of event time: the delay, and as long as they may be repeated"
+    for value in log.values:
+        yield f"    {render(value)}  <- {', '.join(askers[value])}"
+    for condition in log.filters:
+        yield f"    where {predicate_text(condition)}  <- {', '.join(askers[condition])}"
+
+
+def tally_lines(group: GroupPlan) -> Iterator[str]:
+    """The same for what is counted by bins; none without tallies."""
+    if not group.tallies:
+        return
+    askers: dict[object, dict[str, None]] = {}
+    for plan in group.queries:
+        for tally in tallies_asked([plan.query]):
+            askers.setdefault(tally.value, {})[plan.query.name] = None
+    filters = len({condition for tally in group.tallies for condition in tally.filters})
+    counted = f"{count_of(len(group.tallies), 'value')}, {count_of(filters, 'predicate')}"
+    yield f"  tallies   counted by bins, each once: {counted}"
+    for tally in group.tallies:
+        names = ", ".join(askers[tally.value])
+        yield f"    {render(tally.value)}, {1 << tally.bits} to each power of two  <- {names}"
+
+
+def error_lines(query: Query) -> Iterator[str]:
+    """How far percentiles of bins may be from the exact ones."""
+    for i, aggregate in enumerate(query.aggregates if keeps_tallies(query) else ()):
+        if not aggregate.logged:
+            continue
+        read = [one.name for one in query.output if f"agg:{i}" in columns_of(one.expression)]
+        named = f"{aggregate.function}({', '.join(map(render, aggregate.arguments))})"
+        error = f"relative error at most {100 * error_of(bits_of(aggregate)):.2g}%"
+        yield f"      approximate  {', '.join(read) or 'HAVING'}: {named}, {error}"
+
+
+def _asked(group: GroupPlan, plan: QueryPlan) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
+    """The values that a query needs of events, with the filter of their rows."""
+    if group.deduplicated is None:
+        yield from logged_of(plan.query)
+        return
+    yield group.deduplicated.columns, None
+    yield from ((group.measures[i].values, group.measures[i].filter) for i in measures_read([plan]))
+
+
+def kept_text(plans: Sequence[QueryPlan]) -> str:
+    """How long events are kept for queries of one kind, for people."""
+    windows = [plan.query.window for plan in plans]
+    sizes = [window.size for window in windows if isinstance(window, Counted)]
+    if sizes:
+        return f"of each key the last {max(sizes) - 1:,}, however old, and one count for each key and filter"
+    kept = max(
+        plan.query.window.preceding_us + plan.query.delay_us for plan in plans if isinstance(plan.query.window, Range)
+    )
+    return f"for {duration(kept)} of event time: the longest frame and its delay"
+
+
+def event_bytes(plan: QueryPlan) -> int:
+    """About how many bytes an event takes in the log of a query alone: slot, time, values, and a bit per filter."""
+    log = build_plan([plan.query]).groups[0].events
+    return 0 if log is None else _WORD_BYTES * (2 + len(log.values)) + -(-len(log.filters) // _WORD_BYTES)

@@ -1,0 +1,113 @@
+"""Describes joins in text: what is stored of each side, for how long, and when rows are emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millpond.model.expressions import Call, Column, Expression, columns_of, render
+from millpond.model.join import Join, Within
+from millpond.plan.explain.words import count_of, duration, predicate_text, window_text
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.joins import Joins, SideLog, kept_us
+from millpond.plan.groups.plan import Plan
+
+
+def log_lines(joins: Joins, log: SideLog) -> Iterator[str]:
+    """What is kept of a stream, and which joins share it."""
+    keys = ", ".join(map(render, log.keys)) or "nothing"
+    users = joins.users_of(log)
+    longest = max(_kept_us(join, side) for join, side in users)
+    names = dict.fromkeys(join.name for join, _ in users)
+    yield f"events {log.id}: {log.stream} by {keys}, event time {log.event_time}"
+    yield f"  values    {', '.join(map(render, log.kept.values)) or 'none'}"
+    yield f"  kept      {duration(longest)} of event time, while the other stream keeps up"
+    yield f"  joins     {', '.join(names)}"
+
+
+def join_lines(join: Join) -> Iterator[str]:
+    """A join, and when its rows leave."""
+    yield f"join {join.name}: {join_text(join)}"
+    for name, side in join.sides.items():
+        if side.where is not None:
+            yield f"  {name:<9} where {predicate_text(side.where)}"
+    for name, asked in (("condition", join.condition), ("rows", join.having)):
+        if asked is not None:
+            yield f"  {name:<9} {'where ' * (name == 'rows')}{render(_over_values(join, asked))}"
+    if isinstance(join.when, Within):
+        yield "  rows      a pair leaves when both watermarks have passed both events"
+    else:
+        yield "  rows      a pair leaves when both watermarks have passed the end of its window"
+    if join.kind != "inner":
+        alone = {"left": "of the left", "right": "of the right", "full": "of either"}[join.kind]
+        yield f"            an event {alone} without a partner leaves when none can come any more"
+    if not join.left.keys:
+        most = f", which tries {join.most_pairs:,} pairs an epoch at most" if isinstance(join.most_pairs, int) else ""
+        yield f"  no key    {_WITHOUT_KEY[join.kind]}{most}"
+
+
+_WITHOUT_KEY = {
+    "inner": "the instances form a grid: a left event goes to one row, a right one to one column, a pair meets on one",
+    "left": "a left event goes to one instance, a right one to every one",
+    "right": "a right event goes to one instance, a left one to every one",
+    "full": "all events go to one instance",
+}
+
+
+def join_text(join: Join) -> str:
+    """Both sides, their keys and how near events must be."""
+    sides = [f"{side.stream} by {', '.join(map(render, side.keys)) or 'nothing'}" for side in join.sides.values()]
+    delays = " and ".join(duration(side.delay_us) for side in join.sides.values())
+    return f"{sides[0]} {join.kind} join {sides[1]}, {near_text(join)}, delays {delays}"
+
+
+def near_text(join: Join) -> str:
+    """How near in event time the events of a pair are."""
+    if not isinstance(join.when, Within):
+        return f"in the same window of {window_text(join.when)}"
+    if join.when.lower_us == join.when.upper_us:
+        return f"a right event {_after(join.when.lower_us) if join.when.lower_us else 'at the time of'} the left one"
+    return f"a right event from {_after(join.when.lower_us)} to {_after(join.when.upper_us)} the left one"
+
+
+def _over_values(join: Join, expression: Expression) -> Expression:
+    """The expression with what its columns are in the place of their positions."""
+    if isinstance(expression, Call):
+        return Call(expression.op, tuple(_over_values(join, arg) for arg in expression.args), expression.type)
+    if not isinstance(expression, Column):
+        return expression
+    side, _, what = expression.name.partition(":")
+    text = render(join.sides[side].values[int(what)]) if what.isdecimal() else what
+    return Column(f"{side}.{text}", expression.type)
+
+
+def _kept_us(join: Join, side: str) -> int:
+    """For how long an event is kept where both streams have come equally far."""
+    return kept_us(join, side) + max(of.delay_us for of in join.sides.values())
+
+
+def _after(us: int) -> str:
+    return f"{duration(abs(us))} {'before' if us < 0 else 'after'}"
+
+
+def price_of_join(plan: Plan, join: Join) -> str:
+    """What one more join would add, as text.
+
+    Raises:
+        QueryTypeError: its name is taken.
+    """
+    build_plan([*plan.asked, join])
+    known = {log.id: log for log in plan.joins.logs}
+    alone = build_plan([join]).joins
+    lines = [f"one more join: {join.name}"]
+    for side, at in alone.plans[0].logs.items():
+        log, of = alone.logs[at], join.sides[side]
+        shared = known.get(log.id)
+        more = [value for value in log.kept.values if shared is None or value not in shared.kept.values]
+        what = "events of its own" if shared is None else "the events kept for others"
+        columns = sorted({name for value in more for name in columns_of(value)})
+        lines.append(
+            f"  {side:<9} {what}: {of.stream}, {count_of(len(more), 'more value')}{': ' * bool(columns)}"
+            f"{', '.join(columns)}, for {duration(_kept_us(join, side))} of event time"
+        )
+    lines.append("  epoch     a pass over the kept events of both sides, and each pair that becomes final")
+    return "\n".join(lines) + "\n"

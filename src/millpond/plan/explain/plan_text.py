@@ -1,0 +1,259 @@
+"""Describes a plan in text: what queries share, what each needs alone, and what the last one added costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from millpond.model.aggregates import DISTINCT
+from millpond.model.expressions import Literal, columns_of, render
+from millpond.model.query import Query
+from millpond.model.stream import Stream
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliding
+from millpond.plan.explain.event_log_text import error_lines, event_lines, tally_lines
+from millpond.plan.explain.join_text import join_lines, log_lines
+from millpond.plan.explain.stateless_text import stateless_lines
+from millpond.plan.explain.subqueries import subquery_lines
+from millpond.plan.explain.words import count_of, duration, predicate_text, waiting_text, window_text
+from millpond.plan.groups.build import build_plan, needed_columns
+from millpond.plan.groups.edges import edges_between
+from millpond.plan.groups.measures import precision_of
+from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
+
+_HOUR_US = 3_600_000_000
+_COUNTED_EDGES = 1 << 20
+"""Beyond so many edges in one common period of all windows, they are added up instead of counted."""
+
+
+def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
+    """The plan as text for people, with what its streams are made of and declare: equal plans give equal text."""
+    streams = plan.streams
+    stateless = f" and {len(plan.selections)} stateless" if plan.selections else ""
+    stateless += f" and {count_of(len(plan.joins.plans), 'join')}" if plan.joins.plans else ""
+    lines = [
+        f"plan {plan.id}: {count_of(len(plan.asked), 'query')} in "
+        f"{count_of(len(plan.groups), 'group')}{stateless} over {count_of(len(streams), 'stream')}"
+    ]
+    for stream in streams:
+        columns = ", ".join(needed_columns(plan, stream))
+        known = next((one for one in declared if one.name == stream), Stream(stream, ()))
+        origin = known.derived
+        if known.upstream is not None:
+            lines.append(f"  {stream} are the rows of the query {known.upstream}, an epoch later: {columns}")
+            joined = any(one.join.name == known.upstream for one in plan.joins.plans)
+            come = "that join's rows are final" if joined else "that query's windows have closed"
+            lines.append(f"    as far as {come}: no row is late")
+            continue
+        if origin is None:
+            lines.append(f"  {stream} is read once: {columns}")
+        else:
+            once = "a copy of its rows behind the one read" if len(origin.reads) == 1 else "copies of their rows"
+            lines.append(f"  {stream} is derived from {', '.join(origin.reads)}, {once}: {columns}")
+            lines.append(f"    {origin.text}")
+        lines += [line for one in declared if one.name == stream for line in _times_of(one)]
+        lines += [line for one in declared if one.name == stream for line in _retained_of(plan, one)]
+        lines += [line for one in declared if one.name == stream for line in _partitioned_of(plan, one)]
+    for group in plan.groups:
+        lines += ["", *_group(plan, group)]
+    for stream in streams:
+        if plan.selections_of(stream):
+            lines += ["", *stateless_lines(plan, stream)]
+    for log in plan.joins.logs:
+        lines += ["", *log_lines(plan.joins, log)]
+    for plan_of_join in plan.joins.plans:
+        lines += ["", *join_lines(plan_of_join.join)]
+    if declared:  # without its streams nobody knows where rows of a query come from
+        lines += ["", *subquery_lines(plan, declared)]
+    return "\n".join(lines) + "\n"
+
+
+def _times_of(stream: Stream) -> Iterator[str]:
+    order = stream.order
+    if order is None:
+        yield "    no order: what is late depends on which input comes together"
+    else:
+        awaited = f", all of {', '.join(order.partitions)}" if order.partitions else ""
+        yield f"    in the order of {order.offset} within each {order.partition}{awaited}"
+        yield f"    a partition without events for {duration(order.idle_after_us)} is not waited for"
+    if stream.max_ahead_us is not None:
+        yield f"    an event more than {duration(stream.max_ahead_us)} ahead of the clock is dead"
+
+
+def _retained_of(plan: Plan, stream: Stream) -> Iterator[str]:
+    kept, events = stream.retention, plan.retained_of(stream.name)
+    if kept.slices_us or kept.grain_us:
+        cut = f", cut at multiples of {duration(kept.grain_us)}" if kept.grain_us else ""
+        lasting = f"for {duration(kept.slices_us)}" if kept.slices_us else "as long as windows need them"
+        yield f"    slices are retained {lasting}{cut}"
+    if events is not None:
+        names = ", ".join(column.name for column in events.columns)
+        yield f"    events are retained for {duration(events.kept_us)}, shared by all that may come: {names}"
+
+
+def _partitioned_of(plan: Plan, stream: Stream) -> Iterator[str]:
+    """What of the stream needs the shuffle, and what does not, if its topic has the key of some queries."""
+    if stream.partitioned_by is None:
+        return
+    key = stream.partitioned_by
+    others = [group for group in plan.groups if group.stream == stream.name and group.spread_by is None]
+    names = [one.query.name for group in others for one in group.queries]
+    names += [one.join.name for one in plan.joins.plans if stream.name in one.join.streams]
+    yield f"    partitioned by {key}: the shuffle is skipped where the keys of each instance are in one partition"
+    if names:
+        yield f"    {', '.join(names)}: not by {key}, so it is skipped only while what they move is small"
+    if stream.retention.events_us:
+        yield "    retained events are not by that key either"
+    if len(plan.streams) > 1:
+        yield "    but not in epochs that read other streams too"
+
+
+def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
+    keys = ", ".join(render(key) for key in group.keys) or "nothing"
+    filters = list(dict.fromkeys(measure.filter for measure in group.measures if measure.filter is not None))
+    askers = _askers(group)
+    asked = sum(sum(by.values()) for by in askers)
+    yield f"group {group.id}: {group.stream} by {keys}, event time {group.event_time}"
+    yield f"  windows   {', '.join(map(window_text, group.windows))}"
+    if group.own_end is not None:
+        yield "  atoms     runs of events whose own gaps leave no hole"
+    elif group.gaps_us:
+        least = duration(group.gaps_us[0])
+        yield f"  atoms     split where a key has no event for more than {least}: a session is a run of them"
+    elif group.sliding:
+        yield f"  edges     {'none' if group.windows == (RUNNING,) else edges_text(group.cuts)}"
+    delays = [duration(delay) if delay < NEVER_LATE_US else "none: nothing is late" for delay in group.delays_us]
+    yield f"  delays    {', '.join(delays)}"
+    how = "cells are kept by signature" if group.signed else "each evaluated once per event"
+    once = f"{count_of(len(filters), 'predicate')}, {how}"
+    found = group.deduplicated
+    if found is not None:
+        names = ", ".join(column.name for column in found.columns)
+        within = duration(found.within_us)
+        yield f"  repeated  left out: equal in {names} within {within}; events wait for the watermark"
+    yield f"  filters   {once if filters else 'none'}"
+    for filter_ in filters:
+        yield f"    {predicate_text(filter_)}"
+    yield f"  measures  {sum(map(bool, askers)) or 'none'}{f', asked {_times(asked)}, kept once' if asked else ''}"
+    for measure, by in zip(group.measures, askers, strict=True):
+        if not by:
+            continue
+        names = ", ".join(name if times == 1 else f"{name} ({times} times)" for name, times in by.items())
+        yield f"    {measure_text(measure)}  <- {names}"
+    yield from event_lines(group)
+    yield from tally_lines(group)
+    yield "  queries"
+    for query in group.queries:
+        yield from _query(plan, group, query)
+
+
+def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
+    mine = _places(query)
+    others = [other for other in group.queries if other is not query]
+    theirs = {place for other in others for place in _places(other)}
+    private = mine - theirs
+    yield f"    {query.query.name}: {window_text(query.query.window)}, {waiting_text(query.query)}"
+    late = query.query.late_sink
+    if late is not None:
+        yield f"      late rows  {' '.join(filter(None, (late.format, late.path)))}"
+    for i, aggregate in enumerate(query.query.aggregates):
+        if isinstance(aggregate.other, Literal) and aggregate.function == DISTINCT:
+            read = [one.name for one in query.query.output if f"agg:{i}" in columns_of(one.expression)]
+            named = f"{aggregate.function}({', '.join(map(render, aggregate.arguments))})"
+            error = 1.04 / math.sqrt(1 << precision_of(aggregate.other))
+            yield f"      approximate  {', '.join(read) or 'HAVING'}: {named}, standard error {error:.2%}"
+    yield from error_lines(query.query)
+    for made in query.query.user_functions.values():
+        limits = f"{duration(made.deadline_ms * 1000)} a call, {made.memory_bytes >> 20} MB"
+        yield f"      function  {made.label} ({made.kind}) of {made.module}: {limits}"
+    if isinstance(query.query.window, Framed):
+        yield "      answered from events"
+    else:
+        yield f"      measures  {len(mine)}: {len(mine) - len(private)} shared, {len(private)} private"
+    yield f"      if added last  {', '.join(_marginal(plan, group, query.query, len(private)))}"
+
+
+def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iterator[str]:
+    """What the query costs given all others."""
+    rest = [asked for asked in plan.asked if asked != query]
+    same_group = [member.query.window for member in group.queries if member.query != query]
+    if not same_group:
+        yield "a group of its own"
+    yield f"{measures or 'no'} more {'measure' if measures == 1 else 'measures'}"
+    if group.gaps_us:
+        others = [window.gap_us for window in same_group if isinstance(window, Session)]
+        yield "finer atoms" if others and min(others) > group.gaps_us[0] else "no finer atoms"
+    else:
+        before = edges_per_hour([window for window in same_group if isinstance(window, Sliding)])
+        more = edges_per_hour(group.cuts)[0] - before[0]
+        yield f"{rate_text(more)} more {'edge' if more == 1 else 'edges'} per hour" if more > 0 else "no more edges"
+    columns = set(needed_columns(plan, query.stream)) - set(needed_columns(build_plan(rest), query.stream))
+    if columns:
+        yield f"reads {', '.join(sorted(columns))} for itself"
+
+
+def _places(query: QueryPlan) -> set[int]:
+    """The measures that a query keeps: one that is answered from events keeps none."""
+    return set() if isinstance(query.query.window, Framed) else {*measures_read([query])}
+
+
+def _askers(group: GroupPlan) -> list[dict[str, int]]:
+    """For each measure, which queries ask for it and how often."""
+    askers: list[dict[str, int]] = [{} for _ in group.measures]
+    for query in group.celled:
+        asked = [query.presence, *(place for places in query.measures for place in places)]
+        for place in asked:
+            by = askers[place]
+            by[query.query.name] = by.get(query.query.name, 0) + 1
+    return askers
+
+
+def edges_per_hour(windows: Sequence[Sliding]) -> tuple[Fraction, bool]:
+    """How many edges the windows cut into an hour of event time, and whether that is exact or an upper bound;
+    sessions cut none, nor does a window of all events.
+
+    >>> edges_per_hour([Sliding(3_600_000_000, 900_000_000)])
+    (Fraction(4, 1), True)
+    """
+    windows = [window for window in windows if window != RUNNING]
+    if not windows:
+        return Fraction(0), True
+    grids = {
+        (edge % window.slide_us, window.slide_us)
+        for window in windows
+        for edge in (window.offset_us, window.offset_us + window.size_us)
+    }
+    period = math.lcm(*(step for _, step in grids))
+    summed = sum((Fraction(_HOUR_US, step) for _, step in grids), Fraction(0))
+    if summed * period > _COUNTED_EDGES * _HOUR_US:
+        return summed, False
+    # from an edge to the same edge one period later
+    start = min(phase for phase, _ in grids)
+    edges = edges_between(windows, start, start + period - 1)
+    return Fraction((len(edges) - 1) * _HOUR_US, period), True
+
+
+def edges_text(windows: Sequence[Sliding]) -> str:
+    """How finely the windows cut event time, for people."""
+    rate, exact = edges_per_hour(windows)
+    return f"{'' if exact else 'at most '}{rate_text(rate)} per hour: so many slices per key that has events"
+
+
+def measure_text(measure: Measure) -> str:
+    """A measure for people."""
+    value = ", ".join(map(render, measure.values)) or "*"
+    where = "" if measure.filter is None else f" where {predicate_text(measure.filter)}"
+    return f"{measure.kind}({value}){where}"
+
+
+def rate_text(rate: Fraction) -> str:
+    """A rate for people, in four digits.
+
+    >>> rate_text(Fraction(6)), rate_text(Fraction(1, 24))
+    ('6', '0.04167')
+    """
+    return str(rate.numerator) if rate.denominator == 1 else f"{float(rate):.4g}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"

@@ -1,0 +1,183 @@
+"""The price of one more query before it is added: what it adds, and what it shares. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import msgspec
+
+from millpond.model.expressions import Expression, render
+from millpond.model.query import Query
+from millpond.model.windows import RUNNING, Framed, length_us
+from millpond.plan.explain.event_log_text import kept_text
+from millpond.plan.explain.plan_text import edges_per_hour, measure_text, rate_text
+from millpond.plan.explain.words import duration, predicate_text
+from millpond.plan.groups.bin_counts import keeps_tallies
+from millpond.plan.groups.build import build_plan, needed_columns, tallies_asked
+from millpond.plan.groups.plan import GroupPlan, Measure, Plan
+
+_HOUR_US = 3_600_000_000
+
+
+class Price(NamedTuple):
+    """What a query adds to a plan: `before` is its group without it (None: it opens one), `group` with it.
+
+    `shared` are measures that others ask for too, each with the names of those that do; `kept_us` is how long
+    cells are needed for: the longest window with its delay.
+    """
+
+    query: Query
+    before: GroupPlan | None
+    group: GroupPlan
+    columns: tuple[str, ...]
+    shared_columns: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    shared: tuple[tuple[Measure, tuple[str, ...]], ...]
+    filters: tuple[Expression, ...]
+    shared_filters: tuple[Expression, ...]
+
+    @property
+    def edges(self) -> tuple[Fraction, Fraction]:
+        """Edges per hour of event time before and after, at most."""
+        before = Fraction(0) if self.before is None else edges_per_hour(self.before.cuts)[0]
+        return before, edges_per_hour(self.group.cuts)[0]
+
+    @property
+    def kept_us(self) -> tuple[int, int]:
+        """How long the group keeps cells before and after, µs of event time."""
+        return 0 if self.before is None else kept_us(self.before), kept_us(self.group)
+
+    @property
+    def most_cells(self) -> int:
+        """Cells that a key has at most for the group with the query: one in each slice that is kept."""
+        return -(-self.edges[1] * self.kept_us[1] // _HOUR_US) + 1
+
+
+def kept_us(group: GroupPlan) -> int:
+    """How long cells of a group are kept, µs of event time; atoms, from the last event of their session."""
+    needed = max((length_us(plan.query.window) + plan.query.late_after_us for plan in group.celled), default=0)
+    return max(needed, group.retention.slices_us)
+
+
+def price(plan: Plan, query: Query) -> Price:
+    """What `query` would add to `plan`.
+
+    Raises:
+        QueryTypeError, UnsupportedQuery: it cannot be added; see `build_plan`.
+    """
+    group, mine = build_plan([*plan.asked, query]).of_query(query.name)
+    before = next((found for found in plan.groups if found.id == group.id), None)
+    if before is not None:
+        group = msgspec.structs.replace(group, retain=before.retain)
+    known = {measure: _askers(before, measure) for measure in (before.measures if before is not None else ())}
+    asked = [group.measures[place] for place in dict.fromkeys((mine.presence, *(i for p in mine.measures for i in p)))]
+    if isinstance(query.window, Framed):  # it counts nothing by slice, but has its filter
+        asked = []
+    columns = needed_columns(build_plan([query]), query.stream)
+    read = needed_columns(plan, query.stream)
+    conditions = [group.measures[mine.presence].filter, *(measure.filter for measure in asked)]
+    filters = tuple(dict.fromkeys(condition for condition in conditions if condition is not None))
+    evaluated = {measure.filter for measure in known}
+    return Price(
+        query,
+        before,
+        group,
+        tuple(name for name in columns if name not in read),
+        tuple(name for name in columns if name in read),
+        tuple(measure for measure in asked if measure not in known),
+        tuple((measure, known[measure]) for measure in asked if measure in known),
+        tuple(filter_ for filter_ in filters if filter_ not in evaluated),
+        tuple(filter_ for filter_ in filters if filter_ in evaluated),
+    )
+
+
+def _askers(group: GroupPlan | None, measure: Measure) -> tuple[str, ...]:
+    if group is None:
+        return ()
+    place = group.measures.index(measure)
+    return tuple(
+        plan.query.name for plan in group.queries if place in {plan.presence, *(i for p in plan.measures for i in p)}
+    )
+
+
+def price_text(found: Price, state: Sequence[str]) -> str:
+    """The price for people; `state` are lines on bytes of state."""
+    of_state = [f"  {'' if i else 'state':<9} {line}" for i, line in enumerate(state)]
+    return "\n".join([*_lines(found), *of_state]) + "\n"
+
+
+def _lines(found: Price) -> Iterator[str]:
+    query, group = found.query, found.group
+    keys = ", ".join(map(render, group.keys)) or "nothing"
+    yield f"one more query: {query.name}"
+    if found.before is None:
+        yield f"  group     a group of its own: {group.stream} by {keys}"
+    else:
+        names = ", ".join(plan.query.name for plan in found.before.queries)
+        yield f"  group     rides on {group.id}, {group.stream} by {keys}, with {names}"
+    yield f"  columns   {_more(found.columns)}; {_shared(found.shared_columns)}"
+    yield f"  filters   {_more([predicate_text(one) for one in found.filters])}; {_shared(found.shared_filters)}"
+    yield f"  measures  {len(found.measures) or 'none'} more; {len(found.shared) or 'none'} shared"
+    for measure in found.measures:
+        yield f"    + {measure_text(measure)}"
+    for measure, names_of in found.shared:
+        yield f"    = {measure_text(measure)}  with {', '.join(names_of)}"
+    yield from _events(found)
+    before, after = found.edges
+    yield f"  edges     {_change(rate_text(before), rate_text(after), found.before)} per hour"
+    kept = [duration(us) for us in found.kept_us]
+    what = ": its longest window, with its delay and as long as it is corrected"
+    if not any(plan.query.corrected_for_us for plan in group.queries):
+        what = ": its longest window and delay"
+    if 0 < group.retention.slices_us == kept_us(group):
+        what = ": what the stream retains"
+    if group.gaps_us:
+        what = f" after the last event of a session{what.replace('window', 'gap')}"
+    if isinstance(query.window, Framed):
+        mine = [plan for plan in group.queries if plan.query == query]
+        yield f"  kept      {kept_text(mine)}"
+        return
+    lasting = f"{_change(kept[0], kept[1], found.before)} of event time{what}"
+    if query.window == RUNNING:
+        logged = any(made.logged for made in query.aggregates) and not keeps_tallies(query)
+        lasting = f"one cell for each key ever seen{', and every event that it takes' if logged else ''}"
+    yield f"  kept      {lasting}"
+    late_after = query.late_after_us
+    if found.before is not None and late_after not in found.before.delays_us:
+        yield f"  delay     one more, {duration(late_after)}: what is late for only some delays has its own slices"
+    if query.deduplicated is not None:
+        within = duration(query.deduplicated.within_us)
+        yield f"  repeated  events wait for the watermark, and are kept for {within} more"
+    if query.changing:
+        how = "changes" if query.updating else "corrects"
+        yield f"  rows      leave with each epoch that {how} them: their windows are read again, for the keys that came"
+
+
+def _events(found: Price) -> Iterator[str]:
+    """What the query needs of events as events; nothing if all of it adds up."""
+    asked = dict.fromkeys(one for made in found.query.aggregates if made.logged for one in made.arguments)
+    if keeps_tallies(found.query):
+        bins = [] if found.before is None else [tally.value for tally in found.before.tallies]
+        mine = [tally.value for tally in tallies_asked([found.query])]
+        more = [render(value) for value in mine if value not in bins]
+        yield f"  tallies   {_more(more)} counted by bins; {_shared([one for one in mine if one in bins])}"
+        return
+    log = None if found.before is None else found.before.events
+    known = () if log is None else log.values
+    if asked:
+        more = [render(value) for value in asked if value not in known]
+        yield f"  events    {_more(more)} kept as events; {_shared([one for one in asked if one in known])}"
+
+
+def _more(names: Sequence[str]) -> str:
+    return f"{len(names)} more: {', '.join(names)}" if names else "none more"
+
+
+def _shared(shared: Sequence[object]) -> str:
+    return f"{len(shared) or 'none'} shared"
+
+
+def _change(before: str, after: str, group: GroupPlan | None) -> str:
+    return after if group is None else f"{before}, as before" if before == after else f"{before} → {after}"

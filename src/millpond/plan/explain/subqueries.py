@@ -1,0 +1,217 @@
+"""The sub-queries of each query: cut where an operator keeps state or has several inputs, with their exchanges. Pure.
+
+A sub-query is what one task does to a row without waiting for others. Between two of them rows travel: point-to-point
+(to the one task that continues), round-robin (dealt out regardless of content), by key (to the instance that owns
+it), by hash (dealt out by their values) or by broadcast (to every instance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from millpond.model.expressions import Expression, render
+from millpond.model.join import Join
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection
+from millpond.model.stream import Stream
+from millpond.plan.explain.join_text import near_text
+from millpond.plan.explain.words import count_of
+from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
+from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
+from millpond.plan.groups.stateless import moved_selections
+
+Route: TypeAlias = Literal["point-to-point", "round-robin", "by key", "by hash", "broadcast"]
+
+_NAMED = 4
+"""So many queries are named that share something; of the others there is a number."""
+
+
+class Travel(msgspec.Struct, frozen=True):
+    """Rows on their way: `place` is the stream, table or sub-query they come from, or the sink they go to;
+    `diff`: they are only compared.
+    """
+
+    place: str
+    route: Route
+    how: str
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What a sub-query does once for itself and others."""
+
+    what: str
+    queries: tuple[str, ...]
+
+
+class SubQuery(msgspec.Struct, frozen=True):
+    """A part of a query: `name` is the query's with the number of the part, `operators` in the order of rows.
+
+    `leaves`: how its rows come to where they are written, if they are not there.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    inputs: tuple[Travel, ...]
+    shared: tuple[Shared, ...]
+    leaves: Travel | None = None
+
+
+class _Reader(NamedTuple):
+    """What a query does to the events of a stream first."""
+
+    name: str
+    where: Expression | None
+
+
+def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuery, ...]]:
+    """The sub-queries of each query, by its name; `streams` are those that it reads."""
+    by_name = {stream.name: stream for stream in streams}
+    asked = {query.name: query for query in plan.asked}
+    readers: dict[str, list[_Reader]] = {}
+    for query in plan.asked:
+        for part in query.sides.values() if isinstance(query, Join) else (query,):
+            readers.setdefault(part.stream, []).append(_Reader(query.name, part.where))
+    found: dict[str, tuple[SubQuery, ...]] = {}
+    for group in plan.groups:
+        places = {one.query.name: _places(one) for one in group.queries}
+        stream = by_name.get(group.stream, Stream(group.stream, ()))
+        does = [f"map to keys and {'events' if group.events is not None else 'values'}"]
+        if group.deduplicated is None:
+            does.append("split into atoms" if group.gaps_us else "add up by key and slice")
+        for one in group.queries:
+            # what repeats is known before WHERE is asked, and only where the key lives
+            reader = one.query if group.deduplicated is None else _Reader(one.query.name, None)
+            first = _first(f"{one.query.name}.1", reader, stream, asked, readers[group.stream], does)
+            found[one.query.name] = first, _aggregate(one.query, group, places)
+    moved = {one.name for one in moved_selections(plan.selections, plan.compared_names)}
+    for selection in plan.selections:
+        stream = by_name.get(selection.stream, Stream(selection.stream, ()))
+        does = [f"map {', '.join(item.name for item in selection.output)}"]
+        first = _first(f"{selection.name}.1", selection, stream, asked, readers[selection.stream], does)
+        how = "the rows of a source partition go to one instance, once for all queries that take them"
+        if selection.name in moved:
+            goes = "diff" if selection.sink.format == "noop" else selection.sink.format
+            first = msgspec.structs.replace(first, leaves=Travel(goes, "round-robin", how))
+        found[selection.name] = (first,)
+    for joined in plan.joins.plans:
+        join, parts = joined.join, []
+        for number, side in enumerate(join.sides.values(), 1):
+            stream = by_name.get(side.stream, Stream(side.stream, ()))
+            does = ["map to keys and events"]
+            mine = _Reader(join.name, side.where)
+            parts.append(_first(f"{join.name}.{number}", mine, stream, asked, readers[side.stream], does))
+        found[join.name] = *parts, _joined(joined, plan.joins)
+    return {name: found[name] for name in sorted(found)}
+
+
+def _first(
+    part: str, query: _Reader | Query | Selection, stream: Stream, asked: Mapping[str, AnyQuery],
+    readers: Sequence[_Reader], does: Sequence[str],
+) -> SubQuery:  # fmt: skip
+    """What becomes of each event alone, in the task that reads it."""
+    derived = stream.derived
+    operators = [] if derived is None else [f"multi-input: {derived.text}"]
+    operators += [] if query.where is None else [f"filter {render(query.where)}"]
+    others = [other for other in readers if other.name != query.name]
+    kept = "the derived stream" if derived else "the read" if stream.upstream is None else "the rows it reads"
+    alike = [one for one in others if query.where is not None and one.where == query.where]
+    shared = [Shared(kept, _names(others)), Shared("the filter", _names(alike))]
+    return SubQuery(part, (*operators, *does), tuple(_inputs(stream, asked)), _some(shared))
+
+
+_TO_JOIN: dict[str, tuple[Route, str]] = {
+    "key": ("by key", "events; the instance that owns the key has its events"),
+    "": ("by key", "events; one instance has the only key"),
+    ROW: ("by hash", "events; the instances of one row of their grid have each"),
+    COLUMN: ("by hash", "events; the instances of one column of their grid have each"),
+    ONE: ("by hash", "events; one instance has each"),
+    EVERY: ("broadcast", "events; every instance has all"),
+}
+
+
+def _joined(plan: JoinPlan, joins: Joins) -> SubQuery:
+    """What is remembered of both sides by key, and which pairs leave."""
+    join = plan.join
+    keys = ", ".join(map(render, join.left.keys)) or "nothing"
+    operators = [f"{join.kind} join by {keys}, {near_text(join)}"]
+    operators += [] if join.having is None else ["filter rows"]
+    operators.append(f"map {', '.join(item.name for item in join.output)}")
+    inputs = [
+        Travel(f"{join.name}.{number}", *_TO_JOIN[dealt(join, side) or ("key" if join.left.keys else "")])
+        for number, side in enumerate(join.sides, 1)
+    ]
+    inputs.append(Travel(f"{join.name}.1 and .2", "broadcast", "the newest event times"))
+    logs = {side: joins.logs[at] for side, at in plan.logs.items()}
+    others = {side: {one.name for one, _ in joins.users_of(log)} - {join.name} for side, log in logs.items()}
+    shared = [Shared(f"the {side} events", tuple(sorted(names))) for side, names in others.items()]
+    return SubQuery(f"{join.name}.3", tuple(operators), tuple(inputs), _some(shared))
+
+
+def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Travel]:
+    if stream.upstream is not None:
+        before = asked.get(stream.upstream)
+        part = 3 if isinstance(before, Join) else 2
+        how = "a task for each instance that wrote rows, in the next epoch"
+        yield Travel(f"{stream.upstream}.{part}", "point-to-point", how)
+        return
+    for name in stream.derived.reads if stream.derived else (stream.name,):
+        yield Travel(name, "point-to-point", "a task for each source partition")
+    if stream.derived is not None and stream.order is not None:
+        yield Travel("tables it is joined with", "broadcast", "whole, to each task, so that the order stays")
+
+
+def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[int]]) -> SubQuery:
+    """What is remembered by key, and what becomes of it."""
+    keys = ", ".join(map(render, query.keys)) or "nothing"
+    operators = [] if query.deduplicated is None else ["leave repeated events out"]
+    operators += [] if query.deduplicated is None or query.where is None else [f"filter {render(query.where)}"]
+    operators.append(f"aggregate by {keys}")
+    operators += [] if query.having is None else ["filter by HAVING"]
+    operators.append(f"map {', '.join(item.name for item in query.output)}")
+    first = f"{query.name}.1"
+    form = "atoms" if group.gaps_us else "partial results or values, whichever are smaller"
+    form = f"events, {form}" if group.events is not None else form
+    form = f"bins, {form}" if group.tallies else form
+    form = "events" if query.deduplicated is not None else form
+    where = "one instance has the only key" if not query.keys else "the instance that owns the key has its state"
+    inputs = Travel(first, "by key", f"{form}; {where}"), Travel(first, "broadcast", "the newest event times")
+    others = [name for name in places if name != query.name]
+    kept = "the dictionary and the atoms" if group.gaps_us else "the dictionary and the slices"
+    shared = [Shared(kept, tuple(others))]
+    mine = places[query.name]
+    counts: dict[int, list[str]] = {}
+    for name in others:
+        counts.setdefault(len(mine & places[name]), []).append(name)
+    for count in sorted(counts.keys() - {0}, reverse=True):
+        shared.append(Shared(f"{count} of {count_of(len(mine), 'measure')}", tuple(counts[count])))
+    return SubQuery(f"{query.name}.2", tuple(operators), inputs, _some(shared))
+
+
+def _places(plan: QueryPlan) -> frozenset[int]:
+    return frozenset({plan.presence, *(place for places in plan.measures for place in places)})
+
+
+def _names(queries: Sequence[_Reader]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(query.name for query in queries))
+
+
+def _some(shared: Sequence[Shared]) -> tuple[Shared, ...]:
+    return tuple(one for one in shared if one.queries)
+
+
+def subquery_lines(plan: Plan, streams: Sequence[Stream]) -> Iterator[str]:
+    """The sub-queries as text for people."""
+    yield "sub-queries"
+    for parts in subqueries(plan, streams).values():
+        for part in parts:
+            yield f"  {part.name}: {', then '.join(part.operators)}"
+            for travel in part.inputs:
+                yield f"    from {travel.place}, {travel.route}: {travel.how}"
+            if part.leaves is not None:
+                yield f"    to {part.leaves.place}, {part.leaves.route}: {part.leaves.how}"
+            for one in part.shared:
+                more = f" and {len(one.queries) - _NAMED} more" if len(one.queries) > _NAMED else ""
+                yield f"    shares {one.what} with {', '.join(one.queries[:_NAMED])}{more}"

@@ -1,0 +1,346 @@
+"""Builds the plan of a set of queries. Pure and deterministic, whatever the order of the queries.
+
+What a query needs is derived once, and a group whose queries are unchanged is the same value, so that one more query
+costs only what it changes (`docs/design/changes.md`). Caches never change a result, because all
+inputs are frozen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.aggregates import Aggregate
+from millpond.model.changed import Changed
+from millpond.model.expressions import (
+    Call,
+    Column,
+    Expression,
+    Foreign,
+    Literal,
+    call,
+    columns_of,
+    conjunction,
+    may_raise,
+    walk,
+)
+from millpond.model.join import Join, Side
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection, expressions_of
+from millpond.model.windows import RUNNING, Counted, Framed, Range, Session, Window
+from millpond.plan.groups.bin_counts import Tally, keeps_tallies, tallies_of
+from millpond.plan.groups.deduplication import deduplication_log
+from millpond.plan.groups.event_log import LogPlan, log_plan, logged_rows
+from millpond.plan.groups.joins import identity_of, plan_joins
+from millpond.plan.groups.measures import measures_of
+from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
+
+
+def build_plan(
+    queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None = None, left: Changed | None = None
+) -> Plan:
+    """The shared plan of `queries`; equal measures, filters and edges of different queries exist once.
+
+    `since_us`: for queries added when there were events already, the earliest start of their windows. `left`: what
+    changes left behind.
+
+    Raises:
+        QueryTypeError: two queries have the same name.
+        UnsupportedQuery: two queries tell the time of one stream by different columns.
+    """
+    ordered = tuple(sorted(queries, key=lambda query: query.name))
+    names = [query.name for query in ordered]
+    if len({*names}) < len(names):
+        twice = min(name for name, often in Counter(names).items() if often > 1)
+        raise QueryTypeError(f"The query name {twice!r} is used twice.", "Give each query its own name.")
+    since, left = since_us or {}, left or Changed()
+    spans = tuple(
+        _Span(since.get(name), left.until_us.get(name), name in left.apart, name in left.recalled) for name in names
+    )
+    made = _planned(ordered, spans, tuple(sorted(left.times.items())), left.signed)
+    beside = tuple(pair for pair in sorted(left.shadows.items()) if {*pair} <= {*names})
+    return msgspec.structs.replace(made, beside=beside) if beside else made
+
+
+class _Span(NamedTuple):
+    """What changes say of one query: the windows that it answers, whether it is in a group beside another, and whether
+    it began with retained events.
+    """
+
+    since_us: int | None
+    until_us: int | None
+    apart: bool
+    recalled: bool
+
+
+@lru_cache(8)
+def _planned(
+    ordered: tuple[AnyQuery, ...], spans: tuple[_Span, ...], times: tuple[tuple[str, str], ...], signed: tuple[str, ...]
+) -> Plan:  # fmt: skip
+    """The plan of what follows from queries and changes alone; those before and after a change are asked for often."""
+    selections = tuple(query for query in ordered if isinstance(query, Selection))
+    joins = [query for query in ordered if isinstance(query, Join)]
+    check_event_times((*(query for query in ordered if isinstance(query, Query)), *joins), dict(times))
+    groups: dict[tuple[object, ...], tuple[list[Query], list[_Span]]] = {}
+    for query, span in zip(ordered, spans, strict=True):
+        if not isinstance(query, Query):
+            continue
+        identity = _asked_of(query).identity
+        if query.window == RUNNING:  # what was counted before a query came may lack its measures
+            identity = (*identity, "running", span.since_us)
+        if span.apart:
+            identity = (*identity, "signed")
+        if span.recalled:  # made of retained events: nobody shares what it begins with
+            identity = (*identity, "recalled", query.name)
+        members, theirs = groups.setdefault(identity, ([], []))
+        members.append(query)
+        theirs.append(span)
+    made = [_group(_named(identity), tuple(some), tuple(theirs), signed) for identity, (some, theirs) in groups.items()]
+    sides = (identity_of(join, side) for join in joins for side in join.sides)
+    begun = {query.name: span.since_us for query, span in zip(ordered, spans, strict=True) if span.since_us is not None}
+    joined = plan_joins(joins, begun, {identity: fingerprint(identity) for identity in sides})
+    return Plan(
+        tuple(made), selections or msgspec.UNSET, joined if joins else msgspec.UNSET, times or msgspec.UNSET
+    )  # fmt: skip
+
+
+class _Wanted(NamedTuple):
+    """What one query asks of its group, whoever else is in it: the rest of a plan is finding places."""
+
+    identity: tuple[object, ...]
+    presence: Measure
+    measures: tuple[tuple[Measure, ...], ...]
+
+
+_QUERIES_KNOWN = 1 << 14
+"""Of so many queries it is remembered what they ask."""
+
+
+@lru_cache(_QUERIES_KNOWN)
+def _asked_of(query: Query) -> _Wanted:
+    presence = presence_filter(query)
+    measures = (
+        () if reads_events(query, aggregate) else measures_of(aggregate, presence) for aggregate in query.aggregates
+    )
+    return _Wanted(_identity(query), Measure("count", None, presence), tuple(measures))
+
+
+@lru_cache(_QUERIES_KNOWN)
+def _named(identity: tuple[object, ...]) -> str:
+    return fingerprint(identity)
+
+
+def _identity(query: Query) -> tuple[object, ...]:
+    """What queries of one group have alike; of sessions also the events, for these make the windows."""
+    alike = (query.stream, query.event_time, query.keys)
+    if query.deduplicated is not None:  # with one delay it is known for all at once which events repeat
+        return (*alike, query.deduplicated, query.delay_us)
+    if isinstance(query.window, Counted):  # whose events and keys stay however old they are
+        return (*alike, "counted")
+    if not isinstance(query.window, Session):
+        return alike
+    own = () if query.window.own_end is None else (query.window.own_end,)
+    return (*alike, "sessions", presence_filter(query), *own)
+
+
+def _order(window: Window) -> tuple[int, ...]:
+    if isinstance(window, Session):
+        return (window.gap_us,)
+    if isinstance(window, Range):
+        return (1, window.preceding_us)  # behind those that cut slices
+    if isinstance(window, Counted):
+        return window.size, window.every
+    return 0, window.size_us, window.slide_us, window.offset_us
+
+
+def check_event_times(queries: Iterable[AnyQuery], watched: Mapping[str, str]) -> None:
+    """A stream has one watermark, so all its queries must tell time by the same column, as must those `watched` by.
+
+    Raises:
+        UnsupportedQuery: two do not.
+    """
+    columns = dict(watched)
+    asked = ((query, side) for query in queries for side in _timed(query))
+    for query, side in asked:
+        first = columns.setdefault(side.stream, side.event_time)
+        if first != side.event_time:
+            raise UnsupportedQuery(
+                f"{query.name} tells the time of {side.stream} by {side.event_time}, not {first}.",
+                "Use one event-time column, or declare the stream (ask the query whose rows it is) a second time under "
+                "another name.",
+            )
+
+
+def _timed(query: AnyQuery) -> Iterable[Query | Side]:
+    if isinstance(query, Join):
+        return query.sides.values()
+    return () if isinstance(query, Selection) else (query,)
+
+
+_groups: WeakValueDictionary[tuple[object, ...], GroupPlan] = WeakValueDictionary()
+"""Groups of plans that are in use, by all they are made of: what a change leaves alone is taken from here."""
+
+
+def _group(identity: str, queries: tuple[Query, ...], spans: tuple[_Span, ...], signed: tuple[str, ...]) -> GroupPlan:
+    """`queries` agree in stream, event time and keys."""
+    split = identity in signed or spans[0].apart
+    found = _groups.get((identity, queries, spans, split))
+    if found is None:
+        found = _groups[identity, queries, spans, split] = _new_group(identity, queries, spans, split)
+    return found
+
+
+def _new_group(identity: str, queries: Sequence[Query], spans: Sequence[_Span], split: bool) -> GroupPlan:
+    delays = sorted({query.late_after_us for query in queries})
+    windows = sorted({query.window for query in queries}, key=_order)
+    measures: dict[Measure, int] = {}
+
+    def position(measure: Measure) -> int:
+        return measures.setdefault(measure, len(measures))
+
+    plans = []
+    for query, span in zip(queries, spans, strict=True):
+        wanted = _asked_of(query)
+        plans.append(
+            QueryPlan(
+                query,
+                position(wanted.presence),
+                tuple(tuple(map(position, some)) for some in wanted.measures),
+                delays.index(query.late_after_us),
+                msgspec.UNSET if query.window == RUNNING or span.since_us is None else span.since_us,
+                msgspec.UNSET if span.until_us is None else span.until_us,
+            )
+        )
+    return GroupPlan(
+        identity,
+        queries[0].stream,
+        queries[0].event_time,
+        queries[0].keys,
+        tuple(delays),
+        tuple(windows),
+        tuple(measures),
+        tuple(plans),
+        _log_of(queries, tuple(measures)) or msgspec.UNSET,
+        queries[0].deduplicate,
+        tallies_asked(queries) or msgspec.UNSET,
+        True if split else msgspec.UNSET,
+    )
+
+
+def _log_of(queries: Sequence[Query], kept: Sequence[Measure]) -> LogPlan | None:
+    """What a group keeps of its events: what some query reads, or all that its measures do until it is known which
+    events repeat others.
+    """
+    found = queries[0].deduplicated
+    if found is not None:
+        return deduplication_log(found, kept)
+    return log_plan(one for query in queries for one in logged_of(query))
+
+
+def tallies_asked(queries: Iterable[Query]) -> tuple[Tally, ...]:
+    """What queries of one group count by bins."""
+    return tallies_of((query, presence_filter(query)) for query in queries)
+
+
+def reads_events(query: Query, aggregate: Aggregate) -> bool:
+    """Whether an aggregate is answered from events or tallies of them: it has no cells, or its window has none."""
+    return aggregate.logged or isinstance(query.window, Framed)
+
+
+@lru_cache(_QUERIES_KNOWN)
+def logged_of(query: Query) -> tuple[tuple[tuple[Expression, ...], Expression | None], ...]:
+    """What is answered from events: values, with the filter of their rows."""
+    return tuple(_logged_of(query))
+
+
+def _logged_of(query: Query) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
+    presence = presence_filter(query)
+    if isinstance(query.window, Framed):
+        yield query.of_event, presence
+    if isinstance(query.window, Counted):  # by which events of one time are ordered
+        arguments = (one for aggregate in query.aggregates for one in aggregate.arguments)
+        yield tuple(one for one in arguments if not isinstance(one, Literal)), presence
+    for aggregate in query.aggregates:
+        if aggregate.logged:
+            if not keeps_tallies(query):
+                yield aggregate.arguments, logged_rows(aggregate, presence)
+        elif reads_events(query, aggregate):
+            yield from ((one.values, one.filter) for one in measures_of(aggregate, presence))
+
+
+@lru_cache(_QUERIES_KNOWN)
+def presence_filter(query: Query) -> Expression | None:
+    """Rows that take part in a query: WHERE is TRUE and nothing the query evaluates for them raises.
+
+    A raising row is the query's dead letter as a whole, never half counted.
+    """
+    parts: list[Expression] = [] if query.where is None else [query.where]
+    parts += [_ran(one) for one in (*query.keys, *query.of_event) if may_raise(one)]
+    for aggregate in query.aggregates:
+        parts += [_ran(part) for part in _evaluated(aggregate) if may_raise(part)]
+    return conjunction(parts)
+
+
+def _evaluated(aggregate: Aggregate) -> list[Expression]:
+    """What an aggregate evaluates per row: its filter, and its arguments where the filter holds."""
+    if aggregate.filter is None:
+        return list(aggregate.arguments)
+    if aggregate.argument is None:
+        return [aggregate.filter]
+    return [call("case", (aggregate.filter, argument), argument.type) for argument in aggregate.arguments]
+
+
+def _ran(expression: Expression) -> Call:
+    return call("ran", (expression,), "boolean")
+
+
+def needed_columns(plan: Plan, stream: str) -> tuple[str, ...]:
+    """Names of the columns of `stream` that its queries read, projected ones included, sorted."""
+    needed: set[str] = set()
+    for expression in _expressions(plan, stream):
+        needed |= columns_of(expression)
+    return tuple(sorted(needed))
+
+
+def needed_foreign(plan: Plan, stream: str) -> tuple[Foreign, ...]:
+    """The expressions of `stream` that only Spark evaluates, by key."""
+    found: dict[str, Foreign] = {}
+    for expression in _expressions(plan, stream):
+        for node in _foreign(expression):
+            found[node.key] = node
+    return tuple(found[key] for key in sorted(found))
+
+
+@lru_cache(1 << 15)
+def _foreign(expression: Expression) -> tuple[Foreign, ...]:
+    return tuple(node for node in walk(expression) if isinstance(node, Foreign))
+
+
+def _expressions(plan: Plan, stream: str) -> Iterable[Expression]:
+    if stream in plan.watched:
+        yield Column(plan.watched[stream], "timestamp")
+    kept = plan.retained_of(stream)
+    yield from () if kept is None else kept.columns
+    for group in plan.groups:
+        if group.stream != stream:
+            continue
+        yield Column(group.event_time, "timestamp")
+        yield from group.keys
+        for measure in group.measures:
+            yield from measure.values
+            if measure.filter is not None:
+                yield measure.filter
+        if group.events is not None:
+            yield from (*group.events.values, *group.events.filters)
+        for tally in group.tallies:
+            yield from (tally.value, *tally.filters)
+    for selection in plan.selections_of(stream):
+        yield from expressions_of(selection)
+    for log in plan.joins.logs_of(stream):
+        yield from (Column(log.event_time, "timestamp"), *log.kept.values, *log.kept.filters)

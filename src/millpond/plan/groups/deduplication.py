@@ -1,0 +1,89 @@
+"""Deduplication in the plan: which queries may leave out repeated events, and what their group stores for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.expressions import Column, Foreign, columns_of, walk
+from millpond.model.join import Join
+from millpond.model.query import Deduplication, Query
+from millpond.model.selection import AnyQuery, Selection
+from millpond.model.stream import Stream
+from millpond.model.types import is_known
+from millpond.model.windows import Framed, Session
+from millpond.plan.groups.event_log import LogPlan
+from millpond.plan.groups.plan import Measure
+
+WHOLE = "*"
+"""Stands for every column of the stream but source partition and offset: events equal in all of them repeat."""
+
+
+def deduplicated(query: AnyQuery, stream: Stream, names: Sequence[str], within_us: int) -> Query:
+    """The query over its stream without repeated events.
+
+    An event goes where its key goes, so equal events must have equal keys: the columns must tell the key.
+
+    Raises:
+        QueryTypeError: no such column, or no time.
+        UnsupportedQuery: the columns do not tell the key, or the query is of a kind that is not answered so.
+    """
+    if isinstance(query, Selection):
+        raise UnsupportedQuery(
+            f"{query.name} has no window, and a row of it leaves at once: repeated events are not known.",
+            "Only queries that group by a window leave repeated events out: for one row per value and window, write "
+            "SELECT a, b, window(ts, '1 hour') AS w FROM STREAM s WATERMARK … GROUP BY ALL.",
+        )
+    if isinstance(query, Join):
+        raise UnsupportedQuery(
+            f"{query.name} is a join, and leaves repeated events out: that is planned, not answered yet.",
+            "Join all events, and leave repeated rows out in a query without a join.",
+        )
+    if within_us <= 0:
+        raise QueryTypeError(f"{query.name} compares events within {within_us} µs.", "Use a positive time.")
+    types = {field.name.lower(): field for field in stream.columns}
+    if list(names) == [WHOLE]:
+        order = () if stream.order is None else stream.order.columns
+        names = [field.name for field in stream.columns if field.name not in order]
+    for name in names:
+        if name.lower() not in types:
+            raise QueryTypeError(f"{stream.name} has no column {name} to compare.", f"It has {', '.join(types)}.")
+        if not is_known(types[name.lower()].type):
+            kind = types[name.lower()].type
+            raise UnsupportedQuery(f"{name} of {stream.name} is {kind}, which is not compared.", "Name other columns.")
+    fields = [types[name.lower()] for name in names]
+    _check(query, [field.name for field in fields])
+    columns = tuple(Column(field.name, field.type) for field in fields)
+    return msgspec.structs.replace(query, deduplicate=Deduplication(columns, within_us))
+
+
+def _check(query: Query, names: Sequence[str]) -> None:
+    read: dict[str, None] = {}
+    for key in query.keys:
+        foreign = [node for node in walk(key) if isinstance(node, Foreign)]
+        read.update(dict.fromkeys(sorted(columns_of(key) - {node.name for node in foreign})))
+        read.update(dict.fromkeys(name for node in foreign for name in node.columns))
+    missing = [name for name in read if name not in names]
+    if missing:
+        raise UnsupportedQuery(
+            f"Events of {query.name} equal in {', '.join(names)} may differ in {missing[0]}, which its key reads.",
+            f"Compare {missing[0]} too: 'deduplicate' = '{', '.join([*names, *missing])}'.",
+        )
+    what = "has session windows" if isinstance(query.window, Session) else ""
+    if isinstance(query.window, Framed):
+        what = "has windows that are runs of events"
+    if any(aggregate.logged for aggregate in query.aggregates):
+        what = "has an aggregate that needs single events"
+    if what:
+        raise UnsupportedQuery(
+            f"{query.name} leaves repeated events out, and {what}: that is planned, not answered yet.", "Leave one out."
+        )
+
+
+def deduplication_log(found: Deduplication, kept: Sequence[Measure]) -> LogPlan:
+    """What a group keeps of its events until it is known which repeat: all that its measures read."""
+    values = dict.fromkeys(value for measure in kept for value in measure.values)
+    filters = dict.fromkeys(measure.filter for measure in kept if measure.filter is not None)
+    return LogPlan(tuple(dict.fromkeys([*values, *found.columns])), tuple(filters), True)

@@ -1,0 +1,172 @@
+"""Live parameters: constants of queries that change between epochs, while the state that they were counted into stays.
+
+A parameter in a filter or an argument is part of its measure's identity by name, so another value makes no other
+state: events are judged by the value of the epoch that reads them. In HAVING, in outputs and in stateless queries,
+the value of the epoch that emits the row is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import TypeAlias
+
+import msgspec
+
+from millpond.errors import ChangeRefused
+from millpond.model.expressions import Call, Expression, Literal, Parameter, bound, is_list, listed, literal, walk
+from millpond.model.join import Join
+from millpond.model.query import Named, Query
+from millpond.model.selection import AnyQuery, Selection, expressions_of
+from millpond.model.types import element_of
+from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
+
+Plain: TypeAlias = bool | int | float | str
+
+Constant: TypeAlias = Plain | Sequence[Plain]
+"""What a parameter may be: for IN also a list."""
+
+MOST_MEMBERS = 10_000
+"""So many constants may be in a list."""
+
+_TYPES: dict[type, str] = {bool: "boolean", int: "bigint", float: "double", str: "string"}
+_FRACTIONS = ("float", "double")
+_FARTHEST = 1 << 63
+_NAMED = 5
+"""So many users of a parameter are named where they are told."""
+
+
+def constant_of(name: str, value: Constant, kind: str | None = None) -> Literal:
+    """The value of a parameter as a constant: of type `kind`, or of that which it has in Python.
+
+    >>> constant_of("top", ["b", "a"]).text
+    '["a","b"]'
+
+    Raises:
+        ChangeRefused: it is of another type, or a list that is too long, or empty so that its type is not known.
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _list_of(name, value, kind)
+    own = _TYPES.get(type(value))
+    if kind == "double" and own == "bigint":
+        value, own = float(value), "double"
+    if own is None or kind not in (None, own) or (own == "bigint" and not -_FARTHEST <= int(value) < _FARTHEST):
+        wanted = "a number, a text or a boolean" if kind is None else f"of type {kind}"
+        raise ChangeRefused(f"The parameter {name} is {value!r}, not {wanted}.", "Give another value.")
+    return literal(value, own)
+
+
+def _list_of(name: str, values: Sequence[Plain], kind: str | None) -> Literal:
+    element = None if kind is None else element_of(kind) if is_list(kind) else ""
+    members = [constant_of(name, value, element) for value in values]
+    types = {one.type for one in members} or ({element} if element else set())
+    if len(types) != 1 or len(members) > MOST_MEMBERS or types == {"boolean"}:
+        raise ChangeRefused(
+            f"The parameter {name} is a list of {len(members)} values of types {', '.join(sorted(map(str, types)))}.",
+            f"Give up to {MOST_MEMBERS:,} numbers, or texts, and a first one from the beginning.",
+        )
+    return listed(members, types.pop() or "")
+
+
+def another_value(
+    name: str, value: Constant, known: Literal | None, users: Sequence[str], as_double: bool = False
+) -> Literal:
+    """A value of a parameter that is `known` with another: of its type if it can be, else, if there are no `users` that
+    rely on that, of its own. `as_double`: all of them make a double of it, so a fraction fits, too.
+
+    >>> another_value("limit", 500, Literal("abc", "string"), ()).type
+    'bigint'
+    >>> another_value("limit", 250.5, Literal("200", "bigint"), ["fraud"], as_double=True).type
+    'double'
+
+    Raises:
+        ChangeRefused: it is no constant, or not of the type that there are users of.
+    """
+    if known is None:
+        return constant_of(name, value)
+    try:
+        return constant_of(name, value, known.type)
+    except ChangeRefused:
+        made = constant_of(name, value)  # what is wrong with any type is said first
+        if not users or (as_double and (known.type, made.type) == ("bigint", "double")):
+            return made
+    more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
+    raise ChangeRefused(
+        f"The parameter {name} would be of type {made.type}, not of type {known.type}; it is used by "
+        f"{', '.join(users[:_NAMED])}{more}.",
+        f"Give a value of type {known.type}, drop what uses it first, or use a parameter of another name, whose type "
+        "`DECLARE VARIABLE name DOUBLE DEFAULT …` or its first value (200.0) says.",
+    )
+
+
+def as_double(name: str, queries: Iterable[AnyQuery]) -> bool:
+    """Whether each use of a parameter makes a floating-point number of it at once, as a comparison with one does."""
+    for query in queries:
+        for node in (node for part in _parts_of(query) for node in walk(part)):
+            if isinstance(node, Call) and not (node.op == "cast" and node.type in _FRACTIONS):
+                named = (arg for arg in node.args if isinstance(arg, Parameter) and arg.name == name)
+                if any(arg.type not in _FRACTIONS for arg in named):
+                    return False
+        for part in _parts_of(query):
+            if isinstance(part, Parameter) and part.name == name and part.type not in _FRACTIONS:
+                return False
+    return True
+
+
+def users_of(name: str, queries: Iterable[AnyQuery]) -> list[str]:
+    """The queries that name a parameter, by name."""
+    return sorted(query.name for query in queries if name in parameters_in(query))
+
+
+@lru_cache(1 << 14)
+def parameters_in(query: AnyQuery) -> frozenset[str]:
+    """Names of the parameters in a query."""
+    return frozenset(parameter.name for parameter in named_in(query))
+
+
+def named_in(query: AnyQuery) -> frozenset[Parameter]:
+    """The parameters that a query names, each as it was analysed."""
+    nodes = (node for part in _parts_of(query) for node in walk(part))
+    return frozenset(node for node in nodes if isinstance(node, Parameter))
+
+
+def _parts_of(query: AnyQuery) -> list[Expression]:
+    parts: list[Expression | None] = [*expressions_of(query), *(item.expression for item in query.output)]
+    if not isinstance(query, Selection):
+        parts.append(query.having)
+    if isinstance(query, Join):
+        parts.append(query.condition)
+    return [part for part in parts if part is not None]
+
+
+def with_parameters(plan: Plan, parameters: Mapping[str, Literal]) -> Plan:
+    """The plan with constants wherever state does not depend on them: HAVING, outputs, stateless queries."""
+    if not parameters or not any(map(parameters_in, plan.asked)):
+        return plan
+    groups = tuple(_group(group, parameters) for group in plan.groups)
+    selections = tuple(_selection(selection, parameters) for selection in plan.selections)
+    return msgspec.structs.replace(plan, groups=groups, stateless=selections or msgspec.UNSET)
+
+
+def _group(group: GroupPlan, parameters: Mapping[str, Literal]) -> GroupPlan:
+    return msgspec.structs.replace(group, queries=tuple(_told(plan, parameters) for plan in group.queries))
+
+
+def _told(plan: QueryPlan, parameters: Mapping[str, Literal]) -> QueryPlan:
+    query = plan.query
+    if not parameters_in(query):
+        return plan
+    having = None if query.having is None else bound(query.having, parameters)
+    told: Query = msgspec.structs.replace(query, having=having, output=_outputs(query.output, parameters))
+    return msgspec.structs.replace(plan, query=told)
+
+
+def _selection(selection: Selection, parameters: Mapping[str, Literal]) -> Selection:
+    if not parameters_in(selection):
+        return selection
+    where = None if selection.where is None else bound(selection.where, parameters)
+    return msgspec.structs.replace(selection, where=where, output=_outputs(selection.output, parameters))
+
+
+def _outputs(output: tuple[Named, ...], parameters: Mapping[str, Literal]) -> tuple[Named, ...]:
+    return tuple(Named(item.name, bound(item.expression, parameters)) for item in output)

@@ -1,0 +1,62 @@
+"""What streams declare for all groups: retention of slices, their grain, retained events, the topic's key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from millpond.model.expressions import Column, Expression
+from millpond.model.stream import Stream
+from millpond.model.types import is_known
+from millpond.model.windows import RUNNING
+from millpond.plan.groups.build import needed_columns
+from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
+
+
+def with_declared(plan: Plan, streams: Iterable[Stream]) -> Plan:
+    """The plan with what its streams retain, and with buckets by the keys of their topics."""
+    declared = tuple(streams)
+    return _with_spread(_with_retention(plan, declared), declared)
+
+
+def _with_spread(plan: Plan, streams: Iterable[Stream]) -> Plan:
+    by = {stream.name: stream.partitioned_by for stream in streams if stream.partitioned_by is not None}
+    if not by:
+        return plan
+    found = ((group, spread_of(group.keys, by.get(group.stream))) for group in plan.groups)
+    groups = (group if at is None else msgspec.structs.replace(group, spread=at) for group, at in found)
+    return msgspec.structs.replace(plan, groups=tuple(groups))
+
+
+def spread_of(keys: Sequence[Expression], partitioned_by: str | None) -> int | None:
+    """Which of a group's keys makes the bucket alone: the one by which its topic is partitioned, if that is a key."""
+    named = (i for i, key in enumerate(keys) if isinstance(key, Column) and key.name == partitioned_by)
+    return next(named, None)
+
+
+def _with_retention(plan: Plan, streams: Iterable[Stream]) -> Plan:
+    keeping = {stream.name: stream for stream in streams if stream.retain is not msgspec.UNSET}
+    if not keeping:
+        return plan
+    groups = tuple(_retaining(one, keeping[one.stream]) if one.stream in keeping else one for one in plan.groups)
+    found = (_events(plan, keeping[name]) for name in sorted(keeping) if keeping[name].retention.events_us)
+    kept = tuple(events for events in found if events is not None)
+    return msgspec.structs.replace(plan, groups=groups, kept=kept or msgspec.UNSET)
+
+
+def _retaining(group: GroupPlan, stream: Stream) -> GroupPlan:
+    """The group with retention, if its cells are of slices: one for all time is kept anyway."""
+    if not group.sliding or RUNNING in group.windows:
+        return group
+    return msgspec.structs.replace(group, retain=stream.retain)
+
+
+def _events(plan: Plan, stream: Stream) -> KeptEvents | None:
+    """What a stream keeps of its events: the columns that it names, and those that are read anyway."""
+    time = plan.event_time_of(stream.name)
+    if time is None:  # nobody has told time by any of its columns yet
+        return None
+    wanted = {*needed_columns(plan, stream.name), *stream.retention.columns, time}
+    columns = (Column(one.name, one.type) for one in stream.columns if one.name in wanted and is_known(one.type))
+    return KeptEvents(stream.name, time, tuple(columns), stream.retention.events_us)

@@ -1,0 +1,234 @@
+"""EXPLAIN: golden texts, and what they must say whatever their wording. MILLPOND_GOLDEN=write rewrites them."""
+
+from __future__ import annotations
+
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from millpond.control.diagnose.cost_report import price_of_state
+from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Column, Expression, call, literal
+from millpond.model.functions import UserFunction
+from millpond.model.join import Join, Side, Within
+from millpond.model.query import Named, Query
+from millpond.model.stream import Order, Stream
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding
+from millpond.plan.explain.plan_text import edges_per_hour, explain
+from millpond.plan.explain.price import price, price_text
+from millpond.plan.explain.words import duration
+from millpond.plan.groups.build import build_plan
+from millpond.plan.options.retention import with_declared
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "plans"
+HOUR = 3_600_000_000
+MINUTE = 60_000_000
+
+CUSTOMER, KIND = Column("customer", "string"), Column("kind", "string")
+AMOUNT, QUANTITY = Column("amount", "double"), Column("quantity", "int")
+POS = call("eq", (KIND, literal("pos", "string")), "boolean")
+
+
+def query(
+    name: str, window: Sliding, *aggregates: tuple[str, Expression | None],
+    keys: tuple[Expression, ...] = (CUSTOMER,), where: Expression | None = None, delay_us: int = 10_000_000,
+) -> Query:  # fmt: skip
+    made = tuple(Aggregate(function, argument, None, "double") for function, argument in aggregates)
+    output = tuple(Named(f"a{i}", Column(f"agg:{i}", "double")) for i in range(len(made)))
+    return Query(name, "tx", "ts", delay_us, window, keys, made, output, where)
+
+
+SPEND = query("spend", Sliding(HOUR, MINUTE), ("count", None), ("sum", AMOUNT), ("avg", AMOUNT))
+DAILY = query("daily", Sliding(24 * HOUR, HOUR), ("sum", AMOUNT), ("stddev_samp", AMOUNT), delay_us=HOUR)
+FINE = query("fine", Sliding(90_000_000, 90_000_000), ("count", None), ("max", AMOUNT), where=POS)
+TWIN = query("twin", Sliding(HOUR, MINUTE), ("count", None), ("sum", AMOUNT), ("avg", AMOUNT))
+KINDS = query("kinds", Sliding(HOUR, HOUR, 15 * MINUTE), ("sum", QUANTITY), keys=(KIND, CUSTOMER))
+TOTAL = query("total", Sliding(7_000_000, 7_000_000), ("count", None), keys=())
+
+VISITS = [
+    query("visits", Session(30 * MINUTE), ("count", None)),
+    query("pauses", Session(5 * MINUTE), ("count", None), ("max", AMOUNT), delay_us=HOUR),
+    query("paid", Session(5 * MINUTE), ("count", None), where=POS),
+]
+
+CARD, PAID = Column("card", "string"), Column("amount", "double")
+LEFT_SIDE = Side("tx", "ts", MINUTE, (CARD,), (AMOUNT, CARD), POS)
+RIGHT_SIDE = Side("pay", "at", 10 * MINUTE, (CARD,), (PAID,))
+MORE = call("gt", (Column("right:0", "double"), Column("left:0", "double")), "boolean")
+NEAR = Join("near", LEFT_SIDE, RIGHT_SIDE, "left", Within(-5 * MINUTE, 10 * MINUTE), (), MORE)
+SAME = Join("same", LEFT_SIDE, RIGHT_SIDE, "inner", Sliding(HOUR, MINUTE), ())
+EVERY = Join(
+    "every", replace(LEFT_SIDE, keys=()), replace(RIGHT_SIDE, keys=()), "full", Within(0, MINUTE), (), most_pairs=10**6
+)
+
+PLANS = {
+    "joins": [NEAR, SAME, EVERY],
+    "one": [SPEND],
+    "shared": [SPEND, TWIN, DAILY, FINE],
+    "groups": [SPEND, KINDS, TOTAL],
+    "sessions": [*VISITS, FINE],
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_golden(name: str) -> None:
+    text = explain(build_plan(PLANS[name]))
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("MILLPOND_GOLDEN") == "write":
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_where_events_of_a_join_without_keys_go() -> None:
+    """One kind of row needs all candidates of an event at one place, so the shape of the grid follows from the kind."""
+    said = {}
+    for kind in ("inner", "left", "right", "full"):
+        lines = explain(build_plan([replace(EVERY, kind=kind)])).splitlines()
+        [said[kind]] = [line for line in lines if "no key" in line]
+    assert "a left event goes to one row, a right one to one column" in said["inner"]
+    assert "a left event goes to one instance, a right one to every one" in said["left"]
+    assert "a right event goes to one instance, a left one to every one" in said["right"]
+    assert "all events go to one instance, which tries" in said["full"]
+    assert all("1,000,000 pairs an epoch at most" in text for text in said.values())
+
+
+def test_the_order_of_queries_changes_nothing() -> None:
+    queries = PLANS["shared"]
+    assert explain(build_plan(queries)) == explain(build_plan(queries[::-1]))
+
+
+def test_a_twin_is_free() -> None:
+    lines = explain(build_plan([SPEND, TWIN])).splitlines()
+    costs = [line.strip() for line in lines if "if added last" in line]
+    assert costs == ["if added last  no more measures, no more edges"] * 2
+
+
+def test_a_percentile_of_bins_says_how_far_it_may_be() -> None:
+    half, column = (literal(0.5, "double"),), Column("amount", "double")
+    fine, coarse = (
+        replace(
+            query(f"q{i}", Sliding(HOUR, MINUTE)),
+            aggregates=(Aggregate(PERCENTILE, column, None, "double", UNSET, half, accuracy=accuracy),),
+            output=(Named("a0", Column("agg:0", "double")),),
+        )
+        for i, accuracy in enumerate((UNSET, 100))
+    )  # fmt: skip
+    lines = [line.strip() for line in explain(build_plan([fine, coarse])).splitlines()]
+    assert [line for line in lines if line.startswith(("approximate  ", "tallies", "bin("))] == [
+        "tallies   counted by bins, each once: 1 value, 1 predicate",
+        "bin(amount), 512 to each power of two  <- q0, q1",
+        "approximate  a0: approx_percentile(amount), relative error at most 0.098%",
+        "approximate  a0: approx_percentile(amount), relative error at most 0.78%",
+    ]
+    text = price_text(price(build_plan([fine]), coarse), [])
+    assert "tallies   none more counted by bins; 1 shared" in text
+
+
+def test_what_is_approximate_says_so_and_how_far() -> None:
+    visitors = Aggregate(DISTINCT, CUSTOMER, None, "bigint", literal(0.05, "double"))
+    lines = explain(build_plan([SPEND, replace(SPEND, name="who", aggregates=(visitors, *SPEND.aggregates[1:]))]))
+    assert [line.strip() for line in lines.splitlines() if "approximate  " in line] == [
+        "approximate  a0: approx_count_distinct(customer, 0.05), standard error 4.60%"
+    ]
+
+
+def test_what_is_kept_as_events_is_told_once() -> None:
+    def asked(name: str, function: str) -> Query:
+        first = Aggregate(function, CUSTOMER, None, "bigint")
+        return replace(SPEND, name=name, aggregates=(first, *SPEND.aggregates[1:]))
+
+    lines = explain(build_plan([asked("one", "count_distinct"), asked("two", "mode")])).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("  events"))
+    assert lines[at] == "  events    kept as events, each once: 1 value, 1 predicate"
+    assert lines[at + 1] == "    customer  <- one, two"
+    assert lines[at + 2].endswith("isnotnull(customer)  <- one, two")
+
+
+def test_what_streams_say_of_time_is_told_and_where_late_rows_go() -> None:
+    order = Order("p", "o", ("0", "1"), 30_000_000)
+    stream = Stream("tx", (), order=order, max_ahead_us=HOUR)
+    lines = explain(build_plan([replace(SPEND, late=Sink("json", "/late"))]), [stream, replace(stream, name="other")])
+    assert lines.splitlines()[2:5] == [
+        "    in the order of o within each p, all of 0, 1",
+        "    a partition without events for 30 seconds is not waited for",
+        "    an event more than 1 hour ahead of the clock is dead",
+    ]
+    assert "      late rows  json /late\n" in lines
+    unordered = explain(build_plan([SPEND]), [replace(stream, order=None, max_ahead_us=None)])
+    assert "no order" in unordered
+    assert "ahead" not in unordered
+
+
+def test_a_topic_that_is_partitioned_by_a_key_skips_the_shuffle() -> None:
+    stream = Stream("tx", (), partitioned="customer")
+    plan = with_declared(build_plan([SPEND, TOTAL]), [stream])
+    assert {group.spread_by for group in plan.groups} == {0, None}
+    lines = explain(plan, [stream])
+    assert "    partitioned by customer: the shuffle is skipped where the keys of each instance are in one" in lines
+    assert "    total: not by customer, so it is skipped only while what they move is small\n" in lines
+    assert with_declared(build_plan([SPEND]), [replace(stream, partitioned=UNSET)]) == build_plan([SPEND])
+
+
+def test_functions_of_users_are_named_with_their_limits() -> None:
+    made = UserFunction("mid", "2", "rates:mid", "holistic", ("double",), "double", 1_500)
+    text = explain(build_plan([replace(query("q", Sliding(HOUR, HOUR), (made.function, AMOUNT)), functions=(made,))]))
+    assert "function  mid@2 (holistic) of rates:mid: 1500 milliseconds a call, 256 MB" in text
+
+
+def test_no_queries() -> None:
+    assert explain(build_plan([])).startswith("plan ")
+
+
+@pytest.mark.parametrize(
+    ("windows", "rate"),
+    [
+        ([Sliding(HOUR, MINUTE)], 60),
+        ([Sliding(HOUR, MINUTE), Sliding(24 * HOUR, HOUR)], 60),
+        ([Sliding(24 * HOUR, 24 * HOUR)], Fraction(1, 24)),
+        # every 90 s and every 60 s: 40 + 60 edges, a third of the former also in the latter
+        ([Sliding(90_000_000, 90_000_000), Sliding(HOUR, MINUTE)], 80),
+        # starts and ends fall apart
+        ([Sliding(90_000_000, MINUTE)], 120),
+        ([Sliding(HOUR, HOUR, 15 * MINUTE), Sliding(HOUR, HOUR)], 2),
+    ],
+)
+def test_edges_per_hour(windows: list[Sliding], rate: Fraction) -> None:
+    assert edges_per_hour(windows) == (rate, True)
+
+
+def test_edges_without_a_short_common_period_are_bounded() -> None:
+    windows = [Sliding(7_000_003, 7_000_003), Sliding(11_000_017, 11_000_017), Sliding(13_000_001, 13_000_001)]
+    rate, exact = edges_per_hour(windows)
+    assert not exact
+    assert rate == sum(Fraction(HOUR, window.slide_us) for window in windows)
+    assert "at most" in explain(build_plan([query(f"q{i}", w) for i, w in enumerate(windows)]))
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [(1, "1 microsecond"), (48 * HOUR, "2 days"), (5_400_000_000, "90 minutes"), (1000, "1 millisecond")],
+)
+def test_duration(us: int, text: str) -> None:
+    assert duration(us) == text
+
+
+def test_a_query_without_a_window_is_told_in_words() -> None:
+    told = [Named("n", Column("agg:0", "bigint"))]
+    count = Aggregate("count", None, None, "bigint")
+    query = Query("so_far", "tx", "ts", NEVER_LATE_US, RUNNING, (), (count,), tuple(told), emit="update")
+    text = explain(build_plan([query]))
+    for line in ("  windows   all events so far", "  edges     none", "  delays    none: nothing is late",
+                 "    so_far: all events so far, nothing is late, emits updates"):  # fmt: skip
+        assert f"{line}\n" in text
+    assert "no more edges" in text
+    found = price(build_plan([]), query)
+    text = price_text(found, price_of_state(found, None))
+    assert "  kept      one cell for each key ever seen\n" in text and ": 1 cells of 1 columns" in text
+    listed = Aggregate("collect_list", Column("v", "int"), None, "array<int>")
+    text = price_text(price(build_plan([]), replace(query, aggregates=(listed,))), [])
+    assert "  kept      one cell for each key ever seen, and every event that it takes\n" in text
