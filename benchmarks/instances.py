@@ -15,7 +15,7 @@ from linear_road import OPERATORS, Columns, Ints, Operator, Rows, together
 
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
 from millpond.state.backends.redis import RedisStore
-from millpond.state.store import NEVER, Apply, BucketStore, TableWrite, Wanted
+from millpond.state.ports.store import NEVER, Apply, BucketStore, TableWrite, Wanted
 
 BUCKETS = 64
 OPERATOR = {operator.name: operator for operator in OPERATORS}

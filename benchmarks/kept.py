@@ -30,7 +30,7 @@ from millpond.placement.slots import buckets_of, hash_tags, slots_of
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
-from millpond.state.store import NEVER, Apply, BucketStore, TableWrite, Wanted
+from millpond.state.ports.store import NEVER, Apply, BucketStore, TableWrite, Wanted
 
 BUCKETS = 16
 TABLE = "events"

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
 from millpond.state.backends.redis import RedisStore
-from millpond.state.store import Wanted
+from millpond.state.ports.store import Wanted
 
 BUCKETS = 1024
 PER_SECOND = 1_000

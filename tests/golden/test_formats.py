@@ -28,14 +28,14 @@ from millpond.model.windows import Session, Sliding
 from millpond.placement.alignment import owners_in, with_owners
 from millpond.runtime.packets.packet import GroupPart, Header, decode_packet, encode_packet
 from millpond.runtime.packets.raw_columns import RawRows
-from millpond.state.atoms import FIRST, LAST, merge_atoms
-from millpond.state.cells import Cells, Piece, Signed, Slices, piece_of
-from millpond.state.dictionary import BUCKET, KeyDictionary, with_buckets
-from millpond.state.event_log import Events, decode_events, encode_events
-from millpond.state.keys import KeyColumns, canonical, hashes_of
-from millpond.state.segments import decode_cells, encode_cells, from_bytes, to_bytes
-from millpond.state.signatures import numbered
-from millpond.state.tallies import as_stored
+from millpond.state.keys.filter_signatures import numbered
+from millpond.state.keys.key_dictionary import BUCKET, KeyDictionary, with_buckets
+from millpond.state.keys.keys import KeyColumns, canonical, hashes_of
+from millpond.state.layout.bin_counts import as_stored
+from millpond.state.layout.cells import Cells, Piece, Signed, Slices, piece_of
+from millpond.state.layout.event_log import Events, decode_events, encode_events
+from millpond.state.layout.segments import decode_cells, encode_cells, from_bytes, to_bytes
+from millpond.state.layout.session_fragments import FIRST, LAST, merge_atoms
 
 FOLDER = Path(__file__).parent / "formats"
 

@@ -13,7 +13,7 @@ from kit.judges.answers import Run, dealt
 from millpond.errors import FilesLostError
 from millpond.runtime.task.file_sync import Carrier, live_files
 from millpond.state.backends.memory import MemoryFiles
-from millpond.state.files import CarriedFiles
+from millpond.state.ports.files import CarriedFiles
 from millpond.testing.conformance import ForgetfulFiles
 
 

@@ -155,7 +155,7 @@ def events(*rows: tuple[int, str, int]) -> list[dict[str, Any]]:
 def test_the_largest_of_all_keys_come_an_epoch_after_the_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: int
 ) -> None:
-    monkeypatch.setattr("millpond.state.files.Files.inline_bytes", inline)
+    monkeypatch.setattr("millpond.state.ports.files.Files.inline_bytes", inline)
     spend, top = pair()
     run = Run(tmp_path, [spend, top], 3, others=[chained_stream(spend)])
     run.epoch([events((1, "a", 5), (2, "b", 7), (3, "c", 1), (55, "a", 3), (56, "c", 9))])

@@ -50,7 +50,7 @@ from millpond.runtime.epoch import maps
 from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.inputs.backfill import Again, Past, brought, take
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
-from millpond.state.files import Files
+from millpond.state.ports.files import Files
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.conformance import ForgetfulFiles
 from millpond.testing.ledger import read_section

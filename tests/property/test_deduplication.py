@@ -25,7 +25,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.fold import fold
 from millpond.runtime.inspect.next_close import Due, next_due
-from millpond.state.files import Files
+from millpond.state.ports.files import Files
 from millpond.testing.compare import assert_same_rows, canonical
 
 ORDERED = Stream(

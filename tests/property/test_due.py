@@ -18,7 +18,7 @@ from millpond.model.windows import Counted, Range, Session, Sliding
 from millpond.plan.groups.plan import SIGNED_FROM
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inspect.next_close import next_due
-from millpond.state.files import Files
+from millpond.state.ports.files import Files
 from millpond.testing.local_pond import LocalPond
 
 TX = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")), max_ahead_us=None)

@@ -25,7 +25,7 @@ from millpond.runtime.event_log import event_aggregates
 from millpond.runtime.event_log.event_aggregates import Found, rows_of
 from millpond.runtime.task.task_values import WHOLE_POND
 from millpond.runtime.windows import closing
-from millpond.state.event_log import Events
+from millpond.state.layout.event_log import Events
 from millpond.testing.compare import assert_same_rows
 
 SECOND = 1_000_000

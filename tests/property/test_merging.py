@@ -25,9 +25,9 @@ from millpond.runtime.fold.merge_segments import Merge, merged, merges_due
 from millpond.runtime.keys.key_compaction import left_within, shares_left
 from millpond.runtime.task.task_values import GroupState, Position, SectionPlace, Watermark
 from millpond.runtime.windows.closing import each_closes, may_close
-from millpond.state import cells as cells_module
-from millpond.state.atoms import some_atoms
-from millpond.state.cells import Cells, Slices, merge, part_of, piece_of, span_of
+from millpond.state.layout import cells as cells_module
+from millpond.state.layout.cells import Cells, Slices, merge, part_of, piece_of, span_of
+from millpond.state.layout.session_fragments import some_atoms
 from millpond.testing.compare import assert_same_rows
 
 BASE = Query(

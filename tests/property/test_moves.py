@@ -42,8 +42,8 @@ from millpond.runtime.keys import key_compaction
 from millpond.runtime.keys.key_compaction import left_slots, read_cells, read_section
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import SectionPlace
-from millpond.state.delta import Files
-from millpond.state.keys import texts_of
+from millpond.state.keys.keys import texts_of
+from millpond.state.layout.delta import Files
 from millpond.testing.compare import canonical
 from millpond.testing.local_pond import DyingLog
 

@@ -28,9 +28,9 @@ from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
 from millpond.placement.autoscale import Policy
 from millpond.state.backends.memory import MemoryStore
-from millpond.state.delta import check_deltas
-from millpond.state.files import Files
-from millpond.state.sharded import ShardedStore
+from millpond.state.layout.delta import check_deltas
+from millpond.state.ports.files import Files
+from millpond.state.ports.sharded import ShardedStore
 from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000
@@ -71,7 +71,7 @@ class Stale:
 
 @pytest.fixture(params=[0, Files.inline_bytes], ids=["files", "records"])
 def stale(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stale:
-    monkeypatch.setattr("millpond.state.files.Files.inline_bytes", request.param)
+    monkeypatch.setattr("millpond.state.ports.files.Files.inline_bytes", request.param)
     made = Stale(tmp_path)
     assert made.lost(made.early.manifest) > 5 and made.lost(made.pond.manifest) == 0
     return made

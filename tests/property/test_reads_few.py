@@ -17,9 +17,9 @@ from kit.naive.queries.deduplicate import without_repeats
 from millpond.model.query import Query
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.windows import sessions
-from millpond.state.atoms import Atoms
-from millpond.state.cells import Piece
-from millpond.state.event_log import Events
+from millpond.state.layout.cells import Piece
+from millpond.state.layout.event_log import Events
+from millpond.state.layout.session_fragments import Atoms
 from millpond.testing.compare import assert_same_rows
 
 QUERIES = {

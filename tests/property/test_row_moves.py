@@ -30,8 +30,8 @@ from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.relocate import move
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
-from millpond.state.sharded import ShardedStore
-from millpond.state.store import BucketStore
+from millpond.state.ports.sharded import ShardedStore
+from millpond.state.ports.store import BucketStore
 from millpond.testing.local_pond import LocalPond
 
 BUCKETS = 8

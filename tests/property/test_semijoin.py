@@ -17,7 +17,7 @@ from millpond.model.expressions import Column
 from millpond.model.join import LEFT, RIGHT, Join, Side, Within
 from millpond.model.query import Named
 from millpond.runtime.joins import fold_joins
-from millpond.state.event_log import Events
+from millpond.state.layout.event_log import Events
 
 EVENT = st.tuples(st.integers(-3, 3), st.booleans(), st.booleans(), st.booleans())
 SECTIONS = st.lists(st.lists(EVENT, max_size=12), max_size=4)

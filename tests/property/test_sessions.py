@@ -32,7 +32,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.fold import fold
-from millpond.state import atoms
+from millpond.state.layout import session_fragments
 from millpond.testing.compare import assert_same_rows, canonical
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -261,14 +261,14 @@ def test_runs_begin_after_holes_longer_than_the_gap(
     for owner, start, size in rows:
         expected.append(owner not in reach or start > reach[owner] + gap)
         reach[owner] = max(reach.get(owner, start + size), start + size)
-    assert atoms.begins(owners, first, first + length, gap).tolist() == expected
+    assert session_fragments.begins(owners, first, first + length, gap).tolist() == expected
 
 
 def test_sums_of_more_atoms_than_fit_at_once_are_exact() -> None:
     words = np.full(5000, (1 << 51) - 1)
     new = np.zeros(5000, bool)
     new[[0, 17]] = True
-    found = atoms.reduced({"m:w0": words, "m:n": np.ones(5000, np.int64), "m:max": np.arange(5000)}, new)
+    found = session_fragments.reduced({"m:w0": words, "m:n": np.ones(5000, np.int64), "m:max": np.arange(5000)}, new)
     totals = [sum(int(found[f"m:w{k}"][i]) << (52 * k) for k in range(2)) for i in range(2)]
     assert totals == [17 * ((1 << 51) - 1), 4983 * ((1 << 51) - 1)]
     assert found["m:n"].tolist() == [17, 4983] and found["m:max"].tolist() == [16, 4999]

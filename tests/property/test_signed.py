@@ -22,9 +22,9 @@ from millpond.runtime.rows.query_families import Family, Shares
 from millpond.runtime.windows import combine_by_filter, filter_chains
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine_by_filter import signed_blocks
-from millpond.state.cells import Cells, Piece, Signed, Slices, merge
-from millpond.state.exact import WORD_BITS
-from millpond.state.signatures import narrowest, numbered
+from millpond.state.keys.filter_signatures import narrowest, numbered
+from millpond.state.layout.cells import Cells, Piece, Signed, Slices, merge
+from millpond.state.numbers.exact_sums import WORD_BITS
 
 PANE, PANES, SLOTS = 10, 6, 40
 

@@ -21,7 +21,7 @@ from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.windows.combine_sparse import sparse_blocks
 from millpond.runtime.windows.rollups import Held
-from millpond.state.cells import Cells, Piece, Slices, merge
+from millpond.state.layout.cells import Cells, Piece, Slices, merge
 from millpond.testing.compare import assert_same_rows, canonical
 
 NAMES = ("a:n", "a:w-1", "a:w0", "b:min", "b:minlow", "c:max", "d:r0", "other:n")

@@ -23,7 +23,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.runtime.task.task_values import WHOLE_POND
 from millpond.runtime.windows.rollups import cover
-from millpond.state.cells import Slices
+from millpond.state.layout.cells import Slices
 from millpond.testing.compare import assert_same_rows
 
 SECOND = 1_000_000

@@ -22,7 +22,7 @@ from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond as Between
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
-from millpond.state.store import BucketStore
+from millpond.state.ports.store import BucketStore
 from millpond.testing.local_pond import LocalPond
 
 BUCKETS = 16

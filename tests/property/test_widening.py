@@ -22,7 +22,7 @@ from millpond.model.windows import Sliding
 from millpond.runtime.fold import coalesce_slices, fold, merge_segments
 from millpond.runtime.fold.coalesce_slices import Edges, widened
 from millpond.runtime.fold.merge_segments import Merge, merged
-from millpond.state.cells import Cells, Slices, merge, piece_of
+from millpond.state.layout.cells import Cells, Slices, merge, piece_of
 from millpond.testing.compare import assert_same_rows
 
 TEN = replace(BASE, name="ten", window=Sliding(10 * SECOND, 10 * SECOND))

@@ -22,7 +22,7 @@ from millpond.model.stream import Field
 from millpond.runtime.joins.lookup_rows import KeyedReader, defaults_of
 from millpond.state.backends.redis_keyed import RedisKeyed
 from millpond.state.backends.redis_nodes import Nodes
-from millpond.state.keyed import VanishedError
+from millpond.state.ports.keyed_rows import VanishedError
 
 COLUMNS = (
     Field("id", "bigint"), Field("kind", "string"), Field("name", "string"), Field("score", "double"),

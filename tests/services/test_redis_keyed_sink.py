@@ -24,7 +24,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.state.backends.redis_keyed import RedisKeyed
-from millpond.state.keyed import Absent
+from millpond.state.ports.keyed_rows import Absent
 
 WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
 TYPES = {

@@ -28,8 +28,8 @@ from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.relocate import move
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
-from millpond.state.sharded import ShardedStore
-from millpond.state.store import BucketStore
+from millpond.state.ports.sharded import ShardedStore
+from millpond.state.ports.store import BucketStore
 
 BUCKETS, INSTANCES = 24, 2
 

@@ -21,7 +21,7 @@ from millpond.placement.slots import hash_tags
 from millpond.state.backends.redis import RedisStore
 from millpond.state.backends.redis_files import RedisFiles
 from millpond.state.backends.redis_nodes import Nodes
-from millpond.state.store import NEVER, Apply, Found, Outcome, Rows, TableWrite, Verdict, Wanted
+from millpond.state.ports.store import NEVER, Apply, Found, Outcome, Rows, TableWrite, Verdict, Wanted
 from millpond.testing.conformance import check_file_store
 
 BUCKETS = 48

@@ -39,7 +39,7 @@ from millpond.placement.slots import even_owners, hash_tags, slots_of
 from millpond.runtime.epoch import maps
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
-from millpond.state.store import BucketStore, TableWrite
+from millpond.state.ports.store import BucketStore, TableWrite
 from millpond.testing.compare import difference
 
 BUCKETS = 48

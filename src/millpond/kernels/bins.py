@@ -17,8 +17,8 @@ from millpond.kernels.decimals import to_doubles
 from millpond.model.expressions import Call
 from millpond.model.types import digits_of, integer_range, is_decimal, is_float
 from millpond.plan.groups.bin_counts import FINEST_BITS
-from millpond.state.cells import order_codes
-from millpond.state.wide import widened
+from millpond.state.layout.cells import order_codes
+from millpond.state.numbers.int128 import widened
 
 _MANTISSA, _BIAS, _ODD = 52, 1023, 2047  # of a double: bits, bias, the exponent of infinity and NaN
 

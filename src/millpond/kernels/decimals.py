@@ -17,7 +17,7 @@ from millpond.arrays import Mask, Wide
 from millpond.kernels.columns import Values, joined, to_arrow
 from millpond.model.expressions import Call
 from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal
-from millpond.state.wide import (
+from millpond.state.numbers.int128 import (
     added,
     beyond,
     equal,

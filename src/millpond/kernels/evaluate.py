@@ -21,7 +21,7 @@ from millpond.kernels.decimals import DECIMALS
 from millpond.kernels.hashing import hashed
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, Parameter, is_list
 from millpond.model.types import is_decimal, is_float
-from millpond.state.wide import wide_integer
+from millpond.state.numbers.int128 import wide_integer
 
 
 class Evaluator:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask
 from millpond.model.join import LEFT, RIGHT
-from millpond.state.event_log import Events
+from millpond.state.layout.event_log import Events
 
 _TABLE = 1 << 20
 

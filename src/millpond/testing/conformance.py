@@ -10,12 +10,23 @@ import pyarrow as pa
 
 from millpond.errors import StoreError
 from millpond.state.backends.memory import MemoryFiles
-from millpond.state.file_store import FileStore, Parts
-from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, Stand, TableWrite, Verdict, Wanted
+from millpond.state.ports.file_store import FileStore, Parts
+from millpond.state.ports.store import (
+    NEVER,
+    Apply,
+    BucketStore,
+    Found,
+    Outcome,
+    Rows,
+    Stand,
+    TableWrite,
+    Verdict,
+    Wanted,
+)
 
 
 def check_bucket_store(make_store: Callable[[], BucketStore]) -> None:
-    """Run every check of `state.store` on fresh stores; AssertionError tells what does not hold.
+    """Run every check of `state.ports.store` on fresh stores; AssertionError tells what does not hold.
 
     `make_store` returns a new, empty store with 1024 buckets at each call; the stores are closed here.
     """
@@ -263,7 +274,9 @@ CHECKS: tuple[Callable[[BucketStore], None], ...] = (
 
 
 def check_file_store(store: FileStore) -> None:
-    """Check everything that `state.file_store` promises on an empty store; AssertionError tells what does not hold."""
+    """Check everything that `state.ports.file_store` promises on an empty store; AssertionError tells what does not
+    hold.
+    """
     first, second = "delta/00000000000000000012/3-a-7.1.arrow", "log/00000000000000000012"
     large = bytes(range(256)) * 200_000
     assert store.names() == set() and store.get_many([first]) == [None] and store.get_many([]) == []

@@ -65,8 +65,8 @@ from millpond.runtime.packets.packet import Header, encode_packet
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.task.file_sync import Carrier, Deltas
 from millpond.runtime.task.task_values import FoldTask, GatherTask
-from millpond.state.file_store import FileStore
-from millpond.state.files import CarriedFiles, Files
+from millpond.state.ports.file_store import FileStore
+from millpond.state.ports.files import CarriedFiles, Files
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from millpond.log.follower import Follower
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
-from millpond.state.file_store import FileStore
+from millpond.state.ports.file_store import FileStore
 from millpond.testing.compare import rows_of
 from millpond.testing.ledger import Ledger, read_section
 from millpond.testing.local_pond import LocalPond

@@ -11,7 +11,7 @@ from millpond.arrays import WIDE
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Extremes
-from millpond.state.cells import Cells, extreme_of, merge_rule
+from millpond.state.layout.cells import Cells, extreme_of, merge_rule
 
 Results: TypeAlias = dict[tuple[int, int, int], dict[str, int]]
 """Query (its position), window (its position) and slot -> columns, by the id of the first query's measure; without

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from millpond.model.keyed import PROBLEM, KeyedTable
 from millpond.model.types import INTEGERS, integer_range
-from millpond.state.keyed import Absent, KeyedRows, Merge, Merged, Row, Stamp
+from millpond.state.ports.keyed_rows import Absent, KeyedRows, Merge, Merged, Row, Stamp
 
 Held: TypeAlias = Mapping[str, Mapping[str, str] | str]
 """What is under each key: a hash, or a string."""

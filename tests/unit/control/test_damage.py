@@ -35,10 +35,10 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.runtime.gather.dead_letters import group_of
 from millpond.service.api.service_files import Places
-from millpond.state import files
 from millpond.state.backends.lmdb import LmdbStore
-from millpond.state.delta import check_deltas
-from millpond.state.store import Stand
+from millpond.state.layout.delta import check_deltas
+from millpond.state.ports import files
+from millpond.state.ports.store import Stand
 from millpond.testing.local_pond import LocalPond
 
 S = 1_000_000

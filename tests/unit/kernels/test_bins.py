@@ -23,9 +23,9 @@ from millpond.plan.groups.event_log import logged_rows
 from millpond.runtime.event_log.bin_counts import percentiles
 from millpond.runtime.event_log.event_aggregates import Found, taken_by
 from millpond.runtime.event_log.select_events import filter_name, value_name
-from millpond.state.cells import order_codes
-from millpond.state.event_log import Events
-from millpond.state.tallies import COUNT, added_up
+from millpond.state.layout.bin_counts import COUNT, added_up
+from millpond.state.layout.cells import order_codes
+from millpond.state.layout.event_log import Events
 
 LEAST = 2.0**-1022
 

@@ -12,7 +12,7 @@ from millpond.errors import HostError, from_text
 from millpond.log.manifest import Manifest
 from millpond.log.records import Receipt
 from millpond.runtime.task.file_sync import Carrier, Deltas, FileTransport, Way
-from millpond.state.files import IDENTITY, Files, check_sees, shared_files
+from millpond.state.ports.files import IDENTITY, Files, check_sees, shared_files
 
 NAME = "delta/00000000000000000001/0-a-1.arrow"
 

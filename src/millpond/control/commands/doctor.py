@@ -34,8 +34,8 @@ from millpond.spark.session.class_archive import archive_path
 from millpond.spark.session.jars import connector_told
 from millpond.spark.session.java import find_java
 from millpond.state.backends.lmdb import LmdbStore
-from millpond.state.files import IDENTITY
-from millpond.state.store import Apply, TableWrite, Verdict, Wanted
+from millpond.state.ports.files import IDENTITY
+from millpond.state.ports.store import Apply, TableWrite, Verdict, Wanted
 
 REQUIRED = {
     "pyspark": "==4.3.*",

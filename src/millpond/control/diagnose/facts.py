@@ -37,7 +37,7 @@ from millpond.runtime.epoch import watermarks
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.inspect.next_close import Due, next_due
 from millpond.runtime.task.task_values import Watermark
-from millpond.state.files import Files
+from millpond.state.ports.files import Files
 
 RECORDS_READ = 1000
 """So many of the newest records are counted: what happened before is not why nothing comes out now."""

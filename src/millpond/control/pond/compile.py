@@ -24,7 +24,7 @@ from millpond.plan.groups.build import build_plan, needed_foreign
 from millpond.plan.options.live_parameters import parameters_in
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Session, spark_session
-from millpond.state.own_folder import own_folder
+from millpond.state.ports.private_folder import own_folder
 from millpond.version import VERSION
 
 

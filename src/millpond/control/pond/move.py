@@ -23,7 +23,7 @@ from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.rescale import Moved
 from millpond.runtime.moves.bucket_load import bucket_loads
-from millpond.state.sharded import ShardedStore
+from millpond.state.ports.sharded import ShardedStore
 
 _PATIENCE_SECONDS = 60.0
 """How long what is left behind waits for the view to pass the switch; after that the next opening deletes it."""

@@ -85,9 +85,9 @@ from millpond.spark.session.session import (
     reading_session,
     spark_session,
 )
-from millpond.state.delta import check_deltas
-from millpond.state.files import IDENTITY
-from millpond.state.own_folder import own_folder
+from millpond.state.layout.delta import check_deltas
+from millpond.state.ports.files import IDENTITY
+from millpond.state.ports.private_folder import own_folder
 from millpond.version import VERSION
 
 _MEMORY = Sink("memory")

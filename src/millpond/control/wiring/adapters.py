@@ -41,11 +41,11 @@ from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.runtime.task.file_sync import FileTransport
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
-from millpond.state.file_store import FileStore
-from millpond.state.files import IDENTITY
-from millpond.state.keyed import KeyedRows
-from millpond.state.sharded import ShardedStore
-from millpond.state.store import BucketStore
+from millpond.state.ports.file_store import FileStore
+from millpond.state.ports.files import IDENTITY
+from millpond.state.ports.keyed_rows import KeyedRows
+from millpond.state.ports.sharded import ShardedStore
+from millpond.state.ports.store import BucketStore
 from millpond.version import install
 
 T = TypeVar("T")

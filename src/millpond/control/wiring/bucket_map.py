@@ -13,7 +13,7 @@ from millpond.model.changes import map_change_in
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Placement, Since, placement_of
 from millpond.placement.moves import maps_in
-from millpond.state.store import BucketStore
+from millpond.state.ports.store import BucketStore
 
 
 def read_placement(folder: Path, store: str) -> Placement:

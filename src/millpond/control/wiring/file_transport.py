@@ -16,9 +16,9 @@ from millpond.runtime.task.file_sync import Carrier, FileTransport, Way
 from millpond.spark.driver.view_job import settled
 from millpond.spark.session.hosts import is_local, is_on_every_host
 from millpond.spark.session.session import Session
-from millpond.state.file_store import FileStore
-from millpond.state.files import UNSHARED_CURE, CarriedFiles, shared_files
-from millpond.state.store import BucketStore
+from millpond.state.ports.file_store import FileStore
+from millpond.state.ports.files import UNSHARED_CURE, CarriedFiles, shared_files
+from millpond.state.ports.store import BucketStore
 
 
 class Carriage(FileTransport):

@@ -19,8 +19,8 @@ from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.spark.sources.pond_tables import FORMAT, ServedFrames, ServedTable
 from millpond.spark.sources.providers import MakeTable
 from millpond.spark.sources.redis_tables import keyed_frame
-from millpond.state.keyed import KeyedRows
-from millpond.state.store import BucketStore
+from millpond.state.ports.keyed_rows import KeyedRows
+from millpond.state.ports.store import BucketStore
 
 EPOCH = "_epoch"
 """The column that says as of which record a row is told: that of its bucket, which moves at every record."""

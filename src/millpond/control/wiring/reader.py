@@ -20,7 +20,7 @@ from millpond.model.spec import PondSpec
 from millpond.plan.options.retention import spread_of
 from millpond.reconfigure.catalog import in_force
 from millpond.runtime.rows.window_rows import served_key
-from millpond.state.files import IDENTITY
+from millpond.state.ports.files import IDENTITY
 
 
 def read_truth(folder: Path) -> tuple[Truth, PondSpec]:

@@ -29,7 +29,7 @@ from millpond.model.stream import Field
 from millpond.model.types import WINDOW, is_known
 from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.joins.lookup_rows import OpenRows, key_texts, slots_of_keys
-from millpond.state.keyed import Merge, Merged, Stamp
+from millpond.state.ports.keyed_rows import Merge, Merged, Stamp
 
 STAMP = "_epoch"
 _WRONG_TYPE = ("fail", "skip")

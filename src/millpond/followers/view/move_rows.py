@@ -17,7 +17,7 @@ from millpond.followers.view.view import ViewFollower
 from millpond.log.follower import Pump, pump
 from millpond.log.manifest import Manifests
 from millpond.log.port import Log
-from millpond.state.store import NEVER, Apply, BucketStore, TableWrite
+from millpond.state.ports.store import NEVER, Apply, BucketStore, TableWrite
 
 _TRIES = 50
 """How often a bucket is read that moves on meanwhile."""

@@ -12,7 +12,7 @@ from millpond.clock import Clock, lap_us
 from millpond.errors import StoreError
 from millpond.placement.alignment import Owners, placement_of, realigned
 from millpond.placement.moves import BucketMap
-from millpond.state.store import BucketStore
+from millpond.state.ports.store import BucketStore
 
 LOOK_EVERY_US = 1_000_000
 """How long slots must have been where they are before owners follow them, and how often they are looked at."""

@@ -27,7 +27,7 @@ from millpond.log.records import Entry, EpochRecord, decode
 from millpond.model.changes import map_change_in
 from millpond.placement.moves import newest_map_change
 from millpond.placement.runs import of_runs
-from millpond.state.store import BucketStore
+from millpond.state.ports.store import BucketStore
 
 
 class Share(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ from millpond.log.manifest import Manifest
 from millpond.log.records import Entry, digest_of
 from millpond.plan.options.output_modes import OP
 from millpond.runtime.packets.row_batches import leaving
-from millpond.state.store import NEVER, Apply, BucketStore, Stand, TableWrite, Verdict, Wanted
+from millpond.state.ports.store import NEVER, Apply, BucketStore, Stand, TableWrite, Verdict, Wanted
 
 _MARK_DIGITS = 16
 

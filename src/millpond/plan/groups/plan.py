@@ -110,7 +110,9 @@ def measures_read(plans: Iterable[QueryPlan]) -> list[int]:
 
 
 SIGNED_FROM = 17
-"""A group with so many distinct filters keeps cells by signature (see `state.signatures`), not columns by filter."""
+"""A group with so many distinct filters keeps cells by signature (see `state.keys.filter_signatures`), not columns by
+filter.
+"""
 
 
 class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):

@@ -24,8 +24,8 @@ from millpond.kernels.columns import Array, Values
 from millpond.model.expressions import Expression, Literal
 from millpond.plan.groups.filter_ladders import Comparison, Ladder, comparison_of
 from millpond.runtime.aggregates.partials import Rows
-from millpond.state.cells import Signed, Slices, order_codes
-from millpond.state.signatures import Ranks, narrowest, numbered
+from millpond.state.keys.filter_signatures import Ranks, narrowest, numbered
+from millpond.state.layout.cells import Signed, Slices, order_codes
 
 MOST_SIGNATURES = 1 << 16
 """More than this many combinations of a chunk are dealt out to another bundle."""

@@ -15,10 +15,10 @@ from millpond.plan.groups.measures import NEEDS
 from millpond.plan.groups.plan import Measure
 from millpond.runtime.aggregates.correlations import OF_PAIRS, Pairs
 from millpond.runtime.aggregates.hyperloglog import estimates
-from millpond.state.cells import from_order_codes, registers_of, words_of
-from millpond.state.exact import SHIFT, Words, covariance_numerators, normalise, to_doubles, to_integers
-from millpond.state.powers import fourth_numerators, third_numerators
-from millpond.state.wide import beyond, divided, of_words, widened
+from millpond.state.layout.cells import from_order_codes, registers_of, words_of
+from millpond.state.numbers.exact_moments import fourth_numerators, third_numerators
+from millpond.state.numbers.exact_sums import SHIFT, Words, covariance_numerators, normalise, to_doubles, to_integers
+from millpond.state.numbers.int128 import beyond, divided, of_words, widened
 
 _DIGITS_AVERAGED_IN_DOUBLES = 11
 """Spark's `DecimalAggregates`: four more digits still fit a double."""

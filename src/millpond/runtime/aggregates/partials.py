@@ -15,9 +15,24 @@ from millpond.model.types import is_decimal, is_integer
 from millpond.plan.groups.filter_ladders import parts_of
 from millpond.plan.groups.plan import GroupPlan, Measure
 from millpond.runtime.aggregates.hyperloglog import registers
-from millpond.state.cells import Piece, Slices, best_at, extreme_names, no_extreme, order_codes, taken, word_names
-from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_products, sums_of_squares, sums_of_wide
-from millpond.state.powers import sums_of_powers
+from millpond.state.layout.cells import (
+    Piece,
+    Slices,
+    best_at,
+    extreme_names,
+    no_extreme,
+    order_codes,
+    taken,
+    word_names,
+)
+from millpond.state.numbers.exact_moments import sums_of_powers
+from millpond.state.numbers.exact_sums import (
+    sums_of_doubles,
+    sums_of_integers,
+    sums_of_products,
+    sums_of_squares,
+    sums_of_wide,
+)
 
 
 class Facts(Protocol):

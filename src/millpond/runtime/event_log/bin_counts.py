@@ -21,10 +21,10 @@ from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import needed_from
 from millpond.runtime.event_log.select_events import column_types, filter_name, value_name
 from millpond.runtime.task.task_values import GroupState, SectionPlace, Watermark
-from millpond.state.delta import DeltaWriter
-from millpond.state.event_log import Events, joined
-from millpond.state.files import Files
-from millpond.state.tallies import COUNT, added_up, as_stored
+from millpond.state.layout.bin_counts import COUNT, added_up, as_stored
+from millpond.state.layout.delta import DeltaWriter
+from millpond.state.layout.event_log import Events, joined
+from millpond.state.ports.files import Files
 
 
 def needs_tallies(plan: QueryPlan) -> bool:

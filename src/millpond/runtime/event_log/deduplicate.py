@@ -24,9 +24,9 @@ from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.keys.key_compaction import are_named
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw, values_of
 from millpond.runtime.task.task_values import Watermark
-from millpond.state.cells import Piece, Slices
-from millpond.state.event_log import OFFSET, PARTITION, Events
-from millpond.state.keys import canonical, hashes_of
+from millpond.state.keys.keys import canonical, hashes_of
+from millpond.state.layout.cells import Piece, Slices
+from millpond.state.layout.event_log import OFFSET, PARTITION, Events
 
 _ALWAYS = np.iinfo(np.int64).min
 

@@ -28,8 +28,8 @@ from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.histograms import Bins, binned
 from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.event_log.select_events import filter_name, value_name
-from millpond.state.cells import order_codes
-from millpond.state.event_log import OFFSET, PARTITION, Events
+from millpond.state.layout.cells import order_codes
+from millpond.state.layout.event_log import OFFSET, PARTITION, Events
 
 _LEAST = np.iinfo(np.int64).min
 """The rank of NULL."""

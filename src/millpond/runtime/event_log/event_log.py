@@ -19,10 +19,10 @@ from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.event_log.select_events import column_types
 from millpond.runtime.keys.key_compaction import classes_now, due_sections, left_slots, read_section, slots_now
 from millpond.runtime.task.task_values import GroupState, SectionPlace
-from millpond.state.delta import DeltaWriter
-from millpond.state.event_log import OFFSET, Events, decode_events, encode_events, joined
-from millpond.state.files import Files
-from millpond.state.segments import to_bytes
+from millpond.state.layout.delta import DeltaWriter
+from millpond.state.layout.event_log import OFFSET, Events, decode_events, encode_events, joined
+from millpond.state.layout.segments import to_bytes
+from millpond.state.ports.files import Files
 
 MOST_ROWS = 1 << 20
 """Sections of events are merged into none with more: a merge takes so long at most."""

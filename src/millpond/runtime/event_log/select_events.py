@@ -13,7 +13,7 @@ from millpond.model.expressions import Expression
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import fingerprint
 from millpond.runtime.aggregates.partials import Rows
-from millpond.state.event_log import OFFSET, PARTITION, Events, joined
+from millpond.state.layout.event_log import OFFSET, PARTITION, Events, joined
 
 
 def value_name(value: Expression) -> str:

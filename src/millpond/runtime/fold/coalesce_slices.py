@@ -23,8 +23,8 @@ from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.event_log.retention import kept_from, retained_from
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.rollups import grids
-from millpond.state.atoms import reduced
-from millpond.state.cells import Cells, part_of, span_of, taken
+from millpond.state.layout.cells import Cells, part_of, span_of, taken
+from millpond.state.layout.session_fragments import reduced
 
 _EACH = 1 << 8
 """To sort so many cells takes about as long as to make a part of them: where parts would be smaller, one is made."""

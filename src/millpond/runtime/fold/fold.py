@@ -65,14 +65,14 @@ from millpond.runtime.windows.closing import Closing, at_once, batches, closing_
 from millpond.runtime.windows.combine import edges_of, slices_between
 from millpond.runtime.windows.rollups import Held, new_tiles
 from millpond.runtime.windows.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, read_atoms
-from millpond.state.atoms import LAST, merge_atoms
-from millpond.state.cells import Cells, Piece, merge, piece_of, span_of
-from millpond.state.delta import DeltaWriter
-from millpond.state.dictionary import KeyDictionary
-from millpond.state.event_log import Events
-from millpond.state.files import Files
-from millpond.state.own_folder import is_own
-from millpond.state.segments import as_told, to_bytes
+from millpond.state.keys.key_dictionary import KeyDictionary
+from millpond.state.layout.cells import Cells, Piece, merge, piece_of, span_of
+from millpond.state.layout.delta import DeltaWriter
+from millpond.state.layout.event_log import Events
+from millpond.state.layout.segments import as_told, to_bytes
+from millpond.state.layout.session_fragments import LAST, merge_atoms
+from millpond.state.ports.files import Files
+from millpond.state.ports.private_folder import is_own
 
 FAN_IN = 8
 """Segments of one level that a snapshot replaces by one of the next: each cell is rewritten O(log) times."""

@@ -27,7 +27,7 @@ from millpond.arrays import Ints, distinct_of, places_of
 from millpond.runtime.fold.coalesce_slices import Edges, widened
 from millpond.runtime.keys.key_compaction import full_level, still_here
 from millpond.runtime.task.task_values import UNTIL, Position, SectionPlace
-from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of, with_measures
+from millpond.state.layout.cells import Cells, merge, needed_slices, part_of, piece_of, with_measures
 
 PORTION_BYTES = 4 << 20
 

@@ -17,7 +17,7 @@ from millpond.runtime.inputs.parameter_feeds import share_of
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.rows.query_families import Family, Made
 from millpond.runtime.task.task_values import FoldTask
-from millpond.state.delta import DeltaWriter
+from millpond.state.layout.delta import DeltaWriter
 
 
 class Collected:

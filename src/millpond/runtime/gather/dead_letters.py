@@ -24,7 +24,7 @@ from millpond.runtime.packets.packet import Header, SourceFates, encode_packet
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.column_layout import DEAD, ReadLayout, StreamLayout
 from millpond.runtime.task.task_values import WHOLE_POND, GatherTask
-from millpond.state.delta import DeltaWriter
+from millpond.state.layout.delta import DeltaWriter
 
 EPOCH = "_epoch"
 """Column of a dead letter: the record that wrote it."""

@@ -41,8 +41,8 @@ from millpond.runtime.packets.packet import GroupPart, Header, encode_packet
 from millpond.runtime.packets.raw_columns import is_smaller_raw, raw_rows
 from millpond.runtime.task.column_layout import TICK, StreamLayout
 from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND, GatherTask, TimeLine
-from millpond.state.cells import Slices
-from millpond.state.keys import canonical
+from millpond.state.keys.keys import canonical
+from millpond.state.layout.cells import Slices
 
 CHUNK_ROWS = 1 << 19
 """Rows taken at once: bounds memory, and keeps every partial of an exact sum below 2**53."""

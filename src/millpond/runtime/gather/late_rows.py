@@ -20,7 +20,7 @@ from millpond.plan.options.late_rows import LATE_EPOCH, LATE_WATERMARK, LateAsk
 from millpond.runtime.gather.lateness import Judged, limit_us
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.column_layout import StreamLayout
-from millpond.state.delta import DeltaWriter
+from millpond.state.layout.delta import DeltaWriter
 
 
 class LateCatch:

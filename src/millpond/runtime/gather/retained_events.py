@@ -26,9 +26,9 @@ from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.column_layout import StreamLayout
 from millpond.runtime.task.task_values import FoldTask, SectionPlace, Watermark
-from millpond.state.delta import DeltaWriter
-from millpond.state.event_log import OFFSET, PARTITION, TIME, Events
-from millpond.state.files import Files
+from millpond.state.layout.delta import DeltaWriter
+from millpond.state.layout.event_log import OFFSET, PARTITION, TIME, Events
+from millpond.state.ports.files import Files
 
 BASE = "base"
 

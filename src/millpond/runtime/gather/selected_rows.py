@@ -23,7 +23,7 @@ from millpond.runtime.gather.stream_columns import StreamColumns, attempted
 from millpond.runtime.packets.event_counts import Counts, Sources, count_selected
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.column_layout import StreamLayout
-from millpond.state.delta import DeltaWriter
+from millpond.state.layout.delta import DeltaWriter
 
 
 def select_rows(

@@ -1,4 +1,6 @@
-"""Builds session fragments (`state.atoms`) from the events of a chunk; the gather sends these for session windows."""
+"""Builds session fragments (`state.layout.session_fragments`) from the events of a chunk; the gather sends these for
+session windows.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ import numpy as np
 from millpond.arrays import Ints, places_of
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.aggregates.partials import Partials, Rows, roll_up
-from millpond.state.atoms import FIRST, LAST, begins, sorted_by
-from millpond.state.cells import Piece, Slices, taken
+from millpond.state.layout.cells import Piece, Slices, taken
+from millpond.state.layout.session_fragments import FIRST, LAST, begins, sorted_by
 
 
 def atoms_of_rows(group: GroupPlan, rows: Rows, keys: Ints, times_us: Ints, late_classes: Ints) -> Piece:

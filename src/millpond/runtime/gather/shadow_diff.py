@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.packets.row_batches import leaving, rows_stream
-from millpond.state.delta import DeltaWriter
+from millpond.state.layout.delta import DeltaWriter
 
 NET = "__net"
 """How often more the query tells a row than its shadow."""

@@ -32,8 +32,8 @@ from millpond.runtime.gather.retained_events import ALWAYS_LATE, BASE, column_na
 from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
-from millpond.state.event_log import OFFSET, PARTITION, TIME
-from millpond.state.files import Files
+from millpond.state.layout.event_log import OFFSET, PARTITION, TIME
+from millpond.state.ports.files import Files
 
 STAGED = "backfill"
 """The folder below a pond's in which files wait for the change that names them; a claim clears it."""

@@ -25,8 +25,8 @@ from millpond.runtime.packets.packet import GroupPart, Header, encode_packet
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.runtime.task.state_locations import place_of
 from millpond.runtime.task.task_values import GatherTask, RecalledEvents, SectionPlace
-from millpond.state.event_log import OFFSET, PARTITION, TIME
-from millpond.state.files import Files
+from millpond.state.layout.event_log import OFFSET, PARTITION, TIME
+from millpond.state.ports.files import Files
 
 
 def recalled_events(

@@ -30,7 +30,7 @@ from millpond.runtime.joins.fold_joins import lesser_mark
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.task.state_locations import place_of
 from millpond.runtime.task.task_values import ChainedRows, GatherTask, TimeLine, Watermark
-from millpond.state.files import Files
+from millpond.state.ports.files import Files
 
 
 class _Rows(NamedTuple):

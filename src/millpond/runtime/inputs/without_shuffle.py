@@ -21,7 +21,7 @@ from millpond.runtime.gather.gather import gather
 from millpond.runtime.packets.packet import header_of
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.task_values import GatherTask
-from millpond.state.files import Files
+from millpond.state.ports.files import Files
 
 MOST_BYTES = 1 << 22
 """What all tasks together may tell each other: all of it comes to each of them."""

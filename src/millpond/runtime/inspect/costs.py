@@ -18,7 +18,7 @@ from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.moves.move_state import keys_and_left
 from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND
-from millpond.state.segments import MEASURE_DIGITS, bytes_told
+from millpond.state.layout.segments import MEASURE_DIGITS, bytes_told
 
 _ONE = 1 << 40
 """What a measure weighs, so that it can be divided among many."""

@@ -23,10 +23,10 @@ from millpond.runtime.rows.window_updates import counted_in
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.runtime.windows.sessions import open_ones, sessions_of
-from millpond.state.atoms import merge_atoms
-from millpond.state.cells import Cells, piece_of
-from millpond.state.event_log import decode_events
-from millpond.state.files import Files
+from millpond.state.layout.cells import Cells, piece_of
+from millpond.state.layout.event_log import decode_events
+from millpond.state.layout.session_fragments import merge_atoms
+from millpond.state.ports.files import Files
 
 _LAST = (1 << 63) - 1
 

@@ -28,9 +28,9 @@ from millpond.runtime.keys.key_compaction import Attached, left_slots, read_sect
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.runtime.windows.sessions import needed_atoms, open_ones, sessions_of
-from millpond.state.atoms import merge_atoms, some_atoms
-from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of
-from millpond.state.files import Files
+from millpond.state.layout.cells import Cells, merge, needed_slices, part_of, piece_of
+from millpond.state.layout.session_fragments import merge_atoms, some_atoms
+from millpond.state.ports.files import Files
 
 WORD_BYTES = 8
 

@@ -28,9 +28,9 @@ from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.keys.key_compaction import read_section
 from millpond.runtime.rows.count_windows import needed_events
 from millpond.runtime.task.task_values import GroupState, Watermark
-from millpond.state.event_log import Events, decode_events
-from millpond.state.files import Files
-from millpond.state.tallies import COUNT, added_up
+from millpond.state.layout.bin_counts import COUNT, added_up
+from millpond.state.layout.event_log import Events, decode_events
+from millpond.state.ports.files import Files
 
 _LEADING_BYTES = 16
 """Slot and time of an event, and its class, as they are told apart in memory."""

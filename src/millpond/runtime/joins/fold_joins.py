@@ -24,10 +24,10 @@ from millpond.runtime.joins.merge_join import Candidates, Placed
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.task_values import FoldTask, Watermark
-from millpond.state.delta import DeltaWriter
-from millpond.state.event_log import Events
-from millpond.state.files import Files
-from millpond.state.keys import canonical, hashes_of
+from millpond.state.keys.keys import canonical, hashes_of
+from millpond.state.layout.delta import DeltaWriter
+from millpond.state.layout.event_log import Events
+from millpond.state.ports.files import Files
 
 Marks: TypeAlias = Mapping[str, tuple[Watermark, Watermark]]
 """The watermark of each stream before and after an epoch."""

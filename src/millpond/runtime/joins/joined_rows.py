@@ -16,7 +16,7 @@ from millpond.model.expressions import Call, Column, Expression
 from millpond.model.join import LEFT, RIGHT, Join
 from millpond.model.types import WINDOW
 from millpond.runtime.rows.window_rows import ARROW_WINDOW
-from millpond.state.keys import equal_keys
+from millpond.state.keys.keys import equal_keys
 
 _NOBODY = -1
 

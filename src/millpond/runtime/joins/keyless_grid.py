@@ -18,8 +18,8 @@ from millpond.model.types import is_known
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW
 from millpond.runtime.event_log.select_events import LoggedRows, value_name
-from millpond.state.event_log import Events
-from millpond.state.keys import hashes_of
+from millpond.state.keys.keys import hashes_of
+from millpond.state.layout.event_log import Events
 
 
 class Grid(NamedTuple):

@@ -26,7 +26,7 @@ from millpond.model.keyed import PROBLEM, KeyedTable
 from millpond.model.stream import Field
 from millpond.model.types import INTEGERS, integer_range, is_decimal
 from millpond.placement.slots import slots_of
-from millpond.state.keyed import Absent, KeyedRows, Row, VanishedError
+from millpond.state.ports.keyed_rows import Absent, KeyedRows, Row, VanishedError
 
 OpenRows: TypeAlias = Callable[[], KeyedRows]
 """Opens the rows of other programs, in whatever process it is called; the same ones each time."""

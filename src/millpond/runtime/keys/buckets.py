@@ -9,7 +9,7 @@ from millpond.placement.partitions import buckets_by_partition
 from millpond.placement.slots import Codes, buckets_of, slots_of
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan
-from millpond.state.keys import KeyColumns, texts_of
+from millpond.state.keys.keys import KeyColumns, texts_of
 
 
 def buckets_of_keys(group: GroupPlan | SideLog, keys: KeyColumns, count: int, buckets: int) -> Codes:

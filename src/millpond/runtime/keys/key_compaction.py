@@ -21,12 +21,12 @@ from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.task.task_values import GroupState, SectionPlace
-from millpond.state.atoms import some_atoms
-from millpond.state.cells import Cells, span_of
-from millpond.state.dictionary import BUCKET, WAS, key_columns, with_buckets
-from millpond.state.event_log import Events
-from millpond.state.files import Files
-from millpond.state.segments import decode_cells, from_bytes, to_bytes
+from millpond.state.keys.key_dictionary import BUCKET, WAS, key_columns, with_buckets
+from millpond.state.layout.cells import Cells, span_of
+from millpond.state.layout.event_log import Events
+from millpond.state.layout.segments import decode_cells, from_bytes, to_bytes
+from millpond.state.layout.session_fragments import some_atoms
+from millpond.state.ports.files import Files
 
 SLOT = "slot"
 """The column of a section of slots that have left."""

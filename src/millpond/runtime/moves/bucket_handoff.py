@@ -35,7 +35,8 @@ from millpond.runtime.keys.key_compaction import (
     slots_section,
 )  # fmt: skip
 from millpond.runtime.task.task_values import FoldTask, GroupState, SectionPlace, TimeLine
-from millpond.state.cells import (
+from millpond.state.layout.bin_counts import as_stored
+from millpond.state.layout.cells import (
     Cells,
     Piece,
     cells_at,
@@ -47,11 +48,10 @@ from millpond.state.cells import (
     span_of,
     with_measures,
 )
-from millpond.state.delta import DeltaWriter
-from millpond.state.event_log import Events, encode_events
-from millpond.state.files import Files
-from millpond.state.segments import as_told, to_bytes
-from millpond.state.tallies import as_stored
+from millpond.state.layout.delta import DeltaWriter
+from millpond.state.layout.event_log import Events, encode_events
+from millpond.state.layout.segments import as_told, to_bytes
+from millpond.state.ports.files import Files
 
 
 def stays(group: GroupPlan | SideLog) -> bool:

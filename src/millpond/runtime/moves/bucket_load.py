@@ -14,7 +14,7 @@ from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.keys.key_compaction import Attached, read_keys, slot_buckets
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import GroupState, SectionPlace
-from millpond.state.files import Files
+from millpond.state.ports.files import Files
 
 
 def bucket_loads(plan: Plan, manifest: Manifest, folder: Path, instances: int, buckets: int) -> Ints:

@@ -31,13 +31,13 @@ from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.keys.key_compaction import OPENING, Attached, Numbered, numbered_keys, read_keys, slot_buckets
 from millpond.runtime.moves.bucket_handoff import section_written, stays, taken_over
 from millpond.runtime.task.task_values import FoldTask, GroupState, SectionPlace
-from millpond.state.atoms import some_atoms
-from millpond.state.cells import Cells
-from millpond.state.delta import DeltaWriter
-from millpond.state.event_log import Events, encode_events
-from millpond.state.files import Files
-from millpond.state.keys import canonical
-from millpond.state.segments import as_told, to_bytes
+from millpond.state.keys.keys import canonical
+from millpond.state.layout.cells import Cells
+from millpond.state.layout.delta import DeltaWriter
+from millpond.state.layout.event_log import Events, encode_events
+from millpond.state.layout.segments import as_told, to_bytes
+from millpond.state.layout.session_fragments import some_atoms
+from millpond.state.ports.files import Files
 
 
 def keys_and_left(manifest: Manifest) -> tuple[Counter[tuple[int, str]], Counter[tuple[int, str]]]:

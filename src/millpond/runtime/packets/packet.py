@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from millpond.errors import CorruptError
 from millpond.runtime.packets.raw_columns import RawRows, raw_batch, raw_of_batch
-from millpond.state.cells import Piece
-from millpond.state.event_log import Events, decode_events, encode_events
-from millpond.state.segments import columns_batch, read_slices
-from millpond.state.signatures import Stored, to_stored
+from millpond.state.keys.filter_signatures import Stored, to_stored
+from millpond.state.layout.cells import Piece
+from millpond.state.layout.event_log import Events, decode_events, encode_events
+from millpond.state.layout.segments import columns_batch, read_slices
 
 _MAGIC = b"MPK1"
 

@@ -20,9 +20,9 @@ from millpond.model.expressions import Expression
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.aggregates.filter_sets import classify_ranks, split_slices
 from millpond.runtime.aggregates.partials import Partials, Rows, piece_of_cells, roll_up
-from millpond.state.cells import Piece, Slices, merge, piece_of
-from millpond.state.segments import narrow
-from millpond.state.signatures import narrowest
+from millpond.state.keys.filter_signatures import narrowest
+from millpond.state.layout.cells import Piece, Slices, merge, piece_of
+from millpond.state.layout.segments import narrow
 
 _COLUMN_BYTES = {"count": 2, "sum": 14, "squares": 21, "products": 21, "power3": 28, "power4": 35, "min": 8, "max": 8}
 """Rough bytes of a cell per measure: what exact sums of usual data take."""

@@ -15,10 +15,10 @@ from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.packets.event_counts import add_fates
 from millpond.runtime.packets.packet import GroupPart, decode_packet, late_rows_of, selected_rows_of
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw
-from millpond.state.cells import Piece
-from millpond.state.dictionary import KeyDictionary
-from millpond.state.event_log import Events
-from millpond.state.tallies import COUNT
+from millpond.state.keys.key_dictionary import KeyDictionary
+from millpond.state.layout.bin_counts import COUNT
+from millpond.state.layout.cells import Piece
+from millpond.state.layout.event_log import Events
 
 Held = dict[str, list[pa.RecordBatch]]
 """Stream -> rows."""

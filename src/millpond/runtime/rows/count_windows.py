@@ -25,8 +25,8 @@ from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.keys.key_compaction import are_named
 from millpond.runtime.rows.frame_rows import Due
 from millpond.runtime.task.task_values import SectionPlace, Watermark
-from millpond.state.cells import Cells, Piece, Slices
-from millpond.state.event_log import OFFSET, PARTITION, Events
+from millpond.state.layout.cells import Cells, Piece, Slices
+from millpond.state.layout.event_log import OFFSET, PARTITION, Events
 
 ALL_TIME = Slices(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
 """The one slice of counts."""

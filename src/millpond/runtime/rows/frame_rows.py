@@ -27,9 +27,9 @@ from millpond.runtime.event_log.event_aggregates import taken_in
 from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.rows.query_families import Family, Made
 from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_found
-from millpond.state.cells import better, extreme_of, merge_rule
-from millpond.state.dictionary import KeyDictionary
-from millpond.state.event_log import Events
+from millpond.state.keys.key_dictionary import KeyDictionary
+from millpond.state.layout.cells import better, extreme_of, merge_rule
+from millpond.state.layout.event_log import Events
 
 AT_ONCE = 1 << 20
 """About so many events of frames are held at once, a frame that is larger alone."""
@@ -184,7 +184,7 @@ def _add_words(found: dict[str, npt.NDArray[Any]], name: str, column: Ints, low:
 
 
 def best_of_frames(how: str, values: npt.NDArray[Any], low: Ints, high: Ints) -> npt.NDArray[Any]:
-    """The best value of each frame [low, high), none of them empty, by a rule of `state.cells.better`.
+    """The best value of each frame [low, high), none of them empty, by a rule of `state.layout.cells.better`.
 
     >>> best_of_frames("min", np.array([3, 1, 2]), np.array([0, 2]), np.array([3, 3])).tolist()
     [1, 2]

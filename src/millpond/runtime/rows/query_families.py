@@ -17,7 +17,7 @@ from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.bin_counts import needs_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.windows.filter_chains import Chains
-from millpond.state.signatures import Signatures
+from millpond.state.keys.filter_signatures import Signatures
 
 _COPIED = 1 << 22
 """Rows that are copied at once: bounds memory."""

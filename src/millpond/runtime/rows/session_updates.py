@@ -25,9 +25,9 @@ from millpond.runtime.rows.window_rows import BlockKeys, told_of_sessions
 from millpond.runtime.rows.window_updates import DELETE, UPSERT, joined_rows, marked, revisions_of
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.sessions import AT_ONCE, Sessions, open_ones, sessions_of
-from millpond.state.atoms import FIRST, LAST, joined, merge_atoms, reduced, some_atoms
-from millpond.state.cells import LARGEST, SMALLEST, Cells, Piece, Slices, piece_of, taken
-from millpond.state.dictionary import KeyDictionary
+from millpond.state.keys.key_dictionary import KeyDictionary
+from millpond.state.layout.cells import LARGEST, SMALLEST, Cells, Piece, Slices, piece_of, taken
+from millpond.state.layout.session_fragments import FIRST, LAST, joined, merge_atoms, reduced, some_atoms
 
 
 class _Compared(NamedTuple):

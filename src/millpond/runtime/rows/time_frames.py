@@ -16,7 +16,7 @@ from millpond.runtime.event_log.select_events import value_name
 from millpond.runtime.keys.key_compaction import are_named
 from millpond.runtime.rows.frame_rows import Due
 from millpond.runtime.task.task_values import Watermark
-from millpond.state.event_log import Events
+from millpond.state.layout.event_log import Events
 
 _ALWAYS = -(1 << 63)
 

@@ -38,8 +38,8 @@ from millpond.runtime.windows.combine import Block
 from millpond.runtime.windows.combine_by_filter import SignedBlock
 from millpond.runtime.windows.combine_sparse import SparseBlock
 from millpond.runtime.windows.sessions import Sessions
-from millpond.state.dictionary import KeyDictionary
-from millpond.state.event_log import Events
+from millpond.state.keys.key_dictionary import KeyDictionary
+from millpond.state.layout.event_log import Events
 
 _NO_JSON = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 """Numbers that JSON has no word for, by their `repr`: without one they would all be null."""

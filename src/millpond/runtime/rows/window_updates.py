@@ -30,8 +30,8 @@ from millpond.runtime.windows.choose_method import blocks_of
 from millpond.runtime.windows.closing import Closing, at_once, batches, ends_over
 from millpond.runtime.windows.combine import edges_of, slices_between
 from millpond.runtime.windows.rollups import Held
-from millpond.state.cells import Cells, Piece, Slices, merge, taken
-from millpond.state.dictionary import KeyDictionary
+from millpond.state.keys.key_dictionary import KeyDictionary
+from millpond.state.layout.cells import Cells, Piece, Slices, merge, taken
 
 AT_ONCE = 64
 """Windows that are answered together."""

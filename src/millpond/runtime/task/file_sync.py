@@ -15,8 +15,8 @@ from millpond.errors import FilesLostError, HostError
 from millpond.log.manifest import Manifest
 from millpond.log.records import Receipt
 from millpond.runtime.task.state_locations import place_of
-from millpond.state.file_store import FileStore
-from millpond.state.files import UNSHARED_CURE, Files
+from millpond.state.ports.file_store import FileStore
+from millpond.state.ports.files import UNSHARED_CURE, Files
 
 _TRIES = 3
 """How often an epoch runs while the store loses files of its state."""

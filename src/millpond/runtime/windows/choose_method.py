@@ -11,7 +11,7 @@ from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Block, blocks, edges_of, ranges_of
 from millpond.runtime.windows.combine_by_filter import SignedBlock, signed_blocks
 from millpond.runtime.windows.combine_sparse import SparseBlock, sparse_blocks
-from millpond.state.cells import Cells
+from millpond.state.layout.cells import Cells
 
 AnyBlock: TypeAlias = Block | SparseBlock | SignedBlock
 

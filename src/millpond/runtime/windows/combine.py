@@ -16,8 +16,17 @@ import numpy.typing as npt
 from millpond.arrays import WIDE, Ints, Mask
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.rollups import Held, cover_of
-from millpond.state.cells import Cells, better, extreme_of, merge_rule, no_extreme, place_of, word_names, words_of
-from millpond.state.exact import normalise
+from millpond.state.layout.cells import (
+    Cells,
+    better,
+    extreme_of,
+    merge_rule,
+    no_extreme,
+    place_of,
+    word_names,
+    words_of,
+)
+from millpond.state.numbers.exact_sums import normalise
 
 Extremes: TypeAlias = npt.NDArray[Any]
 """Order codes, or 128-bit integers."""

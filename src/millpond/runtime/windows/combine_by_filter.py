@@ -11,8 +11,8 @@ import numpy as np
 from millpond.arrays import WIDE, Ints, Mask, ordered
 from millpond.plan.groups.plan import Measure
 from millpond.runtime.windows.combine import Extremes
-from millpond.state.cells import Cells, extreme_of, merge_rule, no_extreme
-from millpond.state.signatures import Signatures, union
+from millpond.state.keys.filter_signatures import Signatures, union
+from millpond.state.layout.cells import Cells, extreme_of, merge_rule, no_extreme
 
 _ENTRIES = 1 << 19
 """Cells, each as often as it comes into a chain, that make a block."""

@@ -14,7 +14,7 @@ import numpy as np
 from millpond.arrays import Ints, Mask, places_among, places_of, repeated
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import BLOCK_BITS, Extremes, edges_of
-from millpond.state.cells import Cells, Piece, Slices, bounds_of, extreme_of, merge, merge_rule, taken
+from millpond.state.layout.cells import Cells, Piece, Slices, bounds_of, extreme_of, merge, merge_rule, taken
 
 LEAST_PLACES = 1 << 17
 """So few places, slots times panes, are spread out in any case."""

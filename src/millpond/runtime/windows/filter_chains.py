@@ -21,9 +21,9 @@ from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Extremes
 from millpond.runtime.windows.combine_by_filter import SignedBlock
-from millpond.state.cells import better, merge_rule, merged_runs, no_extreme, word_names, words_of
-from millpond.state.exact import digits_of_words, words_of_digits
-from millpond.state.signatures import Ranks, Signatures
+from millpond.state.keys.filter_signatures import Ranks, Signatures
+from millpond.state.layout.cells import better, merge_rule, merged_runs, no_extreme, word_names, words_of
+from millpond.state.numbers.exact_sums import digits_of_words, words_of_digits
 
 _PAIRS = 1 << 16
 """Cells, each as often as windows and chains hold it, that are worked on together: so few stay in the cache."""

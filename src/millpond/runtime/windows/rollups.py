@@ -19,7 +19,7 @@ from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.keys.key_compaction import Attached
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.closing import touched
-from millpond.state.cells import Cells, Piece, Slices, merge
+from millpond.state.layout.cells import Cells, Piece, Slices, merge
 
 FACTOR = 8
 """Tiles of one width in a tile of the next."""

@@ -22,8 +22,8 @@ from millpond.arrays import Ints, Mask
 from millpond.model.windows import Session
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.task.task_values import SectionPlace, Watermark
-from millpond.state.atoms import FIRST, LAST, begins, merge_atoms, reduced, some_atoms, sorted_by
-from millpond.state.cells import Cells, extreme_of, merge_rule, piece_of, taken
+from millpond.state.layout.cells import Cells, extreme_of, merge_rule, piece_of, taken
+from millpond.state.layout.session_fragments import FIRST, LAST, begins, merge_atoms, reduced, some_atoms, sorted_by
 
 AT_ONCE = 1 << 18
 """So many sessions are answered at once."""

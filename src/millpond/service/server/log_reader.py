@@ -40,7 +40,7 @@ from millpond.service.api.messages import (
     Retained,
     StreamShown,
 )
-from millpond.state.files import IDENTITY
+from millpond.state.ports.files import IDENTITY
 
 _FAR = 256
 """So many records behind, a saved manifest is nearer."""

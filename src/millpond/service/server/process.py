@@ -44,7 +44,7 @@ from millpond.service.server.restart import RestartNeeded, Restarts, restart
 from millpond.service.server.supervisor import Runs, Supervisor
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.session.session import end_java, explaining, jvm_failure, spark_session
-from millpond.state.files import IDENTITY
+from millpond.state.ports.files import IDENTITY
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANY = ("0.0.0.0", "::")

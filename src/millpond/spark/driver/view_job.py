@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
 from millpond.spark.session.failures import explained
 from millpond.spark.session.worker import with_code
-from millpond.state.files import check_sees
-from millpond.state.store import BucketStore
+from millpond.state.ports.files import check_sees
+from millpond.state.ports.store import BucketStore
 
 
 class _CatchUp:

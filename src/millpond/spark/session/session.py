@@ -32,7 +32,7 @@ from millpond.spark.session.failures import explained, jvm_gone
 from millpond.spark.session.hosts import is_local
 from millpond.spark.session.java import VECTOR_MODULE, Gateway, find_java, handed_over, start_gateway
 from millpond.spark.session.plain_checkpoints import checkpoint_manager
-from millpond.state.own_folder import own_folder
+from millpond.state.ports.private_folder import own_folder
 
 Session: TypeAlias = SparkSession
 """A classic Spark session, for modules that do not import pyspark."""

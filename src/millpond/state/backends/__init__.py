@@ -1,1 +1,3 @@
-"""The implementations of `state.store`, one client library each; `testing.conformance` checks what all must do."""
+"""The implementations of `state.ports.store`, one client library each; `testing.conformance` checks what all must
+do.
+"""

@@ -34,7 +34,7 @@ import lmdb
 
 from millpond.errors import ForeignPondError, StoreError, no_room, of_machine
 from millpond.state.backends.lmdb_check import damage_of
-from millpond.state.store import (
+from millpond.state.ports.store import (
     NEVER,
     Apply,
     BucketStore,

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from millpond.errors import StoreError
-from millpond.state.file_store import FileStore, Parts
-from millpond.state.store import (
+from millpond.state.ports.file_store import FileStore, Parts
+from millpond.state.ports.store import (
     NEVER,
     Apply,
     BucketStore,

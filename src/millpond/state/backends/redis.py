@@ -25,7 +25,7 @@ from redis.crc import key_slot
 
 from millpond.errors import ForeignPondError, StoreError
 from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed, without_prefix
-from millpond.state.store import (
+from millpond.state.ports.store import (
     NEVER,
     Apply,
     BucketStore,

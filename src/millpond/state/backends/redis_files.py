@@ -15,7 +15,7 @@ from redis.crc import key_slot
 
 from millpond.state.backends.redis import keys_of
 from millpond.state.backends.redis_nodes import Command, Nodes, packed
-from millpond.state.file_store import UNNAMED_SECONDS, FileStore, Parts
+from millpond.state.ports.file_store import UNNAMED_SECONDS, FileStore, Parts
 
 PIECE_BYTES = 16 << 20
 """How much of a file one command carries; Redis takes 512 MB."""

@@ -15,7 +15,7 @@ from redis import exceptions as refused
 
 from millpond.errors import StoreError
 from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed, without_prefix
-from millpond.state.keyed import Absent, KeyedRows, Merge, Merged, Row, Stamp, VanishedError
+from millpond.state.ports.keyed_rows import Absent, KeyedRows, Merge, Merged, Row, Stamp, VanishedError
 
 REST_SECONDS = 1.0
 """For so long a server that did not answer is not asked again."""

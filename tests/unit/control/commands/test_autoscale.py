@@ -23,7 +23,7 @@ from millpond.placement.policy import Policy
 from millpond.placement.runs import runs_of
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.runtime.moves.bucket_load import bucket_loads
-from millpond.state.keys import texts_of
+from millpond.state.keys.keys import texts_of
 
 BUCKETS = 16
 

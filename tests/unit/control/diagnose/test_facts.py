@@ -33,7 +33,7 @@ from millpond.plan.chains.upstream import chained_stream
 from millpond.reconfigure.accept import Pond, add, alter
 from millpond.reconfigure.price import COMPLETE_LATER, price_of
 from millpond.reconfigure.rescale import scale
-from millpond.state.files import IDENTITY
+from millpond.state.ports.files import IDENTITY
 from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000

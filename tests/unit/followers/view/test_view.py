@@ -16,7 +16,7 @@ from millpond.placement.slots import hash_tags
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
-from millpond.state.store import NEVER, BucketStore
+from millpond.state.ports.store import NEVER, BucketStore
 
 MINUTE = 60_000_000
 

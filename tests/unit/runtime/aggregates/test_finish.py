@@ -21,7 +21,7 @@ from millpond.model.types import Digits
 from millpond.plan.groups.measures import measures_of
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.partials import Partials
-from millpond.state.cells import Piece, Slices, extreme_of, merge
+from millpond.state.layout.cells import Piece, Slices, extreme_of, merge
 
 CELLS = 3
 

@@ -9,7 +9,7 @@ from kit.naive.hyperloglog import approximate_count, hash64
 from millpond.model.expressions import literal
 from millpond.plan.groups.measures import precision_of
 from millpond.runtime.aggregates.hyperloglog import LARGEST_PRECISION, estimates, registers
-from millpond.state.cells import better
+from millpond.state.layout.cells import better
 
 
 def hashed(values: list[int]) -> np.ndarray:

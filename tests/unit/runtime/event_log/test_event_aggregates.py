@@ -18,7 +18,7 @@ from millpond.plan.groups.event_log import log_plan, logged_rows
 from millpond.runtime.event_log.event_aggregates import Found, ranks, rows_of, taken_by, value_of
 from millpond.runtime.event_log.event_log import among, of_slots
 from millpond.runtime.event_log.select_events import column_types, filter_name, value_name
-from millpond.state.event_log import OFFSET, PARTITION, Events, joined
+from millpond.state.layout.event_log import OFFSET, PARTITION, Events, joined
 
 X = Column("x", "double")
 ANY = call("isnotnull", (X,), "boolean")

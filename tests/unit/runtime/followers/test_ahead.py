@@ -33,7 +33,7 @@ from millpond.model.windows import Sliding
 from millpond.runtime.gather.dead_letters import group_of
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
-from millpond.state.store import Apply, BucketStore
+from millpond.state.ports.store import Apply, BucketStore
 
 OUTPUT = (
     Named("customer", Column("customer", "string")), Named("total", Column("total", "double")),

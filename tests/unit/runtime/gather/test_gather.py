@@ -23,8 +23,8 @@ from millpond.runtime.packets.packet import Header, decode_packet
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw
 from millpond.runtime.task.column_layout import TICK, ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.task.task_values import GatherTask, TimeLine, Watermark
-from millpond.state.cells import merge, merge_rule
-from millpond.state.keys import texts_of
+from millpond.state.keys.keys import texts_of
+from millpond.state.layout.cells import merge, merge_rule
 
 S = 1_000_000
 TYPES = {"k": ("string", pa.string()), "ts": ("timestamp", pa.timestamp("us", "UTC")), "v": ("double", pa.float64())}

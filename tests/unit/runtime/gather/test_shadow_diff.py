@@ -19,7 +19,7 @@ from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.gather.shadow_diff import NET, Differing, differing
-from millpond.state.delta import DeltaWriter, Files
+from millpond.state.layout.delta import DeltaWriter, Files
 
 NAN = float("nan")
 PAIR = {"q": "q@shadow"}

@@ -17,7 +17,7 @@ from millpond.runtime.gather.retained_events import ALWAYS_LATE
 from millpond.runtime.inputs.backfill import Again, Past, PastEpoch, PastJudge, brought, columns_of_section, take
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.runtime.task.task_values import TimeLine, Watermark
-from millpond.state.files import Files
+from millpond.state.ports.files import Files
 
 NEVER = np.iinfo(np.int64).min
 

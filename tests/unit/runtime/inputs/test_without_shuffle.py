@@ -13,7 +13,7 @@ import pytest
 from millpond.runtime.inputs import without_shuffle
 from millpond.runtime.inputs.without_shuffle import Told, TooMuch, all_told, tell, told_files
 from millpond.state.backends.memory import MemoryFiles
-from millpond.state.files import CarriedFiles, Files
+from millpond.state.ports.files import CarriedFiles, Files
 
 DELTA = "delta/00000000000000000007/0-writer-1.arrow"
 

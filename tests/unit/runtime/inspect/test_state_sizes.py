@@ -21,8 +21,8 @@ from millpond.plan.groups.bin_counts import FINEST_BITS, bits_of
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inspect.state_sizes import TalliedSize
 from millpond.runtime.task.state_locations import group_state
-from millpond.state.cells import order_codes
-from millpond.state.files import Files
+from millpond.state.layout.cells import order_codes
+from millpond.state.ports.files import Files
 from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000

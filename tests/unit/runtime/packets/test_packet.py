@@ -20,7 +20,7 @@ from millpond.runtime.packets.packet import (
 )  # fmt: skip
 from millpond.runtime.packets.raw_columns import RawRows
 from millpond.runtime.packets.row_batches import rows_stream
-from millpond.state.cells import Piece, Slices
+from millpond.state.layout.cells import Piece, Slices
 
 
 def header() -> Header:

@@ -11,7 +11,7 @@ from millpond.runtime.windows import combine
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Block, Range, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.windows.rollups import Held
-from millpond.state.cells import Cells, Piece, Slices, identity, merge, merge_rule, words_of
+from millpond.state.layout.cells import Cells, Piece, Slices, identity, merge, merge_rule, words_of
 
 NAMES = ("a:n", "a:w-1", "a:w0", "b:min", "c:max", "d:r0", "other:n")
 

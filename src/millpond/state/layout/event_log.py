@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.errors import CorruptError
-from millpond.state.segments import narrow
+from millpond.state.layout.segments import narrow
 
 SLOT, TIME, CLASS = "slot", "time", "class"
 _LEADING = (SLOT, TIME, CLASS)

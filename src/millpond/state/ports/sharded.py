@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from millpond.errors import StoreError
-from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, Stand, Statistics, Wanted
+from millpond.state.ports.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, Stand, Statistics, Wanted
 
 T = TypeVar("T")
 A = TypeVar("A")

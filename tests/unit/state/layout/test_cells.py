@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from millpond.arrays import WIDE, Ints
-from millpond.state.cells import (
+from millpond.state.layout.cells import (
     LARGEST,
     SMALLEST,
     Cells,
@@ -31,7 +31,7 @@ from millpond.state.cells import (
     word_names,
     words_of,
 )
-from millpond.state.segments import narrow
+from millpond.state.layout.segments import narrow
 
 Row = tuple[tuple[int, int, int], int, dict[str, int]]
 """A slice, a slot, and the values of its columns."""

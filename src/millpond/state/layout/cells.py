@@ -3,7 +3,7 @@
 A column's name is `<measure id>:<part>`; the part says how it merges:
 
     n            a count                                          added
-    w<k>         word k of an exact sum (see state/exact.py)      added
+    w<k>         word k of an exact sum (see state/numbers/exact_sums.py)      added
     nan inf -inf counts of values an exact sum leaves out         added
     min max      order codes (see `order_codes`)                  minimum, maximum
     minlow maxlow  low words of extremes that take 128 bits       with their `min` or `max`, the high words
@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from millpond.arrays import WIDE, Ints, Mask, distinct_rows, firsts_of, places_among, repeated
-from millpond.state.exact import Words, normalise
-from millpond.state.signatures import UNSIGNED, Signatures, union
-from millpond.state.wide import less, wide, wide_integer
+from millpond.state.keys.filter_signatures import UNSIGNED, Signatures, union
+from millpond.state.numbers.exact_sums import Words, normalise
+from millpond.state.numbers.int128 import less, wide, wide_integer
 
 LARGEST = np.iinfo(np.int64).max
 SMALLEST = np.iinfo(np.int64).min

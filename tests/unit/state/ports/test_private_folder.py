@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.state.own_folder import is_own, own_folder
+from millpond.state.ports.private_folder import is_own, own_folder
 
 
 def mode(folder: Path) -> int:

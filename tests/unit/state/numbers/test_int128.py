@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.arrays import WIDE, Wide
-from millpond.state.exact import sums_of_wide
-from millpond.state.wide import (
+from millpond.state.numbers.exact_sums import sums_of_wide
+from millpond.state.numbers.int128 import (
     added,
     beyond,
     divided,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millpond.errors import CorruptError, FilesLostError, HostError
 from millpond.log.records import Body, body_of
-from millpond.state.file_store import FileStore, Parts
+from millpond.state.ports.file_store import FileStore, Parts
 
 INLINE_BYTES = 256 * 1024
 """A delta below this size travels in its receipt, so that a tiny epoch is one file in all."""

@@ -11,8 +11,8 @@ import pytest
 
 from millpond.arrays import Ints
 from millpond.errors import CorruptError
-from millpond.state.cells import Cells, Slices
-from millpond.state.segments import decode_cells, encode_cells, from_bytes, narrow, to_bytes
+from millpond.state.layout.cells import Cells, Slices
+from millpond.state.layout.segments import decode_cells, encode_cells, from_bytes, narrow, to_bytes
 
 
 def ints(*values: int) -> Ints:

@@ -1,8 +1,8 @@
 """Tallies: the number of a key's events per bin of a value, in a slice and with the filters that they pass.
 
-They are stored like logged events (see `state.event_log`), with one more column, `count`. `time` is the start of the
-slice. A tally has one value: the first of the finest bins (`kernels.bins`) in the bin that is counted. Equal tallies
-are added up, so their size depends on the bins that occur, not on the number of events.
+They are stored like logged events (see `state.layout.event_log`), with one more column, `count`. `time` is the start of
+the slice. A tally has one value: the first of the finest bins (`kernels.bins`) in the bin that is counted. Equal
+tallies are added up, so their size depends on the bins that occur, not on the number of events.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from millpond.state.event_log import CLASS, SLOT, TIME, Events
-from millpond.state.segments import narrow
+from millpond.state.layout.event_log import CLASS, SLOT, TIME, Events
+from millpond.state.layout.segments import narrow
 
 COUNT = "count"
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millpond.arrays import WIDE, Ints, Mask, firsts_of, ordered
-from millpond.state.cells import (
+from millpond.state.layout.cells import (
     Cells,
     Piece,
     Slices,

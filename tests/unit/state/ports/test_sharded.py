@@ -11,8 +11,8 @@ from millpond.errors import StoreError
 from millpond.followers.view.move_rows import copy, copy_buckets, forget
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
-from millpond.state.sharded import Places, ShardedStore
-from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, TableWrite
+from millpond.state.ports.sharded import Places, ShardedStore
+from millpond.state.ports.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, TableWrite
 from millpond.testing.conformance import check_bucket_store
 
 SPLIT: Places = tuple("ab"[bucket % 3 == 0] for bucket in range(1024))

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from millpond.arrays import Ints
-from millpond.state import dictionary
-from millpond.state.dictionary import KeyDictionary, with_buckets
-from millpond.state.keys import KeyColumns, canonical, hashes_of
+from millpond.state.keys import key_dictionary
+from millpond.state.keys.key_dictionary import KeyDictionary, with_buckets
+from millpond.state.keys.keys import KeyColumns, canonical, hashes_of
 
 TEXT = [pa.string()]
 
@@ -165,11 +165,11 @@ def test_keys_with_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch,
     def colliding(columns: KeyColumns, rows: int) -> np.ndarray[Any, Any]:
         return np.full(rows, 7, np.uint64)
 
-    monkeypatch.setattr(dictionary, "hashes_of", colliding)
+    monkeypatch.setattr(key_dictionary, "hashes_of", colliding)
     keys = numbering(TEXT, [], None)
     assert keys.number(names(0, 50)).tolist() == list(range(50))
     assert keys.number(names(20, 70)).tolist() == [*range(20, 50), *range(50, 70)]
-    monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
+    monkeypatch.setattr(key_dictionary, "_SMALLEST_BASE", 16)
     again = numbering(TEXT, [keys.batch(0)], tmp_path / "table")
     assert again.number(names(60, 80)).tolist() == list(range(60, 80))
 
@@ -178,7 +178,7 @@ def test_a_table_grows_over_the_border_between_the_cached_part_and_the_recent_on
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     #   committed  0 ........ 20 | 21 22        the part after the cached one is at most an eighth of it
-    monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
+    monkeypatch.setattr(key_dictionary, "_SMALLEST_BASE", 16)
     sections: list[pa.RecordBatch] = []
     marks = []
     for first in range(0, 300, 7):
@@ -198,7 +198,7 @@ def test_a_table_grows_over_the_border_between_the_cached_part_and_the_recent_on
 
 
 def test_a_table_left_half_written_goes_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
+    monkeypatch.setattr(key_dictionary, "_SMALLEST_BASE", 16)
     keys = numbering(TEXT, [], None)
     keys.number(names(0, 100))
     (tmp_path / ".g-1-abc").write_bytes(b"half")
@@ -210,7 +210,7 @@ def test_a_table_left_half_written_goes_with_the_next_one(tmp_path: Path, monkey
 
 def test_a_generation_opens_with_some_keys_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     #   slots before   0 1 2 3 4 5 …    kept  1 3 4    slots now  0 1 2
-    monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
+    monkeypatch.setattr(key_dictionary, "_SMALLEST_BASE", 16)
     keys = numbering(TEXT, [], None)
     sections = []
     for first in (0, 30, 60):
@@ -231,7 +231,7 @@ def test_a_generation_opens_with_some_keys_in_their_order(tmp_path: Path, monkey
 
 
 def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[pa.RecordBatch], Path, Path]:
-    monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
+    monkeypatch.setattr(key_dictionary, "_SMALLEST_BASE", 16)
     keys = numbering(TEXT, [], None)
     keys.number(names(0, 100))
     sections, cache = [keys.batch(0)], tmp_path / "table"

@@ -17,7 +17,7 @@ from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import Receipt, Section, SectionKind, decode
-from millpond.state.files import Files
+from millpond.state.ports.files import Files
 
 _ALIGNMENT = 64
 _CHUNK_BYTES = 1 << 20

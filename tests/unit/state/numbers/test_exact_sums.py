@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from millpond.state.exact import (
+from millpond.state.numbers.exact_sums import (
     SHIFT,
     WORD_BITS,
     Doubles,

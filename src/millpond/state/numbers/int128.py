@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millpond.arrays import WIDE, Ints, Mask, Wide
-from millpond.state.exact import WORD_BITS, Words
+from millpond.state.numbers.exact_sums import WORD_BITS, Words
 
 _HALF = np.uint64(0xFFFFFFFF)
 _BITS = 13  # of a digit in `divided`: leaves counts 50 bits

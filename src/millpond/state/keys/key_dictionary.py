@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, ordered
-from millpond.state.keys import Hashes, KeyColumns, equal_keys, hashes_of
+from millpond.state.keys.keys import Hashes, KeyColumns, equal_keys, hashes_of
 
 HASH = "hash"
 """The column of a section of keys that holds their hashes."""

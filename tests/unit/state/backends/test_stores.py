@@ -18,7 +18,7 @@ from millpond.placement.slots import hash_tags
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
-from millpond.state.store import NEVER, Apply, BucketStore, Found, TableWrite, Verdict
+from millpond.state.ports.store import NEVER, Apply, BucketStore, Found, TableWrite, Verdict
 from millpond.testing.conformance import CHECKS, check_bucket_store
 
 TAGS = hash_tags(1024)
@@ -157,7 +157,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from millpond.state.backends.lmdb import LmdbStore
-from millpond.state.store import Apply, TableWrite
+from millpond.state.ports.store import Apply, TableWrite
 store = LmdbStore(Path(sys.argv[1]), map_bytes=1 << 20)
 keys = [b"%06d" % i for i in range(3000)]
 n = store.applied(0)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from millpond.errors import CorruptError
-from millpond.state import signatures
-from millpond.state.cells import Cells, Piece, Signed, Slices, merge, part_of, piece_of
-from millpond.state.signatures import UNSIGNED, Signatures, from_stored, numbered, to_stored, union
+from millpond.state.keys import filter_signatures
+from millpond.state.keys.filter_signatures import UNSIGNED, Signatures, from_stored, numbered, to_stored, union
+from millpond.state.layout.cells import Cells, Piece, Signed, Slices, merge, part_of, piece_of
 
 FILTERS = ["f0", "f1", "f2", "f3"]
 SETS = np.array([[1, 0, 1, 0], [0, 1, 1, 1], [0, 0, 0, 1]], bool)
@@ -35,7 +35,7 @@ def test_the_union_of_tables_knows_what_each_knew() -> None:
 
 
 def test_two_sets_with_one_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signatures, "_BITS", np.uint64(0))
+    monkeypatch.setattr(filter_signatures, "_BITS", np.uint64(0))
     left, _ = numbered(FILTERS, SETS[:1])
     right, _ = numbered(FILTERS, SETS[1:2])
     assert union([left, Signatures(*left)]).ids.tolist() == [1]

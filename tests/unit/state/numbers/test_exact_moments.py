@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from millpond.state.exact import SHIFT, WORD_BITS, Words, normalise, sums_of_doubles, sums_of_squares
-from millpond.state.powers import fourth_numerators, sums_of_powers, third_numerators
+from millpond.state.numbers.exact_moments import fourth_numerators, sums_of_powers, third_numerators
+from millpond.state.numbers.exact_sums import SHIFT, WORD_BITS, Words, normalise, sums_of_doubles, sums_of_squares
 
 POOLS = {
     "prices": [0.01 * i for i in range(-300, 90_000, 77)],

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.kernels.columns import ARROW_TYPES, arrow_type
-from millpond.state.keys import canonical, equal_keys, hashes_of, texts_of
+from millpond.state.keys.keys import canonical, equal_keys, hashes_of, texts_of
 
 VALUES: dict[str, list[Any]] = {
     "string": ["", "a", "12345678", "123456789", "0123456789abcdef", "ü" * 9, "\0", None],

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from millpond.arrays import Ints
-from millpond.state.exact import (
+from millpond.state.numbers.exact_sums import (
     SHIFT,
     Doubles,
     Words,

@@ -11,10 +11,10 @@ import pytest
 from kit.inputs.log_examples import INLINE_DELTA, epoch
 from millpond.errors import CorruptError
 from millpond.log.records import Receipt, encode, without_body
-from millpond.state.delta import DeltaWriter
-from millpond.state.files import INLINE_BYTES, Files
+from millpond.state.layout.delta import DeltaWriter
+from millpond.state.ports.files import INLINE_BYTES, Files
 
-FIRST = Path(__file__).parents[2] / "golden" / "formats" / "v1" / "epoch.bin"
+FIRST = Path(__file__).parents[3] / "golden" / "formats" / "v1" / "epoch.bin"
 """A record of version 1, of which nothing is packed."""
 
 

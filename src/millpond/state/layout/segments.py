@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from millpond.arrays import Ints
 from millpond.errors import CorruptError
-from millpond.state.cells import Cells, Signed, Slices
-from millpond.state.signatures import Stored, from_stored, to_stored
+from millpond.state.keys.filter_signatures import Stored, from_stored, to_stored
+from millpond.state.layout.cells import Cells, Signed, Slices
 
 Whole: TypeAlias = npt.NDArray[np.integer]
 

@@ -10,7 +10,7 @@ from millpond.placement.slots import hash_tags
 from millpond.state.backends import redis_files
 from millpond.state.backends.memory import MemoryFiles
 from millpond.state.backends.redis_files import RedisFiles
-from millpond.state.file_store import UNNAMED_SECONDS
+from millpond.state.ports.file_store import UNNAMED_SECONDS
 from millpond.testing.conformance import check_file_store
 
 TAGS = hash_tags(4)
