@@ -76,8 +76,8 @@ SCALED = 3
 
 
 LARGE = Size(Load(1_000_000, 5_000, 0.4), 1800.0, 8.0, 20.0, 6, 6, 3, (5, 10, 20, 30), 40)
-"""It leaves half of the time of two cores, as a pond's own policy asks for (`placement.policy`): where none is left,
-what files wait for tells how fast the machine is, and little of what is changed.
+"""It leaves half of the time of two cores, as a pond's own policy asks for (`placement.autoscale_policy`): where none
+is left, what files wait for tells how fast the machine is, and little of what is changed.
 """
 
 SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 0.3, 1, 1, 1, (5,), 1)

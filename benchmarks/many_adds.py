@@ -29,8 +29,8 @@ from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
-from millpond.reconfigure import accept
-from millpond.reconfigure.price import price_of
+from millpond.reconfigure import validate
+from millpond.reconfigure.change_price import price_of
 from millpond.spark.driver.epochs import Epoch
 from millpond.testing.local_pond import LocalPond
 
@@ -66,9 +66,9 @@ def _local(folder: Path, count: int) -> dict[str, float]:
     pond.epoch({"s": [_events(0)]})
 
     def add(number: int) -> None:
-        between = accept.Pond(pond.spec, pond.manifest)
-        price_of(between, accept.add(between, _query(number)), pond.setting)
-        pond.change(accept.add(between, _query(number)))
+        between = validate.Pond(pond.spec, pond.manifest)
+        price_of(between, validate.add(between, _query(number)), pond.setting)
+        pond.change(validate.add(between, _query(number)))
 
     return {f"plan_{name}": value for name, value in _timed(add, count).items()}
 

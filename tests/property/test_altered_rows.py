@@ -18,9 +18,9 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Session, Sliding
-from millpond.reconfigure import accept
-from millpond.reconfigure.accept import Pond, alter, pause, shadow
+from millpond.reconfigure import validate
 from millpond.reconfigure.changes import Alter
+from millpond.reconfigure.validate import Pond, alter, pause, shadow
 from millpond.testing.compare import assert_same_rows
 
 START, END = (Column(f"window.{edge}", "timestamp") for edge in ("start", "end"))
@@ -118,7 +118,7 @@ def test_each_window_is_told_by_one_version(mode: str, seed: int, tmp_path: Path
     assert_same_rows(wanted, left_in_the_end(found.rows["spent"]), about=f"{mode} {begins}")
     assert len(versions) > 1 or seed
     run.epoch([[]])
-    for ended in accept.ends(run.pond.spec, run.pond.manifest):
+    for ended in validate.ends(run.pond.spec, run.pond.manifest):
         run.pond.change(ended)
     assert len([one for one in run.pond.spec.asked if one.name.startswith("spent")]) == 1, "early versions are gone"
 

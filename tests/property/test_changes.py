@@ -31,7 +31,7 @@ from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.make_sink import MemorySink
 from millpond.log.records import ChangeRecord, Receipt, decode
 from millpond.model.aggregates import Aggregate
-from millpond.model.changed import ALWAYS
+from millpond.model.change_history import ALWAYS
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Call, Column, Expression, Parameter, call, literal
 from millpond.model.query import Deduplication, Named, Query
@@ -40,12 +40,12 @@ from millpond.model.stream import Retention
 from millpond.model.windows import Range, Sliding
 from millpond.plan.groups.build import build_plan
 from millpond.plan.options.partial_windows import tells_complete, with_complete
-from millpond.reconfigure import accept, lifecycle
-from millpond.reconfigure.accept import Pond
+from millpond.reconfigure import lifecycle, validate
 from millpond.reconfigure.catalog import history, whole_from
+from millpond.reconfigure.change_price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
 from millpond.reconfigure.changes import Add, Change, SetParameter, change_of
-from millpond.reconfigure.price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
-from millpond.reconfigure.rescale import scale
+from millpond.reconfigure.placement_changes import scale
+from millpond.reconfigure.validate import Pond
 from millpond.runtime.epoch import maps
 from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.inputs.backfill import Again, Past, brought, take
@@ -135,7 +135,7 @@ class Changing:
             self.pond.move(tuple(dice.randrange(now) for _ in range(16)))
 
     def epoch(self, parts: Sequence[Sequence[dict[str, Any]]]) -> None:
-        for end in accept.ends(*self.between()):
+        for end in validate.ends(*self.between()):
             self.pond.change(end)
         self._read.append([table_of(part) for part in parts])
         self.pond.epoch({STREAM.name: self._read[-1]})
@@ -242,19 +242,19 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
                 newest = pond.manifest.max_time.get(STREAM.name, {}).get("*", 0)
                 back = dice.choice((ALWAYS, ALWAYS, newest - dice.randint(0, 60) * SECOND))
             try:
-                change: Change = accept.add(pond, asked, backfill_us=back)
+                change: Change = validate.add(pond, asked, backfill_us=back)
             except UnsupportedQuery:
                 return "refused"
         elif kind in ("alter", "shadow"):
             old = next((one for one in current if one.name == some), None)
             if old is None:
                 return "nothing"
-            make = accept.alter if kind == "alter" else accept.shadow
+            make = validate.alter if kind == "alter" else validate.shadow
             change = make(pond, altered(dice, old, menu))  # type: ignore[arg-type]
         elif kind == "param":
-            change = accept.param(pond, "least", dice.randint(0, 60))
+            change = validate.param(pond, "least", dice.randint(0, 60))
         else:
-            change = getattr(accept, kind)(pond, some)
+            change = getattr(validate, kind)(pond, some)
     except ChangeRefused:
         return "refused"
     run.change(change)
@@ -326,7 +326,7 @@ def test_no_event_is_counted_that_repeats_one_from_before_its_query_came(tmp_pat
             once = msgspec.structs.replace(
                 aggregated(1), window=ten.window, deduplicate=Deduplication((ID,), 20 * SECOND)
             )  # fmt: skip
-            run.change(accept.add(run.between(), once))
+            run.change(validate.add(run.between(), once))
         run.epoch([rows])
     assert run.check(epochs, "repeats") > 6
 
@@ -345,9 +345,9 @@ def test_events_outlive_the_delays_by_which_they_were_kept(tmp_path: Path, monke
     run = Changing(tmp_path, [asked[0], asked[30]], 2)
     for at, rows in enumerate(epochs):
         if at == 10:
-            run.change(accept.drop(run.between(), asked[30].name))
+            run.change(validate.drop(run.between(), asked[30].name))
         if at == 20:
-            run.change(accept.add(run.between(), asked[60]))
+            run.change(validate.add(run.between(), asked[60]))
         run.epoch([rows])
     assert run.check(epochs, "delays") > 3
 
@@ -387,7 +387,7 @@ def test_a_backfilled_query_tells_all_that_it_would_have_told(tmp_path: Path) ->
         "key": ({"keys": (Column("k", "string"),)}, ALWAYS), "events": ({"aggregates": distinct}, ALWAYS),
     }  # fmt: skip
     for name, (fields, back) in asked.items():
-        change = accept.add(run.between(), msgspec.structs.replace(ten, name=name, **fields), backfill_us=back)
+        change = validate.add(run.between(), msgspec.structs.replace(ten, name=name, **fields), backfill_us=back)
         price = price_of(run.between(), change, run.pond.setting)
         assert price.cost == COMPLETE_AT_ONCE
         assert price.complete_from_us == (None if back == ALWAYS else 41 * SECOND)
@@ -422,7 +422,7 @@ def test_events_that_are_retained_make_any_window_whole(tmp_path: Path) -> None:
     }
     newest = max(row["ts"] for row in epochs[29])
     for name, fields in asked.items():
-        change = accept.add(run.between(), msgspec.structs.replace(ten, name=name, **fields))
+        change = validate.add(run.between(), msgspec.structs.replace(ten, name=name, **fields))
         price = price_of(run.between(), change, run.pond.setting)
         assert (change.recall_us, price.cost) == (newest - 45 * SECOND, COMPLETE_AT_ONCE)
         run.change(change)
@@ -450,7 +450,7 @@ def test_slices_that_are_retained_at_a_grain_cover_a_longer_window(tmp_path: Pat
     windows = {"thirty": (30, 5, 0), "shifted": (25, 25, 15), "finer": (6, 3, 0), "longer": (40, 40, 0)}
     for name, (size, slide, offset) in windows.items():
         window = Sliding(size * SECOND, slide * SECOND, offset * SECOND)
-        change = accept.add(run.between(), msgspec.structs.replace(ten, name=name, window=window))
+        change = validate.add(run.between(), msgspec.structs.replace(ten, name=name, window=window))
         starts[name] = change.since_us
         run.change(change)
     kept = newest - 35 * SECOND
@@ -471,7 +471,7 @@ def test_rows_of_windows_that_are_not_whole_are_told_if_they_may_say_so(tmp_path
     for rows in epochs[:30]:
         run.epoch([rows])
     fine = msgspec.structs.replace(ten, name="fine", window=Sliding(20 * SECOND, 5 * SECOND))
-    change = accept.add(run.between(), with_complete(fine))
+    change = validate.add(run.between(), with_complete(fine))
     newest = max(row["ts"] for row in epochs[29])
     # at 29.9 s the windows that began at 10, 15, 20 and 25 s are open
     assert (change.incomplete_us, change.since_us) == (10 * SECOND, 30 * SECOND)
@@ -512,11 +512,11 @@ def test_what_is_dropped_gives_its_bytes_back(tmp_path: Path) -> None:
     for second in range(3):
         run.epoch([many_keys(second)])
     alone = on_disk(tmp_path, *places)
-    run.change(accept.add(run.between(), wide("wide", "k")))
+    run.change(validate.add(run.between(), wide("wide", "k")))
     for second in range(3, 6):
         run.epoch([many_keys(second)])
     assert on_disk(tmp_path, *places) > alone + 1_000_000
-    run.change(accept.drop(run.between(), "wide"))
+    run.change(validate.drop(run.between(), "wide"))
     gone = {"segment", "keys"}
     group = build_plan([wide("wide", "k")]).groups[0].id
     assert not [one for one in run.pond.manifest.sections.values() if one.kind in gone and one.group == group]
@@ -538,7 +538,7 @@ def test_a_query_that_needs_what_is_kept_answers_the_windows_that_are_open(tmp_p
         run.epoch([rows])
     starts = {}
     for asked in (ten, fine, other):
-        change = accept.add(run.between(), asked)
+        change = validate.add(run.between(), asked)
         price = price_of(run.between(), change, run.pond.setting)
         starts[asked.name] = change.since_us, price.cost
         run.change(change)
@@ -564,7 +564,7 @@ def test_a_query_begins_where_time_is_still_cut_at_its_edges(tmp_path: Path, mon
     patient = msgspec.structs.replace(ten, name="patient", delay_us=3600 * SECOND)
     twenty = msgspec.structs.replace(ten, name="twenty", window=Sliding(20 * SECOND, 20 * SECOND))
     for asked in (patient, twenty):
-        change = accept.add(run.between(), asked)
+        change = validate.add(run.between(), asked)
         assert change.since_us == 40 * SECOND, "the watermark is at 42.9 s"
         run.change(change)
     for rows in epochs[48:]:
@@ -579,7 +579,7 @@ def test_what_a_query_with_frames_counts_is_in_no_cell(tmp_path: Path) -> None:
     run = Changing(tmp_path, [twenty, frames], 1)
     run.epoch([[event(second, random.Random(second)) for second in range(18)]])
     asked = msgspec.structs.replace(twenty, name="named", where=named)
-    assert accept.add(run.between(), asked).since_us == 17 * SECOND + 1
+    assert validate.add(run.between(), asked).since_us == 17 * SECOND + 1
 
 
 def event(second: float, dice: random.Random) -> dict[str, Any]:

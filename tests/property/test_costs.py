@@ -22,13 +22,13 @@ from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.windows import Sliding
-from millpond.reconfigure import accept
-from millpond.reconfigure.accept import Pond
+from millpond.reconfigure import validate
 from millpond.reconfigure.budgets import PATIENCE, Budgets
 from millpond.reconfigure.catalog import history
 from millpond.reconfigure.changes import Halt
 from millpond.reconfigure.lifecycle import state_of
-from millpond.reconfigure.rescale import moved_by, scale
+from millpond.reconfigure.placement_changes import moved_by, scale
+from millpond.reconfigure.validate import Pond
 from millpond.runtime.inspect.costs import costs, divided, staying, summed, whole_us
 from millpond.runtime.inspect.costs import state_of as live_state
 from millpond.testing.local_pond import LocalPond
@@ -89,7 +89,7 @@ def test_the_state_that_only_one_query_needs_goes_with_it(tmp_path: Path) -> Non
     pond.epoch(rows(1))
     before = costs(pond.plan, pond.manifest, newest(pond).counts)
     assert before["count"].own_bytes == 0 and abs(before["count"].shared_bytes - before["same"].shared_bytes) <= 3
-    pond.change(accept.drop(Pond(pond.spec, pond.manifest), "other"))
+    pond.change(validate.drop(Pond(pond.spec, pond.manifest), "other"))
     after = costs(pond.plan, pond.manifest, {})
     assert summed(before.values()).bytes - summed(after.values()).bytes == before["other"].own_bytes > 0
     assert (before["count"].keys, before["other"].keys) == (40, 5)
@@ -119,7 +119,7 @@ def test_what_is_a_querys_own_is_what_goes_with_it_and_nobody_elses(tmp_path: Pa
         less = summed(before.values()).bytes - summed(costs(left.plan, left.manifest, {}).values()).bytes
         assert own[one.name] == pytest.approx(less, rel=0.2), one.name
     for name in ("q1", "q2"):
-        pond.change(accept.drop(Pond(pond.spec, pond.manifest), name))
+        pond.change(validate.drop(Pond(pond.spec, pond.manifest), name))
     after = costs(pond.plan, pond.manifest, {})
     # what they leave in segments is shared until these are merged
     assert {name: cost.own_bytes for name, cost in after.items()} == {n: own[n] for n in ("count", "q0", "q3")}
@@ -139,7 +139,7 @@ def test_a_query_over_its_budget_is_quarantined_and_its_state_goes(tmp_path: Pat
         watch.committed(pond.spec, pond.plan, pond.manifest, newest(pond))
         for name, reason in watch.over().items():
             told[name] = reason
-            pond.change(accept.halt(Pond(pond.spec, pond.manifest), name, reason))
+            pond.change(validate.halt(Pond(pond.spec, pond.manifest), name, reason))
     assert [*told] == ["greedy"] and why in told["greedy"] and f"[{OverBudgetError.code}]" in told["greedy"]
     assert {one.query.name for group in pond.plan.groups for one in group.queries} == {"modest"}
     assert state_of(pond.spec, "greedy") == "quarantined"
@@ -148,11 +148,11 @@ def test_a_query_over_its_budget_is_quarantined_and_its_state_goes(tmp_path: Pat
     assert [one.change for one in history(pond.log, pond.manifest)] == [Halt("greedy", told["greedy"])]
     for kind in ("pause", "resume", "promote", "halt"):
         with pytest.raises(ChangeRefused, match="is quarantined"):
-            getattr(accept, kind)(Pond(pond.spec, pond.manifest), "greedy", *(["why"] if kind == "halt" else []))
+            getattr(validate, kind)(Pond(pond.spec, pond.manifest), "greedy", *(["why"] if kind == "halt" else []))
     again = LocalPond(tmp_path, [STREAM], None, token="next")  # whoever takes over keeps it so
     assert again.spec == pond.spec and again.plan == pond.plan
-    again.change(accept.drop(Pond(again.spec, again.manifest), "greedy"))
-    change = accept.add(Pond(again.spec, again.manifest), replace(greedy, budget=Budget(keys=100)))
+    again.change(validate.drop(Pond(again.spec, again.manifest), "greedy"))
+    change = validate.add(Pond(again.spec, again.manifest), replace(greedy, budget=Budget(keys=100)))
     assert isinstance(change.since_us, int) and change.since_us > 2 * SECOND
     again.change(change)
     assert state_of(again.spec, "greedy") == "running"
@@ -190,9 +190,9 @@ def test_time_is_over_budget_only_when_it_is_so_for_a_while(tmp_path: Path) -> N
 def test_the_stream_of_a_quarantined_query_is_still_observed(tmp_path: Path) -> None:
     pond = LocalPond(tmp_path, [STREAM], [COUNT, EACH], 1, 16)
     pond.epoch(rows(1))
-    pond.change(accept.halt(Pond(pond.spec, pond.manifest), "count", "why"))
+    pond.change(validate.halt(Pond(pond.spec, pond.manifest), "count", "why"))
     pond.epoch(rows(50))
-    change = accept.add(Pond(pond.spec, pond.manifest), replace(COUNT, name="later"))
+    change = validate.add(Pond(pond.spec, pond.manifest), replace(COUNT, name="later"))
     assert isinstance(change.since_us, int) and change.since_us > 50 * SECOND
 
 

@@ -19,7 +19,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.chains.parameter_feeds import merged
 from millpond.plan.options.live_parameters import constant_of
-from millpond.reconfigure import accept
+from millpond.reconfigure import validate
 from millpond.reconfigure.changes import SetParameter
 from millpond.runtime.inputs.parameter_feeds import fed_values
 
@@ -57,16 +57,16 @@ def test_parameters_are_fed_as_the_naive_twin_says(tmp_path: Path, seed: int) ->
     run.change(SetParameter("names", constant_of("names", ["a", "it's"])))
     run.change(SetParameter("most", literal(1, "bigint")))
     for name in ("f0", "f1"):
-        run.change(accept.add(run.between(), filtered(name, Sliding(10 * SECOND, 5 * SECOND))))
+        run.change(validate.add(run.between(), filtered(name, Sliding(10 * SECOND, 5 * SECOND))))
     feeds = [("names", "k"), ("least", "n"), ("most", "n")]
     given = False
     for batch in case.epochs:
         if feeds and dice.random() < 0.6:
             name, column = feeds.pop(0)
-            run.change(accept.feed(run.between(), name, "top", column))
+            run.change(validate.feed(run.between(), name, "top", column))
         elif dice.random() < 0.1:
             value: int | Sequence[str] = ["zz", "b"] if dice.random() < 0.5 else 2
-            run.change(accept.param(run.between(), "least" if value == 2 else "names", value))
+            run.change(validate.param(run.between(), "least" if value == 2 else "names", value))
         if dice.random() < 0.3:
             change_at_random(dice, run, SLICED)
         if dice.random() < 0.2:
@@ -91,12 +91,12 @@ def test_a_feed_is_refused_that_would_give_no_value_of_the_type(tmp_path: Path) 
         ("least", "blind", "n", "do not tell which of them are the newest"),
     ):  # fmt: skip
         with pytest.raises(ChangeRefused, match=why):
-            accept.feed(pond, name, query, column)
-    run.change(accept.feed(pond, "least", "top", "n"))
+            validate.feed(pond, name, query, column)
+    run.change(validate.feed(pond, "least", "top", "n"))
     with pytest.raises(ChangeRefused, match="rows of top feed :least"):
-        accept.drop(run.between(), "top")
+        validate.drop(run.between(), "top")
     run.change(SetParameter("least", literal(1, "bigint")))
-    accept.drop(run.between(), "top")
+    validate.drop(run.between(), "top")
 
 
 def test_shares_of_one_window_are_put_together() -> None:

@@ -35,8 +35,8 @@ from millpond.model.windows import Sliding
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW
-from millpond.reconfigure import accept
-from millpond.reconfigure.accept import Pond
+from millpond.reconfigure import validate
+from millpond.reconfigure.validate import Pond
 from millpond.runtime.aggregates.partials import Rows
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import LoggedRows, value_name
@@ -484,9 +484,9 @@ def test_a_join_is_altered_at_the_next_row(tmp_path: Path, seed: int) -> None:
     for at, batch in enumerate(epochs):
         if at == half:
             pond = Pond(run.pond.spec, run.pond.manifest)
-            run.pond.change(accept.alter(pond, new))
+            run.pond.change(validate.alter(pond, new))
             with pytest.raises(ChangeRefused, match="would join other events"):
-                accept.alter(pond, replace(new, left=replace(new.left, delay_us=new.left.delay_us + 1)))
+                validate.alter(pond, replace(new, left=replace(new.left, delay_us=new.left.delay_us + 1)))
         run.epoch_of({name: [rows] for name, rows in batch.items()})
     run.pond.drain()
     taken = naive_join.judged(old, epochs).taken

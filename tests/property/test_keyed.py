@@ -17,8 +17,8 @@ from millpond.followers.sinks.redis_rows import KeyedSink, target_of
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
-from millpond.model.keyed import PROBLEM, KeyedTable
 from millpond.model.query import Named
+from millpond.model.redis_table import PROBLEM, KeyedTable
 from millpond.model.selection import Selection
 from millpond.model.stream import Field
 from millpond.runtime.joins.lookup_rows import KeyedReader

@@ -23,7 +23,7 @@ from kit.judges.naive_judge import held_against_twin
 from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest
 from millpond.log.records import STATE
-from millpond.model.changes import Scale
+from millpond.model.change_json import Scale
 from millpond.model.expressions import Column
 from millpond.model.join import KINDS, Join, Side, Within
 from millpond.model.query import Deduplication, Named, Query
@@ -33,9 +33,9 @@ from millpond.placement.alignment import Owners
 from millpond.placement.rescale import rescaled
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.chains.upstream import chained_stream
-from millpond.reconfigure import accept
-from millpond.reconfigure.accept import Pond
-from millpond.reconfigure.rescale import owned_by
+from millpond.reconfigure import validate
+from millpond.reconfigure.placement_changes import owned_by
+from millpond.reconfigure.validate import Pond
 from millpond.runtime.epoch import map_asked, maps
 from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.keys import key_compaction
@@ -348,7 +348,7 @@ def test_columns_that_nobody_reads_go_where_cells_are_written_anew(tmp_path: Pat
     run = Run(tmp_path, [hours, more], 2, 16)
     run.epoch([[same | {"k": f"k{i}", "ts": SECOND} for i in range(200)]])
     assert any(name.endswith(":min") for name in columns_of(run))
-    run.pond.change(accept.drop(Pond(run.pond.spec, run.pond.manifest), "more"))
+    run.pond.change(validate.drop(Pond(run.pond.spec, run.pond.manifest), "more"))
     if moving:
         run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), (0,) * 16, 1))
         run.epoch([[]])

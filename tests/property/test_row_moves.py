@@ -24,10 +24,10 @@ from millpond.log.manifest import load
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.windows import length_us
-from millpond.placement.places import places_in
-from millpond.reconfigure.accept import Pond
+from millpond.placement.bucket_stores import places_in
 from millpond.reconfigure.catalog import in_force
-from millpond.reconfigure.relocate import move
+from millpond.reconfigure.placement_changes import move
+from millpond.reconfigure.validate import Pond
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.ports.sharded import ShardedStore

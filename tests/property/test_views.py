@@ -18,8 +18,8 @@ from millpond.log.manifest import load
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding, length_us
-from millpond.reconfigure import accept
-from millpond.reconfigure.accept import Pond as Between
+from millpond.reconfigure import validate
+from millpond.reconfigure.validate import Pond as Between
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.ports.store import BucketStore
@@ -106,9 +106,9 @@ def test_a_view_that_is_made_again_has_no_rows_of_a_query_that_was_dropped(tmp_p
         epoch(second, key)
     assert held(stores[0], "q") == {'["old"]'}
     del now["q"]
-    pond.change(accept.drop(Between(pond.spec, pond.manifest), "q"))
+    pond.change(validate.drop(Between(pond.spec, pond.manifest), "q"))
     now["q"] = 10 * SECOND
-    pond.change(accept.add(Between(pond.spec, pond.manifest), asked))
+    pond.change(validate.add(Between(pond.spec, pond.manifest), asked))
     for second in (35, 45, 55):
         epoch(second, "new")
     pond.follow(view(stores[1]))  # as one whose store has lost everything

@@ -17,7 +17,7 @@ import pytest
 from kit.naive.redis_tables import looked_up
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond.errors import QueryTypeError, SourceError, StoreError
-from millpond.model.keyed import PROBLEM, KeyedTable, check_keyed
+from millpond.model.redis_table import PROBLEM, KeyedTable, check_keyed
 from millpond.model.stream import Field
 from millpond.runtime.joins.lookup_rows import KeyedReader, defaults_of
 from millpond.state.backends.redis_keyed import RedisKeyed

@@ -22,10 +22,10 @@ from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.manifest import load
 from millpond.model.query import Query
 from millpond.model.windows import length_us
-from millpond.placement.places import OWN, places_in
+from millpond.placement.bucket_stores import OWN, places_in
 from millpond.placement.slots import even_owners
-from millpond.reconfigure.accept import Pond
-from millpond.reconfigure.relocate import move
+from millpond.reconfigure.placement_changes import move
+from millpond.reconfigure.validate import Pond
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.ports.sharded import ShardedStore

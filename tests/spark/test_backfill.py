@@ -24,7 +24,7 @@ from millpond.errors import ChangeRefused, GoneError, QueryTypeError, Unsupporte
 from millpond.log.manifest import Manifest
 from millpond.model.endpoints import Source
 from millpond.model.stream import Retention, Stream
-from millpond.reconfigure.price import COMPLETE_AT_ONCE
+from millpond.reconfigure.change_price import COMPLETE_AT_ONCE
 from millpond.spark.driver import backfill
 from millpond.testing.compare import assert_same_rows, rows_of
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from millpond.clock import Clock, lap_us
 from millpond.faults import reached
 from millpond.followers.cursors import explained, is_next
-from millpond.log.bodies import Bodies
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
+from millpond.log.drop_bodies import Bodies
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry

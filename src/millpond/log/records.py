@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from millpond.errors import CorruptError
-from millpond.log.packing import Packed, pack
+from millpond.log.blocks import Packed, pack
 
 MAGIC = b"MPLOG2\n"
 FIRST_MAGIC = b"MPLOG1\n"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from millpond.errors import CorruptError
-from millpond.model.changed import Changed
+from millpond.model.change_history import Changed
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection

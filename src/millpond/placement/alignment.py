@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from millpond.errors import CorruptError
 from millpond.model.spec import PondSpec
-from millpond.placement.runs import of_runs, runs_of
+from millpond.placement.run_lengths import of_runs, runs_of
 from millpond.placement.slots import even_owners
 
 Owners: TypeAlias = tuple[int, ...]

@@ -18,7 +18,7 @@ import numpy as np
 
 from millpond.arrays import Ints
 from millpond.placement.alignment import Owners
-from millpond.placement.policy import Policy
+from millpond.placement.autoscale_policy import Policy
 
 
 class Observed(msgspec.Struct, frozen=True):

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from millpond.log.manifest import Change, Manifest
-from millpond.model.changed import Scaled
-from millpond.model.changes import MapChange, Scale, map_change_in
+from millpond.model.change_history import Scaled
+from millpond.model.change_json import MapChange, Scale, map_change_in
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners, owners_in, owners_of_runs
 

@@ -11,8 +11,8 @@ from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, decode
-from millpond.model.changed import ALWAYS, Asked, Changed, Feeding, Leaving, Recalled, Scaled
-from millpond.model.changes import Move, Scale
+from millpond.model.change_history import ALWAYS, Asked, Changed, Feeding, Leaving, Recalled, Scaled
+from millpond.model.change_json import Move, Scale
 from millpond.model.endpoints import Sink
 from millpond.model.join import Join
 from millpond.model.query import Query

@@ -2,7 +2,7 @@
 
 Each change is in force for every epoch after its record. `who` names the requester. `before` is the previous change
 record (-1: none), so the history can be read backwards without reading epochs. `signed`: groups that keep the form of
-their cells although the plan would choose another (see `model.changed`). `apart`: the query gets a second group,
+their cells although the plan would choose another (see `model.change_history`). `apart`: the query gets a second group,
 because the first one has no room for its filters. Other parts of the pond have changes with a `kind` of their own;
 `change_of` skips those in `OTHERS`.
 """
@@ -14,8 +14,8 @@ from typing import TypeAlias
 import msgspec
 
 from millpond.errors import CorruptError
-from millpond.model.changed import ALWAYS, Asked
-from millpond.model.changes import Move, Scale, kind_of
+from millpond.model.change_history import ALWAYS, Asked
+from millpond.model.change_json import Move, Scale, kind_of
 from millpond.model.expressions import Literal
 from millpond.model.stream import Stream
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millpond.errors import ChangeRefused
-from millpond.model.changed import Changed
+from millpond.model.change_history import Changed
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec

@@ -21,10 +21,10 @@ from millpond.model.expressions import Foreign, walk
 from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.reconfigure import accept
+from millpond.reconfigure import validate
 from millpond.reconfigure.catalog import history
+from millpond.reconfigure.change_queue import Make
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Shadow
-from millpond.reconfigure.desk import Make
 from millpond.reconfigure.lifecycle import current
 
 MEMORY = "memory.json"
@@ -83,8 +83,8 @@ class Probation:
             " a form that makes less of an event, or with more memory (--memory).",
         )
         readers = [one for name in names for one in _readers(spec, name)]
-        halts: list[Make] = [partial(accept.halt, name=name, why=str(found)) for name in [*readers, *names]]
-        return found, [*halts, *(partial(accept.discard, name=name) for name in shadows)]
+        halts: list[Make] = [partial(validate.halt, name=name, why=str(found)) for name in [*readers, *names]]
+        return found, [*halts, *(partial(validate.discard, name=name) for name in shadows)]
 
     def _again(self, batch: tuple[str, int], names: list[str]) -> list[str]:
         """The query that came last, if the same batch ended so before."""

@@ -11,15 +11,15 @@ import msgspec
 from millpond.log.manifest import Manifest
 from millpond.log.protocol import Run
 from millpond.log.records import STATE, ChangeRecord, EpochRecord, Fates, Offsets, Receipt
-from millpond.model.changed import Scaled
-from millpond.model.changes import MapChange, change_to_json
+from millpond.model.change_history import Scaled
+from millpond.model.change_json import MapChange, change_to_json
 from millpond.model.expressions import Literal
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING
 from millpond.placement.alignment import Owners
+from millpond.placement.move_steps import Step, step
 from millpond.placement.moves import BucketMap, asked_map, bucket_maps, sources
-from millpond.placement.runs import runs_of
-from millpond.placement.steps import Step, step
+from millpond.placement.run_lengths import runs_of
 from millpond.plan.chains.parameter_feeds import Fed
 from millpond.plan.chains.upstream import drained_at, feeds, halted, last_row_us, levels
 from millpond.plan.groups.joins import SideLog, last_final_us

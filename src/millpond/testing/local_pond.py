@@ -32,10 +32,10 @@ from millpond.plan.groups.build import needed_columns, needed_foreign
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.late_rows import LateAsk, late_asks
 from millpond.reconfigure.apply import arranged, change_record, clear_tables, setting_of
-from millpond.reconfigure.beginnings import beginnings
 from millpond.reconfigure.catalog import in_force
+from millpond.reconfigure.change_queue import Desk
 from millpond.reconfigure.changes import Change
-from millpond.reconfigure.desk import Desk
+from millpond.reconfigure.first_window import beginnings
 from millpond.runtime.epoch import (
     Batch,
     assemble,
@@ -154,7 +154,7 @@ class LocalPond:
         return self._desk.spec(self._writer.manifest)
 
     def change(self, change: Change, brought: Callable[[int], tuple[Receipt, ...]] = lambda _n: ()) -> int:
-        """Put a change in force; returns its record. It was checked before, see `reconfigure.accept`; `brought`: what
+        """Put a change in force; returns its record. It was checked before, see `reconfigure.validate`; `brought`: what
         was made for it, see `desk.Prepared`.
         """
         run = self._perform(self._writer.drain())

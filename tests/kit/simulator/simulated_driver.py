@@ -45,9 +45,9 @@ from millpond.log.protocol import (
     same_offset,
 )
 from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt, Section, decode
-from millpond.model.changes import MapChange, change_to_json
+from millpond.model.change_json import MapChange, change_to_json
 from millpond.placement.moves import BucketMap, bucket_maps, sources
-from millpond.placement.runs import runs_of
+from millpond.placement.run_lengths import runs_of
 from millpond.placement.slots import even_owners
 
 T = TypeVar("T")

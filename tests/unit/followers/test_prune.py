@@ -9,7 +9,7 @@ import pytest
 
 from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import RowsGone
-from millpond.log.bodies import HINT_NAME, Bodies
+from millpond.log.drop_bodies import HINT_NAME, Bodies
 from millpond.log.local import LocalFolder
 from millpond.log.records import decode
 
@@ -143,7 +143,7 @@ def test_bodies_of_records_go_and_records_stay(pond: Any, make_row: Any, world: 
 def test_a_driver_that_comes_later_looks_at_few_records(
     pond: Any, make_row: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millpond.log.bodies._RECORDS_PER_HINT", 8)
+    monkeypatch.setattr("millpond.log.drop_bodies._RECORDS_PER_HINT", 8)
     monkeypatch.setattr("millpond.followers.prune._BODIES_PER_SWEEP", 5)
     pond.claim()
     for n in range(1, 13):

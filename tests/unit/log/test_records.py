@@ -22,8 +22,8 @@ from kit.inputs.log_examples import (
     inline_receipt,
 )
 from millpond.errors import CorruptError
+from millpond.log.blocks import Packed, pack
 from millpond.log.manifest import Manifest, decode_manifest, encode_manifest, fold_all
-from millpond.log.packing import Packed, pack
 from millpond.log.records import (
     ChangeRecord,
     ClaimRecord,

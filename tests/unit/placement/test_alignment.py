@@ -13,7 +13,7 @@ from kit.naive.placement import local_hit_rate, smallest_largest_share
 from millpond.errors import CorruptError
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.placement.alignment import aligned_owners, owners_in, placement_of, with_owners
-from millpond.placement.runs import runs_of
+from millpond.placement.run_lengths import runs_of
 from millpond.placement.slots import even_owners
 
 SHARDS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=40)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kit.naive.placement import naive_balance
 from millpond.placement.autoscale import Memory, Observed, balanced, decide, needed
-from millpond.placement.policy import Policy
+from millpond.placement.autoscale_policy import Policy
 
 POLICY = Policy(target=0.5, most=8, steady=3, rest_us=10)
 SECOND = 1_000_000

@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from kit.naive.placement import fewest_moves, held, local_hit_rate
 from millpond.errors import CorruptError
 from millpond.log.manifest import Change, Manifest
-from millpond.model.changed import Changed, Scaled
-from millpond.model.changes import MapChange, Move, Scale, change_to_json, map_change_in
+from millpond.model.change_history import Changed, Scaled
+from millpond.model.change_json import MapChange, Move, Scale, change_to_json, map_change_in
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.placement.alignment import aligned_owners, placement_of, realigned
+from millpond.placement.bucket_stores import places_in
+from millpond.placement.move_steps import step
 from millpond.placement.moves import BucketMap, asked_map, bucket_maps, buckets_moving, newest_map_change, sources
-from millpond.placement.places import places_in
 from millpond.placement.rescale import rescaled
-from millpond.placement.runs import runs_of
-from millpond.placement.steps import step
+from millpond.placement.run_lengths import runs_of
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import change_of, change_text
 

@@ -13,7 +13,7 @@ from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.judges.answers import table_of
 from millpond.errors import ChangeRefused, CorruptError
 from millpond.log.manifest import Fed, Manifest
-from millpond.model.changed import ALWAYS, Asked
+from millpond.model.change_history import ALWAYS, Asked
 from millpond.model.expressions import Column, Foreign, Literal, Parameter, call, literal
 from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
@@ -23,8 +23,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Sliding
 from millpond.plan.chains.parameter_feeds import feeds_of
 from millpond.plan.chains.upstream import chained_stream
-from millpond.reconfigure import accept
-from millpond.reconfigure.accept import Pond
+from millpond.reconfigure import validate
 from millpond.reconfigure.apply import lifts
 from millpond.reconfigure.catalog import applied, history, in_force, whole_from
 from millpond.reconfigure.changes import (
@@ -42,6 +41,7 @@ from millpond.reconfigure.changes import (
     kind_told,
 )
 from millpond.reconfigure.lifecycle import MOVES, check_compared, current, query_of, state_of
+from millpond.reconfigure.validate import Pond
 from millpond.runtime.inputs.parameter_feeds import fed_values
 from millpond.testing.local_pond import LocalPond
 
@@ -67,11 +67,11 @@ def after(pond: Pond, *changes: Any) -> Pond:
 
 def test_the_table_of_moves_is_what_is_allowed() -> None:
     make = {
-        "add": lambda pond: accept.add(pond, COUNT),
-        "alter": lambda pond: accept.alter(pond, replace(COUNT, text="other")),
-        "shadow": lambda pond: accept.shadow(pond, replace(COUNT, text="other")),
+        "add": lambda pond: validate.add(pond, COUNT),
+        "alter": lambda pond: validate.alter(pond, replace(COUNT, text="other")),
+        "shadow": lambda pond: validate.shadow(pond, replace(COUNT, text="other")),
         **{
-            kind: (lambda pond, kind=kind: getattr(accept, kind)(pond, "count"))
+            kind: (lambda pond, kind=kind: getattr(validate, kind)(pond, "count"))
             for kind in ("drop", "pause", "resume", "promote", "rollback", "discard")
         },
     }  # fmt: skip
@@ -93,19 +93,19 @@ def test_the_table_of_moves_is_what_is_allowed() -> None:
 def tried(*changes: str) -> Pond:
     """A pond whose query has a shadow, after more changes."""
     other = replace(COUNT, text="other")
-    more = [lambda pond, kind=kind: getattr(accept, kind)(pond, "count") for kind in changes]
-    return after(pond_of(COUNT, EACH), lambda pond: accept.shadow(pond, other), *more)
+    more = [lambda pond, kind=kind: getattr(validate, kind)(pond, "count") for kind in changes]
+    return after(pond_of(COUNT, EACH), lambda pond: validate.shadow(pond, other), *more)
 
 
 def test_a_rollback_takes_a_promote_back_and_does_nothing_else() -> None:
     for changes in ((), ("promote", "rollback")):
         with pytest.raises(ChangeRefused, match="shadowed: it cannot be rolled back") as refused:
-            accept.rollback(tried(*changes), "count")
+            validate.rollback(tried(*changes), "count")
         assert "Promote its shadow first" in refused.value.cure
     promoted = tried("promote")
     assert query_of(promoted.spec, "count").text == "other"
     with pytest.raises(ChangeRefused, match="promoted") as refused:
-        accept.promote(promoted, "count")
+        validate.promote(promoted, "count")
     assert "Roll it back" in refused.value.cure
     assert from_json(to_json(promoted.spec)) == promoted.spec
     again = tried("promote", "rollback")
@@ -114,11 +114,11 @@ def test_a_rollback_takes_a_promote_back_and_does_nothing_else() -> None:
     for kind in ("discard", "drop"):
         assert not tried("promote", kind).spec.left.promoted
     with pytest.raises(ChangeRefused, match="running: it cannot be rolled back"):
-        accept.rollback(tried("promote", "discard"), "count")
+        validate.rollback(tried("promote", "discard"), "count")
 
 
 def test_a_rollback_is_told_as_one_and_what_was_stored_before_it_had_a_name_means_what_it_did() -> None:
-    back = accept.rollback(tried("promote"), "count", "ann")
+    back = validate.rollback(tried("promote"), "count", "ann")
     assert change_text(back) == '{"kind":"promote","name":"count","who":"ann","back":true}'
     assert change_of(change_text(back)) == back
     assert (kind_told(back), kind_told(Promote("count")), kind_told(Drop("count"))) == ("rollback", "promote", "drop")
@@ -148,15 +148,15 @@ def test_rows_that_json_has_no_text_for_are_not_compared(kind: str, told: bool) 
     each = replace(EACH, output=(*EACH.output, Named("m", Foreign("m", "m", kind))))
     pond = pond_of(each)
     if told:
-        assert accept.shadow(pond, each).name == "each"
+        assert validate.shadow(pond, each).name == "each"
         return
     with pytest.raises(ChangeRefused, match="no text for m of each") as refused:
-        accept.shadow(pond, each)
+        validate.shadow(pond, each)
     assert "base64" in refused.value.cure
 
 
 def _paused(pond: Pond) -> Pause:
-    return accept.pause(pond, "count")
+    return validate.pause(pond, "count")
 
 
 def _added(**fields: int) -> PondSpec:
@@ -196,14 +196,14 @@ def test_a_query_stays_whole_from_where_it_was_when_its_early_version_has_ended(
 def test_an_early_version_does_not_end_before_its_events_were_recalled(fields: dict[str, int]) -> None:
     spec = applied(pond_of(EACH).spec, 5, Add(Asked.of(COUNT), since_us=90 * SECOND, **fields))
     closed = replace(Manifest(), max_time={STREAM.name: {"*": 300 * SECOND}}, epoch_n=4)
-    assert accept.ends(spec, closed) == []
-    assert accept.ends(spec, replace(closed, epoch_n=6)) == [End("count@0")]
+    assert validate.ends(spec, closed) == []
+    assert validate.ends(spec, replace(closed, epoch_n=6)) == [End("count@0")]
 
 
 def test_a_spec_with_changes_is_stored_whole() -> None:
     pond = after(
-        pond_of(COUNT), lambda pond: accept.add(pond, EACH), lambda pond: accept.pause(pond, "count"),
-        lambda pond: accept.param(pond, "limit", 5), lambda pond: accept.drop(pond, "each"),
+        pond_of(COUNT), lambda pond: validate.add(pond, EACH), lambda pond: validate.pause(pond, "count"),
+        lambda pond: validate.param(pond, "limit", 5), lambda pond: validate.drop(pond, "each"),
     )  # fmt: skip
     assert from_json(to_json(pond.spec)) == pond.spec
     assert pond.spec.left.paused == ("count",) and pond.spec.left.parameters == {"limit": literal(5, "bigint")}
@@ -213,10 +213,10 @@ def test_a_spec_with_changes_is_stored_whole() -> None:
 
 def test_the_wire_form_of_changes_is_pinned() -> None:
     pond = pond_of(COUNT)
-    assert change_text(accept.drop(pond, "count", who="ann")) == '{"kind":"drop","name":"count","who":"ann"}'
-    told = change_text(accept.param(pond, "limit", 5))
+    assert change_text(validate.drop(pond, "count", who="ann")) == '{"kind":"drop","name":"count","who":"ann"}'
+    told = change_text(validate.param(pond, "limit", 5))
     assert told == '{"kind":"param","name":"limit","value":{"node":"literal","text":"5","type":"bigint"}}'
-    added = accept.add(pond, EACH)
+    added = validate.add(pond, EACH)
     assert change_text(added).startswith('{"kind":"add","asked":{"stateless":{"name":"each",')
     assert change_of(change_text(added)) == added
     assert change_of('{"kind":"map","of":"others"}') is None
@@ -230,7 +230,7 @@ def test_what_others_read_cannot_go() -> None:
     pond = pond_of(COUNT, reader)
     for kind in ("drop", "pause"):
         with pytest.raises(ChangeRefused, match="read by reader"):
-            getattr(accept, kind)(pond, "count")
+            getattr(validate, kind)(pond, "count")
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_what_others_read_cannot_go() -> None:
 )
 def test_a_version_that_cannot_be_told_is_refused(old: Any, new: Any, why: str) -> None:
     with pytest.raises(ChangeRefused, match=why):
-        accept.alter(pond_of(old), new)
+        validate.alter(pond_of(old), new)
 
 
 def test_what_does_not_leave_or_may_soon_be_of_another_version_has_no_readers() -> None:
@@ -255,16 +255,16 @@ def test_what_does_not_leave_or_may_soon_be_of_another_version_has_no_readers() 
     for state, changes in ways.items():
         pond = tried(*changes) if state != "paused" else after(pond_of(COUNT, EACH), _paused)
         with pytest.raises(ChangeRefused, match=f"the rows of count, which is {state}") as refused:
-            accept.add(pond, reader, (rows,))
+            validate.add(pond, reader, (rows,))
         assert "first" in refused.value.cure
-    assert accept.add(pond_of(COUNT, EACH), reader, (rows,))
+    assert validate.add(pond_of(COUNT, EACH), reader, (rows,))
 
 
 def test_a_version_that_closes_windows_sooner_or_later_takes_no_ones_place() -> None:
     other = replace(COUNT, delay_us=5 * SECOND)
-    pond = after(pond_of(COUNT, EACH), lambda pond: accept.shadow(pond, other))
+    pond = after(pond_of(COUNT, EACH), lambda pond: validate.shadow(pond, other))
     with pytest.raises(ChangeRefused, match="lost, or told twice") as refused:
-        accept.promote(pond, "count")
+        validate.promote(pond, "count")
     assert "alter the query" in refused.value.cure
 
 
@@ -277,11 +277,11 @@ def test_a_version_whose_rows_do_not_say_which_are_the_newest_feeds_nothing() ->
         output=(*COUNT.output, Named("at", newest)),
     )  # fmt: skip
     pond = after(
-        pond_of(told, EACH), lambda pond: accept.param(pond, "most", 5),
-        lambda pond: accept.shadow(pond, other), lambda pond: accept.feed(pond, "most", "count", "n"),
+        pond_of(told, EACH), lambda pond: validate.param(pond, "most", 5),
+        lambda pond: validate.shadow(pond, other), lambda pond: validate.feed(pond, "most", "count", "n"),
     )  # fmt: skip
     with pytest.raises(ChangeRefused, match="feed :most: it cannot be promoted"):
-        accept.promote(pond, "count")
+        validate.promote(pond, "count")
 
 
 def judged(name: str, kind: str = "double") -> Selection:
@@ -290,38 +290,38 @@ def judged(name: str, kind: str = "double") -> Selection:
 
 
 def test_parameters_keep_their_type_while_they_are_used_and_must_have_a_value() -> None:
-    pond = after(pond_of(COUNT, judged("b"), judged("a")), lambda pond: accept.param(pond, "limit", 1.5))
-    assert accept.param(pond, "limit", 2).value == literal(2.0, "double")
+    pond = after(pond_of(COUNT, judged("b"), judged("a")), lambda pond: validate.param(pond, "limit", 1.5))
+    assert validate.param(pond, "limit", 2).value == literal(2.0, "double")
     for value, kind in (("two", "string"), (True, "boolean"), ([1.5], "array<double>")):
         with pytest.raises(ChangeRefused, match=f"of type {kind}, not of type double.* used by a, b") as refused:
-            accept.param(pond, "limit", value)
+            validate.param(pond, "limit", value)
         assert "drop what uses it" in refused.value.cure
     with pytest.raises(ChangeRefused, match="not a number"):
-        accept.param(pond, "other", None)  # type: ignore[arg-type]
+        validate.param(pond, "other", None)  # type: ignore[arg-type]
     with pytest.raises(ChangeRefused, match="not a number"):
-        accept.param(pond, "other", 1 << 63)
+        validate.param(pond, "other", 1 << 63)
 
 
 def test_a_parameter_that_nothing_uses_takes_a_value_of_another_type() -> None:
-    pond = after(pond_of(COUNT, EACH), lambda pond: accept.param(pond, "limit", "abc"))
-    assert accept.param(pond, "limit", "5").value == literal("5", "string")
-    pond = after(pond, lambda pond: accept.param(pond, "limit", 0.5))
+    pond = after(pond_of(COUNT, EACH), lambda pond: validate.param(pond, "limit", "abc"))
+    assert validate.param(pond, "limit", "5").value == literal("5", "string")
+    pond = after(pond, lambda pond: validate.param(pond, "limit", 0.5))
     assert pond.spec.left.parameters["limit"] == literal(0.5, "double")
-    assert accept.param(pond, "limit", 2).value == literal(2.0, "double"), "its type, where the value fits"
+    assert validate.param(pond, "limit", 2).value == literal(2.0, "double"), "its type, where the value fits"
     with pytest.raises(ChangeRefused, match="list of 0 values"):
-        accept.param(pond, "limit", [])
+        validate.param(pond, "limit", [])
 
     fed = applied(pond.spec, 3, Feed("limit", "count", "n"))
     with pytest.raises(ChangeRefused, match=r"used by the feed from count\.n"):
-        accept.param(pond._replace(spec=fed), "limit", "abc")
-    hidden = after(pond, lambda pond: accept.shadow(pond, judged("each")))
+        validate.param(pond._replace(spec=fed), "limit", "abc")
+    hidden = after(pond, lambda pond: validate.shadow(pond, judged("each")))
     with pytest.raises(ChangeRefused, match="used by each@shadow"):
-        accept.param(hidden, "limit", "abc")
+        validate.param(hidden, "limit", "abc")
 
 
 def test_a_feed_that_is_changed_keeps_the_value_in_force() -> None:
     told = replace(COUNT, output=(Named("w", Column("window", WINDOW)), *COUNT.output))
-    pond = after(pond_of(told, EACH), lambda pond: accept.param(pond, "limit", 5))
+    pond = after(pond_of(told, EACH), lambda pond: validate.param(pond, "limit", 5))
     spec = applied(pond.spec, 3, Feed("limit", "count", "n"))
     by_rows = replace(pond.manifest, fed={"limit": Fed(4, msgspec.json.encode(literal(7, "bigint")).decode())})
 
@@ -338,12 +338,12 @@ def test_a_feed_that_is_changed_keeps_the_value_in_force() -> None:
 
 
 def test_a_query_that_was_analysed_with_another_type_of_a_parameter_is_refused() -> None:
-    pond = after(pond_of(COUNT, EACH), lambda pond: accept.param(pond, "limit", 5))
-    for change in (lambda: accept.add(pond, judged("new")), lambda: accept.shadow(pond, judged("each"))):
+    pond = after(pond_of(COUNT, EACH), lambda pond: validate.param(pond, "limit", 5))
+    for change in (lambda: validate.add(pond, judged("new")), lambda: validate.shadow(pond, judged("each"))):
         with pytest.raises(ChangeRefused, match="limit is of type bigint") as refused:
             change()
         assert "again" in refused.value.cure
-    accept.add(pond, judged("new", "bigint"))
+    validate.add(pond, judged("new", "bigint"))
 
 
 def row(second: float, **more: Any) -> dict[str, Any]:
@@ -353,11 +353,11 @@ def row(second: float, **more: Any) -> dict[str, Any]:
 def test_a_stream_is_observed_while_nobody_asks_for_its_times(tmp_path: Path) -> None:
     pond = LocalPond(tmp_path, [STREAM], [COUNT, EACH])
     pond.epoch({STREAM.name: [table_of([row(1, g=1)])]})
-    pond.change(accept.drop(Pond(pond.spec, pond.manifest), "count"))
+    pond.change(validate.drop(Pond(pond.spec, pond.manifest), "count"))
     assert not [one for one in pond.manifest.sections.values() if one.kind in ("segment", "keys")]
     pond.epoch({STREAM.name: [table_of([row(25, g=1)])]})
     pond = LocalPond(tmp_path, [STREAM], None, token="next")
-    change = accept.add(Pond(pond.spec, pond.manifest), COUNT)
+    change = validate.add(Pond(pond.spec, pond.manifest), COUNT)
     assert change.since_us == 25 * SECOND + 1
     pond.change(change)
     told = list(history(pond.log, pond.manifest))
@@ -369,7 +369,7 @@ def test_windows_over_events_whose_times_nobody_knew_are_refused(tmp_path: Path)
     pond = LocalPond(tmp_path, [STREAM], [EACH])
     pond.epoch({STREAM.name: [table_of([row(1)])]})
     with pytest.raises(ChangeRefused, match="before anything asked for their times"):
-        accept.add(Pond(pond.spec, pond.manifest), COUNT)
+        validate.add(Pond(pond.spec, pond.manifest), COUNT)
 
 
 def test_joins_and_counts_begin_after_what_was_seen(tmp_path: Path) -> None:
@@ -377,11 +377,11 @@ def test_joins_and_counts_begin_after_what_was_seen(tmp_path: Path) -> None:
     pond.epoch({STREAM.name: [table_of([row(7, g=1)])]})
     last = replace(COUNT, name="last", window=Counted(2, 1))
     for query in (BOTH, last):
-        change = accept.add(Pond(pond.spec, pond.manifest), query)
+        change = validate.add(Pond(pond.spec, pond.manifest), query)
         assert isinstance(change, Add) and change.since_us == 7 * SECOND + 1
         pond.change(change)
     pond.epoch({STREAM.name: [table_of([row(9, k="a"), row(9.5, k="a")])]})
-    pond.change(accept.drop(Pond(pond.spec, pond.manifest), "both"))
+    pond.change(validate.drop(Pond(pond.spec, pond.manifest), "both"))
     assert {one.group for one in pond.manifest.sections.values() if one.kind == "events"} <= {
         group.id for group in pond.plan.groups
     }

@@ -9,7 +9,7 @@ import msgspec
 from millpond.errors import NoMemoryError
 from millpond.log.manifest import Manifest
 from millpond.log.records import EpochRecord
-from millpond.model.changed import Changed
+from millpond.model.change_history import Changed
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Column, Foreign
 from millpond.model.query import Named

@@ -17,8 +17,8 @@ from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
 from millpond.placement.autoscale import Decision, Memory, Observed, balanced, decide
+from millpond.placement.autoscale_policy import Policy
 from millpond.placement.moves import asked_map_in, maps_in
-from millpond.placement.policy import Policy
 from millpond.plan.explain.words import count_of
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.moves.bucket_load import bucket_loads

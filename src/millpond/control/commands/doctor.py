@@ -27,8 +27,8 @@ from millpond.control.wiring.reader import read_truth
 from millpond.errors import MillpondError, PlaceError
 from millpond.ids import writer_token
 from millpond.local_path import local_path
+from millpond.log.append_probe import check_create_if_absent
 from millpond.log.local import LocalFolder
-from millpond.log.race import check_create_if_absent
 from millpond.model.spec import BUCKETS
 from millpond.spark.session.class_archive import archive_path
 from millpond.spark.session.jars import connector_told

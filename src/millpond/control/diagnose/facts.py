@@ -22,7 +22,7 @@ from millpond.local_path import local_path, scheme_of
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
-from millpond.model.changes import map_change_in
+from millpond.model.change_json import map_change_in
 from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery

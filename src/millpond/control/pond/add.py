@@ -19,19 +19,19 @@ from millpond.control.wiring.adapters import Followers, Truth
 from millpond.control.wiring.file_transport import Carriage
 from millpond.errors import MillpondError, NotServingError, QueryTypeError, UnsupportedQuery
 from millpond.model.budget import budget_of
-from millpond.model.changed import ALWAYS
+from millpond.model.change_history import ALWAYS
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.plan.options.partial_windows import with_complete
-from millpond.reconfigure import accept
-from millpond.reconfigure.accept import Pond as Between
+from millpond.reconfigure import validate
 from millpond.reconfigure.catalog import applied
+from millpond.reconfigure.change_price import Price, price_of
+from millpond.reconfigure.change_queue import Make, Prepare
 from millpond.reconfigure.changes import Add
-from millpond.reconfigure.desk import Make, Prepare
 from millpond.reconfigure.lifecycle import check_move
-from millpond.reconfigure.price import Price, price_of
+from millpond.reconfigure.validate import Pond as Between
 from millpond.runtime.inputs.backfill import Past
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.deadline import Analyses
@@ -96,9 +96,9 @@ class Adding:
             self._followers.joining.check(made, self._followers.store is not None, self._told_apart(made))
             streams, by, from_us = self._streams_of(made), named(who), asking.backfill_us
             if from_us is None:
-                self._ask(lambda pond: accept.add(pond, made, streams, by))
+                self._ask(lambda pond: validate.add(pond, made, streams, by))
             else:
-                self._backfilled(made, from_us, lambda pond: accept.add(pond, made, streams, by, backfill_us=from_us))
+                self._backfilled(made, from_us, lambda pond: validate.add(pond, made, streams, by, backfill_us=from_us))
         except BaseException:
             with self._analysing:
                 self._front.forget(name)
@@ -143,8 +143,8 @@ class Adding:
 
     def _price_of_add(self, query: AnyQuery, from_us: int | None) -> Price:
         streams = self._streams_of(query)
-        price = self._priced(lambda pond: accept.add(pond, query, streams, backfill_us=from_us))
-        change = accept.add(self._between(), query, streams, backfill_us=from_us)
+        price = self._priced(lambda pond: validate.add(pond, query, streams, backfill_us=from_us))
+        change = validate.add(self._between(), query, streams, backfill_us=from_us)
         if not isinstance(change.backfill_us, int) or self._truth is None:
             return price
         past = Past(self._truth.log, query.streams[0])

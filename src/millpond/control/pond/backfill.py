@@ -16,9 +16,9 @@ from millpond.log.records import Receipt
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.reconfigure.catalog import version_name
+from millpond.reconfigure.change_price import Reread
+from millpond.reconfigure.change_queue import Prepared
 from millpond.reconfigure.changes import Add
-from millpond.reconfigure.desk import Prepared
-from millpond.reconfigure.price import Reread
 from millpond.runtime.inputs.backfill import STAGED, Past, PastEpoch, Staged, brought
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.spark.driver.backfill import SourceAgain

@@ -16,29 +16,28 @@ from millpond.errors import ChangeRefused, MillpondError, QueryTypeError
 from millpond.followers.sinks.foreach import Foreach
 from millpond.log.manifest import Manifest
 from millpond.log.records import EpochRecord, decode
-from millpond.model.changes import Move
+from millpond.model.change_json import Move
 from millpond.model.endpoints import FOREACH, IN_PROCESS, Sink
 from millpond.model.expressions import plain_of
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.placement.alignment import Owners
+from millpond.placement.bucket_stores import OWN
 from millpond.placement.moves import BucketMap
-from millpond.placement.places import OWN
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, constant_of, users_of
 from millpond.plan.options.partial_windows import with_complete
-from millpond.reconfigure import accept
-from millpond.reconfigure.accept import Pond as Between
+from millpond.reconfigure import validate
 from millpond.reconfigure.budgets import with_versions
 from millpond.reconfigure.catalog import Recorded, history, is_read, not_answered
+from millpond.reconfigure.change_price import ROWS_MOVE, Price
+from millpond.reconfigure.change_queue import Make
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Promote, Shadow
-from millpond.reconfigure.compared import Difference
-from millpond.reconfigure.desk import Make
 from millpond.reconfigure.lifecycle import check_compared, current, query_of
-from millpond.reconfigure.price import ROWS_MOVE, Price
+from millpond.reconfigure.placement_changes import move, owned_by, scale
 from millpond.reconfigure.probation import Probation
-from millpond.reconfigure.relocate import move
-from millpond.reconfigure.rescale import owned_by, scale
+from millpond.reconfigure.shadow_report import Difference
+from millpond.reconfigure.validate import Pond as Between
 from millpond.runtime.inputs.parameter_feeds import fed_values
 from millpond.runtime.inspect.costs import Cost, costs
 from millpond.spark.analysis.properties import Mode, Repeats
@@ -110,7 +109,7 @@ class Changing(Adding):
             del self._queries[name]
             self._front.forget(name)
             return
-        self._ask(lambda pond: accept.drop(pond, name, self._bases(pond.spec, name), named(who)))
+        self._ask(lambda pond: validate.drop(pond, name, self._bases(pond.spec, name), named(who)))
 
     def pause(self, name: str, *, who: str | None = None) -> None:
         """Keep rows of a query that would leave from leaving, for ever, until `resume`; its state is kept.
@@ -118,7 +117,7 @@ class Changing(Adding):
         Raises:
             ChangeRefused: there is none, it is paused, its rows may change or others read them.
         """
-        self._ask(lambda pond: accept.pause(pond, name, named(who)))
+        self._ask(lambda pond: validate.pause(pond, name, named(who)))
 
     def resume(self, name: str, *, who: str | None = None) -> None:
         """Let rows of a paused query leave again; the first windows are as whole as any.
@@ -126,7 +125,7 @@ class Changing(Adding):
         Raises:
             ChangeRefused: it is not paused.
         """
-        self._ask(lambda pond: accept.resume(pond, name, named(who)))
+        self._ask(lambda pond: validate.resume(pond, name, named(who)))
 
     def alter(
         self, name: str, query: str | Frame, *, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
@@ -142,7 +141,7 @@ class Changing(Adding):
         """
         made = self._version(name, query, Repeats(tuple(deduplicate), deduplicate_within))
         streams, who = self._streams_of(made), named(who)
-        self._ask(lambda pond: accept.alter(pond, made, streams, who))
+        self._ask(lambda pond: validate.alter(pond, made, streams, who))
         return made
 
     def shadow(self, name: str, query: str | Frame, *, who: str | None = None) -> AnyQuery:
@@ -153,7 +152,7 @@ class Changing(Adding):
         """
         made = self._version(name, query)
         streams, who = self._streams_of(made), named(who)
-        self._ask(lambda pond: accept.shadow(pond, made, streams, who))
+        self._ask(lambda pond: validate.shadow(pond, made, streams, who))
         return made
 
     def promote(self, name: str, *, who: str | None = None) -> None:
@@ -162,7 +161,7 @@ class Changing(Adding):
         Raises:
             ChangeRefused: it has no shadow, or was promoted already.
         """
-        self._ask(lambda pond: accept.promote(pond, name, named(who)))
+        self._ask(lambda pond: validate.promote(pond, name, named(who)))
 
     def rollback(self, name: str, *, who: str | None = None) -> None:
         """Return to the version before `promote`, whose state was kept: they change places again.
@@ -170,7 +169,7 @@ class Changing(Adding):
         Raises:
             ChangeRefused: no promote of it is in force.
         """
-        self._ask(lambda pond: accept.rollback(pond, name, named(who)))
+        self._ask(lambda pond: validate.rollback(pond, name, named(who)))
 
     def discard(self, name: str, *, who: str | None = None) -> None:
         """End the shadow of a query, with its state.
@@ -178,7 +177,7 @@ class Changing(Adding):
         Raises:
             ChangeRefused: it has none.
         """
-        self._ask(lambda pond: accept.discard(pond, name, named(who)))
+        self._ask(lambda pond: validate.discard(pond, name, named(who)))
 
     def diff(self, name: str) -> Difference:
         """What a query and its shadow told otherwise, of windows that both answer, since the pond was opened.
@@ -214,7 +213,7 @@ class Changing(Adding):
             users, fraction = users_of(name, queries), as_double(name, queries)
             self._front.parameters[name] = another_value(name, value, known, users, fraction)
             return
-        self._ask(lambda pond: accept.param(pond, name, value, named(who)))
+        self._ask(lambda pond: validate.param(pond, name, value, named(who)))
 
     def _declare_parameters(self, spec: PondSpec) -> None:
         """Record parameters that were given or declared before the pond was opened, and that it does not have yet, or
@@ -305,7 +304,7 @@ class Changing(Adding):
         Raises:
             ChangeRefused: there is no such parameter, query or column, or no window that tells which rows are newest.
         """
-        self._ask(lambda pond: accept.feed(pond, name, query, column, named(who)))
+        self._ask(lambda pond: validate.feed(pond, name, query, column, named(who)))
 
     def params(self) -> dict[str, Constant | None]:
         """The live parameters in force, by name."""
@@ -436,8 +435,8 @@ class Changing(Adding):
 
 def _simple(kind: str) -> Callable[[Between, str], Change]:
     made: dict[str, Callable[[Between, str], Change]] = {
-        "drop": accept.drop, "pause": accept.pause, "resume": accept.resume, "promote": accept.promote,
-        "rollback": accept.rollback, "discard": accept.discard,
+        "drop": validate.drop, "pause": validate.pause, "resume": validate.resume, "promote": validate.promote,
+        "rollback": validate.rollback, "discard": validate.discard,
     }  # fmt: skip
     if kind not in made:
         raise ChangeRefused(f"{kind!r} is no change, or one that needs a query.", f"Use one of {', '.join(made)}.")
@@ -446,7 +445,7 @@ def _simple(kind: str) -> Callable[[Between, str], Change]:
 
 def _with_query(kind: str) -> Callable[[Between, AnyQuery, Sequence[Stream]], Change]:
     made: dict[str, Callable[[Between, AnyQuery, Sequence[Stream]], Change]] = {
-        "alter": accept.alter, "shadow": accept.shadow
+        "alter": validate.alter, "shadow": validate.shadow
     }  # fmt: skip
     if kind not in made:
         raise ChangeRefused(f"{kind!r} is no change that needs a query.", f"Use one of {', '.join(made)}.")

@@ -10,7 +10,7 @@ import msgspec
 
 from millpond.errors import ChangeRefused, ForeignPondError
 from millpond.log.manifest import Manifest
-from millpond.model.changed import Changed
+from millpond.model.change_history import Changed
 from millpond.model.expressions import Literal
 from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery

@@ -17,11 +17,11 @@ from millpond.followers.view.move_rows import CatchingUp, copy, forget
 from millpond.followers.view.view import BucketRows, ViewFollower
 from millpond.log.manifest import load
 from millpond.model.spec import PondSpec
+from millpond.placement.bucket_stores import OWN, buckets_named, places_in
 from millpond.placement.moves import maps_in
-from millpond.placement.places import OWN, buckets_named, places_in
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.catalog import in_force
-from millpond.reconfigure.rescale import Moved
+from millpond.reconfigure.placement_changes import Moved
 from millpond.runtime.moves.bucket_load import bucket_loads
 from millpond.state.ports.sharded import ShardedStore
 

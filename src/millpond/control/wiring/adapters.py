@@ -22,19 +22,19 @@ from millpond.followers.view.shared_view import Settle, Share, SharedView
 from millpond.followers.view.view import ViewFollower
 from millpond.ids import writer_token
 from millpond.local_path import local_path
+from millpond.log.append_probe import check_create_if_absent
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, check_whole, load, read_sections
 from millpond.log.port import Log
 from millpond.log.protocol import Writer
-from millpond.log.race import check_create_if_absent
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.placement.alignment import Owners, aligned_owners
+from millpond.placement.bucket_stores import OWN, Places, places_in
 from millpond.placement.moves import BucketMap, claimed_map
-from millpond.placement.places import OWN, Places, places_in
 from millpond.placement.slots import even_owners, hash_tags
 from millpond.reconfigure.catalog import in_force
 from millpond.runtime.joins.lookup_rows import OpenRows

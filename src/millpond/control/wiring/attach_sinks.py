@@ -18,14 +18,14 @@ from millpond.followers.view.shared_view import SharedView
 from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.follower import Follower, let_go
-from millpond.model.changed import Leaving
+from millpond.model.change_history import Leaving
 from millpond.model.endpoints import FOREACH, Sink
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.model.windows import length_us
 from millpond.reconfigure.catalog import shadow_name
-from millpond.reconfigure.compared import Compared
+from millpond.reconfigure.shadow_report import Compared
 from millpond.runtime.gather.dead_letters import group_of
 from millpond.runtime.joins.lookup_rows import OpenRows
 

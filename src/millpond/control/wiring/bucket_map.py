@@ -9,7 +9,7 @@ from millpond.control.wiring.adapters import Truth, open_rows
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import StoreError
 from millpond.log.records import ChangeRecord, decode
-from millpond.model.changes import map_change_in
+from millpond.model.change_json import map_change_in
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Placement, Since, placement_of
 from millpond.placement.moves import maps_in

@@ -23,7 +23,7 @@ from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.model.endpoints import KEYED, SINK_OPTIONS, Sink
-from millpond.model.keyed import FORMS, KeyedTable, check_key
+from millpond.model.redis_table import FORMS, KeyedTable, check_key
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Field
 from millpond.model.types import WINDOW, is_known

@@ -24,9 +24,9 @@ from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, EpochRecord, decode
-from millpond.model.changes import map_change_in
+from millpond.model.change_json import map_change_in
 from millpond.placement.moves import newest_map_change
-from millpond.placement.runs import of_runs
+from millpond.placement.run_lengths import of_runs
 from millpond.state.ports.store import BucketStore
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from millpond.model.changed import Feeding
+from millpond.model.change_history import Feeding
 from millpond.model.expressions import Literal, is_list, listed
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery

@@ -17,7 +17,7 @@ import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.changed import Changed
+from millpond.model.change_history import Changed
 from millpond.model.expressions import (
     Call,
     Column,

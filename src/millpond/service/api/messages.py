@@ -104,8 +104,8 @@ class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
 
 
 class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
-    """What a change would cost: see `reconfigure.price.Price`. `effective`: the first record that is answered so;
-    `reread_bytes`, `reread_records`: what a backfill reads of files, or of Kafka. `first`: see `First`.
+    """What a change would cost: see `reconfigure.change_price.Price`. `effective`: the first record that is answered
+    so; `reread_bytes`, `reread_records`: what a backfill reads of files, or of Kafka. `first`: see `First`.
     """
 
     cost: str

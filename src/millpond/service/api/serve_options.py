@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from millpond.placement.policy import Policy
+from millpond.placement.autoscale_policy import Policy
 
 if TYPE_CHECKING:  # it loads numpy
     from millpond.plan.options.live_parameters import Constant

@@ -14,7 +14,7 @@ from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError
 from millpond.log.manifest import Manifest, fold_all, load
 from millpond.log.records import Entry, decode
-from millpond.model.changes import Move, Scale
+from millpond.model.change_json import Move, Scale
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import plain_of
 from millpond.model.functions import UserFunction

@@ -17,8 +17,8 @@ from millpond.errors import NotServingError, RequestError
 from millpond.followers.prune import PruneFollower
 from millpond.model.endpoints import Sink
 from millpond.placement.moves import buckets_moving, maps_in
+from millpond.reconfigure.change_price import AT_ONCE, Price
 from millpond.reconfigure.lifecycle import current
-from millpond.reconfigure.price import AT_ONCE, Price
 from millpond.service.api.messages import (
     Asked,
     Changed,

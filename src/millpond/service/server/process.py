@@ -26,7 +26,7 @@ from millpond.errors import MillpondError, SetupError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.ids import writer_token
 from millpond.local_path import local_path
-from millpond.placement.places import check_place
+from millpond.placement.bucket_stores import check_place
 from millpond.service.api.certificates import speaks_for
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import FOLDER as SERVICE

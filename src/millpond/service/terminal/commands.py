@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from millpond.errors import MillpondError, NotServingError, RequestError, SetupError
-from millpond.placement.policy import Policy
+from millpond.placement.autoscale_policy import Policy
 from millpond.service.api.messages import Changed, Priced
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond

@@ -30,11 +30,11 @@ from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, mo
 from millpond.log.records import ChangeRecord, Offsets, Receipt
 from millpond.model.spec import PondSpec
 from millpond.placement.moves import BucketMap
-from millpond.reconfigure import accept
+from millpond.reconfigure import validate
 from millpond.reconfigure.apply import arranged, clear_tables, is_read
 from millpond.reconfigure.budgets import Budgets
+from millpond.reconfigure.change_queue import Desk, Make, Prepare
 from millpond.reconfigure.changes import Change
-from millpond.reconfigure.desk import Desk, Make, Prepare
 from millpond.runtime.epoch import (
     Batch,
     Idle,
@@ -227,7 +227,7 @@ class Driver:
             FencedError, PlaceError, …: see `errors`; what waited and is not recorded was not done.
         """
         for name, why in self._budgets.over().items():
-            self._desk.ask(partial(accept.halt, name=name, why=why))
+            self._desk.ask(partial(validate.halt, name=name, why=why))
         if self._desk.idle:
             return
         with self._head:

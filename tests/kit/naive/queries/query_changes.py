@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from kit.naive.queries import stateless, windows
 from kit.naive.queries.deduplicate import without_repeats
 from kit.naive.queries.windows import Batch, Result, Value
-from millpond.model.changed import ALWAYS
+from millpond.model.change_history import ALWAYS
 from millpond.model.expressions import Column, Literal, bound, is_list, listed, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection

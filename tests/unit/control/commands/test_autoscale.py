@@ -15,12 +15,12 @@ from millpond.control.commands.autoscale import WHO, Autoscaler, advice, advice_
 from millpond.control.wiring.reader import IDENTITY
 from millpond.errors import ChangeRefused, ForeignPondError
 from millpond.log.records import EpochRecord, Receipt
-from millpond.model.changed import Changed, Scaled
+from millpond.model.change_history import Changed, Scaled
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.placement.policy import Policy
-from millpond.placement.runs import runs_of
+from millpond.placement.autoscale_policy import Policy
+from millpond.placement.run_lengths import runs_of
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.runtime.moves.bucket_load import bucket_loads
 from millpond.state.keys.keys import texts_of

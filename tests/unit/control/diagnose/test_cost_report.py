@@ -13,7 +13,7 @@ from millpond.control.diagnose.cost_report import measure, measured_text, price_
 from millpond.control.wiring.adapters import IDENTITY
 from millpond.errors import ForeignPondError
 from millpond.model.aggregates import Aggregate
-from millpond.model.changed import Asked
+from millpond.model.change_history import Asked
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream

@@ -30,9 +30,9 @@ from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.chains.upstream import chained_stream
-from millpond.reconfigure.accept import Pond, add, alter
-from millpond.reconfigure.price import COMPLETE_LATER, price_of
-from millpond.reconfigure.rescale import scale
+from millpond.reconfigure.change_price import COMPLETE_LATER, price_of
+from millpond.reconfigure.placement_changes import scale
+from millpond.reconfigure.validate import Pond, add, alter
 from millpond.state.ports.files import IDENTITY
 from millpond.testing.local_pond import LocalPond
 

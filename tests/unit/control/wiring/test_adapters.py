@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from millpond.control.wiring.adapters import open_rows, open_truth
 from millpond.errors import StoreError
-from millpond.model.changed import Changed
+from millpond.model.change_history import Changed
 from millpond.model.spec import PondSpec
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.control.wiring.attach_sinks import Joining
 from millpond.errors import ChangeRefused
-from millpond.model.changed import Asked, Leaving
+from millpond.model.change_history import Asked, Leaving
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.windows import Sliding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from millpond.model.aggregates import Aggregate
-from millpond.model.changed import Changed
+from millpond.model.change_history import Changed
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, call, literal
 from millpond.model.join import Join, Side, Within

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from kit.inputs.cases import query, query_set
-from millpond.model.changed import Changed
+from millpond.model.change_history import Changed
 from millpond.model.expressions import Column
 from millpond.model.windows import RUNNING
 from millpond.plan.groups import build

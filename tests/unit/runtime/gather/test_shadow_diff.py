@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from millpond.model.changed import Changed
+from millpond.model.change_history import Changed
 from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.selection import Selection

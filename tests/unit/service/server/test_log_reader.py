@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from millpond.log.records import EpochRecord
-from millpond.model.changed import ALWAYS, Asked
-from millpond.model.changes import Move, Scale
+from millpond.model.change_history import ALWAYS, Asked
+from millpond.model.change_json import Move, Scale
 from millpond.model.expressions import Column, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection

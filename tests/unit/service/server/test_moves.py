@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from millpond.model.changed import Asked
+from millpond.model.change_history import Asked
 from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.model.stream import Field, Stream
-from millpond.reconfigure import accept
-from millpond.reconfigure.accept import Pond as Between
+from millpond.reconfigure import validate
+from millpond.reconfigure.change_price import AT_ONCE, Price
 from millpond.reconfigure.changes import Promote, Shadow
-from millpond.reconfigure.price import AT_ONCE, Price
+from millpond.reconfigure.validate import Pond as Between
 from millpond.service.api.messages import Changed, Priced
 from millpond.service.api.service_files import Places
 from millpond.service.server.gauges import Gauges
@@ -36,7 +36,7 @@ class Leading:
         return self
 
     def __getattr__(self, kind: str) -> Any:
-        make = getattr(accept, kind)
+        make = getattr(validate, kind)
         return lambda name, who: self._pond.change(make(Between(self._pond.spec, self._pond.manifest), name, who))
 
     def price_of(self, kind: str, name: str) -> Price:

@@ -14,8 +14,8 @@ from millpond.control.pond.problems import Problem
 from millpond.errors import NotServingError
 from millpond.followers.runner import FollowerStatus
 from millpond.model.aggregates import Aggregate
-from millpond.model.changed import Asked
-from millpond.model.changes import Move, Scale
+from millpond.model.change_history import Asked
+from millpond.model.change_json import Move, Scale
 from millpond.model.expressions import Column
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millpond.model.changes import Scale
+from millpond.model.change_json import Scale
 from millpond.plan.options.first_complete_window import FirstWindow, first_window
-from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import arranged, is_read, orphaned
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Add, Alter, Change, Shadow
-from millpond.reconfigure.rescale import Moved, moved_by
+from millpond.reconfigure.placement_changes import Moved, moved_by
+from millpond.reconfigure.validate import Pond
 from millpond.runtime.epoch import Setting, watermarks
 from millpond.runtime.inputs.replay import recalled_bytes
 from millpond.runtime.task.task_values import Watermark

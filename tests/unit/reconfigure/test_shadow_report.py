@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from millpond.log.records import ChangeRecord, EpochRecord
-from millpond.reconfigure import compared
+from millpond.reconfigure import shadow_report
 from millpond.reconfigure.changes import Promote
-from millpond.reconfigure.compared import Compared
+from millpond.reconfigure.shadow_report import Compared
 from millpond.runtime.gather.shadow_diff import NET, differing
 
 Told = dict[str, list[int]]
@@ -35,7 +35,7 @@ def batches_of(rows: Sequence[int]) -> list[pa.RecordBatch]:
 
 @pytest.fixture
 def following(monkeypatch: pytest.MonkeyPatch) -> Compared:
-    monkeypatch.setattr(compared, "change_of", lambda change: change)
+    monkeypatch.setattr(shadow_report, "change_of", lambda change: change)
     found = Compared("q", "q'", lambda *_: b"", 0)
     monkeypatch.setattr(found, "_rows", Records())
     return found
@@ -51,18 +51,18 @@ def apply(following: Compared, n: int, told: Told, raised: str = "") -> None:
 
 
 def promote(following: Compared, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compared, "ChangeRecord", SimpleNamespace)
+    monkeypatch.setattr(shadow_report, "ChangeRecord", SimpleNamespace)
     record = SimpleNamespace(change=Promote("q"), writer="")
     following.apply(n, SimpleNamespace(n=n, digest=f"{n}", record=record, told={}), None)  # type: ignore[arg-type]
-    monkeypatch.setattr(compared, "ChangeRecord", ChangeRecord)
+    monkeypatch.setattr(shadow_report, "ChangeRecord", ChangeRecord)
 
 
-@pytest.mark.parametrize("few", [0, 50, compared._FEW])
+@pytest.mark.parametrize("few", [0, 50, shadow_report._FEW])
 @pytest.mark.parametrize("seed", range(4))
 def test_differences_are_the_naive_ones(
     seed: int, few: int, following: Compared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compared, "_FEW", few)
+    monkeypatch.setattr(shadow_report, "_FEW", few)
     dice, query, shadow = random.Random(seed), Counter[int](), Counter[int]()
     for n in range(1, 60):
         if dice.random() < 0.1:
@@ -94,12 +94,12 @@ def test_nothing_is_said_while_one_of_both_is_quarantined(following: Compared, r
 
 def test_a_record_is_added_up_with_few_others(following: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it for each record would take as long as there are differences, while epochs wait for the core."""
-    summed, read = compared._summed, list[int]()
-    monkeypatch.setattr(compared, "_summed", lambda parts: read.append(sum(map(len, parts))) or summed(parts))
+    summed, read = shadow_report._summed, list[int]()
+    monkeypatch.setattr(shadow_report, "_summed", lambda parts: read.append(sum(map(len, parts))) or summed(parts))
     for n in range(1, 257):
         apply(following, n, {"q": [n]})
     assert sum(read) <= 256 * 6, "few are left until somebody asks"
-    monkeypatch.setattr(compared, "_FEW", 0)
+    monkeypatch.setattr(shadow_report, "_FEW", 0)
     for n in range(257, 513):
         apply(following, n, {"q": [n]})
     assert sum(read) <= 5 * 512
@@ -124,12 +124,12 @@ def test_rows_are_the_same_if_their_texts_are(following: Compared, monkeypatch: 
         found = following.difference()
         assert (found.same, found.only_shadow) == (before.same + 1, [])
         assert len(found.only_query) == len(before.only_query) + 2
-        following._differing = [compared._NONE]
+        following._differing = [shadow_report._NONE]
         following._told = 2 * found.same
 
 
 def test_few_parts_are_kept_however_many_records_differ(following: Compared) -> None:
     for n in range(1, 1001):
         apply(following, n, {"q": [n]})
-        assert len(following._differing) <= 1 + compared._PARTS
+        assert len(following._differing) <= 1 + shadow_report._PARTS
     assert len(following.difference().only_query) == 1000

@@ -17,8 +17,8 @@ from millpond.model.windows import RUNNING, Session
 from millpond.plan.chains.upstream import first_row_us, levels
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
+from millpond.reconfigure.backward_coverage import covered_from
 from millpond.reconfigure.catalog import is_read, times_told
-from millpond.reconfigure.coverage import covered_from
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inputs.upstream_rows import chained_lines
 from millpond.runtime.task.task_values import Watermark

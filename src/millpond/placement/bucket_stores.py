@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from millpond.errors import ChangeRefused, CorruptError
 from millpond.model.spec import PondSpec
-from millpond.placement.runs import of_runs
+from millpond.placement.run_lengths import of_runs
 
 OWN = ""
 """The place of the pond's own store, the one it is opened with."""

@@ -12,7 +12,7 @@ import msgspec
 
 from millpond.errors import ChangeRefused
 from millpond.log.manifest import Manifest
-from millpond.model.changed import ALWAYS, Asked
+from millpond.model.change_history import ALWAYS, Asked
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
@@ -26,7 +26,7 @@ from millpond.plan.options.live_parameters import Constant, another_value, as_do
 from millpond.plan.options.output_modes import FINAL, UPDATE, with_mode
 from millpond.plan.options.partial_windows import tells_complete, with_complete
 from millpond.reconfigure.apply import plan_of
-from millpond.reconfigure.beginnings import beginning
+from millpond.reconfigure.backward_coverage import check_backfilled, incomplete_for, open_from, recall_for
 from millpond.reconfigure.changes import (
     Add,
     Alter,
@@ -41,7 +41,7 @@ from millpond.reconfigure.changes import (
     SetParameter,
     Shadow,
 )
-from millpond.reconfigure.coverage import check_backfilled, incomplete_for, open_from, recall_for
+from millpond.reconfigure.first_window import beginning
 from millpond.reconfigure.lifecycle import check_feeds, check_move, check_upstream, query_of
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.task.task_values import Watermark

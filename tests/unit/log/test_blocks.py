@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.log.packing import BLOCK_BYTES, Packed, pack
+from millpond.log.blocks import BLOCK_BYTES, Packed, pack
 
 
 def of(size: int) -> bytes:

@@ -10,8 +10,8 @@ import pytest
 
 from kit.simulator.simulated_world import MemoryFolder
 from millpond.errors import PlaceError
+from millpond.log.append_probe import check_create_if_absent
 from millpond.log.local import LocalFolder
-from millpond.log.race import check_create_if_absent
 
 
 class Overwriting(MemoryFolder):

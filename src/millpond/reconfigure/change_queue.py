@@ -17,10 +17,10 @@ from millpond.log.manifest import Manifest
 from millpond.log.protocol import Run
 from millpond.log.records import ChangeRecord, Receipt
 from millpond.model.spec import PondSpec, from_json
-from millpond.reconfigure.accept import Pond, ends
 from millpond.reconfigure.apply import change_record
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Change, change_of
+from millpond.reconfigure.validate import Pond, ends
 
 
 class Prepared(NamedTuple):

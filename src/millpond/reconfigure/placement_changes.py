@@ -1,23 +1,24 @@
-"""Changes the number of instances and the owners of buckets: checks, prices and makes the change."""
+"""Changes of placement: another number of instances, or another store for some buckets."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from millpond.errors import ChangeRefused
 from millpond.log.manifest import Manifest
 from millpond.log.records import STATE
-from millpond.model.changes import Scale
+from millpond.model.change_json import Move, Scale
 from millpond.placement.alignment import Owners, realigned
+from millpond.placement.bucket_stores import check_place, moved_to, places_in
 from millpond.placement.moves import BucketMap, asked_map_in, maps_in
 from millpond.placement.rescale import rescaled
-from millpond.placement.runs import of_runs, runs_of
+from millpond.placement.run_lengths import of_runs, runs_of
 from millpond.plan.groups.plan import Plan
-from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import plan_of
+from millpond.reconfigure.validate import Pond
 from millpond.runtime.moves.move_state import dealt_logs, moving, shares_here
 
 
@@ -81,3 +82,20 @@ def moved_between(before: BucketMap, after: BucketMap, plan: Plan, manifest: Man
         elif section.kind in STATE and section.group in dealt:
             size += section.size
     return Moved(leaving.total(), round(size))
+
+
+def move(pond: Pond, buckets: Collection[int], to: str, who: str = "") -> Move:
+    """Rows of these buckets are kept at the place `to` from now on.
+
+    Raises:
+        ChangeRefused: they are there already, there are no such buckets, or the place must not be written down.
+    """
+    places = places_in(pond.spec)
+    if not buckets or not {*buckets} <= {*range(len(places))}:
+        raise ChangeRefused(f"The pond has the buckets 0 to {len(places) - 1}.", "Name some of them.")
+    check_place(to)
+    after = moved_to(places, buckets, to)
+    moved = sum(old != new for old, new in zip(places, after, strict=True))
+    if not moved:
+        raise ChangeRefused(f"The rows of these buckets are kept at {to or 'own'} already.", "Nothing is left to do.")
+    return Move(runs_of(after), f"{moved:,} of {len(places):,} buckets to {to or 'own'}", who)
