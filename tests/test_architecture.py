@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,19 +18,67 @@ KIT = ROOT / "tests" / "kit"
 
 RANKS: dict[str, tuple[str, ...]] = {
     "": (
-        "arrays clock errors faults gc_freeze ids version garbage",
+        "arrays clock errors faults gc_freeze ids version",
         "connections log model",
         "formats placement plan state",
         "kernels",
         "runtime",
         "followers",
         "reconfigure",
-        "spark",
-        "testing",
+        "spark testing",
         "control",
         "service",
         "cli",
         "__main__ kit",
+    ),
+    "control": (
+        "wiring",
+        "diagnose",
+        "pond",
+        "commands",
+    ),
+    "followers": (
+        "cursors record_rows row_identity runner",
+        "prune sinks",
+        "view",
+    ),
+    "kit": (
+        "inputs servers simulator",
+        "naive",
+        "judges",
+    ),
+    "plan": (
+        "groups",
+        "chains explain options",
+    ),
+    "runtime": (
+        "aggregates task",
+        "keys packets",
+        "event_log windows",
+        "functions",
+        "rows",
+        "joins",
+        "gather moves",
+        "inputs scheduling",
+        "epoch fold",
+        "inspect",
+    ),
+    "service": (
+        "api",
+        "server",
+        "terminal",
+    ),
+    "spark": (
+        "catalyst",
+        "session",
+        "sources",
+        "analysis",
+        "reading",
+        "driver frontend",
+    ),
+    "state": (
+        "keys numbers ports",
+        "backends layout",
     ),
 }
 """By folder, the levels of its children, lowest first: a child imports lower levels only, and itself.
@@ -57,6 +107,7 @@ HOMES = {
 }
 """Library -> where it may be imported, as the beginning of a path below src/millpond, or of `kit/…`."""
 
+MAX_MODULES = 16
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 
@@ -198,8 +249,15 @@ def test_the_source_is_found() -> None:
 
 
 def test_every_part_has_a_rank() -> None:
-    unknown = sorted(part for part in {part_of(path) for path in trees()} - {FACE} if rank("", part) is None)
-    fail_on(unknown, "Give each new part of millpond a rank in RANKS:")
+    children = {}
+    for path in trees():
+        parts = path.removesuffix(".py").split("/")
+        for depth, child in enumerate(parts):
+            children.setdefault("/".join(parts[:depth]), set()).add(child)
+    unknown = [f"{f}/{c}" for f in RANKS for c in sorted(children.get(f, set()) - {FACE}) if rank(f, c) is None]
+    fail_on(unknown, "Give each new part of millpond, and of a folder in RANKS, a rank:")
+    gone = [f"{f}/{c}" for f, levels in RANKS.items() for c in " ".join(levels).split() if c not in children.get(f, ())]
+    fail_on(gone, "No longer there, but in RANKS:")
 
 
 def test_parts_import_lower_ranks_only() -> None:
@@ -213,6 +271,18 @@ def test_parts_import_lower_ranks_only() -> None:
         if own is None or theirs is None or theirs >= own:
             offences.append(f"{found} (rank {own} -> {theirs})")
     fail_on(offences, "A part imports lower ranks only; move the code, or hand the value in:")
+
+
+def test_no_import_runs_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {module_of(path): set() for path in trees()}
+    for found in every_import():
+        home = module_of(found.path)
+        if found.module in graph and found.module != home and not found.path.endswith(f"{FACE}.py"):
+            graph[home].add(found.module)
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"These modules import each other: {' -> '.join(error.args[1])}", pytrace=False)
 
 
 def test_nothing_imports_the_testing_kit() -> None:
@@ -249,6 +319,12 @@ def test_files_are_small() -> None:
     fail_on(offences, f"A file has at most {MAX_FILE_LINES} lines; split it by subject:")
 
 
+def test_folders_are_small() -> None:
+    folders = Counter(path.rpartition("/")[0] for path in trees() if not path.endswith(f"{FACE}.py"))
+    offences = [f"{folder or 'millpond'}: {size} modules" for folder, size in folders.items() if size > MAX_MODULES]
+    fail_on(offences, f"A folder has at most {MAX_MODULES} modules; group them by what they are for:")
+
+
 def test_functions_are_small() -> None:
     offences = []
     for path, tree in trees().items():
@@ -262,6 +338,12 @@ def test_functions_are_small() -> None:
 
 def test_modules_open_with_a_docstring() -> None:
     fail_on([p for p, tree in trees().items() if not ast.get_docstring(tree)], "Say what the file is for:")
+
+
+def test_a_folder_says_where_to_begin() -> None:
+    faces = [(path, ast.get_docstring(tree) or "") for path, tree in trees().items() if path.endswith(f"/{FACE}.py")]
+    offences = [path for path, text in faces if "Imports" not in text or "Begin with" not in text]
+    fail_on(offences, "Say what the folder is, what it imports, and where to begin:")
 
 
 def test_module_names_say_something() -> None:

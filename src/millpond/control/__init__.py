@@ -1,1 +1,4 @@
-"""The `Pond` that users call, its commands and diagnostics, and the wiring of concrete adapters."""
+"""The `Pond` that users hold, and all that opens, explains and runs one.
+
+Imports every part except `service` and `cli`. Begin with `pond/pond.py`.
+"""

@@ -1,6 +1,5 @@
-"""The truth: numbered, created-if-absent records that never say anything else, and every pure fold of them.
+"""The log of a pond: numbered records, each created once and never changed, and the manifest folded from them.
 
-Entry points: `port.Log` (the one verb), `records` (the bytes), `manifest.load` (what is live),
-`protocol.Writer` (take over, begin, commit) and `follower.Pump` (whatever reads the log).
-It knows nothing about Spark, queries or state: offsets, specs and sections are opaque here.
+Imports only the vocabulary (`errors`, `ids`, `faults`); offsets, specs and sections are opaque here. Begin with
+`port.py`, then `records.py` and `protocol.py`.
 """

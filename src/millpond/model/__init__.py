@@ -1,1 +1,4 @@
-"""What a user registers, as frozen values that can be compared, hashed and shared."""
+"""Frozen values that say what a user registers: streams, queries, windows, aggregates, expressions, sinks.
+
+Imports only the vocabulary (`errors`, `version`). Begin with `query.py`.
+"""

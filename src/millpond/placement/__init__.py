@@ -1,1 +1,4 @@
-"""Decides where state and work are placed; pure functions over values."""
+"""Decides which instance owns which keys: hash slots, buckets, owners, rebalancing. Pure.
+
+Imports `log`, `model` and the vocabulary. Begin with `slots.py`, then `moves.py`.
+"""

@@ -1,1 +1,4 @@
-"""Plans how all queries of a pond are computed together; pure functions over values."""
+"""Turns the registered queries into one plan of shared groups, measures and slices. Pure.
+
+Imports `model` and the vocabulary. Begin with `groups/build.py`.
+"""

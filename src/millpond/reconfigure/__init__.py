@@ -1,1 +1,4 @@
-"""Changes of a running pond: change records, the catalog computed from them, and from when on each change holds."""
+"""Changes to the queries of a running pond: validated, recorded, and folded into the catalog.
+
+Imports `followers`, `runtime` and the parts below them; knows no Spark. Begin with `changes.py`, then `catalog.py`.
+"""

@@ -1,1 +1,4 @@
-"""A pond as a service: HTTP API, leader and standby, typed client, and the commands of the terminal."""
+"""A pond over HTTP: the server with leader and standby, the client, and the terminal verbs that use it.
+
+Imports every part except `cli`. Begin with `api/verbs.py`.
+"""

@@ -1,1 +1,4 @@
-"""The stored state of a pond: segments, keys, the event log, and the key-value store of served rows."""
+"""What an instance remembers, as bytes and arrays: keys, cells, segments, deltas, and the ports of stores.
+
+Imports `log` and the vocabulary; knows no query and no plan. Begin with `layout/segments.py`.
+"""

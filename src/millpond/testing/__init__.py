@@ -1,4 +1,8 @@
-"""The kit for tests: `Trial` tries queries without Spark; the rest is Millpond's own. Nothing imports it."""
+"""For users' tests: `Trial` tries queries without Spark; rows, comparison, random events, conformance suites.
+
+Imports `reconfigure`, `followers`, `runtime` and the parts below them; nothing in the package imports it. Begin with
+`trial.py`.
+"""
 
 from __future__ import annotations
 

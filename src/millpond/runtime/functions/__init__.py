@@ -1,5 +1,6 @@
-"""User functions, run in child processes: a failure affects one query, never a worker.
+"""Runs users' functions in child processes, so that a failure there is one query's and never a worker's.
 
-`host` is the worker's side, `child` the other side, `frames` the wire format and `kinds` how a function is called.
-The child imports this package, so it imports nothing here.
+Imports `event_log` and the parts below `runtime`; `host` is this side, `child` the other, `wire` the bytes
+between them, `kinds` how a function is called. The child imports this package, so nothing is imported here.
+Begin with `host.py`.
 """

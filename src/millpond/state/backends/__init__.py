@@ -1,3 +1,5 @@
-"""The implementations of `state.ports.store`, one client library each; `testing.conformance` checks what all must
-do.
+"""One module for each store behind `state/ports`: LMDB, memory, Redis; each alone imports its client library.
+
+Imports `state/ports` and the folders below it; `testing/conformance.py` says what a store must do. Begin with
+`memory.py`.
 """
