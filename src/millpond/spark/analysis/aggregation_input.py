@@ -26,6 +26,7 @@ from millpond.spark.catalyst.private_names import (
     window_mark,
 )
 from millpond.spark.sources.arrow_functions import MAPPED
+from millpond.spark.sources.declared_paths import STREAMS
 
 _STATEFUL = {
     "Deduplicate": "dropDuplicates or DISTINCT",
@@ -36,7 +37,6 @@ _STATEFUL = {
     "Expand": "CUBE, ROLLUP or GROUPING SETS",
     "Sample": "A sample",
 }
-STREAMS = ("StreamingRelation", "StreamingRelationV2")
 _JOINS = {"Inner": True, "Cross": True, "LeftOuter": False, "RightOuter": False}
 """Joins with a batch relation that are answered, and whether they drop events without a partner."""
 GENERATORS = ("Explode", "PosExplode", "Inline")

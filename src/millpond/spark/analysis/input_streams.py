@@ -21,7 +21,7 @@ import pyspark
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.stream import Derivation, Field, Order, Stream
-from millpond.spark.analysis.aggregation_input import STREAMS, Below, Step, read_below
+from millpond.spark.analysis.aggregation_input import Below, Step, read_below
 from millpond.spark.analysis.derived_streams import (
     PLAIN,
     TAKEN,
@@ -54,7 +54,7 @@ from millpond.spark.catalyst.private_names import (
 from millpond.spark.catalyst.spark_expressions import check_rows, check_stable, tree_of
 from millpond.spark.sources.arrow_functions import MAPPED, Batches, batches_in
 from millpond.spark.sources.batch_tables import relation_tree
-from millpond.spark.sources.declared_paths import as_written, reader_of
+from millpond.spark.sources.declared_paths import STREAMS, as_written, reader_of
 from millpond.spark.sources.kafka import stand_in_path
 from millpond.spark.sources.redis_tables import ALIVE, KeyedPartner, asked_by, keyed_in
 

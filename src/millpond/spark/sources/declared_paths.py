@@ -18,11 +18,13 @@ from millpond.errors import QueryTypeError
 from millpond.local_path import local_path, scheme_of
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Stream
-from millpond.spark.analysis.aggregation_input import STREAMS
 from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, pairs
 
 WRITTEN, HOME = "millpond.written", "millpond.home"
 """Options of a reader that say what a relative path was, and where it begins; no source of Spark's knows them."""
+
+STREAMS = ("StreamingRelation", "StreamingRelationV2")
+"""Kinds of plan nodes that are streams."""
 
 _PATHS = ("path", "sourcearchivedir")
 _KAFKA_PATHS = ("schema",)
