@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from millpond.arrays import Ints, Mask, places_of
 from millpond.model.expressions import Expression
 from millpond.plan.build import presence_filter
+from millpond.plan.event_log import ties_of
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.columns import Array, Values, from_arrow
@@ -86,12 +87,12 @@ def rows_of_events(
 
 def _inputs(plan: QueryPlan, due: Due, keys: BlockKeys) -> dict[str, Values]:
     query, size = plan.query, len(due.at)
-    presence = presence_filter(query)
+    presence, ties = presence_filter(query), ties_of(query.aggregates)
     frames = _Frames(due.events)
     inputs = {}
     for i, (aggregate, low) in enumerate(zip(query.aggregates, due.lows, strict=False)):
         if aggregate.logged:
-            taken = taken_in(aggregate, presence, due.events, low, due.highs)
+            taken = taken_in(aggregate, presence, due.events, low, due.highs, ties)
             found = of_events(plan, taken, due.events.slots[due.at].astype(np.int64), keys)
         else:
             measures = measures_of(aggregate, presence)

@@ -22,7 +22,7 @@ from millpond.model.windows import Framed, Interval, Session
 from millpond.plan.tallies import keeps_tallies
 from millpond.testing.naive_bins import percentile_of_bins
 from millpond.testing.naive_distinct import approximate_count
-from millpond.testing.naive_events import of_events
+from millpond.testing.naive_events import of_events, place_of
 from millpond.testing.naive_frames import Event, frames_by_epoch
 from millpond.testing.naive_pairs import of_pairs
 from millpond.testing.naive_powers import of_powers
@@ -189,7 +189,7 @@ def _judge(query: Query, row: Row, watermark: int | None) -> _Judged:
             if wanted.filter is None or evaluate(wanted.filter, row) is True:
                 given = tuple(evaluate(argument, row) for argument in wanted.arguments)
                 if wanted.logged:
-                    taken.append((i, (time, *given)))
+                    taken.append((i, (place_of(query, row, time), *given)))
                 else:
                     taken.append((i, given if len(given) > 1 else given[0] if given else True))
     except Raised:
@@ -258,7 +258,7 @@ _UNIT = 1 << 1074
 
 def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
     """The aggregate of the arguments of the events it takes, in any order; `count(*)` gets a True for each,
-    a function of two arguments pairs, one of the event log (time, argument, …).
+    a function of two arguments pairs, one of the event log (place in the order of events, argument, …).
 
     >>> aggregate(Aggregate("sum", None, None, "double"), [1e100, 1.0, -1e100])
     1.0
