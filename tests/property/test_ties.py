@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Column, Expression, call
+from millpond.model.expressions import Call, Column, Expression, call
 from millpond.plan.event_log import logged_rows, ties_of
 from millpond.runtime.columns import arrow_type, to_arrow
 from millpond.runtime.holistic import Found, taken_by, taken_in, value_of
 from millpond.runtime.logged import filter_name, value_name
 from millpond.state.event_log import OFFSET, PARTITION, Events
 
-A, C, D, O = Column("a", "int"), Column("c", "string"), Column("d", "double"), Column("o", "int")
-_COLUMNS = (A, C, D, O)
+A, C, D, BY = Column("a", "int"), Column("c", "string"), Column("d", "double"), Column("o", "int")
+_COLUMNS = (A, C, D, BY)
 _FEW = st.none() | st.integers(0, 1)
 _ROW = st.tuples(
     st.integers(0, 2), _FEW, st.none() | st.sampled_from("xy"), st.none() | st.sampled_from([-0.0, 0.0]), _FEW
@@ -29,10 +29,11 @@ _ROW = st.tuples(
 
 def _mask(condition: Expression, values: dict[Column, list[Any]], count: int) -> list[bool]:
     """Of a conjunction of IS NOT NULL."""
-    if condition.name == "isnotnull":  # type: ignore[union-attr]
-        (column,) = condition.arguments  # type: ignore[union-attr]
-        return [one is not None for one in values[column]]
-    parts = [_mask(part, values, count) for part in condition.arguments]  # type: ignore[union-attr]
+    assert isinstance(condition, Call)
+    (first, *_) = condition.args
+    if isinstance(first, Column):
+        return [one is not None for one in values[first]]
+    parts = [_mask(part, values, count) for part in condition.args]
     return [all(part[i] for part in parts) for i in range(count)]
 
 
@@ -64,7 +65,7 @@ def _answers(asked: list[Aggregate], rows: list[Any], ordered: bool = False) -> 
 
 
 def _asked(function: str, columns: tuple[Column, ...], condition: Expression | None = None) -> list[Aggregate]:
-    by = {"other": O} if function.endswith("_by") else {}
+    by = {"other": BY} if function.endswith("_by") else {}
     return [Aggregate(function, column, condition, column.type, **by) for column in columns]
 
 
@@ -84,7 +85,7 @@ def test_aggregates_of_one_order_choose_one_event(
     assert repr(chosen) in found or (not taken and chosen == [None] * 4)
     if taken and function.endswith("_by"):
         best = (min if function == "min_by" else max)(row[4] for row in taken)
-        assert chosen[columns.index(O)] == best
+        assert chosen[columns.index(BY)] == best
 
 
 @settings(max_examples=300, deadline=None)
@@ -109,7 +110,7 @@ def test_an_order_of_the_source_decides_for_all_of_them(rows: list[Any], dice: A
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_ROW, min_size=1, max_size=12))
 def test_duckdb_chooses_the_same_event_when_it_is_told_the_whole_order(rows: list[Any]) -> None:
-    table = pa.table({  # noqa: F841 - DuckDB reads it by its name
+    events = pa.table({  # noqa: F841 - DuckDB reads it by its name
         "ts": [row[0] for row in rows],
         "a": pa.array([row[1] for row in rows], pa.int32()),
         "c": pa.array([row[2] for row in rows], pa.string()),
@@ -117,8 +118,8 @@ def test_duckdb_chooses_the_same_event_when_it_is_told_the_whole_order(rows: lis
     })  # fmt: skip
     order = "o {}, ts, a NULLS FIRST, c NULLS FIRST"
     for function, direction in (("min_by", ""), ("max_by", "DESC")):
-        said = duckdb.sql(f"SELECT a, c FROM table WHERE o IS NOT NULL ORDER BY {order.format(direction)} LIMIT 1")
-        expected = said.fetchone() or (None, None)
+        said = duckdb.sql(f"SELECT a, c FROM events WHERE o IS NOT NULL ORDER BY {order.format(direction)} LIMIT 1")
+        expected = next(iter(said.fetchall()), (None, None))
         assert tuple(_answers(_asked(function, (A, C)), rows)) == expected
 
 
