@@ -143,7 +143,8 @@ class Taken:
         """What tells the two zeros apart, which have one code."""
         column = self.events.columns[value_name(value)]
         data = from_arrow(pc.fill_null(column, 0.0), value.type).data
-        return (~np.signbit(data)).astype(np.int64)[self.index]
+        signs: Ints = (~np.signbit(data)).astype(np.int64)[self.index]
+        return signs
 
     def position(self) -> list[Ints]:
         """By what events of one row are in order of time: the major key last, as for `lexsort`.
