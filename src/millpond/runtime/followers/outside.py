@@ -43,6 +43,8 @@ def outside_sink(
             from millpond.runtime.followers.webhook import WebhookSink
 
             return WebhookSink(query.name, pond_id, sink, rows, cursor, since)
+        if kind != "delta":
+            raise AssertionError(f"No follower carries rows to a sink of the format {kind}.")
         from millpond.runtime.followers.delta import DeltaSink
 
     if not sink.path:

@@ -14,6 +14,7 @@ from millpond.log.records import decode
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.windows import Sliding
+from millpond.runtime.followers.outside import outside_sink
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.sinks import ConsoleSink, MemorySink, MemoryTables, NoopSink, sink_follower
 
@@ -101,3 +102,9 @@ def test_memory_and_console_pass_over_pruned_rows(filled: Any, tmp_path: Path) -
     filled.feed(ConsoleSink("q", tmp_path, filled.rows, write=printed.append))
     assert [n for n, _ in memory.epochs()] == [3]
     assert len(printed) == 1
+
+
+def test_a_sink_of_an_unknown_format_is_taken_for_no_other(pond: Any, tmp_path: Path) -> None:
+    asked = Query("q", "s", "ts", 0, Sliding(1, 1), (), (), (), sink=Sink("sqlite", str(tmp_path / "out")))
+    with pytest.raises(AssertionError, match="sqlite"):
+        outside_sink(asked, "p", RowsReader(pond.read_section), tmp_path, -1, {})
