@@ -28,7 +28,8 @@ LOGGED = (
 )  # fmt: skip
 """Functions that are answered from the event log: no partial result of theirs is smaller than the events.
 
-`first` and `last` go by event time, events of one time by source partition and offset, without such by value.
+`first` and `last` go by event time, events of one time by source partition and offset, without such by values (see
+`plan.groups.event_log.ties_of`).
 `min_by(argument, other)`: `other` is what is compared. `parameters` are the fractions of a percentile, the number of
 bins of a histogram, or the delimiter of a listagg, whose arguments after the first are what WITHIN GROUP orders by, and
 then for each of these one of `DIRECTIONS`.

@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kit.naive.aggregates import histogram
-from kit.naive.expressions import Value, order
+from kit.naive.expressions import Raised, Row, Value, evaluate, order
 from millpond.model.aggregates import LISTAGGS, Aggregate
+from millpond.model.expressions import Expression
+from millpond.model.query import Query
+from millpond.plan.groups.event_log import ties_of
 
 Plain = Callable[[Aggregate, Sequence[Value]], Value]
 
 
 def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
-    """The aggregate of (time, argument, …) of the events it takes; `plain` answers functions of values alone."""
+    """The aggregate of (place, argument, …) of the events it takes; `plain` answers functions of values alone."""
     function, count = wanted.function, len(wanted.arguments)
     if function not in ("first", "last"):
         needed = [1] if function in ("min_by", "max_by") else [0] if function in LISTAGGS else range(count)
@@ -47,6 +50,21 @@ def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
     if function == "mode":
         return max(values, key=lambda value: (sum(order(other) == order(value) for other in values), _Least(value)))
     return _percentiles(wanted, values)
+
+
+def place_of(query: Query, row: Row, time: int) -> tuple[Any, ...]:
+    """Where an event stands in the query's order of events: by time, then by what its aggregates tell apart."""
+    values = [_known(value, row) for value in ties_of(query.aggregates)]
+    signs = [math.copysign(1, value) if isinstance(value, float) else 0 for value in values]
+    return (time, [_rank(value) for value in values], signs)
+
+
+def _known(value: Expression, row: Row) -> Value:
+    """NULL where an aggregate's own filter keeps the value from being asked for, and it raises."""
+    try:
+        return evaluate(value, row)
+    except Raised:
+        return None
 
 
 class _Least:

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 import msgspec
 
 from millpond.model.aggregates import LISTAGGS, Aggregate
-from millpond.model.expressions import Expression, call, conjunction
+from millpond.model.expressions import Expression, Literal, call, conjunction
 from millpond.model.functions import PREFIX
 
 _KEEPS_NULLS = ("first", "last")
+_OF_ORDER = (*_KEEPS_NULLS, "min_by", "max_by", "collect_list", "listagg")
+"""Functions whose result depends on the order of events; so may those of users."""
 
 
 class LogPlan(msgspec.Struct, frozen=True):
@@ -48,3 +50,19 @@ def logged_rows(aggregate: Aggregate, presence: Expression | None) -> Expression
     elif aggregate.function not in _KEEPS_NULLS and not aggregate.function.startswith(PREFIX):
         parts += [call("isnotnull", (argument,), "boolean") for argument in aggregate.arguments]
     return conjunction(parts)
+
+
+def ties_of(aggregates: Iterable[Aggregate]) -> tuple[Expression, ...]:
+    """What tells events of one time apart, for every aggregate of a query alike, in the order of the query's text.
+
+    All aggregates must use one order of events: two of them that choose an event by the same expression choose the
+    same one. Events that are equal in all of these values are the same event to the query.
+
+    >>> from millpond.model.expressions import Column
+    >>> a, c, t = (Column(name, "int") for name in "act")
+    >>> [one.name for one in ties_of([Aggregate("max_by", a, None, "int", t), Aggregate("max_by", c, None, "int", t)])]
+    ['a', 't', 'c']
+    """
+    deciding = (one for one in aggregates if one.function in _OF_ORDER or one.function.startswith(PREFIX))
+    values = dict.fromkeys(value for one in deciding for value in one.arguments)
+    return tuple(value for value in values if not isinstance(value, Literal))

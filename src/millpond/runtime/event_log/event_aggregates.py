@@ -51,11 +51,16 @@ def value_of(taken: Taken) -> Values:
     return _FUNCTIONS[taken.aggregate.function](taken)
 
 
-def taken_by(aggregate: Aggregate, presence: Expression | None, events: Events, found: Found) -> Taken:
-    """What an aggregate takes, each with its result rows; `events`: all in time for the query, by their slots."""
+def taken_by(
+    aggregate: Aggregate, presence: Expression | None, events: Events, found: Found, ties: Sequence[Expression] = ()
+) -> Taken:
+    """What an aggregate takes, each with its result rows; `events`: all in time for the query, by their slots.
+
+    `ties`: see `Taken.position`.
+    """
     events = passing(events, logged_rows(aggregate, presence))
     index, rows = rows_of(events, found)
-    return Taken(aggregate, events, index, rows, len(found.slots))
+    return Taken(aggregate, events, index, rows, len(found.slots), ties)
 
 
 def passing(events: Events, condition: Expression | None) -> Events:
@@ -63,7 +68,14 @@ def passing(events: Events, condition: Expression | None) -> Events:
     return events if condition is None else events.take(_mask(events.columns[filter_name(condition)]))
 
 
-def taken_in(aggregate: Aggregate, presence: Expression | None, events: Events, low: Ints, high: Ints) -> Taken:
+def taken_in(
+    aggregate: Aggregate,
+    presence: Expression | None,
+    events: Events,
+    low: Ints,
+    high: Ints,
+    ties: Sequence[Expression] = (),
+) -> Taken:
     """The events that an aggregate takes of those at `low` … `high` - 1 for each result row."""
     rows, nth = repeated(high - low)
     index = low[rows] + nth
@@ -71,7 +83,7 @@ def taken_in(aggregate: Aggregate, presence: Expression | None, events: Events, 
     if condition is not None:
         taken = _mask(events.columns[filter_name(condition)])[index]
         index, rows = index[taken], rows[taken]
-    return Taken(aggregate, events, index, rows, len(low))
+    return Taken(aggregate, events, index, rows, len(low), ties)
 
 
 def _mask(column: pa.Array) -> Any:
@@ -97,8 +109,17 @@ def rows_of(events: Events, found: Found) -> tuple[Ints, Ints]:
 class Taken:
     """What an aggregate takes: for each of `index` (a position in `events`) the result row, of `size` in all."""
 
-    def __init__(self, aggregate: Aggregate, events: Events, index: Ints, rows: Ints, size: int) -> None:
-        self.aggregate, self.size = aggregate, size
+    def __init__(
+        self,
+        aggregate: Aggregate,
+        events: Events,
+        index: Ints,
+        rows: Ints,
+        size: int,
+        ties: Sequence[Expression] = (),
+    ) -> None:
+        """`ties`: see `position`."""
+        self.aggregate, self.size, self.ties = aggregate, size, ties
         self.events, self.index, self.rows = events, index, rows
 
     @property
@@ -113,19 +134,35 @@ class Taken:
 
     def codes(self, argument: int = 0) -> Ints:
         """Integers in the order of an argument's values, the same for equal ones; NULLs come first."""
-        return ranks(self.column(argument), self.aggregate.arguments[argument].type)[self.index]
+        return self._codes(self.aggregate.arguments[argument])
+
+    def _codes(self, value: Expression) -> Ints:
+        return ranks(self.events.columns[value_name(value)], value.type)[self.index]
+
+    def _signs(self, value: Expression) -> Ints:
+        """What tells the two zeros apart, which have one code."""
+        column = self.events.columns[value_name(value)]
+        data = from_arrow(pc.fill_null(column, 0.0), value.type).data
+        signs: Ints = (~np.signbit(data)).astype(np.int64)[self.index]
+        return signs
 
     def position(self) -> list[Ints]:
-        """By what events of one row are in order of time: the major key last, as for `lexsort`."""
+        """By what events of one row are in order of time: the major key last, as for `lexsort`.
+
+        Without an order of the source, events of one time are in the order of `ties`, which all aggregates of a query
+        have in common, else of the arguments: that order is the same wherever the events are cut.
+        """
         times = self.events.times_us[self.index]
         if OFFSET not in self.events.columns:
-            return [*(self.codes(i) for i in range(len(self.aggregate.arguments))), times]
+            values = list(dict.fromkeys((*self.ties, *self.aggregate.arguments)))[::-1]
+            signs = [self._signs(value) for value in values if is_float(value.type)]
+            return [*signs, *map(self._codes, values), times]
         offset = np.asarray(self.events.columns[OFFSET])[self.index]
         return [offset, ranks(self.events.columns[PARTITION], "string")[self.index], times]
 
     def only(self, pairs: Ints) -> Taken:
         """Some of the pairs."""
-        return Taken(self.aggregate, self.events, self.index[pairs], self.rows[pairs], self.size)
+        return Taken(self.aggregate, self.events, self.index[pairs], self.rows[pairs], self.size, self.ties)
 
     def sorted(self, keys: Sequence[Ints]) -> tuple[Ints, Ints]:
         """Positions among the pairs by (row, keys), the major key last; then where each row's begin, and the end."""
@@ -378,7 +415,7 @@ def _end(last: bool, by: Callable[[Taken], list[Ints]]) -> Callable[[Taken], Val
 
 
 def _extreme_by(largest: bool) -> Callable[[Taken], Values]:
-    """The argument of the event with the least or largest `other`; of several the first in time, then the least."""
+    """The argument of the event with the least or largest `other`; of several the first by `position`."""
 
     def answer(taken: Taken) -> Values:
         codes = taken.codes(1)

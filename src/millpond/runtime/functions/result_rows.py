@@ -66,7 +66,7 @@ def _as_cells(taken: Taken) -> tuple[Taken, pa.ListArray]:
     """The events of each row that has any as one piece; and the pieces of each row."""
     present, cell = places_of(taken.rows)
     offsets = np.searchsorted(present, np.arange(taken.size + 1)).astype(np.int32)
-    held = Taken(taken.aggregate, taken.events, taken.index, cell, len(present))
+    held = Taken(taken.aggregate, taken.events, taken.index, cell, len(present), taken.ties)
     return held, pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.arange(len(present))))
 
 
@@ -83,5 +83,5 @@ def _in_cells(taken: Taken, found: Found) -> tuple[Taken, pa.ListArray]:
     begins = np.cumsum(counts) - counts
     members = np.arange(counts.sum()) + np.repeat(low - begins, counts)
     offsets = pa.array(np.append(begins, counts.sum()).astype(np.int32))
-    held = Taken(taken.aggregate, events, used, cell, len(present))
+    held = Taken(taken.aggregate, events, used, cell, len(present), taken.ties)
     return held, pa.ListArray.from_arrays(offsets, pa.array(members, pa.int64()))

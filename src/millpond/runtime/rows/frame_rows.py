@@ -19,6 +19,7 @@ from millpond.arrays import Ints, Mask, places_of
 from millpond.kernels.columns import Array, Values, from_arrow
 from millpond.model.expressions import Expression
 from millpond.plan.groups.build import presence_filter
+from millpond.plan.groups.event_log import ties_of
 from millpond.plan.groups.measures import measures_of
 from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.aggregates.finish import finish
@@ -87,12 +88,12 @@ def rows_of_events(
 
 def _inputs(plan: QueryPlan, due: Due, keys: BlockKeys) -> dict[str, Values]:
     query, size = plan.query, len(due.at)
-    presence = presence_filter(query)
+    presence, ties = presence_filter(query), ties_of(query.aggregates)
     frames = _Frames(due.events)
     inputs = {}
     for i, (aggregate, low) in enumerate(zip(query.aggregates, due.lows, strict=False)):
         if aggregate.logged:
-            taken = taken_in(aggregate, presence, due.events, low, due.highs)
+            taken = taken_in(aggregate, presence, due.events, low, due.highs, ties)
             found = of_events(plan, taken, due.events.slots[due.at].astype(np.int64), keys)
         else:
             measures = measures_of(aggregate, presence)

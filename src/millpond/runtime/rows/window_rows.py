@@ -23,6 +23,7 @@ from millpond.model.types import WINDOW, centre_of, element_of, is_array, is_kno
 from millpond.model.windows import Counted, Session
 from millpond.plan.groups.bin_counts import tallied
 from millpond.plan.groups.build import presence_filter
+from millpond.plan.groups.event_log import ties_of
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.aggregates.finish import finish
@@ -335,7 +336,7 @@ def _window_values(found: _Found) -> dict[str, Values]:
 
 def _of_log(plan: QueryPlan, aggregate: Aggregate, events: Events, found: Found, keys: BlockKeys) -> Values:
     """The aggregate's value for each row, from the event log."""
-    taken = taken_by(aggregate, presence_filter(plan.query), events, found)
+    taken = taken_by(aggregate, presence_filter(plan.query), events, found, ties_of(plan.query.aggregates))
     return of_events(plan, taken, found.slots, keys, found)
 
 

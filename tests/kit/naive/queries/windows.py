@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from kit.naive.aggregates import of_pairs, of_powers, percentile_of_bins
-from kit.naive.event_aggregates import of_events
+from kit.naive.event_aggregates import of_events, place_of
 from kit.naive.expressions import EXACT, Raised, Row, Value, evaluate, fit_decimal, order
 from kit.naive.hyperloglog import approximate_count
 from kit.naive.queries.frames import Event, frames_by_epoch
@@ -187,7 +187,7 @@ def _judge(query: Query, row: Row, watermark: int | None) -> _Judged:
             if wanted.filter is None or evaluate(wanted.filter, row) is True:
                 given = tuple(evaluate(argument, row) for argument in wanted.arguments)
                 if wanted.logged:
-                    taken.append((i, (time, *given)))
+                    taken.append((i, (place_of(query, row, time), *given)))
                 else:
                     taken.append((i, given if len(given) > 1 else given[0] if given else True))
     except Raised:
@@ -256,7 +256,7 @@ _UNIT = 1 << 1074
 
 def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
     """The aggregate of the arguments of the events it takes, in any order; `count(*)` gets a True for each,
-    a function of two arguments pairs, one of the event log (time, argument, …).
+    a function of two arguments pairs, one of the event log (place in the order of events, argument, …).
 
     >>> aggregate(Aggregate("sum", None, None, "double"), [1e100, 1.0, -1e100])
     1.0
