@@ -1,9 +1,16 @@
-"""Paths of this machine, checked: a path with the scheme of another file system is refused, and never made a folder."""
+"""Paths of this machine, checked: no schemes of other file systems, and no symbolic links that somebody else made.
+
+Below a pond's folder a folder may be a link, to another disk say, if this user, root or the owner of the pond's folder
+made it. A file that Millpond opens in place may not, for what it writes would then be written elsewhere. Files that are
+replaced whole need no check: it is the link that is replaced.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from millpond.errors import PlaceError
@@ -46,3 +53,62 @@ def local_path(path: str | os.PathLike[str], what: str, home: str | os.PathLike[
             "Name a path of this machine, or one where the file system is mounted.",
         )
     return Path(os.path.abspath(os.path.join(home or os.curdir, text)))
+
+
+def no_link(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Open a file, unless its name is a symbolic link; also an `opener` for `open`.
+
+    Raises:
+        PlaceError: it is a link. OSError: as `os.open`.
+    """
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(path):
+            raise _linked(path, "Millpond does not open this file through a link") from error
+        raise
+
+
+def check_own_link(path: Path) -> None:
+    """Make sure that a name below a pond's folder, if it is a symbolic link, was not made by somebody else.
+
+    Raises:
+        PlaceError: neither this user, root nor the owner of the folder made it.
+    """
+    if path.is_symlink() and (maker := _maker(path)) not in (os.getuid(), 0, path.parent.stat().st_uid):
+        raise _linked(path, f"the user with the number {maker} made it")
+
+
+def check_own_links(folder: Path) -> None:
+    """Do so for every name in a folder, which may be missing.
+
+    Raises:
+        PlaceError: as `check_own_link`. OSError: the folder cannot be read.
+    """
+    if folder.is_dir():
+        for path in folder.iterdir():
+            check_own_link(path)
+
+
+def real_file(path: Path, *beside: str) -> Path:
+    """The file that a path leads to, for a library that opens it by its name; `beside`: ends of the names of files that
+    the library makes beside it.
+
+    Raises:
+        PlaceError: somebody else made the link, or one of the files beside it is a link.
+    """
+    check_own_link(path)
+    real = Path(os.path.realpath(path))
+    for end in beside:
+        with suppress(FileNotFoundError):
+            os.close(no_link(real.with_name(real.name + end)))
+    return real
+
+
+def _maker(link: Path) -> int:
+    return link.lstat().st_uid
+
+
+def _linked(path: str | os.PathLike[str], why: str) -> PlaceError:
+    what = f"{os.fspath(path)} is a symbolic link to {os.readlink(path)}, and {why}."
+    return PlaceError(what, "Remove the link, or put what it leads to in its place.")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from millpond.errors import PlaceError, of_machine
 from millpond.ids import writer_token
+from millpond.local_path import no_link
 
 _TEMPORARY = ".tmp-"
 
@@ -60,7 +61,8 @@ class LocalFolder:
         """Return the whole file, or None; see `port.Folder`."""
         with self._explained():
             try:
-                return (self._path / name).read_bytes()
+                with open(self._path / name, "rb", opener=no_link) as file:
+                    return file.read()
             except FileNotFoundError:
                 return None
 

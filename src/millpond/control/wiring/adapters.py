@@ -21,7 +21,7 @@ from millpond.followers.view.shard_watch import SlotsWatch, Wanted
 from millpond.followers.view.shared_view import Settle, Share, SharedView
 from millpond.followers.view.view import ViewFollower
 from millpond.ids import writer_token
-from millpond.local_path import local_path
+from millpond.local_path import check_own_links, local_path
 from millpond.log.append_probe import check_create_if_absent
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.local import LocalFolder
@@ -146,8 +146,9 @@ def identity_in(folder: Path) -> str:
 
     Raises:
         CorruptError: the file that says it is damaged.
-        PlaceError: it cannot be read.
+        PlaceError: it cannot be read, or the folder has a link that somebody else made.
     """
+    check_own_links(folder)
     told = LocalFolder(folder).read(IDENTITY) or b""
     if _DAMAGED.fullmatch(told):
         raise CorruptError(

@@ -12,7 +12,7 @@ import msgspec
 
 from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
 from millpond.ids import bearer_token, writer_token
-from millpond.local_path import local_path
+from millpond.local_path import check_own_link, local_path, no_link
 
 TOKEN_VARIABLE = "MILLPOND_TOKEN"
 URL_VARIABLE = "MILLPOND_URL"
@@ -49,6 +49,7 @@ class Places:
         """
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
+            check_own_link(self.folder)
             self.folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise PlaceError(f"{self.folder} cannot be made: {error}.", "Name a folder that you may write.") from error
@@ -57,32 +58,36 @@ class Places:
         """The token that requests must carry: that of the environment, else the pond's own, made if it has none.
 
         Raises:
-            SetupError: it is too short, or others may read its file.
+            SetupError: it is too short, or others may read its file. PlaceError: the file is a link.
         """
         told = environment.get(TOKEN_VARIABLE)
         if told is not None:
             return _long_enough(told, TOKEN_VARIABLE)
         self.make()
         file = self.folder / _TOKEN
-        if not file.exists():
+        if not os.path.lexists(file):
             draft = self.folder / f".{_TOKEN}-{writer_token()}"
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
                 made.write(bearer_token())
             with suppress(FileExistsError):  # of two services that start, one makes it, whole
                 os.link(draft, file)
             draft.unlink()
-        if stat.S_IMODE(file.stat().st_mode) & 0o077:
-            raise SetupError(f"Others may read {file}.", f"chmod 600 {file}, or remove it.")
-        return _long_enough(file.read_text(errors="replace").strip(), str(file))
+        with open(file, errors="replace", opener=no_link) as opened:
+            if stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & 0o077:
+                raise SetupError(f"Others may read {file}.", f"chmod 600 {file}, or remove it.")
+            return _long_enough(opened.read().strip(), str(file))
 
     def known_secret(self) -> str:
         """The pond's own token, for a client.
 
         Raises:
-            AccessError: there is none that this user may read.
+            AccessError: there is none that this user may read. PlaceError: it is a link, and what that leads to would
+                be sent to whoever serves the pond.
         """
         try:
-            return (self.folder / _TOKEN).read_text(errors="replace").strip()
+            check_own_link(self.folder)
+            with open(self.folder / _TOKEN, errors="replace", opener=no_link) as file:
+                return file.read().strip()
         except OSError as error:
             raise AccessError(
                 f"No token in {self.folder}: {error.strerror}.", f"Give --token, or set {TOKEN_VARIABLE}."

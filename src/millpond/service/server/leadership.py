@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from millpond.clock import Clock, lap_us
 from millpond.errors import PlaceError
+from millpond.local_path import no_link
 from millpond.service.api.service_files import Leader, Places
 
 BEAT_SECONDS = 1.0
@@ -95,7 +96,7 @@ class Hint:
         if self._descriptor is not None:
             return True
         try:
-            descriptor = os.open(self._places.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = no_link(self._places.lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             cure = "Name a folder that you may write."
             raise PlaceError(f"{self._places.lock} cannot be opened: {error}.", cure) from error

@@ -33,6 +33,7 @@ from typing import Any, TypeVar
 import lmdb
 
 from millpond.errors import ForeignPondError, StoreError, no_room, of_machine
+from millpond.local_path import real_file
 from millpond.state.backends.lmdb_check import damage_of
 from millpond.state.ports.store import (
     NEVER,
@@ -80,7 +81,7 @@ class LmdbStore(BucketStore):
         self, path: Path, *, owner: str = "", read_only: bool = False, map_bytes: int = DEFAULT_MAP_BYTES
     ) -> None:
         self.note: str | None = None
-        self._path = Path(os.path.realpath(path))
+        self._path = real_file(path, "-lock")
         self._read_only = read_only
         self._map_bytes = map_bytes
         self._gate = _Gate()
@@ -176,8 +177,7 @@ class LmdbStore(BucketStore):
         self.note = f"{self._path} was damaged: {damage}; it is rebuilt, and what it was is now {aside.name}"
 
     def _open_environment(self) -> None:
-        present = self._path.stat().st_size if self._path.exists() else 0
-        self._map_bytes = max(self._map_bytes, present)
+        self._map_bytes = max(self._map_bytes, self._path.stat().st_size if self._path.exists() else 0)
         self._env = lmdb.open(
             str(self._path),
             map_size=self._map_bytes,

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from millpond.errors import CorruptError, FilesLostError, HostError
+from millpond.local_path import no_link
 from millpond.log.records import Body, body_of
 from millpond.state.ports.file_store import FileStore, Parts
 
@@ -82,7 +83,7 @@ class Files:
         """Leave a file, so that it outlives this process and this machine."""
         path = self._folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb") as handle:
+        with open(path, "wb", opener=no_link) as handle:
             for part in parts:
                 handle.write(part)
             handle.flush()
