@@ -20,6 +20,7 @@ from kit.naive.placement import partition_of
 from kit.servers.kafka_server import KafkaServer
 from kit.servers.servers import until
 from millpond import Pond
+from millpond.control.commands.run import INCOMPLETE
 from millpond.errors import ChangeRefused, ForeignPondError, QueryRefused, QueryTypeError
 from millpond.plan.explain.plan_text import explain
 from millpond.runtime.task.task_values import WHOLE_POND
@@ -221,7 +222,7 @@ def test_a_killed_worker_ends_the_others_and_costs_no_row(
     command = [sys.executable, "-m", "millpond", "run", str(file), "--once", "--drain", "--instances", "2"]
     command += ["--master", "local[2,4]"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == INCOMPLETE, done.stderr  # a fifth of the events is late
     assert [path.name for path in faults.glob("*.kill")] == [fault.replace(":", ".")]
     # one epoch was direct before, and after it the shuffle is kept to for a while
     assert (faults / "direct.gathered").stat().st_size == 2 * (1 + int(fault.startswith("direct.told")))
@@ -265,7 +266,7 @@ def test_served_rows_are_found_and_declarations_are_checked(
     plain = Pond(spark, tmp_path / "pond", instances=2)
     plain.load(TABLE.format(topic=topic, by=""))
     plain.add("last", QUERIES["sums"], serve=True)
-    with pytest.raises((ForeignPondError, ChangeRefused), match="other streams"):
+    with pytest.raises((ForeignPondError, ChangeRefused), match="another declaration of stream tx"):
         plain.open()
     wrong = {"PARTITIONED BY (ts)": QueryTypeError, "PARTITIONED BY (k, id)": QueryRefused}
     wrong |= {"PARTITIONED BY (bucket(4, k))": QueryRefused}
