@@ -132,8 +132,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
         if {"redis_installed", "kafka_installed", "postgres_installed"} & {*names}:
             item.add_marker(pytest.mark.services)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of limits first: one that does not hold ends the Java machine that a worker's tests share."""
+    # a limit that does not hold ends the Java machine that the tests of a worker share
     items.sort(key=lambda item: item.path.name != "test_limits.py")
