@@ -132,5 +132,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
         if {"redis_installed", "kafka_installed", "postgres_installed"} & {*names}:
             item.add_marker(pytest.mark.services)
-    # a limit that does not hold ends the Java machine that the tests of a worker share
-    items.sort(key=lambda item: item.path.name != "test_limits.py")

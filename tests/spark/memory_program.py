@@ -14,10 +14,10 @@ from millpond.errors import MillpondError
 from millpond.spark.catalyst import value_bounds
 from millpond.spark.session.session import spark_session
 
-value_bounds.VALUE_BYTES = value_bounds.CONSTANT_BYTES = 1 << 62
-
 
 def main() -> None:
+    # in here, as a run of doctests imports this file in the process of other tests
+    value_bounds.VALUE_BYTES = value_bounds.CONSTANT_BYTES = 1 << 62
     folder, text = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
     spark, error = spark_session("local[2]", driver_memory="512m"), ""
     with Pond(spark, folder / "pond", instances=1) as pond:
