@@ -94,7 +94,7 @@ class Service:
             made.kill()
             made.wait(60)
 
-    def until(self, look: Callable[[], bool], seconds: float = 150) -> None:
+    def until(self, look: Callable[[], bool], seconds: float = 300) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             with suppress(NotServingError):

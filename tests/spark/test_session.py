@@ -174,7 +174,7 @@ def test_it_runs_on_the_wheel_when_no_java_is_installed(tmp_path: Path) -> None:
         env=environ | {"PATH": str(no_java)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -195,7 +195,7 @@ def test_the_jvm_dies_with_its_python() -> None:
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     # The JVM inherits both pipes: `run` returns when it has ended as well, or raises TimeoutExpired.
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.stdout, done.returncode) == ("started\n", -9), done.stderr
 
 
@@ -218,5 +218,5 @@ def test_a_handler_of_ctrl_c_stays_while_spark_starts() -> None:
         spark.stop()
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.stdout, done.returncode) == ("True 5\n", 0), done.stderr

@@ -91,13 +91,19 @@ def check_folder(spark: SparkSession, name: str, plan: JavaObject) -> None:
             continue
         folder = options.get(HOME)
         if folder is None:
-            folder = str(spark._jvm.java.lang.System.getProperty("user.dir"))  # type: ignore[union-attr]
+            folder = working_folder(spark)
         if Path(folder).resolve() != Path(home).resolve():
             raise QueryTypeError(
                 f"The frame of {name} reads the relative path {path}, which Spark looks for in {folder}; the current "
                 f"folder is {home}.",
                 f"Write the absolute path: {os.path.join(home, path)} or {os.path.join(folder, path)}.",
             )
+
+
+def working_folder(spark: SparkSession) -> str:
+    """The folder from which Spark resolves relative paths of the local file system."""
+    files = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())  # type: ignore[union-attr]
+    return str(files.getWorkingDirectory().toUri().getPath())
 
 
 def _streaming_leaves(plan: JavaObject) -> Iterator[JavaObject]:
