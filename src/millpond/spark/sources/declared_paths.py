@@ -1,8 +1,8 @@
 """Where relative paths begin: in the current folder of this process at the moment a stream is declared.
 
 Streams and queries keep their paths as they were written, which is what a pond is compared by when it is opened again.
-Only what is read and written gets absolute paths: Spark would resolve relative ones against the folder in which its
-JVM was started, whatever the current folder is by then.
+Only what is read and written gets absolute paths: Spark would resolve relative ones against the working folder of its
+file system, which is where its JVM was started unless somebody sets it, whatever the current folder is by then.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def check_folder(spark: SparkSession, name: str, plan: JavaObject) -> None:
             continue
         folder = options.get(HOME)
         if folder is None:
-            folder = working_folder(spark)
+            folder = _working_folder(spark)
         if Path(folder).resolve() != Path(home).resolve():
             raise QueryTypeError(
                 f"The frame of {name} reads the relative path {path}, which Spark looks for in {folder}; the current "
@@ -100,7 +100,7 @@ def check_folder(spark: SparkSession, name: str, plan: JavaObject) -> None:
             )
 
 
-def working_folder(spark: SparkSession) -> str:
+def _working_folder(spark: SparkSession) -> str:
     """The folder from which Spark resolves relative paths of the local file system."""
     files = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())  # type: ignore[union-attr]
     return str(files.getWorkingDirectory().toUri().getPath())
