@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib import metadata
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 
 def install(extra: str) -> str:

@@ -50,3 +50,21 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     missing = [target for target in targets if ":" not in target and not (page.parent / target).exists()]
     assert not missing
+
+
+def package_page() -> str:
+    """The README as pyproject.toml turns it into the text of the package page."""
+    hook = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("fancy-pypi-readme.substitutions]]")[2]
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Documentation")[0]
+    substitutions = re.findall(r"^pattern = '(.+)'\nreplacement = '(.*)'$", hook, re.MULTILINE)
+    assert len(substitutions) == 2
+    for pattern, replacement in substitutions:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def test_the_package_page_has_no_link_into_a_checkout() -> None:
+    text = package_page()
+    assert "## A first query" in text
+    assert not re.search(r"\]\((?!https?:)", text)
+    assert "<!--" not in text
