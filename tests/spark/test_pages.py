@@ -3,8 +3,12 @@
 A fenced block of Python, SQL or a console runs if the line before its fence is `<!-- run: SETUP -->`, SETUP being
 one of `SETUPS`: it writes what the block reads. Blocks of a page that are marked `<!-- run: SETUP, NAME -->` with
 one NAME share their folder and run in order: SQL is saved as `SETUP.sql` for the commands that follow, and a command
-`$ millpond …` must succeed; the lines below it must be in its output (`…` stands for any text). A block that is marked
+must succeed. The lines below a command must be in its output (`…` stands for any text). A block that is marked
 `<!-- run: SETUP, NAME, FILE -->` is saved as FILE.
+
+A console knows `millpond …`, `python FILE …`, `export NAME=VALUE`, `rm -r PATH`, `millpond serve … &`, which runs in
+a process of its own until the page ends, and `kill [-9] %1`, which ends it. A command that only reads a served pond is
+repeated until its output is as printed. With the setup `kafka`, the address 127.0.0.1:9092 means the tests' broker.
 """
 
 from __future__ import annotations
@@ -13,7 +17,12 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +31,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from kit.servers.kafka_server import KafkaServer
 from millpond import Pond
 from millpond.cli import app
 
@@ -29,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 
 _MARKED = re.compile(
-    r"^<!-- run: (\w+)(?:, (\w+))?(?:, ([\w./]+))? -->\n```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL
+    r"^<!-- run: (\w+)(?:, (\w+))?(?:, ([\w./-]+))? -->\n```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL
 )
 
 
@@ -61,9 +71,27 @@ def write_clicks(folder: Path) -> None:
         os.utime(path, (minute * 60, minute * 60))  # Spark takes files in the order of their times
 
 
+def write_first_query(folder: Path) -> None:
+    """The files of the README's first query."""
+    page = ROOT / "README.md"
+    for run in runs_of("README.md", page.read_text(encoding="utf-8")):
+        for block in run.blocks:
+            if block.file is not None:
+                _save(folder / block.file, block.text)
+
+
 SETUPS: dict[str, Callable[[Path], None]] = {
-    "clicks": write_clicks, "pond": lambda _folder: None, "nothing": lambda _folder: None,
-}  # fmt: skip
+    "clicks": write_clicks,
+    "pond": lambda _folder: None,
+    "nothing": lambda _folder: None,
+    "readme": write_first_query,
+    "kafka": lambda _folder: None,
+}
+
+BROKER = "127.0.0.1:9092"
+TOPICS = {"orders": 3, "alerts": 1}
+SECONDS = 180.0
+READS = {"lookup", "status", "list", "show", "why", "history", "diff"}
 
 
 def runs_of(page: str, text: str) -> list[Run]:
@@ -88,6 +116,10 @@ RUNS = [
 ]
 
 
+def _name(run: Run) -> str:
+    return f"{run.page}:{run.blocks[0].line}"
+
+
 def test_every_mark_is_read() -> None:
     """A mark with a slip in it would silently run nothing."""
     marks = sum(page.read_text(encoding="utf-8").count("<!-- run:") for page in PAGES)
@@ -95,10 +127,81 @@ def test_every_mark_is_read() -> None:
     assert {"python", "sql", "console"} <= {block.language for run in RUNS for block in run.blocks}
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.page}:{run.blocks[0].line}")
+class Console:
+    """Runs the commands of a page in the current folder."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self._service: subprocess.Popen[bytes] | None = None
+
+    def run(self, block: Block) -> None:
+        """Run every command of a block, and compare what it prints."""
+        for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+            command, below = _command(part)
+            lines = [line.rstrip() for line in below.splitlines() if line.strip()]
+            self._run(command, lines)
+
+    def close(self, number: int = signal.SIGTERM) -> None:
+        """End the service, if one runs."""
+        service, self._service = self._service, None
+        if service is not None:
+            service.send_signal(number)
+            service.wait(SECONDS)
+
+    def _run(self, command: str, lines: list[str]) -> None:
+        match shlex.split(command, comments=True):
+            case ["millpond", "serve", *words, "&"]:
+                self._serve(words, lines)
+            case ["kill", *words, "%1"]:
+                self.close(signal.SIGKILL if words == ["-9"] else signal.SIGTERM)
+            case ["export", setting]:
+                name, _, value = setting.partition("=")
+                self._monkeypatch.setenv(name, value.replace("$PWD", os.getcwd()))
+            case ["rm", "-r", path]:
+                shutil.rmtree(path) if Path(path).is_dir() else Path(path).unlink()
+            case ["python", *words]:
+                done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=SECONDS)
+                assert done.returncode == 0, f"{command}: {done.stderr}"
+                assert not (line := _missing(lines, done.stdout)), f"{command} does not print {line!r}:\n{done.stdout}"
+            case ["millpond", *words]:
+                self._millpond(command, words, lines)
+            case _:
+                raise AssertionError(f"`{command}` is not run here")
+
+    def _serve(self, words: list[str], lines: list[str]) -> None:
+        out = Path("service.out")
+        with out.open("wb") as stream:
+            arguments = [sys.executable, "-m", "millpond", "serve", *words]
+            self._service = subprocess.Popen(arguments, stdout=stream, stderr=stream)
+        end = time.monotonic() + SECONDS
+        while line := _missing(lines, out.read_text()):
+            assert self._service.poll() is None and time.monotonic() < end, f"no {line!r}: {out.read_text()}"
+            time.sleep(0.2)
+
+    def _millpond(self, command: str, words: list[str], lines: list[str]) -> None:
+        end = time.monotonic() + (SECONDS if self._service is not None and words[0] in READS else 0)
+        while True:
+            done = CliRunner().invoke(app, words)
+            line = _missing(lines, done.output)
+            if done.exit_code == 0 and not line:
+                return
+            assert time.monotonic() < end, f"{command} does not print {line!r}:\n{done.output} {done.exception!r}"
+            time.sleep(0.5)
+
+
+@pytest.fixture
+def console(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Console]:
+    """A console in an empty folder, whose service ends with the test."""
+    made = Console(monkeypatch)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if run.setup != "kafka"], ids=_name)
 def test_the_examples_of_a_page_run(
-    spark: SparkSession, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run: Run
-) -> None:
+    spark: SparkSession, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    console: Console, run: Run,
+) -> None:  # fmt: skip
     SETUPS[run.setup](here)
     tables: dict[str, pa.Table] = {}
     close = Pond.close
@@ -110,10 +213,26 @@ def test_the_examples_of_a_page_run(
         close(pond)
 
     monkeypatch.setattr(Pond, "close", closing)
+    play(run, spark, here, console)
+    if run.page == "docs/guide/python.md" and tables:
+        _check_the_first_example(tables, capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if run.setup == "kafka"], ids=_name)
+def test_the_examples_with_kafka_run(
+    spark: SparkSession, here: Path, console: Console, kafka_server: KafkaServer, run: Run
+) -> None:
+    for topic, partitions in TOPICS.items():
+        kafka_server.create(topic, partitions)
+    blocks = [block._replace(text=block.text.replace(BROKER, kafka_server.servers)) for block in run.blocks]
+    play(run._replace(blocks=blocks), spark, here, console)
+
+
+def play(run: Run, spark: SparkSession, here: Path, console: Console) -> None:
+    """Save and run the blocks of a run, one after the other."""
     for block in run.blocks:
         if block.file is not None:
-            (here / block.file).parent.mkdir(parents=True, exist_ok=True)
-            (here / block.file).write_text(block.text)
+            _save(here / block.file, block.text)
             continue
         match block.language:
             case "python":
@@ -122,9 +241,15 @@ def test_the_examples_of_a_page_run(
             case "sql":
                 (here / f"{run.setup}.sql").write_text(block.text)
             case _:
-                _commands(block)
-    if run.page == "docs/guide/python.md" and tables:
-        _check_the_first_example(tables, capsys.readouterr().out)
+                console.run(block)
+
+
+def _save(path: Path, text: str) -> None:
+    """A running stream of files sees the complete file, or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".{path.name}")
+    hidden.write_text(text)
+    hidden.rename(path)
 
 
 def _check_the_first_example(tables: dict[str, pa.Table], out: str) -> None:
@@ -135,14 +260,27 @@ def _check_the_first_example(tables: dict[str, pa.Table], out: str) -> None:
     assert "document={'epoch'" in out
 
 
-def _commands(block: Block) -> None:
-    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
-        command, _, below = part.partition("\n")
-        words = shlex.split(command, comments=True)
-        assert words[0] == "millpond", f"`{command}` is not run here"
-        done = CliRunner().invoke(app, words[1:])
-        assert done.exit_code == 0, f"{command}: {done.output} {done.exception!r}"
-        for line in filter(None, map(str.rstrip, below.splitlines())):
-            pattern = ".*".join(map(re.escape, line.split("…")))
-            said = re.search(f"^{pattern}$", done.output, re.MULTILINE)
-            assert said, f"{command} does not say {line!r}:\n{done.output}"
+def _command(part: str) -> tuple[str, str]:
+    """A command, which ends with the line where its quotes are closed, and the text below it.
+
+    >>> _command("millpond add a 'SELECT\\n  1' --serve\\nadd a at record 1\\n")
+    ("millpond add a 'SELECT\\n  1' --serve", 'add a at record 1\\n')
+    """
+    lines = part.splitlines(keepends=True)
+    for count in range(1, len(lines) + 1):
+        command = "".join(lines[:count])
+        try:
+            shlex.split(command, comments=True)
+        except ValueError:  # a quote is still open
+            continue
+        return command.rstrip("\n"), "".join(lines[count:])
+    raise AssertionError(f"a quote is not closed in `{part}`")
+
+
+def _missing(lines: list[str], output: str) -> str | None:
+    """The first of the lines that is not in the output."""
+    for line in lines:
+        pattern = ".*".join(map(re.escape, line.split("…")))
+        if re.search(f"^{pattern}\\s*$", output, re.MULTILINE) is None:
+            return line
+    return None
