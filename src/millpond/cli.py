@@ -1,6 +1,6 @@
-"""The command `millpond`: run a pond file, explain it, look up a row, repair, see the demo.
+"""Defines the command `millpond` and its subcommands.
 
-What needs Spark or Arrow is loaded by the verbs that use it: those that ask a service answer in half the time.
+Spark and Arrow are loaded only by the subcommands that use them, so commands of a service start in half the time.
 """
 
 from __future__ import annotations
@@ -30,32 +30,35 @@ app = typer.Typer(
     help="Many continuous queries over one event stream in one Spark application.",
 )  # fmt: skip
 
-File = Annotated[Path, typer.Argument(metavar="FILE.sql", help="Streams and queries: Spark's own statements.")]
+File = Annotated[Path, typer.Argument(metavar="FILE.sql", help="Statements of Spark SQL: streams and queries.")]
 Checkpoint = Annotated[
     Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
     typer.Option("--checkpoint", metavar="DIR", help="The pond's folder [default: FILE.pond beside FILE.sql]."),
 ]
-Master = Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs: local[*], local[4], ….")]
-Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Heap of the driver's JVM.")]
+Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master, such as local[4].")]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Heap size of the driver's JVM.")]
 StoreAddress = Annotated[
     str,
-    typer.Option("--store", metavar="STORE", envvar="MILLPOND_STORE", help="lmdb, lmdb:PATH, redis://HOST or memory."),
+    typer.Option(
+        "--store", metavar="STORE", envvar="MILLPOND_STORE",
+        help="Store of served rows: lmdb, lmdb:PATH, redis://HOST or memory.",
+    ),
 ]
 Instances = Annotated[
     Optional[int],  # noqa: UP045
-    typer.Option("--instances", metavar="N", min=1, help="Parallel folds [default: Spark's parallelism]."),
+    typer.Option("--instances", metavar="N", min=1, help="Parallel instances [default: Spark's parallelism]."),
 ]
 
-dlq = typer.Typer(help="Dead letters: records of a stream that did not parse.", no_args_is_help=True)
+dlq = typer.Typer(help="List, show and resend records that did not parse.", no_args_is_help=True)
 app.add_typer(dlq, name="dlq")
-DeadLetters = Annotated[Path, typer.Argument(metavar="DIR", help="What the stream's 'dead.path' names.")]
+DeadLetters = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that 'dead.path' of the stream names.")]
 _VERBOSE = ("-v", "--verbose")
 
 
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-    verbose: Annotated[bool, typer.Option(*_VERBOSE, help="Show where an error arose; at any place.")] = False,
+    verbose: Annotated[bool, typer.Option(*_VERBOSE, help="Show the traceback of an error.")] = False,
 ) -> None:
     del verbose  # `main` has taken it out of the words
     if version:
@@ -66,8 +69,8 @@ def _root(
 @app.command()
 def run(
     file: File,
-    once: Annotated[bool, typer.Option("--once", help="Take all input there is, then end.")] = False,
-    drain: Annotated[bool, typer.Option("--drain", help="Then close every open window (with --once).")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read all existing input, then end.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="With --once: close all open windows at the end.")] = False,
     master: Master = "local[*,4]",
     store: StoreAddress = "lmdb",
     checkpoint: Checkpoint = None,
@@ -75,9 +78,11 @@ def run(
     memory: Memory = "2g",
     param: commands.Params = None,
 ) -> None:
-    """Run the queries of a file until Ctrl-C; a later run on the same folder goes on where this one stopped.
+    """Run the queries of a file until Ctrl-C.
 
-    Exit status: 0; 1 after an error; 3 if results are incomplete, as stderr then says (docs/errors.md).
+    A later run on the same folder continues where this one stopped.
+
+    Exit status: 0 on success, 1 after an error, 3 if results are incomplete. Standard error then says why.
     """
     if drain and not once:
         raise typer.BadParameter("--drain closes windows that input may still reach: use it with --once.")
@@ -93,34 +98,37 @@ def run(
 def explain(
     file: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Argument(metavar="FILE.sql", help="Streams and queries; without: those of a pond that has run."),
+        typer.Argument(metavar="FILE.sql", help="A pond file [default: the queries of an existing pond]."),
     ] = None,
     checkpoint: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--checkpoint", metavar="DIR", help="A pond: what it is asked now, and what it measured."),
+        typer.Option("--checkpoint", metavar="DIR", help="A pond whose registered queries are explained."),
     ] = None,
     add: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--add", metavar="QUERY", help="Price one more: a SELECT, or a FILE.sql of statements."),
+        typer.Option("--add", metavar="QUERY", help="Estimate one more query: a SELECT, or a FILE.sql of statements."),
     ] = None,
     placement: Annotated[
-        bool, typer.Option("--placement", help="Add where its buckets lie (with --store as the pond ran).")
+        bool, typer.Option("--placement", help="Also show where buckets are stored (with the pond's --store).")
     ] = False,
     store: StoreAddress = "lmdb",
     master: Master = "local[1]",
     memory: Memory = "1g",
 ) -> None:
-    """Say how queries share windows and measures, and what each costs: a file's, or those a pond is asked now."""
+    """Show what queries share, and what each one costs.
+
+    Explains the queries of a file, or the registered queries of a pond.
+    """
     from millpond.control.commands.explain import explain_file, explain_pond
 
     if file is None and add is not None:
-        raise typer.BadParameter("--add needs the FILE.sql that declares the streams; or ask `millpond add --dry-run`.")
+        raise typer.BadParameter("--add needs the FILE.sql that declares the streams. Or use `millpond add --dry-run`.")
     more = _read(Path(add)) if add is not None and add.endswith(".sql") else None
     if file is None or checkpoint is not None:
         text = None if file is None else _read(file)
         told = explain_pond(checkpoint or only_pond(), text, store if placement else None, add, more, master, memory)
     elif placement:
-        raise typer.BadParameter("--placement looks at a pond that has run: name its folder with --checkpoint.")
+        raise typer.BadParameter("--placement needs a pond that has run. Name its folder with --checkpoint.")
     else:
         told = explain_file(_read(file), add, more, master, memory)
     typer.echo("\n".join(told.parts), nl=False)
@@ -133,12 +141,15 @@ def compile_file(
     file: File,
     output: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("-o", "--output", metavar="FILE.json", help="Where to [default: FILE.json beside FILE.sql]."),
+        typer.Option("-o", "--output", metavar="FILE.json", help="Output file [default: FILE.json beside FILE.sql]."),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only say whether it is up to date, without Spark.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check whether it is up to date.")] = False,
     memory: Memory = "1g",
 ) -> None:
-    """Write what Spark makes of a file as JSON: millpond.testing tests its queries without Spark or Java."""
+    """Compile a pond file to JSON, for tests without Spark.
+
+    `millpond.testing` reads the compiled file and needs neither Spark nor Java.
+    """
     from millpond.control.pond.compile import compile_to
     from millpond.model.compiled import read_if_of, stale
 
@@ -156,7 +167,7 @@ def compile_file(
 @app.command()
 def lookup(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="A query with 'serve' = 'true'.")],
-    key: Annotated[list[str], typer.Argument(metavar="KEY...", help="The key's values, in order.")],
+    key: Annotated[list[str], typer.Argument(metavar="KEY...", help="The values of the key columns, in order.")],
     checkpoint: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--checkpoint", metavar="DIR", help="The pond's folder."),
@@ -165,12 +176,15 @@ def lookup(
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
     url: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--url", metavar="URL", help="Ask this service instead of the folder."),
+        typer.Option("--url", metavar="URL", help="Send the request to this service instead of reading the folder."),
     ] = None,
     token: commands.Token = None,
     ca: commands.Trusted = None,
 ) -> None:
-    """Print the latest row of a key, from the store of a pond that may be running (--checkpoint), or from a service."""
+    """Print the latest row of a key.
+
+    Reads the store of a pond, which may be running, or sends the request to a service (--url).
+    """
     if checkpoint is not None and url is None:
         from millpond.control.wiring.reader import look_up
 
@@ -195,11 +209,14 @@ def lookup(
 
 @app.command()
 def why(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query that should say something.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query that emits nothing.")],
     checkpoint: commands.Folder = None,
     as_json: commands.Json = False,
 ) -> None:
-    """Say why nothing comes out of a query, read beside a pond that may be running."""
+    """Explain why a query emits no rows.
+
+    Reads the log of a pond, which may be running.
+    """
     from millpond.control.diagnose.causes import explain_why
     from millpond.control.diagnose.facts import find_facts
     from millpond.control.diagnose.picture import draw
@@ -213,13 +230,16 @@ def why(
 def doctor(
     checkpoint: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--checkpoint", metavar="DIR", help="A pond's folder, there or to be made."),
+        typer.Option("--checkpoint", metavar="DIR", help="A pond's folder, existing or planned."),
     ] = None,
     store: StoreAddress = "lmdb",
     memory: Memory = "2g",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Try what a pond needs of this machine: one line a check; exit status 1 when something would stop a pond."""
+    """Check what a pond needs on this machine.
+
+    Prints one line per check. Exit status 1 if a pond would fail.
+    """
     from millpond.control.commands.doctor import Asked, examine, say_check
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -236,7 +256,10 @@ def doctor(
 
 @app.command()
 def prepare() -> None:
-    """Keep Spark's classes in one file, once for this machine: every later command starts in half the time."""
+    """Cache the classes of Spark's JVM, for faster starts.
+
+    Needed once per machine. Later commands start in about half the time.
+    """
     from millpond.control.commands.prepare import prepare as prepare_machine
 
     typer.echo(f"Spark's classes are in {prepare_machine()}.")
@@ -244,7 +267,7 @@ def prepare() -> None:
 
 @dlq.command("list")
 def list_dead_letters(folder: DeadLetters) -> None:
-    """Count the records that did not parse, by topic and reason."""
+    """Count the dead letters by topic and reason."""
     from millpond.control.commands.dead_letters import kinds
 
     found = kinds(folder)
@@ -256,9 +279,9 @@ def list_dead_letters(folder: DeadLetters) -> None:
 @dlq.command("show")
 def show_dead_letters(
     folder: DeadLetters,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="So many of the newest.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Number of records, newest first.")] = 20,
 ) -> None:
-    """Show the newest records that did not parse, with the beginning of their bytes."""
+    """Show the newest dead letters, with their first bytes."""
     from millpond.control.commands.dead_letters import lines
 
     for line in lines(folder, limit):
@@ -270,14 +293,14 @@ def replay_dead_letters(
     folder: DeadLetters,
     connection: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--connection", metavar="NAME", help="How Kafka is reached [default: the only connection]."),
+        typer.Option("--connection", metavar="NAME", help="The connection to Kafka [default: the only one]."),
     ] = None,
     to: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--to", metavar="TOPIC", help="Another topic than they came from."),
+        typer.Option("--to", metavar="TOPIC", help="Send to this topic [default: the topic that they came from]."),
     ] = None,
 ) -> None:
-    """Send those that were not sent before to Kafka again, each once."""
+    """Send dead letters to Kafka again, each exactly once."""
     from millpond.control.commands.dead_letters import replay
 
     typer.echo(f"{replay(folder, connection, to)} sent.")
@@ -288,7 +311,10 @@ def repair(
     file: File, store: StoreAddress = "lmdb", checkpoint: Checkpoint = None, master: Master = "local[1]",
     memory: Memory = "1g",
 ) -> None:  # fmt: skip
-    """Bring Spark's checkpoint and the sinks back to the log, after any of them was lost, damaged or restored."""
+    """Set Spark's checkpoint and the sinks back to the log.
+
+    For use after one of them was lost, damaged or restored from a backup.
+    """
     from millpond.control.commands.run import Run, repair_file
 
     for done in repair_file(Run(_read(file), _folder(file, checkpoint), master, store, None, memory)):
@@ -299,7 +325,7 @@ def repair(
 def demo(
     checkpoint: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--checkpoint", metavar="DIR", help="Keep flights, pond and results there."),
+        typer.Option("--checkpoint", metavar="DIR", help="Keep flights, pond and results in this folder."),
     ] = None,
     rows: Annotated[
         Optional[int],  # noqa: UP045
@@ -308,7 +334,10 @@ def demo(
     master: Master = "local[*,4]",
     memory: Memory = "2g",
 ) -> None:
-    """Replay a year of flights through ten queries, and check every row against DuckDB."""
+    """Run ten queries over a year of flights.
+
+    Every row is checked against DuckDB.
+    """
     from millpond.control.commands.demo import DemoOptions, run_demo
 
     equal = run_demo(DemoOptions(checkpoint, rows, master, memory), Console())
@@ -319,7 +348,7 @@ def demo(
 def serve(
     file: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Argument(metavar="FILE.sql", help="Streams, views and the queries that a new pond begins with."),
+        typer.Argument(metavar="FILE.sql", help="Streams, views, and the queries of a new pond."),
     ] = None,
     checkpoint: Checkpoint = None,
     master: Master = "local[*,4]",
@@ -338,7 +367,10 @@ def serve(
     target: commands.Target = 0.5,
     param: commands.Params = None,
 ) -> None:
-    """Run a pond as a service until Ctrl-C; a second one on the same folder stands by and takes over."""
+    """Run a pond as a service until Ctrl-C.
+
+    A second process on the same folder is a standby, and takes over if the first one fails.
+    """
     if file is None and checkpoint is None:
         raise typer.BadParameter("Name a FILE.sql, or the folder of a pond with --checkpoint.")
     folder = checkpoint if checkpoint is not None else _folder(file or Path(), None)

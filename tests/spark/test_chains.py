@@ -73,7 +73,7 @@ def test_the_largest_of_all_keys_follow_the_sums_and_a_restart_goes_on(
         assert alerts == [("c", 101, 20)]
         last = pond.why("top").causes[-1]
         assert last.code == "reads-rows"
-        assert "It reads the rows of spend, each an epoch after it was committed" in last.text
+        assert "It reads the rows of spend, one epoch after they are committed" in last.text
 
 
 def test_rows_follow_on_a_silent_pond_as_time_goes_on(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:

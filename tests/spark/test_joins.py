@@ -149,7 +149,8 @@ def test_why_and_plans_say_what_is_true(spark: SparkSession, folder: Path) -> No
     assert facts.tail.counts.applied == 1_200
     picture = draw(explain_why(facts))
     assert "tx by card full join pay by card" in picture
-    assert "A row of the join leaves when the watermarks of tx and pay have both passed it" in " ".join(picture.split())
+    text = " ".join(picture.split())
+    assert "A row of the join is emitted when the watermarks of tx and pay have both passed it" in text
     with Pond(spark, folder / "other") as pond:
         for name, columns in (("tx", TX), ("pay", PAY)):
             source = Source("parquet", (("path", str(folder / name)),))

@@ -71,7 +71,7 @@ def _causes(facts: Facts) -> Iterator[Cause]:
         yield Cause(
             "not-running",
             f"No driver runs: the last one, process {facts.tail.pid} on {facts.tail.host}, has ended. "
-            "`millpond run` on the same folder goes on where it stopped.",
+            "`millpond run` on the same folder continues where it stopped.",
         )
     if remade is not None and remade.after_us is not None:
         took = f"the newest epoch moved their state, and was committed {remade.after_us / 1e6:.1f} s after that."
@@ -87,8 +87,8 @@ def _causes(facts: Facts) -> Iterator[Cause]:
         through = f", and through {it} those of {', '.join(others)}" if others else ""
         yield Cause(
             "reads-rows",
-            f"It reads the rows of {' and '.join(nearest)}{through}, each an epoch after it was committed: "
-            f"`millpond why` says why none comes out of {one}.",
+            f"It reads the rows of {' and '.join(nearest)}{through}, one epoch after they are committed: "
+            f"`millpond why` says why {one} emits none.",
         )
 
 
@@ -105,11 +105,11 @@ def _quarantined(facts: Facts) -> Cause:
     if isinstance(facts.query, Join) or facts.quarantined.startswith(f"[{TooManyPairsError.code}]"):
         cure = "Then use it in a new pond."
     if facts.quarantined.startswith(f"[{OverBudgetError.code}]"):
-        what = "It is quarantined, and is answered no more while the other queries go on"
+        what = "It is quarantined and emits no more rows. The other queries continue"
         return Cause("quarantined", f"{what}: {facts.quarantined}")
     return Cause(
         "quarantined",
-        f"It is quarantined, and emits nothing while the other queries go on: {facts.quarantined} {cure}",
+        f"It is quarantined and emits no more rows. The other queries continue: {facts.quarantined} {cure}",
     )
 
 
@@ -149,7 +149,7 @@ def _none_applied(facts: Facts) -> Cause:
         reasons["all-late"] = (
             since.late,
             f"late: {delays} ({of}) or more behind the newest event of earlier epochs, or in a "
-            "window that a drain closed. Files are read in the order of their times of change; a longer DELAY waits "
+            "window that a drain closed. Files are read in the order of their modification times. A longer DELAY waits "
             "for more",
         )
         missing = f"{times} is missing or {_ahead(facts)}"
@@ -195,13 +195,13 @@ def _named(query: Query, having: Expression) -> str:
 def _sinks(facts: Facts) -> Iterator[Cause]:
     sink, rows_n = facts.query.sink, facts.tail.rows_n
     for error in facts.errors:
-        yield Cause("sink-behind", f"Rows are committed, but do not get out. {error} It is tried again and again.")
+        yield Cause("sink-behind", f"Rows are committed, but the sink does not accept them. {error} It is retried.")
     if facts.errors or rows_n is None:
         return
     place = f"{sink.format} {sink.path}" if sink.path else sink.format
     if facts.sink_n is not None and facts.sink_n < rows_n and sink.format != "noop":
-        hint = "The driver carries them over; its error, if it has one, is in its own output." if facts.running else (
-            "The next `millpond run` on this folder carries them over, without reading anything again."
+        hint = "The driver publishes them. If it has an error, its own output shows it." if facts.running else (
+            "The next `millpond run` on this folder publishes them, without reading events again."
         )  # fmt: skip
         yield Cause(
             "sink-behind",
@@ -210,7 +210,7 @@ def _sinks(facts: Facts) -> Iterator[Cause]:
         )
     if sink.format == "noop" and not facts.query.serve:
         yield Cause(
-            "no-sink", "It has no sink: rows are computed and counted, and go nowhere. Give it USING parquet and a "
+            "no-sink", "It has no sink: rows are computed and counted, but not written. Give it USING parquet and a "
             "'path', or 'serve' = 'true'.",
         )  # fmt: skip
     if sink.format == "memory" and facts.sink_n is None:
@@ -244,14 +244,14 @@ def _waiting(facts: Facts) -> Cause:
         order = facts.stream.order
         idle = "" if order is None else f", or to be silent for {duration(order.idle_after_us)} while a driver runs"
         which = "partition" if len(names) == 1 else "partitions"
-        text += f" It waits for {which} {', '.join(names[:_SHOWN])}{more} to get there{idle}."
+        text += f" It waits for {which} {', '.join(names[:_SHOWN])}{more} to reach that time{idle}."
     if facts.running is False:
         text += " At the end of all input, `millpond run --once --drain` closes what is open."
     return Cause("window-open", text)
 
 
 def _not_complete_yet(facts: Facts) -> Cause:
-    """The query came later, and its first complete window holds no event of it yet."""
+    """The query was added later, and its first complete window has no event yet."""
     first, query = facts.first, facts.query
     assert first is not None and isinstance(query, Query)
     applied = facts.tail.counts.applied
@@ -278,7 +278,7 @@ def _no_open_window(facts: Facts) -> Cause:
 
 
 def _both_awaited(facts: Facts, query: Join) -> Cause:
-    """What a join waits for; which pairs there will be nobody knows."""
+    """What a join waits for. Which pairs it will emit is not known."""
     if len(query.streams) > 1:
         both = " and ".join(query.streams)
         what = f"the watermarks of {both} have both passed it; that of {facts.stream.name} is behind"
@@ -290,11 +290,11 @@ def _both_awaited(facts: Facts, query: Join) -> Cause:
         return Cause("join-open", f"No {what} of {facts.stream.name} was seen, so no row of the join can be final.")
     newest = "it has no more rows up to" if of_rows else "its newest event at"
     text = (
-        f"A row of the join leaves when {what} at {utc(facts.watermark_us)}, {newest} "
+        f"A row of the join is emitted when {what} at {utc(facts.watermark_us)}, {newest} "
         f"{utc(facts.newest_us)}. A pair is {near_text(query)}."
     )
     if facts.running is False:
-        text += " At the end of all input, `millpond run --once --drain` lets out the rest."
+        text += " At the end of all input, `millpond run --once --drain` emits the rest."
     return Cause("join-open", text)
 
 

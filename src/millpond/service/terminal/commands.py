@@ -42,79 +42,79 @@ Folder = Annotated[
 ]
 Url = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--url", metavar="URL", help="The service [default: as DIR tells, else MILLPOND_URL]."),
+    typer.Option("--url", metavar="URL", help="Address of the service [default: from DIR, else MILLPOND_URL]."),
 ]
 Token = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--token", metavar="TOKEN", help="Its token [default: MILLPOND_TOKEN, or as the folder tells]."),
+    typer.Option("--token", metavar="TOKEN", help="Token of the service [default: MILLPOND_TOKEN, else from DIR]."),
 ]
 Trusted = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option("--ca", metavar="FILE.pem", help="A certificate to trust besides the system's."),
+    typer.Option("--ca", metavar="FILE.pem", help="A certificate authority to trust, besides those of the system."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Estimate the cost, and change nothing.")]
 Name = Annotated[str, typer.Argument(metavar="QUERY", help="The query's name.")]
-Text = Annotated[str, typer.Argument(metavar="SELECT", help="Its text, a FILE.sql that holds it, or - to read it.")]
+Text = Annotated[str, typer.Argument(metavar="SELECT", help="The text, a FILE.sql with it, or - for standard input.")]
 FileSink = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--sink", metavar="FORMAT", help="parquet, json, csv, delta (below --out), webhook or kafka."),
 ]
 Address = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--connection", metavar="NAME", help="The webhook's address, or Kafka's, as the operator named it."),
+    typer.Option("--connection", metavar="NAME", help="The operator's connection for the sink webhook or kafka."),
 ]
 Topic = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--topic", metavar="TOPIC", help="Of the sink kafka: one that the operator offers."),
+    typer.Option("--topic", metavar="TOPIC", help="The topic for the sink kafka. The operator must allow it."),
 ]
 Deduplicated = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--deduplicate", metavar="COLUMN", help="Leave out events that are equal in these columns."),
+    typer.Option("--deduplicate", metavar="COLUMN", help="Leave out events that repeat these columns. Repeatable."),
 ]
 Within = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--deduplicate-within", metavar="TIME", help="…to one at most so long before: '1 hour'."),
+    typer.Option("--deduplicate-within", metavar="TIME", help="Compare with events of at most so long ago: '1 hour'."),
 ]
 
 Serving = Annotated[
-    str, typer.Option("--listen", metavar="HOST:PORT", help="Where to answer; port 0 is any that is free.")
+    str, typer.Option("--listen", metavar="HOST:PORT", help="The address to listen on. Port 0 is any free port.")
 ]
 Certificate = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option("--tls-cert", metavar="FILE.pem", help="The certificate; needed where others can reach."),
+    typer.Option("--tls-cert", metavar="FILE.pem", help="TLS certificate. Required unless the address is 127.0.0.1."),
 ]
 Key = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option("--tls-key", metavar="FILE.pem", help="Its key."),
+    typer.Option("--tls-key", metavar="FILE.pem", help="Key of the TLS certificate."),
 ]
 Hosts = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--allow-host", metavar="NAME", help="A name by which requests may ask, besides its own."),
+    typer.Option("--allow-host", metavar="NAME", help="Another host name that requests may use. Repeatable."),
 ]
 Origins = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--allow-origin", metavar="URL", help="Whose pages may ask from a browser; none by default."),
+    typer.Option("--allow-origin", metavar="URL", help="An origin whose web pages may call the service. Repeatable."),
 ]
 Out = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option("--out", metavar="DIR", help="Below it go rows of queries that are added [default: DIR/out]."),
+    typer.Option("--out", metavar="DIR", help="The folder for rows of added queries [default: DIR/out]."),
 ]
 Shards = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--shard", metavar="STORE", help="A store that served rows may be moved to; env:NAME hides it."),
+    typer.Option("--shard", metavar="STORE", help="A store that served rows may be moved to. Repeatable."),
 ]
-Range = Annotated[str, typer.Option("--instances", metavar="LEAST-MOST", help="So many instances.")]
+Range = Annotated[str, typer.Option("--instances", metavar="LEAST-MOST", help="The allowed number of instances.")]
 Autoscale = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--autoscale", metavar="LEAST-MOST", help="Let instances come and go with the load [default: off]."),
+    typer.Option("--autoscale", metavar="LEAST-MOST", help="Add and remove instances with the load [default: off]."),
 ]
 Target = Annotated[
-    float, typer.Option("--target", min=0.05, max=0.95, help="The part of the time that instances should fold.")
+    float, typer.Option("--target", min=0.05, max=0.95, help="The part of the time that instances should be busy.")
 ]
 Params = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--param", metavar="NAME=VALUE", help="First value of a live parameter, :NAME in texts; repeatable."),
+    typer.Option("--param", metavar="NAME=VALUE", help="First value of the live parameter :NAME. Repeatable."),
 ]
 Patience = Annotated[
     float, typer.Option("--patience", metavar="SECONDS", min=2, help="Take over from a leader that is silent so long.")
@@ -141,13 +141,13 @@ def run_service(
     said = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     host, _, port = listen.rpartition(":")
     if not (host and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-        raise typer.BadParameter(f"{listen!r} is no HOST:PORT.")
+        raise typer.BadParameter(f"{listen!r} is not of the form HOST:PORT.")
     web = Web(host.strip("[]"), int(port), certificate, key, names, origins)
     serve(options, web, said.print)
 
 
 def client(folder: Path | None, url: str | None, token: str | None, trusted: Path | None) -> Client:
-    """The client that a verb's options mean.
+    """The client for the options of a command.
 
     Raises:
         SetupError, NotServingError, AccessError: see `Client.of`.
@@ -168,7 +168,7 @@ def look_up(asked: Client, query: str, key: list[str]) -> tuple[int, dict[str, A
 
 
 def add_verbs(app: typer.Typer) -> None:
-    """Give the command the verbs that ask a service."""
+    """Add the subcommands that send requests to a service."""
     _changes(app)
     _scale(app)
     _relocate(app)
@@ -186,18 +186,18 @@ def _changes(app: typer.Typer) -> None:
         name: Name, text: Text, sink: FileSink = None,
         serve: Annotated[bool, typer.Option("--serve", help="Keep the latest row of each key for lookups.")] = False,
         late: Annotated[Optional[str], typer.Option("--late", metavar="FORMAT", help="Write late events.")] = None,  # noqa: UP045
-        emit: Annotated[str, typer.Option("--emit", metavar="MODE", help="final or update.")] = "final",
+        emit: Annotated[str, typer.Option("--emit", metavar="MODE", help="final or update (every change).")] = "final",
         correct_for: Annotated[
             Optional[str],  # noqa: UP045
-            typer.Option("--correct-for", metavar="TIME", help="Correct rows when events come so much later."),
+            typer.Option("--correct-for", metavar="TIME", help="Correct emitted rows for events that are so late."),
         ] = None,
         deduplicate: Deduplicated = None, deduplicate_within: Within = None, connection: Address = None,
         topic: Topic = None,
         budget: Annotated[
             Optional[str],  # noqa: UP045
-            typer.Option("--budget", metavar="LIMITS", help="'state 100 MB, keys 1000000, time 50 ms': at most."),
+            typer.Option("--budget", metavar="LIMITS", help="Limits: 'state 100 MB, keys 1000000, time 50 ms'."),
         ] = None,
-        incomplete: Annotated[bool, typer.Option("--incomplete", help="Tell open windows too; see _complete.")] = False,
+        incomplete: Annotated[bool, typer.Option("--incomplete", help="Emit open windows too; see _complete.")] = False,
         backfill: Annotated[
             Optional[str],  # noqa: UP045
             typer.Option("--backfill", metavar="all|TIME", help="Read the source again: all, or from a time on."),
@@ -205,7 +205,7 @@ def _changes(app: typer.Typer) -> None:
         dry_run: DryRun = False,
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Add a query to a pond that is served; it is answered from the next epoch on."""
+        """Add a query to a served pond, from the next epoch on."""
         with client(checkpoint, url, token, ca) as asked:
             _tell(
                 asked.add(
@@ -223,7 +223,7 @@ def _changes(app: typer.Typer) -> None:
         dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
         as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Put another version in the place of a query."""
+        """Replace a query; the old version finishes its windows."""
         with client(checkpoint, url, token, ca) as asked:
             done = asked.alter(
                 name, selected(text), deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
@@ -236,7 +236,7 @@ def _changes(app: typer.Typer) -> None:
         name: Name, text: Text, dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None,
         token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Try another version beside a query; `millpond diff` compares their rows."""
+        """Run a new version beside a query, for `millpond diff`."""
         with client(checkpoint, url, token, ca) as asked:
             _tell(asked.shadow(name, selected(text), dry_run=dry_run), as_json)
 
@@ -244,11 +244,11 @@ def _changes(app: typer.Typer) -> None:
 def _scale(app: typer.Typer) -> None:
     @app.command()
     def scale(
-        instances: Annotated[int, typer.Argument(metavar="N", min=1, help="So many parallel folds.")],
+        instances: Annotated[int, typer.Argument(metavar="N", min=1, help="The new number of instances.")],
         dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
         as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Give a pond that is served another number of instances, from the next epoch on."""
+        """Change the number of instances of a served pond."""
         with client(checkpoint, url, token, ca) as asked:
             _tell(asked.scale(instances, dry_run=dry_run), as_json)
 
@@ -256,12 +256,12 @@ def _scale(app: typer.Typer) -> None:
 def _relocate(app: typer.Typer) -> None:
     @app.command("move")
     def move_rows(
-        what: Annotated[str, typer.Argument(metavar="BUCKET|SHARD", help="A number, FIRST-LAST, or a shard.")],
-        to: Annotated[str, typer.Option("--to", metavar="STORE", help="The store, or own: the pond's.")],
+        what: Annotated[str, typer.Argument(metavar="BUCKET|SHARD", help="A bucket number, FIRST-LAST, or a shard.")],
+        to: Annotated[str, typer.Option("--to", metavar="STORE", help="The target store; own: the pond's store.")],
         dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
         as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Keep the served rows of some buckets in another store, one that `millpond serve --shard` allows."""
+        """Move served rows to a store that `serve --shard` allows."""
         with client(checkpoint, url, token, ca) as asked, _telling(asked, "move"):
             done = asked.relocate(what, to, dry_run=dry_run)
         _tell(done, as_json)
@@ -271,9 +271,9 @@ def _autoscale(app: typer.Typer) -> None:
     @app.command()
     def autoscale(
         checkpoint: Folder = None, instances: Range = "1-8", target: Target = 0.5, as_json: Json = False,
-        _dry_run: Annotated[bool, typer.Option("--dry-run", help="As without it, and as other verbs say it.")] = False,
+        _dry_run: Annotated[bool, typer.Option("--dry-run", help="No effect; the command changes nothing.")] = False,
     ) -> None:  # fmt: skip
-        """Say what `serve --autoscale` would do with a pond now, and why; changes nothing."""
+        """Show what `serve --autoscale` would do now, and why."""
         from millpond.control.commands.autoscale import advice, advice_text
 
         found = advice(checkpoint or only_pond(), policy_of(instances, target))
@@ -288,17 +288,17 @@ def policy_of(instances: str, target: float) -> Policy:
     """
     least, divided, most = instances.partition("-")
     if not (least.isdecimal() and (most.isdecimal() or not divided) and 1 <= int(least) <= int(most or least)):
-        raise typer.BadParameter(f"{instances!r} is no LEAST-MOST, such as 1-8.")
+        raise typer.BadParameter(f"{instances!r} is not of the form LEAST-MOST, such as 1-8.")
     return Policy(target=target, least=int(least), most=int(most or least))
 
 
 _SAYS = {
-    "drop": "End a query: its state goes, its name is free.",
-    "pause": "Keep rows of a query from leaving, for ever, until resume.",
-    "resume": "Let rows of a paused query leave again.",
-    "promote": "Let a query and its shadow change places.",
-    "rollback": "Take a promote back, while the version before it is the shadow.",
-    "discard": "End the shadow of a query.",
+    "drop": "Drop a query and free its state.",
+    "pause": "Stop emitting the rows of a query. Rows that are due before resume are never emitted.",
+    "resume": "Emit the rows of a paused query again.",
+    "promote": "Exchange a query with its shadow.",
+    "rollback": "Undo a promote, while the previous version is the shadow.",
+    "discard": "Drop the shadow of a query.",
 }
 
 
@@ -317,19 +317,19 @@ def _shows(app: typer.Typer) -> None:
     def queries(
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False
     ) -> None:
-        """List the queries in force, and what the streams retain for others; --json: the queries."""
+        """List the queries, and what streams retain (not with --json)."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.queries()
             streams = [] if as_json else asked.streams()
         lines = [*map(query_line, found), *map(stream_line, streams)]
-        _lines(found, as_json, lines, "The pond is asked nothing.")
+        _lines(found, as_json, lines, "The pond has no queries.")
 
     @app.command()
     def show(
         name: Name, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
         as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Show a query: its text, its columns, from when on it is whole."""
+        """Show the text, columns and state of a query."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.show(name)
         _lines(found, as_json, query_lines(found))
@@ -339,27 +339,27 @@ def _shows(app: typer.Typer) -> None:
         reload: Annotated[bool, typer.Option("--reload", help="Load new versions from the operator's file.")] = False,
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
-        """List the operator's functions, and which queries call which version."""
+        """List the operator's functions and the queries that call them."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.functions(reload=reload)
-        _lines(found, as_json, map(function_line, found), "The operator has no functions.")
+        _lines(found, as_json, map(function_line, found), "The operator has registered no functions.")
 
     @app.command()
     def history(
-        limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="So many changes.")] = 20,
+        limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Number of changes.")] = 20,
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
-        """List the newest changes, the newest first: when, by whom, in which record."""
+        """List the latest changes: record, time, change and author."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.history(limit)
-        _lines(found, as_json, map(event_line, found), "Nothing was changed yet.")
+        _lines(found, as_json, map(event_line, found), "There are no changes yet.")
 
     @app.command()
     def diff(
         name: Name, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
         as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Say how the rows of a query and its shadow differ."""
+        """Compare the rows of a query with those of its shadow."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.diff(name)
         _lines(found, as_json, diff_lines(found))
@@ -368,10 +368,10 @@ def _shows(app: typer.Typer) -> None:
 def _watch(app: typer.Typer) -> None:
     @app.command()
     def status(
-        placement: Annotated[bool, typer.Option("--placement", help="Add the local-hit rate.")] = False,
+        placement: Annotated[bool, typer.Option("--placement", help="Also show the local-hit rate.")] = False,
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Say how a pond that is served fares."""
+        """Show the state of a pond: epochs, lag, queries, costs."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.status()
             if as_json:
@@ -382,11 +382,11 @@ def _watch(app: typer.Typer) -> None:
 
     @app.command()
     def top(
-        every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often.")] = 1.0,
-        placement: Annotated[bool, typer.Option("--placement", help="Add the local-hit rate.")] = False,
+        every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="Refresh interval.")] = 1.0,
+        placement: Annotated[bool, typer.Option("--placement", help="Also show the local-hit rate.")] = False,
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
     ) -> None:  # fmt: skip
-        """Show a pond that is served, again and again, until Ctrl-C; it follows the leader."""
+        """Show the state of a pond until Ctrl-C, and follow the leader."""
         shown, pause = console(), threading.Event()
         with Live(console=shown, screen=shown.is_terminal, auto_refresh=False) as live:
             while True:
@@ -402,23 +402,23 @@ def _watch(app: typer.Typer) -> None:
 
 
 def _parameters() -> typer.Typer:
-    param = typer.Typer(help="Live parameters, :name in texts.", no_args_is_help=True, rich_markup_mode=None)
+    param = typer.Typer(help="List, set and feed live parameters.", no_args_is_help=True, rich_markup_mode=None)
 
     @param.command("list")
     def shown(
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False
     ) -> None:
-        """List the live parameters in force."""
+        """List the live parameters and their values."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.params()
         _lines(found, as_json, map(parameter_line, found), "The pond has no live parameters.")
 
     @param.command("set")
     def put(
-        values: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="A number, true, false or a text.")],
+        values: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="A number, true, false or text.")],
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Set live parameters, in force from the next epoch on."""
+        """Set live parameters, from the next epoch on."""
         with client(checkpoint, url, token, ca) as asked:
             for name, value in [assigned(one) for one in values]:
                 _tell(asked.param(name, value), as_json)
@@ -428,10 +428,10 @@ def _parameters() -> typer.Typer:
         name: str, source: Annotated[str, typer.Option("--from", metavar="QUERY.COLUMN", help="Whose rows feed it.")],
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Let a live parameter take its values from the rows of a query's newest window, until it is set."""
+        """Take a parameter from the newest rows of a query, until it is set."""
         query, divided, column = source.partition(".")
         if not divided:
-            raise RequestError(f"{source!r} is no QUERY.COLUMN.", "Write --from top.merchant.")
+            raise RequestError(f"{source!r} is not of the form QUERY.COLUMN.", "Write --from top.merchant.")
         with client(checkpoint, url, token, ca) as asked:
             _tell(asked.feed(name, query, column), as_json)
 
@@ -443,7 +443,7 @@ def _tell(done: Changed | Priced, as_json: bool) -> None:
 
 
 def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -> None:
-    """What was found, as JSON or as lines; that there is `none` goes to people, not into a pipe."""
+    """Print a response as JSON or as lines. If there are no lines, print `none` on standard error."""
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     elif told := [*lines]:
@@ -453,14 +453,14 @@ def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -
 
 
 def console() -> Console:
-    """Where tables go: what is no terminal has no edge at which to cut them."""
+    """A console for tables. Outside a terminal it is so wide that no table is cut."""
     made = Console(highlight=False, markup=False)
     return made if made.is_terminal else Console(highlight=False, markup=False, width=_NO_EDGE)
 
 
 @contextmanager
 def _telling(asked: Client, follower: str) -> Iterator[None]:
-    """Say on standard error how far a change is that waits, each time that its note in the status is another one."""
+    """Print the progress of a waiting change on standard error, whenever its note in the status changes."""
     ended, said = threading.Event(), ""
 
     def watch() -> None:

@@ -214,7 +214,7 @@ def test_the_window_waits_for_the_slowest_partition(folder: Path) -> None:
     bench.events([1, 40], p=["0", "0"], o=[0, 1])
     text = bench.texts()["window-open"]
     assert "or later in every source partition of tx" in text
-    assert "It waits for partition 1 (no event yet) to get there, or to be silent for 1 minute" in text
+    assert "It waits for partition 1 (no event yet) to reach that time, or to be silent for 1 minute" in text
     bench.events([12], p=["1"], o=[0])
     assert "It waits for partition 1 (1970-01-01 00:00:12Z) to" in bench.texts()["window-open"]
     assert "1          1970-01-01 00:00:12Z         waited for" in draw(bench.why())
@@ -293,7 +293,7 @@ def test_what_stands_before_a_query_is_named(folder: Path) -> None:
     bench.events([1, 2, 8])
     texts = bench.texts()
     assert "not one event of the stream spend was read" in texts["nothing-read"]
-    assert "It reads the rows of spend, each an epoch after it was committed" in texts["reads-rows"]
+    assert "It reads the rows of spend, one epoch after they are committed" in texts["reads-rows"]
     bench.events([30])
     bench.pond.settle()
     text = bench.texts()["window-open"]
