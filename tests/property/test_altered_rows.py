@@ -160,12 +160,12 @@ def test_what_cannot_be_told_alike_is_refused(tmp_path: Path) -> None:
         replace(BASE, window=Session(5 * SECOND)),
     ]  # fmt: skip
     for other in others:
-        with pytest.raises(ChangeRefused, match="taken back"):
+        with pytest.raises(ChangeRefused, match="could not retract"):
             alter(pond, other)
     once = Run(tmp_path / "final", [BASE], 1, 16)
-    with pytest.raises(ChangeRefused, match="taken back"):
+    with pytest.raises(ChangeRefused, match="could not retract"):
         alter(Pond(once.pond.spec, once.pond.manifest), base)
-    with pytest.raises(ChangeRefused, match="compared by nobody"):
+    with pytest.raises(ChangeRefused, match="compares final rows only"):
         shadow(pond, replace(base, where=at_least(3)))
-    with pytest.raises(ChangeRefused, match="before a pause"):
+    with pytest.raises(ChangeRefused, match="a pause would lose"):
         pause(pond, base.name)

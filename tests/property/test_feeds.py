@@ -87,8 +87,8 @@ def test_a_feed_is_refused_that_would_give_no_value_of_the_type(tmp_path: Path) 
     pond = run.between()
     for name, query, column, why in (
         ("limit", "top", "n", "limit has no value"), ("least", "no", "n", "no query 'no'"),
-        ("least", "top", "k", "top tells string in the column k, and the parameter least is bigint"),
-        ("least", "blind", "n", "do not tell which of them are the newest"),
+        ("least", "top", "k", "top has type string in the column k, and the parameter least is bigint"),
+        ("least", "blind", "n", "do not show which of them are the newest"),
     ):  # fmt: skip
         with pytest.raises(ChangeRefused, match=why):
             validate.feed(pond, name, query, column)

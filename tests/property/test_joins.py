@@ -485,7 +485,7 @@ def test_a_join_is_altered_at_the_next_row(tmp_path: Path, seed: int) -> None:
         if at == half:
             pond = Pond(run.pond.spec, run.pond.manifest)
             run.pond.change(validate.alter(pond, new))
-            with pytest.raises(ChangeRefused, match="would join other events"):
+            with pytest.raises(ChangeRefused, match="would match other events"):
                 validate.alter(pond, replace(new, left=replace(new.left, delay_us=new.left.delay_us + 1)))
         run.epoch_of({name: [rows] for name, rows in batch.items()})
     run.pond.drain()

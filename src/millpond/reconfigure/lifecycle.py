@@ -34,40 +34,40 @@ MOVES = {
     (PROMOTED, "halt"): HALTED,
     (HALTED, "drop"): ABSENT,
 }
-"""(state, kind of change) -> the state after it. A query that has raised is running; one over its budget is not.
+"""(state, kind of change) -> the next state. A query whose expression raised is running; one over its budget is not.
 
-One that is promoted has the version before it for a shadow; a second `promote` is not the way back, for it may be the
-first one, asked again when its answer was lost.
+A promoted query has its previous version as shadow. A second `promote` does not undo the first one, because it may be
+a repeated request whose first response was lost.
 """
 
 _CURES = {
     (RUNNING, "add"): "Give the new query another name, or alter this one.",
     (PAUSED, "add"): "Give the new query another name, or drop this one first.",
     (PAUSED, "alter"): "Resume it first.",
-    (PAUSED, "pause"): "Nothing is left to do.",
-    (RUNNING, "resume"): "Nothing is left to do.",
+    (PAUSED, "pause"): "No change is needed.",
+    (RUNNING, "resume"): "No change is needed.",
     (PAUSED, "shadow"): "Resume it first.",
     (RUNNING, "promote"): "Give it a shadow first.",
-    (RUNNING, "discard"): "Nothing is left to do.",
+    (RUNNING, "discard"): "No change is needed.",
     (PAUSED, "promote"): "Resume it, and give it a shadow first.",
-    (PAUSED, "discard"): "Nothing is left to do.",
-    (RUNNING, "rollback"): "Alter it to what it was: nothing was promoted, or the version before was discarded.",
-    (PAUSED, "rollback"): "Resume it, then alter it to what it was.",
-    (SHADOWED, "rollback"): "Promote its shadow first; to be rid of that, discard it.",
+    (PAUSED, "discard"): "No change is needed.",
+    (RUNNING, "rollback"): "It has no previous version: nothing was promoted, or that was discarded. Alter it instead.",
+    (PAUSED, "rollback"): "Resume it, then alter it.",
+    (SHADOWED, "rollback"): "Promote its shadow first, or discard it.",
     (SHADOWED, "add"): "Give the new query another name.",
     (PROMOTED, "add"): "Give the new query another name.",
-    (HALTED, "halt"): "Nothing is left to do.",
+    (HALTED, "halt"): "No change is needed.",
 }
 _READ = {
     PAUSED: "Resume that first.",
     SHADOWED: "Discard its shadow first.",
-    PROMOTED: "Discard its shadow first, the version before.",
+    PROMOTED: "Discard its shadow first, which is the previous version.",
     HALTED: "Drop that first; it can be added again, with a larger budget.",
 }
 _DEFAULT = {
     HALTED: "Drop it; it can be added again, with a larger budget.",
-    SHADOWED: "Promote its shadow if that is the better one, then discard the other.",
-    PROMOTED: "Roll it back if the version before was the better one, then discard the other.",
+    SHADOWED: "Promote the shadow if it is the better version, then discard the other one.",
+    PROMOTED: "Roll back if the previous version was the better one, then discard the other one.",
 }
 
 
@@ -79,7 +79,7 @@ def state_of(spec: PondSpec, name: str) -> str:
 
 
 def state_in(left: Changed, name: str) -> str:
-    """The state of a query that there is."""
+    """The state of an existing query."""
     if name in left.shadows and name not in left.halted:
         return PROMOTED if name in left.promoted else SHADOWED
     return HALTED if name in left.halted else PAUSED if name in left.paused else RUNNING
@@ -104,7 +104,7 @@ def query_of(spec: PondSpec, name: str) -> AnyQuery:
 
 
 def check_move(spec: PondSpec, name: str, kind: str) -> None:
-    """Refuse a change that does not stand in the table.
+    """Refuse a change that is not in the table.
 
     Raises:
         ChangeRefused: the message says in which state the query is, and what to do.
@@ -117,17 +117,17 @@ def check_move(spec: PondSpec, name: str, kind: str) -> None:
 
 
 def check_compared(spec: PondSpec, name: str) -> None:
-    """Refuse to compare a query with a shadow that it has not.
+    """Refuse to compare a query that has no shadow.
 
     Raises:
-        ChangeRefused: it has none, or is not answered.
+        ChangeRefused: it has no shadow, or is quarantined.
     """
     state = state_of(spec, name)
     if state == ABSENT:
         raise _refused(spec, name, "diff")
     if state not in (SHADOWED, PROMOTED):
         cure = _CURES.get((state, "promote")) or _DEFAULT[state]
-        raise ChangeRefused(f"The query {name!r} has no shadow that it could be compared with.", cure)
+        raise ChangeRefused(f"The query {name!r} has no shadow to compare with.", cure)
 
 
 def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
@@ -145,15 +145,15 @@ def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
         check_feeds(spec, query.name, _DONE[kind])
     if kind == "pause" and isinstance(query, Query) and query.changing:
         raise ChangeRefused(
-            f"The rows of {query.name} may change, and what was told before a pause could not be taken back after it.",
+            f"{query.name} has updating results, and a pause would lose retractions.",
             "Drop it, and add it again.",
         )
     if kind == "shadow" and not isinstance(query, Query | Selection):
-        raise ChangeRefused(f"{query.name} is a join of two streams.", "Add it under another name, and compare.")
+        raise ChangeRefused(f"{query.name} is a join of two streams.", "Add it under another name.")
 
 
 def check_upstream(spec: PondSpec, query: AnyQuery, streams: Iterable[Stream]) -> None:
-    """Refuse a query over the rows of one whose rows do not leave, or may soon be those of another version.
+    """Refuse a query over the rows of a query that is paused, quarantined, or has a shadow.
 
     Raises:
         ChangeRefused: it reads such rows.
@@ -168,10 +168,10 @@ def check_upstream(spec: PondSpec, query: AnyQuery, streams: Iterable[Stream]) -
 
 
 def check_feeds(spec: PondSpec, name: str, done: str) -> None:
-    """Refuse what would leave a parameter without the rows that it is fed by.
+    """Refuse a change that would end the feed of a parameter.
 
     Raises:
-        ChangeRefused: there is one.
+        ChangeRefused: the query feeds a parameter.
     """
     fed = sorted(parameter for parameter, feeding in spec.left.feeds.items() if feeding.query == name)
     if fed:
@@ -179,14 +179,14 @@ def check_feeds(spec: PondSpec, name: str, done: str) -> None:
 
 
 _DONE = {"add": "added", "drop": "dropped", "pause": "paused", "resume": "resumed", "alter": "altered",
-         "shadow": "given a shadow", "promote": "changed for its shadow", "rollback": "rolled back",
-         "discard": "rid of its shadow", "halt": "quarantined"}  # fmt: skip
+         "shadow": "given a shadow", "promote": "promoted", "rollback": "rolled back",
+         "discard": "separated from a shadow", "halt": "quarantined"}  # fmt: skip
 
 
 def _refused(spec: PondSpec, name: str, kind: str) -> ChangeRefused:
     state = state_of(spec, name)
     if state == ABSENT:
         names = ", ".join(sorted(query.name for query in current(spec))) or "none"
-        return ChangeRefused(f"There is no query {name!r}.", f"Those that there are: {names}.")
+        return ChangeRefused(f"There is no query {name!r}.", f"The queries are: {names}.")
     cure = _CURES.get((state, kind)) or _DEFAULT[state]
     return ChangeRefused(f"The query {name!r} is {state}: it cannot be {_DONE[kind]}.", cure)

@@ -1,6 +1,6 @@
-"""Validates requested changes against the catalog, and computes from when on they hold.
+"""Validates requested changes against the catalog, and computes the time from which they take effect.
 
-All of this is decided between two epochs, from the manifest that the change's record follows.
+Both are decided between two epochs, from the manifest before the record of the change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ABOVE = "@"
 
 
 class Pond(NamedTuple):
-    """A pond between two epochs: what is in force, and what its log amounts to."""
+    """A pond between two epochs: its current catalog and the state of its log."""
 
     spec: PondSpec
     manifest: Manifest
@@ -60,16 +60,18 @@ def add(
     pond: Pond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
     told_by: Mapping[str, Collection[str]] | None = None, backfill_us: int | None = None,
 ) -> Add:  # fmt: skip
-    """A query more; `streams`: all that it reads that may be new; `told_by`: see `beginnings.beginning`. `backfill_us`:
-    windows that start there or later, all from `ALWAYS` on, are made of events that are read again.
+    """Add a query.
+
+    `streams`: the streams that it reads and that may be new. `told_by`: see `first_window.beginning`. `backfill_us`:
+    compute windows that start then or later (`ALWAYS`: all windows) from events that are read again.
 
     Raises:
-        ChangeRefused: its name is taken, or it cannot be said from when on it would be whole.
-        UnsupportedQuery: it cannot be made of events that are read again.
+        ChangeRefused: its name is taken, or its first complete window is not known.
+        UnsupportedQuery: it does not support a backfill.
     """
     check_move(pond.spec, query.name, "add")
     if _ABOVE in query.name:
-        raise ChangeRefused(f"{query.name!r} reads like a version of a query.", f"Use a name without {_ABOVE}.")
+        raise ChangeRefused(f"The name {query.name!r} is that of a version.", f"Use a name without {_ABOVE}.")
     _check_parameters(pond.spec, query)
     fresh = _new(pond.spec, streams)
     check_upstream(pond.spec, query, (*pond.spec.streams, *fresh))
@@ -96,30 +98,30 @@ def add(
 
 
 def drop(pond: Pond, name: str, streams: Sequence[Stream] = (), who: str = "") -> Drop:
-    """A query less; `streams`: sources that it reads as parts of others.
+    """Drop a query. `streams`: sources that it reads as parts of other streams.
 
     Raises:
-        ChangeRefused: there is none, or others read its rows.
+        ChangeRefused: the query does not exist, or other queries read its rows.
     """
     check_move(pond.spec, name, "drop")
     return Drop(name, _new(pond.spec, streams), who)
 
 
 def pause(pond: Pond, name: str, who: str = "") -> Pause:
-    """Rows of a query do not leave from now on.
+    """Stop emitting the rows of a query.
 
     Raises:
-        ChangeRefused: there is none, it is paused, its rows may change or others read them.
+        ChangeRefused: the query does not exist, is paused, has updating results, or other queries read its rows.
     """
     check_move(pond.spec, name, "pause")
     return Pause(name, who)
 
 
 def resume(pond: Pond, name: str, who: str = "") -> Resume:
-    """Rows of a paused query leave again.
+    """Emit the rows of a paused query again.
 
     Raises:
-        ChangeRefused: it is not paused.
+        ChangeRefused: the query is not paused.
     """
     check_move(pond.spec, name, "resume")
     return Resume(name, who)
@@ -129,15 +131,15 @@ def alter(
     pond: Pond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
     told_by: Mapping[str, Collection[str]] | None = None,
 ) -> Alter:  # fmt: skip
-    """Another version of the query of the same name; where its rows go stays as it was.
+    """Replace a query by a new version with the same name and sinks.
 
-    Where only HAVING or outputs differ (outputs alone, if rows may change), the next row is of the new version.
-    Otherwise windows are handed over: the old version answers those that start before a time, the new one those from
-    there on, where both have windows of fixed size, or sessions, over the same stream; else the old one ends with the
-    change.
+    If only HAVING or outputs differ (only outputs, for updating results), the next row is from the new version.
+    Otherwise, if both versions have tumbling or sliding windows or sessions over the same stream, the old version
+    emits the windows that start before a certain time, and the new version all later windows. In any other case the
+    old version ends with the change.
 
     Raises:
-        ChangeRefused: there is none, or its rows would have other columns, or could not be told apart.
+        ChangeRefused: the query does not exist, its columns would change, or emitted rows could not be retracted.
     """
     check_move(pond.spec, query.name, "alter")
     old = query_of(pond.spec, query.name)
@@ -151,8 +153,8 @@ def alter(
         return Alter(Asked.of(query), fresh, who=who)
     if not isinstance(old, Query) or not isinstance(query, Query):
         raise ChangeRefused(
-            f"{query.name} would join other events, or others of them would have a partner.",
-            "Change its outputs and HAVING, of an inner join its condition too; else add it under another name.",
+            f"The new version of the join {query.name} would match other events.",
+            "Change only outputs and HAVING (and the condition of an inner join), or add it under another name.",
         )
     since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, told_by)
     until: int | msgspec.UnsetType = msgspec.UNSET
@@ -164,11 +166,13 @@ def alter(
 
 
 def param(pond: Pond, name: str, value: Constant, who: str = "") -> SetParameter:
-    """Another value of a live parameter: of the type it has, or of any if nothing uses it; a fraction also if all that
-    uses it makes a fraction of it. A new one may be named by queries that come later.
+    """Set a live parameter, which may be new.
+
+    The value must have the parameter's type, unless nothing uses the parameter. A whole-number parameter also accepts
+    a fraction if every use converts it to DOUBLE.
 
     Raises:
-        ChangeRefused: the value is not of its type, which queries or a feed rely on.
+        ChangeRefused: the value has another type, and queries or a feed use the parameter.
     """
     left = pond.spec.left
     users, feed = users_of(name, pond.spec.asked), left.feeds.get(name)
@@ -179,26 +183,27 @@ def param(pond: Pond, name: str, value: Constant, who: str = "") -> SetParameter
 
 
 def feed(pond: Pond, name: str, query: str, column: str, who: str = "") -> Feed:
-    """A live parameter takes its values from rows of a query from now on, until it is set: of a list all that are in
-    the rows of the newest window, otherwise the greatest of them.
+    """Take the values of a live parameter from the rows of a query, until the parameter is set.
+
+    A list parameter takes all values in the rows of the newest window, any other parameter the largest one.
 
     Raises:
-        ChangeRefused: there is no such parameter, query or column, or its rows do not tell which window is the newest.
+        ChangeRefused: the parameter, query or column does not exist, or the rows do not contain their window.
     """
     known, asked = pond.spec.left.parameters.get(name), query_of(pond.spec, query)
     if known is None:
         raise ChangeRefused(f"The parameter {name} has no value.", "Set a first one, with `pond.param`.")
     found = next((item for item in asked.output if item.name == column), None)
     if found is None or member_type(found.expression.type) != fed_type(known):
-        lacks = "has no column" if found is None else f"tells {found.expression.type} in the column"
+        lacks = "has no column" if found is None else f"has type {found.expression.type} in the column"
         raise ChangeRefused(
             f"{query} {lacks} {column}, and the parameter {name} is {known.type}.",
-            f"Name one of type {fed_type(known)}; its columns are {', '.join(item.name for item in asked.output)}.",
+            f"Name one of type {fed_type(known)}. The columns are {', '.join(item.name for item in asked.output)}.",
         )
     if not isinstance(asked, Query) or asked.changing or newest_by(asked) is None:
         raise ChangeRefused(
-            f"The rows of {query} do not tell which of them are the newest, once for all.",
-            "Feed from a query with windows whose rows leave once, and SELECT the window, or its end.",
+            f"The rows of {query} do not show which of them are the newest.",
+            "Feed from a query with windows and final rows that SELECTs the window, or its end.",
         )
     return Feed(name, query, column, who)
 
@@ -211,33 +216,34 @@ def _check_parameters(spec: PondSpec, query: AnyQuery) -> None:
         raise ChangeRefused(what, "Set them first: `millpond param set`, or `pond.param`.")
     for named in named_in(query):
         if named.type != known[named.name].type:
-            kinds = f"is of type {known[named.name].type}, no longer {named.type} as when {query.name} was analysed"
-            raise ChangeRefused(f"The parameter {named.name} {kinds}.", "Ask for the query again.")
+            kinds = f"is now of type {known[named.name].type}. It was {named.type} when {query.name} was analysed"
+            raise ChangeRefused(f"The parameter {named.name} {kinds}.", "Send the request again.")
 
 
 def shadow(
     pond: Pond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
     told_by: Mapping[str, Collection[str]] | None = None,
 ) -> Shadow:  # fmt: skip
-    """A version beside the query of the same name, whose rows are only compared with its.
+    """Run a version beside the query of the same name. Its rows are only compared with the rows of the query.
 
     Raises:
-        ChangeRefused: as `alter`; or windows cannot be told to both, or rows not compared.
+        ChangeRefused: as `alter`; or the two versions have no common windows, or their rows cannot be compared.
     """
     check_move(pond.spec, query.name, "shadow")
     old = query_of(pond.spec, query.name)
     _check_parameters(pond.spec, query)
     query = _in_place_of(old, query)
     if _new(pond.spec, streams):
-        raise ChangeRefused(f"{query.name} would read what the pond does not read.", "Add it under another name.")
+        what = f"The shadow of {query.name} would read a stream that the pond does not read yet."
+        raise ChangeRefused(what, "Add it under another name.")
     if isinstance(query, Query) and query.changing:
         raise ChangeRefused(
-            f"The rows of {query.name} may change, so those of two versions are compared by nobody.",
+            f"{query.name} has updating results, and a shadow compares final rows only.",
             "Add it under another name, or alter it.",
         )
     if textless := [item.name for item in query.output if not has_json(item.expression.type)]:
         raise ChangeRefused(
-            f"Rows are compared as JSON, which has no text for {', '.join(textless)} of {query.name}.",
+            f"Rows are compared as JSON, which cannot represent {', '.join(textless)} of {query.name}.",
             "Select parts of a map, or the base64 of bytes; or add it under another name.",
         )
     if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
@@ -245,7 +251,7 @@ def shadow(
     assert isinstance(old, Query) and isinstance(query, Query)
     if not _hands_over(old, query):
         raise ChangeRefused(
-            f"The windows of {query.name} are runs of events, which two versions would not begin alike.",
+            f"The windows of {query.name} depend on counts of events, so two versions would have different windows.",
             "Add it under another name.",
         )
     since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, (), told_by)
@@ -255,11 +261,11 @@ def shadow(
 
 
 def promote(pond: Pond, name: str, who: str = "") -> Promote:
-    """A query and its shadow change places.
+    """Exchange a query with its shadow.
 
     Raises:
-        ChangeRefused: it has no shadow, or that is the version before; or the other one closes windows sooner or later,
-            or does not tell which rows are the newest and feeds a parameter.
+        ChangeRefused: it has no shadow, or the shadow is the previous version. The two versions close windows at
+            different times. Or the query feeds a parameter, and the shadow's rows do not contain their window.
     """
     check_move(pond.spec, name, "promote")
     _check_in_front(pond.spec, name, "promoted")
@@ -267,10 +273,10 @@ def promote(pond: Pond, name: str, who: str = "") -> Promote:
 
 
 def rollback(pond: Pond, name: str, who: str = "") -> Promote:
-    """A query that was promoted and the version before it change places.
+    """Undo a promote.
 
     Raises:
-        ChangeRefused: no promote of it is in force; or as `promote`.
+        ChangeRefused: the query was not promoted; or as `promote`.
     """
     check_move(pond.spec, name, "rollback")
     _check_in_front(pond.spec, name, "rolled back")
@@ -278,45 +284,46 @@ def rollback(pond: Pond, name: str, who: str = "") -> Promote:
 
 
 def halt(pond: Pond, name: str, why: str, who: str = "") -> Halt:
-    """A query that costs more than its budget, or ended the JVM's memory, is answered no more.
+    """Quarantine a query that exceeds its budget, or exhausted the JVM's memory.
 
     Raises:
-        ChangeRefused: there is none, it is quarantined already, or others read its rows.
+        ChangeRefused: the query does not exist, is quarantined already, or other queries read its rows.
     """
     check_move(pond.spec, name, "halt")
     return Halt(name, why, who)
 
 
 def discard(pond: Pond, name: str, who: str = "") -> Discard:
-    """The shadow of a query goes.
+    """Drop the shadow of a query.
 
     Raises:
-        ChangeRefused: it has none.
+        ChangeRefused: the query has no shadow.
     """
     check_move(pond.spec, name, "discard")
     return Discard(name, who)
 
 
 def _check_in_front(spec: PondSpec, name: str, done: str) -> None:
-    """Refuse to let the shadow take the place of a query whose windows it would lose, or tell a second time."""
+    """Refuse to promote a shadow that would lose windows, or emit them a second time."""
     now = query_of(spec, name)
     other = next(query for query in spec.asked if query.name == spec.left.shadows[name])
     if not isinstance(now, Query) or not isinstance(other, Query):
         return
     if now.late_after_us != other.late_after_us:
         raise ChangeRefused(
-            f"{name} and its shadow wait for events for different times, so windows that the one has closed and the "
-            "other has not would be lost, or told twice.",
-            "Discard the shadow and alter the query: the new version then begins with a window.",
+            f"{name} and its shadow have different delays. Windows that only one of them has closed would be lost, or "
+            "emitted twice.",
+            "Discard the shadow and alter the query. The new version then begins with a new window.",
         )
     if newest_by(other) is None:
         check_feeds(spec, name, done)
 
 
 def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
-    """Whether two versions differ only in what is made of the state: HAVING, outputs, texts; of joins that tell pairs
-    only also their condition, which each pair is asked once. Where rows may change HAVING is not among it: what the old
-    one let pass would never be taken back.
+    """Whether two versions have the same state, and differ only in HAVING, outputs or text.
+
+    Inner joins may also differ in their condition, which is tested once per pair. Updating results may not differ in
+    HAVING: rows that only the old version emitted would never be retracted.
     """
     if isinstance(old, Join) and isinstance(new, Join):
         told = msgspec.structs.replace(old, having=new.having, output=new.output, text=new.text)
@@ -329,8 +336,9 @@ def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
 
 
 def ends(spec: PondSpec, manifest: Manifest) -> list[End]:
-    """The versions that were replaced and have answered their last window. One that is to begin with events of before
-    tells windows that have closed, so it stays until an epoch has recalled them.
+    """The replaced versions that have emitted their last window.
+
+    A version that begins with retained events emits closed windows, so it stays until an epoch has read these events.
     """
     pond, left = Pond(spec, manifest), spec.left
     old = {query.name: query for query in spec.asked if isinstance(query, Query)}
@@ -354,30 +362,30 @@ def _new(spec: PondSpec, streams: Sequence[Stream]) -> tuple[Stream, ...]:
     for stream in streams:
         if known.get(stream.name, stream) != stream:
             raise ChangeRefused(
-                f"The pond has another stream {stream.name}.", "Declare it as it was, or under another name."
+                f"The pond has a different stream {stream.name}.", "Declare it as it was, or under another name."
             )
     return tuple(stream for stream in streams if stream.name not in known)
 
 
 def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
-    """The new version with the sinks of the old one and its mode; it says whether rows are complete if that did.
+    """The new version with the sinks and the mode of the old one, and its column `_complete` if the old one has it.
 
     Raises:
-        ChangeRefused: its rows do not fit where they go.
-        UnsupportedQuery: rows of such a query leave once.
+        ChangeRefused: its rows do not fit the sink.
+        UnsupportedQuery: such a query cannot have updating results.
     """
     if tells_complete(old) and not tells_complete(new):
         new = with_complete(new)
     if type(old) is not type(new) or old.streams != new.streams:
         raise ChangeRefused(
-            f"{new.name} would be a query of another kind, or of another stream.",
+            f"The new version of {new.name} is of another kind, or reads another stream.",
             "Add it under another name, then drop this one.",
         )
     if [(item.name, item.expression.type) for item in old.output] != [
         (item.name, item.expression.type) for item in new.output
     ]:
         raise ChangeRefused(
-            f"The rows of {new.name} would have other columns, or of other types.",
+            f"The new version of {new.name} has other columns, or other types of columns.",
             "Add it under another name, then drop this one.",
         )
     if not isinstance(old, Query) or not isinstance(new, Query):
@@ -387,19 +395,19 @@ def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
         assert isinstance(new, Query)
     if RUNNING in (old.window, new.window) or ((old.changing or new.changing) and not _told_alike(old, new)):
         raise ChangeRefused(
-            f"The rows of {new.name} may change, and those that were told could not be taken back.",
-            "Keep tumbling or sliding windows, and when rows leave; or drop it, and add it again.",
+            f"{new.name} has updating results, and the new version could not retract the rows that were emitted.",
+            "Keep tumbling or sliding windows and the mode, or drop the query and add it again.",
         )
     if old.serve and (old.keys, old.window) != (new.keys, new.window):
         raise ChangeRefused(
-            f"{new.name} is served, and its rows would have another key or window.",
+            f"{new.name} is served, and the new version has another key or window.",
             "Add it under another name, then drop this one.",
         )
     return msgspec.structs.replace(new, sink=old.sink, serve=old.serve, late=old.late, budget=old.budget)
 
 
 def _told_alike(old: Query, new: Query) -> bool:
-    """Whether rows of both may change in the same way, each those of windows that are its own."""
+    """Whether both have the same mode of updating results, over windows of fixed size."""
     same = (old.updating, old.corrected_for_us) == (new.updating, new.corrected_for_us)
     return same and isinstance(old.window, Sliding) and isinstance(new.window, Sliding)
 

@@ -106,7 +106,7 @@ def test_a_rollback_takes_a_promote_back_and_does_nothing_else() -> None:
     assert query_of(promoted.spec, "count").text == "other"
     with pytest.raises(ChangeRefused, match="promoted") as refused:
         validate.promote(promoted, "count")
-    assert "Roll it back" in refused.value.cure
+    assert "Roll back" in refused.value.cure
     assert from_json(to_json(promoted.spec)) == promoted.spec
     again = tried("promote", "rollback")
     assert query_of(again.spec, "count").text == COUNT.text
@@ -150,7 +150,7 @@ def test_rows_that_json_has_no_text_for_are_not_compared(kind: str, told: bool) 
     if told:
         assert validate.shadow(pond, each).name == "each"
         return
-    with pytest.raises(ChangeRefused, match="no text for m of each") as refused:
+    with pytest.raises(ChangeRefused, match="cannot represent m of each") as refused:
         validate.shadow(pond, each)
     assert "base64" in refused.value.cure
 
@@ -238,9 +238,9 @@ def test_what_others_read_cannot_go() -> None:
     [
         (COUNT, replace(EACH, name="count"), "another kind"),
         (COUNT, replace(COUNT, output=(Named("m", Column("agg:0", "bigint")),)), "other columns"),
-        (COUNT, replace(COUNT, emit="update"), "may change"),
+        (COUNT, replace(COUNT, emit="update"), "updating results"),
         (replace(COUNT, serve=True), replace(COUNT, keys=()), "another key"),
-        (BOTH, replace(BOTH, left=replace(BOTH.left, delay_us=9)), "join other events"),
+        (BOTH, replace(BOTH, left=replace(BOTH.left, delay_us=9)), "match other events"),
     ],
 )
 def test_a_version_that_cannot_be_told_is_refused(old: Any, new: Any, why: str) -> None:
@@ -263,7 +263,7 @@ def test_what_does_not_leave_or_may_soon_be_of_another_version_has_no_readers() 
 def test_a_version_that_closes_windows_sooner_or_later_takes_no_ones_place() -> None:
     other = replace(COUNT, delay_us=5 * SECOND)
     pond = after(pond_of(COUNT, EACH), lambda pond: validate.shadow(pond, other))
-    with pytest.raises(ChangeRefused, match="lost, or told twice") as refused:
+    with pytest.raises(ChangeRefused, match="lost, or emitted twice") as refused:
         validate.promote(pond, "count")
     assert "alter the query" in refused.value.cure
 
@@ -340,7 +340,7 @@ def test_a_feed_that_is_changed_keeps_the_value_in_force() -> None:
 def test_a_query_that_was_analysed_with_another_type_of_a_parameter_is_refused() -> None:
     pond = after(pond_of(COUNT, EACH), lambda pond: validate.param(pond, "limit", 5))
     for change in (lambda: validate.add(pond, judged("new")), lambda: validate.shadow(pond, judged("each"))):
-        with pytest.raises(ChangeRefused, match="limit is of type bigint") as refused:
+        with pytest.raises(ChangeRefused, match="limit is now of type bigint") as refused:
             change()
         assert "again" in refused.value.cure
     validate.add(pond, judged("new", "bigint"))
