@@ -42,8 +42,9 @@ FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 1 HOUR GROUP BY ALL;
 
 _SPARK_ENV = {
     "SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SCALA_VERSION": "2.13",
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }  # fmt: skip
-"""What Spark's own scripts set for a master and a worker."""
+"""What Spark's own scripts set for a master and a worker; the Java flags of tests, which executors inherit."""
 
 
 def namespaces() -> str | None:
@@ -85,7 +86,7 @@ class Cluster:
         hide = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none "{self.hidden}" && exec "$@"', "sh"]
         self._start(name, [*words, str(folder), self.url], hide if blind else [])
         log = self.root / f"{name}.log"
-        until(lambda: "Successfully registered with master" in log.read_text(), f"{name} registers", 60)
+        until(lambda: "Successfully registered with master" in log.read_text(), f"{name} registers", 120)
 
     def end(self, name: str) -> None:
         """Kill a process and its children: of a worker its executors."""
@@ -168,7 +169,7 @@ class Run:
 
     def ended(self) -> tuple[int, str]:
         """Its exit status and what it said."""
-        status = self.process.wait(120)
+        status = self.process.wait(240)
         return status, self.log.read_text()
 
     def stopped(self) -> str:
@@ -180,7 +181,7 @@ class Run:
         """The key and the sum of every row, after all windows were closed by a run on this host alone."""
         sql = str(self.root / "ev.sql")
         command = [sys.executable, "-m", "millpond", "run", sql, "--checkpoint", str(self.pond), *self.store]
-        done = subprocess.run([*command, "--once", "--drain"], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([*command, "--once", "--drain"], capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr
         return sorted((row["k"], row["total"]) for row in pq.read_table(self.root / "out").to_pylist())
 
@@ -194,7 +195,7 @@ def test_a_host_that_comes_later_ends_the_run_by_name_and_loses_nothing(cluster:
     cluster.worker(1)
     run = Run(cluster, master=cluster.url)
     run.feed(0)
-    until(lambda: run.has_read(0), "the first epoch", 90)
+    until(lambda: run.has_read(0), "the first epoch", 240)
 
     cluster.worker(2, blind=True)
     cluster.end("worker1")
@@ -217,13 +218,13 @@ def test_a_host_that_comes_later_gets_the_files_through_a_store_on_the_network(c
         cluster.worker(1)
         run = Run(cluster, master=cluster.url, store=f"redis://127.0.0.1:{server.port}")
         run.feed(0)
-        until(lambda: run.has_read(0), "the first epoch", 90)
+        until(lambda: run.has_read(0), "the first epoch", 240)
 
         cluster.worker(2, blind=True)
         cluster.end("worker1")
         for number in (1, 2):
             run.feed(number)
-            until(lambda number=number: run.has_read(number), f"epoch {number}", 90)  # type: ignore[misc]
+            until(lambda number=number: run.has_read(number), f"epoch {number}", 240)  # type: ignore[misc]
         run.stopped()
 
         assert not run.lacking()
