@@ -22,7 +22,9 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "millpond"
+PACKAGES = (ROOT / "src" / "millpond", ROOT / "tests" / "kit")
+"""What tests import: the package, and the test kit, through which many reach it."""
+
 LIGHT = ("unit", "property", "golden", "simulation")
 """Folders of `tests/` whose tests need neither Java nor a server."""
 
@@ -39,19 +41,25 @@ def changed_files(revision: str) -> list[Path]:
     return sorted({Path(line) for text in listed for line in text.splitlines() if line.endswith(".py")})
 
 
-def module_of(path: Path) -> str:
-    """The dotted name of a source file.
+def module_of(path: Path) -> str | None:
+    """The dotted name of a source file; None if it is in neither package.
 
-    >>> module_of(PACKAGE / "log" / "port.py"), module_of(PACKAGE / "log" / "__init__.py")
+    >>> package, kit = PACKAGES
+    >>> module_of(package / "log" / "port.py"), module_of(package / "log" / "__init__.py")
     ('millpond.log.port', 'millpond.log')
+    >>> module_of(kit / "inputs" / "__init__.py")
+    'kit.inputs'
     """
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    for package in PACKAGES:
+        if path.is_relative_to(package):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return None
 
 
 def distances(modules: Iterable[str]) -> dict[str, int]:
     """For each module that imports one of `modules`, how many imports it is away; 0 for these themselves."""
-    graph = grimp.build_graph("millpond")
+    graph = grimp.build_graph(*(package.name for package in PACKAGES))
     found = {module: 0 for module in modules if module in graph.modules}
     front = list(found)
     while front:
@@ -63,7 +71,7 @@ def distances(modules: Iterable[str]) -> dict[str, int]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Modules of the package, and names in them that may be modules, which a test file imports."""
+    """Modules, and names in them that may be modules, which a test file imports."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
@@ -74,7 +82,8 @@ def imported(path: Path) -> Iterator[str]:
 
 def reached(changed: list[Path]) -> list[tuple[int, Path]]:
     """Test files that a change reaches, as (distance, path), nearest first."""
-    away = distances(module_of(ROOT / path) for path in changed if (ROOT / path).is_relative_to(PACKAGE))
+    modules = [module for path in changed if (module := module_of(ROOT / path)) is not None]
+    away = distances(modules)
     found: list[tuple[int, Path]] = []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         inside = path.relative_to(ROOT)
