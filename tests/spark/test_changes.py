@@ -517,12 +517,12 @@ def test_what_a_change_makes_spark_read_is_analysed_before_epochs_wait_for_it(
         pond.add("spend", SPEND)
         with ThreadPoolExecutor(1) as running:
             run = running.submit(pond.run, once=False)
-            until(lambda: read_by(pond, "spend") == 80, "the pond has come so far", 60)
+            until(lambda: read_by(pond, "spend") == 80, "the pond has come so far", 240)
             assert len(readings.threads) == 1
             pond.add("wide", WIDE)
             make_input(tmp_path / "new", 3)
             (tmp_path / "new" / "f2.parquet").rename(tmp_path / "in" / "f2.parquet")
-            until(lambda: read_by(pond, "wide") == 40, "the pond has come so far", 60)
+            until(lambda: read_by(pond, "wide") == 40, "the pond has come so far", 240)
             pond.stop()
             run.result(60)
         assert readings.threads == [readings.threads[0], threading.get_ident()] != [readings.threads[0]] * 2
@@ -554,11 +554,11 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
         pond.add("spend", SPEND)
         with ThreadPoolExecutor(1) as running:
             run = running.submit(pond.run, once=False)
-            until(lambda: read_by(pond, "spend") == 80, "the pond has come so far", 60)
+            until(lambda: read_by(pond, "spend") == 80, "the pond has come so far", 240)
             pond.add("wide", WIDE)  # more columns
             pond.add("other", SPEND.replace("STREAM tx", "STREAM more"))  # a stream more
             pond.drop("spend")
-            until(lambda: read_by(pond, "other") == 40, "the pond has come so far", 60)
+            until(lambda: read_by(pond, "other") == 40, "the pond has come so far", 240)
             with pytest.raises(ChangeRefused, match="is running"):
                 pond.add("wide", WIDE)
             pond.stop()
@@ -595,7 +595,7 @@ def test_a_query_that_reads_more_is_started_beside_an_epoch(
             waiting = pond._driver._desk._waiting
             before = len(waiting)
             asked.append(other.submit(pond.add, "wide", WIDE))
-            until(lambda: len(waiting) > before, "the pond has come so far", 60)
+            until(lambda: len(waiting) > before, "the pond has come so far", 240)
 
         told.todo = {at: [*([lambda: pond.add("wide", COUNT)] if end == "refused" else []), beside]}
         pond.run(drain=True)

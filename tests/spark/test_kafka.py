@@ -290,10 +290,10 @@ def test_a_query_that_reads_more_takes_over_where_the_offsets_are(
     with Pond(spark, tmp_path / "pond") as pond, ThreadPoolExecutor(1) as running:
         load(pond, topic)
         run = running.submit(pond.run, once=False)
-        until(lambda: "q" in pond.counts() and pond.counts()["q"][0].read == 200, "the pond has come so far", 60)
+        until(lambda: "q" in pond.counts() and pond.counts()["q"][0].read == 200, "the pond has come so far", 240)
         pond.add("newest", QUERY.replace("sum(v)", "max(id)"))
         kafka_server.produce(topic, records(given[200:]))
-        until(lambda: [counts.read for counts, _ in pond.counts().values()] == [600, 400], "all is read", 60)
+        until(lambda: [counts.read for counts, _ in pond.counts().values()] == [600, 400], "all is read", 240)
         pond.stop()
         assert run.result(60) is False
         assert [*(tmp_path / "pond" / "spark").glob("*-000001")]
