@@ -18,6 +18,16 @@ WIDE = np.dtype([("low", "<u8"), ("high", "<i8")])
 Wide: TypeAlias = npt.NDArray[np.void]
 """An array of dtype `WIDE`."""
 
+IPC_READ = pa.ipc.IpcReadOptions(use_threads=False)
+"""Arrow streams are decompressed in the thread that reads them: a task has one core, and to hand the columns of a small
+batch to other threads takes ten times as long as to decompress them."""
+
+
+def ipc_write(compression: str | None) -> pa.ipc.IpcWriteOptions:
+    """Options that compress in the thread that writes, for the same reason; the bytes are the same."""
+    return pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+
+
 _DENSE, _DENSE_FACTOR = 1 << 16, 8
 """A table of so many values, or so many times as many as there are, is filled faster than they are sorted."""
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from millpond.arrays import IPC_READ
 from millpond.errors import CorruptError
 from millpond.log.records import Entry, EpochRecord, Receipt, Section, SectionKind
 from millpond.runtime.packets.row_batches import leaving
@@ -96,7 +97,7 @@ class RowsReader:
     def _read(self, entry: Entry, receipt: Receipt, section: Section) -> pa.Table:
         try:
             data = self._bytes(entry, receipt, section)
-            with pa.ipc.open_stream(data) as stream:
+            with pa.ipc.open_stream(data, options=IPC_READ) as stream:
                 return stream.read_all()
         except FileNotFoundError as error:
             raise RowsGone(

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints
+from millpond.arrays import IPC_READ, Ints
 from millpond.errors import CorruptError
 from millpond.kernels.columns import arrow_type
 from millpond.log.manifest import LiveSection, Manifest
@@ -135,7 +135,7 @@ def read_events(files: Files, place: SectionPlace) -> Iterator[pa.RecordBatch]:
     """
     read = files.read_inline if place.inline else files.read
     try:
-        with pa.ipc.open_stream(read(place.file, place.offset, place.size)) as stream:
+        with pa.ipc.open_stream(read(place.file, place.offset, place.size), options=IPC_READ) as stream:
             yield from stream
     except pa.ArrowInvalid as error:
         raise CorruptError(f"Retained events in {place.file} do not read: {error}.", "Restore the folder.") from error

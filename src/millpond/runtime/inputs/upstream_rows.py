@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.arrays import IPC_READ
 from millpond.errors import CorruptError
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.model.join import Join
@@ -143,7 +144,7 @@ def _frames(files: Files, rows: ChainedRows, layout: StreamLayout) -> Iterator[p
     for place in rows.places:
         read = files.read_inline if place.inline else files.read
         try:
-            with pa.ipc.open_stream(read(place.file, place.offset, place.size)) as stream:
+            with pa.ipc.open_stream(read(place.file, place.offset, place.size), options=IPC_READ) as stream:
                 for batch in stream:
                     yield _frame(batch, rows.position, layout)
         except (pa.ArrowInvalid, KeyError) as error:

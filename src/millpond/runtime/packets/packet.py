@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from millpond.arrays import IPC_READ, ipc_write
 from millpond.errors import CorruptError
 from millpond.runtime.packets.raw_columns import RawRows, raw_batch, raw_of_batch
 from millpond.state.keys.filter_signatures import Stored, to_stored
@@ -133,7 +134,7 @@ def _stream(batch: pa.RecordBatch) -> bytes:
     if not batch.num_columns:
         return b""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+    with pa.ipc.new_stream(sink, batch.schema, options=ipc_write("lz4")) as writer:
         writer.write_batch(batch)
     data: bytes = sink.getvalue().to_pybytes()
     return data
@@ -211,4 +212,4 @@ def _body(group: PartHeader, batch: pa.RecordBatch) -> Piece | RawRows | Events:
 
 
 def _read(packet: pa.Buffer, at: int, size: int) -> pa.RecordBatch:
-    return pa.ipc.open_stream(packet[at : at + size]).read_next_batch()
+    return pa.ipc.open_stream(packet[at : at + size], options=IPC_READ).read_next_batch()

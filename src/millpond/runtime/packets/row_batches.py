@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from millpond.arrays import ipc_write
+
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 _PRIVATE = "__"
@@ -21,8 +23,7 @@ def leaving(rows: _Rows) -> _Rows:
 def rows_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
     """The batches, at least one, as an Arrow IPC stream, lz4."""
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
+    with pa.ipc.new_stream(sink, batches[0].schema, options=ipc_write("lz4")) as writer:
         for batch in batches:
             writer.write_batch(batch)
     data: bytes = sink.getvalue().to_pybytes()

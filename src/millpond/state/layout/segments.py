@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millpond.arrays import Ints
+from millpond.arrays import IPC_READ, Ints, ipc_write
 from millpond.errors import CorruptError
 from millpond.state.keys.filter_signatures import Stored, from_stored, to_stored
 from millpond.state.layout.cells import Cells, Signed, Slices
@@ -209,8 +209,7 @@ def narrow(column: Whole) -> Whole:
 def to_bytes(batch: pa.RecordBatch, compression: str | None = None) -> pa.Buffer:
     """A record batch as an Arrow IPC file in memory."""
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=compression)
-    with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
+    with pa.ipc.new_file(sink, batch.schema, options=ipc_write(compression)) as writer:
         writer.write_batch(batch)
     return sink.getvalue()
 
@@ -222,6 +221,6 @@ def from_bytes(buffer: pa.Buffer) -> pa.RecordBatch:
         CorruptError: the bytes are no Arrow file.
     """
     try:
-        return pa.ipc.open_file(buffer).get_batch(0)
+        return pa.ipc.open_file(buffer, options=IPC_READ).get_batch(0)
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptError(f"A section does not read as Arrow: {error}.", "Restore the file.") from error
