@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from kit.servers.kafka_server import KafkaServer, kafka_jars
@@ -19,6 +20,10 @@ from millpond.spark.session.session import spark_session
 
 # The processes that tests start, and Spark's workers, import the test kit (`kit`) as the tests do.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+
+# An example of 0.4 ms takes 441 ms when the machine is loaded, and a test that is slow is no defect.
+settings.register_profile("millpond", deadline=None)
+settings.load_profile("millpond")
 
 # Java machines of tests live for seconds, most of which its optimising compiler would take: half the time of all tests.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -29,6 +29,8 @@ OF_THE_CLOCK = (
     "SELECT hour('10:00') AS x FROM STREAM ev",
     "SELECT CAST(a AS ARRAY<TIMESTAMP>) AS x FROM STREAM ev",
     "SELECT transform(a, e -> CAST(concat('n', 'ow') AS TIMESTAMP)) AS x FROM STREAM ev",
+    "SELECT from_json(k, 't TIMESTAMP').t AS x FROM STREAM ev",
+    "SELECT from_json(k, 'a ARRAY<STRUCT<t: TIMESTAMP>>', map('mode', 'PERMISSIVE')).a[0].t AS x FROM STREAM ev",
 )
 
 DATED = (
@@ -100,3 +102,19 @@ def test_spark_reads_a_time_without_a_date_in_a_file_as_of_today(spark: SparkSes
         assert pond.table("y")["ts"].to_pylist() == [None]
     days: set[date] = {before, datetime.now(timezone.utc).date()}
     assert found.date() in days and (found.hour, found.minute) == (10, 0)
+
+
+def test_with_a_format_a_time_without_a_date_is_no_moment(spark: SparkSession, tmp_path: Path) -> None:
+    source, form = tmp_path / "in", "yyyy-MM-dd HH:mm:ss"
+    source.mkdir()
+    texts = ["10:00:00", "2024-01-01 10:00:00", "now"]
+    lines = [{"k": json.dumps({"t": text}), "n": n, "ts": text} for n, text in enumerate(texts)]
+    (source / "1.json").write_text("\n".join(map(json.dumps, lines)))
+    with Pond(spark, tmp_path / "pond", instances=1) as pond:
+        pond.load(EVENTS.format(source).replace("path", f"timestampFormat '{form}', path"))
+        pond.add("x", "SELECT n, ts FROM STREAM ev")
+        pond.add("y", f"SELECT n, from_json(k, 't TIMESTAMP', map('timestampFormat', '{form}')).t AS ts FROM STREAM ev")
+        pond.run()
+        for name in ("x", "y"):
+            found = {row["n"]: row["ts"] for row in pond.table(name).to_pylist()}
+            assert [n for n, ts in found.items() if ts is not None] == [1] and len(found) == 3

@@ -18,8 +18,8 @@ from millpond.model.expressions import Expression
 from millpond.model.query import Deduplication
 from millpond.plan.groups.edges import slices_of
 from millpond.plan.groups.plan import GroupPlan
-from millpond.runtime.event_log.event_aggregates import ranks
 from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_order import ranks, ranks_and_signs
 from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.keys.key_compaction import are_named
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw, values_of
@@ -95,7 +95,7 @@ def _ties(events: Events, group: GroupPlan) -> list[Ints]:
         return [np.asarray(events.columns[OFFSET]), ranks(events.columns[PARTITION], "string")]
     log = group.events
     assert log is not None
-    values = [ranks(events.columns[value_name(value)], value.type) for value in log.values]
+    values = ranks_and_signs([(events.columns[value_name(value)], value.type) for value in log.values])
     return [*(_mask(events, condition).astype(np.int64) for condition in log.filters), *values]
 
 

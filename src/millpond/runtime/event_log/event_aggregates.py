@@ -27,12 +27,11 @@ from millpond.plan.groups.plan import QueryPlan
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.histograms import Bins, binned
 from millpond.runtime.aggregates.partials import Partials
+from millpond.runtime.event_log.event_order import LEAST, POSITION, ranks
 from millpond.runtime.event_log.select_events import filter_name, value_name
+from millpond.state.keys.keys import canonical
 from millpond.state.layout.cells import order_codes
-from millpond.state.layout.event_log import OFFSET, PARTITION, Events
-
-_LEAST = np.iinfo(np.int64).min
-"""The rank of NULL."""
+from millpond.state.layout.event_log import Events
 
 
 class Found(NamedTuple):
@@ -51,16 +50,11 @@ def value_of(taken: Taken) -> Values:
     return _FUNCTIONS[taken.aggregate.function](taken)
 
 
-def taken_by(
-    aggregate: Aggregate, presence: Expression | None, events: Events, found: Found, ties: Sequence[Expression] = ()
-) -> Taken:
-    """What an aggregate takes, each with its result rows; `events`: all in time for the query, by their slots.
-
-    `ties`: see `Taken.position`.
-    """
+def taken_by(aggregate: Aggregate, presence: Expression | None, events: Events, found: Found) -> Taken:
+    """What an aggregate takes, each with its result rows; `events`: all in time for the query, by their slots."""
     events = passing(events, logged_rows(aggregate, presence))
     index, rows = rows_of(events, found)
-    return Taken(aggregate, events, index, rows, len(found.slots), ties)
+    return Taken(aggregate, events, index, rows, len(found.slots))
 
 
 def passing(events: Events, condition: Expression | None) -> Events:
@@ -68,14 +62,7 @@ def passing(events: Events, condition: Expression | None) -> Events:
     return events if condition is None else events.take(_mask(events.columns[filter_name(condition)]))
 
 
-def taken_in(
-    aggregate: Aggregate,
-    presence: Expression | None,
-    events: Events,
-    low: Ints,
-    high: Ints,
-    ties: Sequence[Expression] = (),
-) -> Taken:
+def taken_in(aggregate: Aggregate, presence: Expression | None, events: Events, low: Ints, high: Ints) -> Taken:
     """The events that an aggregate takes of those at `low` … `high` - 1 for each result row."""
     rows, nth = repeated(high - low)
     index = low[rows] + nth
@@ -83,7 +70,7 @@ def taken_in(
     if condition is not None:
         taken = _mask(events.columns[filter_name(condition)])[index]
         index, rows = index[taken], rows[taken]
-    return Taken(aggregate, events, index, rows, len(low), ties)
+    return Taken(aggregate, events, index, rows, len(low))
 
 
 def _mask(column: pa.Array) -> Any:
@@ -109,17 +96,8 @@ def rows_of(events: Events, found: Found) -> tuple[Ints, Ints]:
 class Taken:
     """What an aggregate takes: for each of `index` (a position in `events`) the result row, of `size` in all."""
 
-    def __init__(
-        self,
-        aggregate: Aggregate,
-        events: Events,
-        index: Ints,
-        rows: Ints,
-        size: int,
-        ties: Sequence[Expression] = (),
-    ) -> None:
-        """`ties`: see `position`."""
-        self.aggregate, self.size, self.ties = aggregate, size, ties
+    def __init__(self, aggregate: Aggregate, events: Events, index: Ints, rows: Ints, size: int) -> None:
+        self.aggregate, self.size = aggregate, size
         self.events, self.index, self.rows = events, index, rows
 
     @property
@@ -134,35 +112,16 @@ class Taken:
 
     def codes(self, argument: int = 0) -> Ints:
         """Integers in the order of an argument's values, the same for equal ones; NULLs come first."""
-        return self._codes(self.aggregate.arguments[argument])
-
-    def _codes(self, value: Expression) -> Ints:
+        value = self.aggregate.arguments[argument]
         return ranks(self.events.columns[value_name(value)], value.type)[self.index]
 
-    def _signs(self, value: Expression) -> Ints:
-        """What tells the two zeros apart, which have one code."""
-        column = self.events.columns[value_name(value)]
-        data = from_arrow(pc.fill_null(column, 0.0), value.type).data
-        signs: Ints = (~np.signbit(data)).astype(np.int64)[self.index]
-        return signs
-
-    def position(self) -> list[Ints]:
-        """By what events of one row are in order of time: the major key last, as for `lexsort`.
-
-        Without an order of the source, events of one time are in the order of `ties`, which all aggregates of a query
-        have in common, else of the arguments: that order is the same wherever the events are cut.
-        """
-        times = self.events.times_us[self.index]
-        if OFFSET not in self.events.columns:
-            values = list(dict.fromkeys((*self.ties, *self.aggregate.arguments)))[::-1]
-            signs = [self._signs(value) for value in values if is_float(value.type)]
-            return [*signs, *map(self._codes, values), times]
-        offset = np.asarray(self.events.columns[OFFSET])[self.index]
-        return [offset, ranks(self.events.columns[PARTITION], "string")[self.index], times]
+    def position(self) -> Ints:
+        """Integers in the query's order of events, see `in_order`."""
+        return np.asarray(self.events.columns[POSITION])[self.index]
 
     def only(self, pairs: Ints) -> Taken:
         """Some of the pairs."""
-        return Taken(self.aggregate, self.events, self.index[pairs], self.rows[pairs], self.size, self.ties)
+        return Taken(self.aggregate, self.events, self.index[pairs], self.rows[pairs], self.size)
 
     def sorted(self, keys: Sequence[Ints]) -> tuple[Ints, Ints]:
         """Positions among the pairs by (row, keys), the major key last; then where each row's begin, and the end."""
@@ -173,34 +132,22 @@ class Taken:
         """The argument of some of the pairs."""
         return self.column(argument).take(pa.array(self.index[pairs]))
 
-    def chosen(self, pairs: Ints, empty: Any) -> Values:
-        """One pair's argument for each row; NULL where the row is `empty`."""
+    def equal_values(self, pairs: Ints) -> pa.Array:
+        """The argument of some of the pairs, for functions that only compare it: with one zero and one NaN, as keys."""
+        return canonical(self.values(pairs))
+
+    def chosen(self, pairs: Ints, empty: Any, values: Callable[[Taken, Ints], pa.Array]) -> Values:
+        """One pair's argument for each row, as `values` takes it; NULL where the row is `empty`."""
         kind = self.aggregate.arguments[0].type
         if not len(self.rows):
             return from_arrow(pa.nulls(self.size, arrow_type(kind)), kind)
-        column = self.values(np.where(empty, 0, pairs))
+        column = values(self, np.where(empty, 0, pairs))
         return from_arrow(pc.if_else(pa.array(~empty), column, pa.scalar(None, column.type)), kind)
 
     def lists(self, items: pa.Array, bounds: Ints, null: Any = None) -> Values:
         """A list for each row."""
         listed = pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), items, type=list_of(items.type))
         return Values(listed) if null is None else Values(listed, null)
-
-
-def ranks(column: pa.Array, kind: str) -> Ints:
-    """Integers in the order of the values (NaN largest, one zero), equal where these are; NULL is the least."""
-    null = np.asarray(column.is_null())
-    if is_decimal(kind) or kind == "string":
-        encoded = column.dictionary_encode()
-        place = np.empty(len(encoded.dictionary) + 1, np.int64)
-        place[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(len(encoded.dictionary))
-        codes: Ints = place[np.asarray(encoded.indices.fill_null(0))]
-    else:
-        data = from_arrow(column, kind).data
-        codes = order_codes(data) if is_float(kind) else data.astype(np.int64)
-    if null.any() and bool((codes[~null] == _LEAST).any()):  # a bigint that is no NULL
-        codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
-    return np.where(null, _LEAST, codes)
 
 
 def _by_row(rows: Ints, codes: Ints, size: int) -> Ints:
@@ -240,14 +187,14 @@ def _count_distinct(taken: Taken) -> Values:
 
 
 def _collect_list(taken: Taken) -> Values:
-    order, bounds = taken.sorted(taken.position())
+    order, bounds = taken.sorted([taken.position()])
     return taken.lists(taken.values(order), bounds)
 
 
 def _collect_set(taken: Taken) -> Values:
     chosen = _distinct(taken)
     counts = np.bincount(taken.rows[chosen], minlength=taken.size)
-    return taken.lists(taken.values(chosen), np.concatenate([[0], np.cumsum(counts)]))
+    return taken.lists(taken.equal_values(chosen), np.concatenate([[0], np.cumsum(counts)]))
 
 
 def _listagg(distinct: bool) -> Callable[[Taken], Values]:
@@ -258,7 +205,7 @@ def _listagg(distinct: bool) -> Callable[[Taken], Values]:
         delimiter, *directions = [str(one.value) for one in parameters] if isinstance(parameters, tuple) else [""]
         if distinct:
             taken = taken.only(_distinct(taken))
-        keys = [taken.codes()] if distinct else taken.position()
+        keys = [taken.codes() if distinct else taken.position()]
         for place in range(len(directions), 0, -1):
             keys += _directed(taken.codes(place), directions[place - 1])
         order, bounds = taken.sorted(keys)
@@ -271,14 +218,14 @@ def _listagg(distinct: bool) -> Callable[[Taken], Values]:
 def _directed(codes: Ints, direction: str) -> list[Ints]:
     """Keys of a sort by codes, the major one last: where NULLs stand counts more than the values."""
     descending, nulls_last = divmod(DIRECTIONS.index(direction), 2)
-    null = (codes == _LEAST).astype(np.int64)
+    null = (codes == LEAST).astype(np.int64)
     return [~codes if descending else codes, null if nulls_last else -null]
 
 
 def _histogram(taken: Taken) -> Values:
     (most,), kind = taken.fractions, centre_of(element_of(taken.aggregate.type))
     order, _ = taken.sorted([taken.codes()])
-    rows, values = taken.rows[order], _doubles(taken, order) + 0.0
+    rows, values = taken.rows[order], _doubles(taken, order)
     begins = _runs(rows, order_codes(values))  # integers may be equal as doubles
     counts = np.diff(np.append(begins, len(rows))).astype(np.float64)
     found = binned(Bins(rows[begins], values[begins], counts), int(most), taken.size)
@@ -366,15 +313,15 @@ def _approx_percentile(taken: Taken) -> Values:
         at = np.clip(np.ceil(counts * fraction).astype(np.int64) - 1, 0, np.maximum(counts - 1, 0))
         items.append(_picked(order, bounds[:-1] + at))
     if not taken.aggregate.type.startswith("array<"):
-        return taken.chosen(items[0], counts == 0)
+        return taken.chosen(items[0], counts == 0, Taken.equal_values)
     held = np.flatnonzero(counts > 0)
     pairs = np.stack([one[held] for one in items], axis=1).reshape(-1) if len(order) else order
     sizes = np.where(counts > 0, len(items), 0)
-    return taken.lists(taken.values(pairs), np.concatenate([[0], np.cumsum(sizes)]), counts == 0)
+    return taken.lists(taken.equal_values(pairs), np.concatenate([[0], np.cumsum(sizes)]), counts == 0)
 
 
 def _doubles(taken: Taken, pairs: Ints) -> Any:
-    column, kind = taken.values(pairs), taken.aggregate.arguments[0].type
+    column, kind = taken.equal_values(pairs), taken.aggregate.arguments[0].type
     data = from_arrow(column, kind).data
     return to_doubles(data, kind) if is_decimal(kind) else data.astype(np.float64)
 
@@ -401,17 +348,32 @@ def _mode(taken: Taken) -> Values:
     best = np.lexsort((-np.arange(len(begins)), lengths, rows[begins]))  # the last of each row wins
     pairs = np.zeros(taken.size, np.int64)
     pairs[rows[begins][best]] = order[begins[best]]
-    return taken.chosen(pairs, np.bincount(taken.rows, minlength=taken.size) == 0)
+    return taken.chosen(pairs, np.bincount(taken.rows, minlength=taken.size) == 0, Taken.equal_values)
 
 
-def _end(last: bool, by: Callable[[Taken], list[Ints]]) -> Callable[[Taken], Values]:
-    """The argument of the first or last event of each row in some order."""
+def _event_at(last: bool) -> Callable[[Taken], Values]:
+    """The argument of the first or last event of each row."""
 
     def answer(taken: Taken) -> Values:
-        order, bounds = taken.sorted(by(taken))
-        return taken.chosen(_picked(order, bounds[1:] - 1 if last else bounds[:-1]), np.diff(bounds) == 0)
+        order, bounds = taken.sorted([taken.position()])
+        return taken.chosen(_at_end(order, bounds, last), np.diff(bounds) == 0, Taken.values)
 
     return answer
+
+
+def _extreme(largest: bool) -> Callable[[Taken], Values]:
+    """The least or largest value of each row."""
+
+    def answer(taken: Taken) -> Values:
+        order, bounds = taken.sorted([taken.codes()])
+        return taken.chosen(_at_end(order, bounds, largest), np.diff(bounds) == 0, Taken.equal_values)
+
+    return answer
+
+
+def _at_end(order: Ints, bounds: Ints, last: bool) -> Ints:
+    """The first or last pair of each row; anything for a row without pairs."""
+    return _picked(order, bounds[1:] - 1 if last else bounds[:-1])
 
 
 def _extreme_by(largest: bool) -> Callable[[Taken], Values]:
@@ -419,9 +381,9 @@ def _extreme_by(largest: bool) -> Callable[[Taken], Values]:
 
     def answer(taken: Taken) -> Values:
         codes = taken.codes(1)
-        order, bounds = taken.sorted([*taken.position(), ~codes if largest else codes])
+        order, bounds = taken.sorted([taken.position(), ~codes if largest else codes])
         if not taken.fractions:
-            return taken.chosen(_picked(order, bounds[:-1]), np.diff(bounds) == 0)
+            return taken.chosen(_at_end(order, bounds, False), np.diff(bounds) == 0, Taken.values)
         (most,) = taken.fractions
         nth = np.arange(len(order)) - np.repeat(bounds[:-1], np.diff(bounds))
         sizes = np.minimum(np.diff(bounds), int(most))
@@ -441,10 +403,10 @@ _FUNCTIONS: dict[str, Callable[[Taken], Values]] = {
     "mode": _mode,
     "collect_list": _collect_list,
     "collect_set": _collect_set,
-    "first": _end(False, Taken.position),
-    "last": _end(True, Taken.position),
-    "min": _end(False, lambda taken: [taken.codes()]),
-    "max": _end(True, lambda taken: [taken.codes()]),
+    "first": _event_at(last=False),
+    "last": _event_at(last=True),
+    "min": _extreme(largest=False),
+    "max": _extreme(largest=True),
     "listagg": _listagg(distinct=False),
     "listagg_distinct": _listagg(distinct=True),
     "histogram_numeric": _histogram,

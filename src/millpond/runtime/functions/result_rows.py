@@ -34,9 +34,9 @@ def answered(function: UserFunction, taken: Taken, found: Found | None) -> Value
     host, rows = process_host(), taken.size
     if function.kind == "mergeable":
         held, cells = _in_cells(taken, found) if found is not None else _as_cells(taken)
-        order, _ = held.sorted(held.position())
+        order, _ = held.sorted([held.position()])
         return from_arrow(host.call(function, _table(function, held, order, 0), rows, cells), function.returns)
-    order, bounds = taken.sorted(taken.position())
+    order, bounds = taken.sorted([taken.position()])
     parts = []
     for first, end in pairwise(_cuts(bounds)):
         table = _table(function, taken, order[bounds[first] : bounds[end]], first)
@@ -66,7 +66,7 @@ def _as_cells(taken: Taken) -> tuple[Taken, pa.ListArray]:
     """The events of each row that has any as one piece; and the pieces of each row."""
     present, cell = places_of(taken.rows)
     offsets = np.searchsorted(present, np.arange(taken.size + 1)).astype(np.int32)
-    held = Taken(taken.aggregate, taken.events, taken.index, cell, len(present), taken.ties)
+    held = Taken(taken.aggregate, taken.events, taken.index, cell, len(present))
     return held, pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.arange(len(present))))
 
 
@@ -83,5 +83,5 @@ def _in_cells(taken: Taken, found: Found) -> tuple[Taken, pa.ListArray]:
     begins = np.cumsum(counts) - counts
     members = np.arange(counts.sum()) + np.repeat(low - begins, counts)
     offsets = pa.array(np.append(begins, counts.sum()).astype(np.int32))
-    held = Taken(taken.aggregate, events, used, cell, len(present), taken.ties)
+    held = Taken(taken.aggregate, events, used, cell, len(present))
     return held, pa.ListArray.from_arrays(offsets, pa.array(members, pa.int64()))

@@ -14,13 +14,15 @@ import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask
 from millpond.model.expressions import Literal
+from millpond.model.types import is_float
 from millpond.model.windows import Counted
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import logged_rows
 from millpond.plan.groups.measures import measures_of
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, fingerprint
-from millpond.runtime.event_log.event_aggregates import passing, ranks
+from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_order import ranks, signs
 from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.keys.key_compaction import are_named
 from millpond.runtime.rows.frame_rows import Due
@@ -114,7 +116,7 @@ def _order(events: Events, plan: QueryPlan) -> Ints:
 
 def _contributions(events: Events, plan: QueryPlan) -> list[Ints]:
     """For each aggregate whether it takes an event, and what of it; to the query events with the same are the same."""
-    presence, found = presence_filter(plan.query), []
+    presence, found, zeros = presence_filter(plan.query), list[Ints](), list[Ints]()
     for aggregate in plan.query.aggregates:
         rows = logged_rows(aggregate, presence) if aggregate.logged else measures_of(aggregate, presence)[-1].filter
         takes = np.ones(events.rows, bool)
@@ -123,8 +125,11 @@ def _contributions(events: Events, plan: QueryPlan) -> list[Ints]:
         found.append(takes.astype(np.int64))
         for one in aggregate.arguments:
             if not isinstance(one, Literal):
-                found.append(np.where(takes, ranks(events.columns[value_name(one)], one.type), 0))
-    return found
+                column = events.columns[value_name(one)]
+                found.append(np.where(takes, ranks(column, one.type), 0))
+                if is_float(one.type):
+                    zeros.append(np.where(takes, signs(column, one.type), 0))
+    return found + zeros
 
 
 def needed_events(log: GroupLog, group: GroupPlan, mark: Watermark) -> list[Mask]:

@@ -25,6 +25,7 @@ from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.event_log.event_aggregates import taken_in
+from millpond.runtime.event_log.event_order import in_order
 from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.rows.query_families import Family, Made
 from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_found
@@ -89,11 +90,12 @@ def rows_of_events(
 def _inputs(plan: QueryPlan, due: Due, keys: BlockKeys) -> dict[str, Values]:
     query, size = plan.query, len(due.at)
     presence, ties = presence_filter(query), ties_of(query.aggregates)
+    events = in_order(due.events, ties) if ties else due.events
     frames = _Frames(due.events)
     inputs = {}
     for i, (aggregate, low) in enumerate(zip(query.aggregates, due.lows, strict=False)):
         if aggregate.logged:
-            taken = taken_in(aggregate, presence, due.events, low, due.highs, ties)
+            taken = taken_in(aggregate, presence, events, low, due.highs)
             found = of_events(plan, taken, due.events.slots[due.at].astype(np.int64), keys)
         else:
             measures = measures_of(aggregate, presence)

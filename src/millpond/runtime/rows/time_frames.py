@@ -10,8 +10,9 @@ from millpond.arrays import Ints, distinct_of
 from millpond.model.windows import Range
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.plan import QueryPlan
-from millpond.runtime.event_log.event_aggregates import passing, ranks
+from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_order import ranks_and_signs
 from millpond.runtime.event_log.select_events import value_name
 from millpond.runtime.keys.key_compaction import are_named
 from millpond.runtime.rows.frame_rows import Due
@@ -67,5 +68,6 @@ def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after
 
 def _order(events: Events, plan: QueryPlan) -> Ints:
     """By slot and time; of a served query those of one time by what its rows tell, for the last one stays."""
-    told = [ranks(events.columns[value_name(one)], one.type) for one in plan.query.of_event] if plan.query.serve else []
-    return np.lexsort((*told, events.times_us, events.slots))
+    shown = plan.query.of_event if plan.query.serve else ()
+    keys = ranks_and_signs([(events.columns[value_name(one)], one.type) for one in shown])
+    return np.lexsort((*keys, events.times_us, events.slots))

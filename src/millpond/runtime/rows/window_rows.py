@@ -30,6 +30,7 @@ from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.event_log.bin_counts import needs_tallies, percentiles
 from millpond.runtime.event_log.event_aggregates import Found, Taken, taken_by, value_of
 from millpond.runtime.event_log.event_log import among, of_slots
+from millpond.runtime.event_log.event_order import in_order
 from millpond.runtime.functions.result_rows import answered
 from millpond.runtime.keys.buckets import buckets_by
 from millpond.runtime.rows.query_families import Family, Made, Shares
@@ -311,9 +312,11 @@ def _inputs(
     group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], found: _Found, keys: BlockKeys
 ) -> dict[str, Values]:
     ends, inputs = found.ends_us, _window_values(found)
+    ties = ties_of(plan.query.aggregates)
+    events = in_order(keys.events, ties) if keys.events is not None and ties else keys.events
     for i, (aggregate, places) in enumerate(zip(plan.query.aggregates, plan.measures, strict=True)):
         if aggregate.logged:
-            rows, tallies, events = Found(found.slots, found.starts_us, ends), keys.tallies, keys.events
+            rows, tallies = Found(found.slots, found.starts_us, ends), keys.tallies
             if needs_tallies(plan):
                 assert tallies is not None
                 taken = taken_by(tallied(aggregate), presence_filter(plan.query), tallies, rows)
@@ -336,7 +339,7 @@ def _window_values(found: _Found) -> dict[str, Values]:
 
 def _of_log(plan: QueryPlan, aggregate: Aggregate, events: Events, found: Found, keys: BlockKeys) -> Values:
     """The aggregate's value for each row, from the event log."""
-    taken = taken_by(aggregate, presence_filter(plan.query), events, found, ties_of(plan.query.aggregates))
+    taken = taken_by(aggregate, presence_filter(plan.query), events, found)
     return of_events(plan, taken, found.slots, keys, found)
 
 

@@ -17,17 +17,26 @@ from millpond.spark.catalyst.value_bounds import Limiter, is_accepted
 
 _YEAR = re.compile(r"[\s\x00-\x20]*[+-]?\d{4}")
 _YEAR_OF_SPARK = r"^[\s\x00-\x20]*[+-]?[0-9]{4}"
+_JSON_MOMENT = re.compile(r"\btimestamp\b")
+"""Texts without a date are no dates and no times without a zone, so only this type is completed by the clock."""
 _MOMENT = re.compile(r"\b(timestamp|timestamp_ntz|timestamp_ltz|date)\b")
 
 
 def check_moment(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
-    """Refuse a cast of a constant that the clock completes, and one of texts within arrays, maps or structs.
+    """Refuse what takes a text without a date for a moment, and cannot be checked for each event.
+
+    These are casts of constants that the clock completes, casts of texts within arrays, maps or structs, and
+    `from_json` of a TIMESTAMP without a format.
 
     Raises:
         UnsupportedQuery: see above.
         QueryRefused: the constant is too large.
     """
-    if kind != "Cast" or is_accepted() or not _MOMENT.search(type_of(node)):
+    if is_accepted():
+        return
+    if kind == "JsonToStructs":
+        _check_json(node)
+    if kind != "Cast" or not _MOMENT.search(type_of(node)):
         return
     child = children(node)[0]
     if type_of(node) not in MOMENTS:
@@ -46,6 +55,16 @@ def check_moment(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
         raise UnsupportedQuery(
             f"`{text_of(node)}` takes a text without a date for a moment, which is wrong or depends on the clock.",
             "Write it as 'yyyy-mm-dd hh:mm:ss'.",
+        )
+
+
+def _check_json(node: JavaObject) -> None:
+    """With a format, Spark takes no other text for a moment; without, it completes a time by the clock."""
+    options = str(node.options().keys().mkString(" ")).lower().split()
+    if _JSON_MOMENT.search(type_of(node)) and "timestampformat" not in options:
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` takes a text without a date for a moment, which depends on the clock.",
+            "Declare the field STRING and cast it, or give the option timestampFormat.",
         )
 
 

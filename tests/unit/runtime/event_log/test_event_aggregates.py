@@ -14,9 +14,10 @@ from msgspec import UNSET
 from millpond.kernels.columns import to_arrow
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
-from millpond.plan.groups.event_log import log_plan, logged_rows
-from millpond.runtime.event_log.event_aggregates import Found, ranks, rows_of, taken_by, value_of
+from millpond.plan.groups.event_log import log_plan, logged_rows, ties_of
+from millpond.runtime.event_log.event_aggregates import Found, rows_of, taken_by, value_of
 from millpond.runtime.event_log.event_log import among, of_slots
+from millpond.runtime.event_log.event_order import in_order, ranks
 from millpond.runtime.event_log.select_events import column_types, filter_name, value_name
 from millpond.state.layout.event_log import OFFSET, PARTITION, Events, joined
 
@@ -33,7 +34,8 @@ def events(slots: list[int], times: list[int], values: list[float | None], **mor
 
 
 def answered(aggregate: Aggregate, given: Events, found: Found) -> list[Any]:
-    return to_arrow(value_of(taken_by(aggregate, None, given, found)), aggregate.type, len(found.slots)).to_pylist()
+    taken = taken_by(aggregate, None, in_order(given, ties_of([aggregate])), found)
+    return to_arrow(value_of(taken), aggregate.type, len(found.slots)).to_pylist()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -164,3 +166,17 @@ def test_texts_are_joined_in_the_order_that_is_asked_for() -> None:
         assert joined_texts("listagg", "|", (number, direction)) == [said, None, "c"], direction
     both = ((number, "asc nulls last"), (text, "asc nulls last"))
     assert joined_texts("listagg", "|", *both) == ["|a|b|b", None, "c"]
+
+
+_EQUAL = ("collect_set", "mode", "percentile", "percentile_disc", "approx_percentile", "min", "max", "sum_distinct")
+
+
+@pytest.mark.parametrize("function", _EQUAL)
+@pytest.mark.parametrize("values", [[0.0, -0.0, -0.0], [-0.0, -0.0, 0.0], [-0.0], [0.0]])
+def test_functions_that_compare_values_show_one_zero(function: str, values: list[float]) -> None:
+    kind = "array<double>" if function == "collect_set" else "double"
+    parameters = (literal(0.5, "double"),) if "percentile" in function else ()
+    aggregate = Aggregate(function, X, None, kind, parameters=parameters)
+    found = Found(np.array([0]), np.array([0]), np.array([10]))
+    shown = answered(aggregate, events([0] * len(values), [1] * len(values), list(values)), found)
+    assert repr(shown) == ("[[0.0]]" if function == "collect_set" else "[0.0]")
