@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 
 from millpond.errors import QueryRefused
+from millpond.kernels.pattern_cost import PatternCost, pattern_cost
 from millpond.spark.catalyst.checked_values import bound_once, sized, unless_larger
-from millpond.spark.catalyst.pattern_cost import PatternCost, pattern_cost
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, text_of
-from millpond.spark.catalyst.value_bounds import is_accepted
+from millpond.spark.catalyst.value_bounds import Limiter, is_accepted
 
-STACK_PER_CHARACTER = 640
-"""Bytes of stack that a repetition takes at most; a quarter of it in most patterns."""
+FRAME_BYTES = 80
+"""Bytes of stack that one call of Java's matcher takes; `(a|b)*` takes 335 for each repetition."""
+UNKNOWN_FRAMES = 40
+"""Calls for each repetition of a group in a pattern that comes from a column."""
 TOO_LONG = "a text is too long for its pattern"
 
 _KINDS = ("RLike", "RegExpExtract", "RegExpExtractAll", "RegExpReplace", "RegExpInStr", "RegExpCount", "StringSplit")
@@ -53,9 +55,10 @@ def stack_guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
     if kind_of(expression) not in _KINDS or made[0].foldable():
         return expression
     found = _cost(catalyst, made[1])
-    if found is not None and not found.recursive:
+    frames = UNKNOWN_FRAMES if found is None else found.frames
+    if not frames:
         return expression
-    most = stack_bytes(catalyst) // STACK_PER_CHARACTER
+    most = stack_bytes(catalyst) // (FRAME_BYTES * frames)
     return bound_once(
         catalyst, made[:1],
         lambda held: unless_larger(
@@ -74,7 +77,15 @@ def stack_bytes(catalyst: Catalyst) -> int:
 
 
 def _cost(catalyst: Catalyst, pattern: JavaObject) -> PatternCost | None:
-    """What a constant pattern costs; None for one that comes from a column."""
+    """What a constant pattern costs; None for one that comes from a column, or is made by an older query's functions.
+
+    Raises:
+        QueryRefused: the constant is too large.
+    """
     if not pattern.foldable():
         return None
+    if kind_of(pattern) != "Literal":
+        if is_accepted():
+            return None
+        Limiter(catalyst, checks=False).limited(pattern)
     return pattern_cost(str(catalyst.constant(pattern) or ""))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.naive.pattern_ways import Tree, ways, written
-from millpond.spark.catalyst.pattern_cost import pattern_cost
+from millpond.kernels.pattern_cost import pattern_cost
 
 EXPONENTIAL = (
     "^(a+)+$", "(a|a)*b", "(a*)*c", "(a?){30}a{30}", r"(\w+\s?)*$", "(?i)(A|a)*x", "(.*)*x", "(?>(a+)+b)c",
@@ -33,10 +33,9 @@ def test_a_pattern_with_one_way_is_not(pattern: str) -> None:
     assert pattern_cost(pattern).exponential is None
 
 
-def test_repeated_groups_are_recursive_and_repeated_characters_are_not() -> None:
-    assert [pattern_cost(one).recursive for one in ("(a|b)*c", "a*b", "(a|b)*+c", "(ab){2}", "(ab){9,}")] == [
-        True, False, False, False, True,
-    ]  # fmt: skip
+def test_repeated_groups_nest_calls_and_repeated_characters_do_not() -> None:
+    frames = [pattern_cost(one).frames for one in ("(a|b)*c", "a*b", "(a|b)*+c", "(ab){2}", "(ab){9,}", "((a)b?)*")]
+    assert frames == [9, 0, 0, 0, 7, 12]
 
 
 def test_a_pattern_of_very_many_parts_is_refused_in_time() -> None:

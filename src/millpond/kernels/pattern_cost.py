@@ -24,33 +24,32 @@ _COPIES = 8
 
 
 class PatternCost(NamedTuple):
-    """`exponential`: the part that one text can match in two ways again and again, if there is one. `recursive`:
-    a group is repeated, for which Java's matcher calls itself for each repetition. Of a pattern too large to judge,
-    both.
+    """`exponential`: the part that one text can match in two ways again and again, if there is one. `frames`: how many
+    calls Java's matcher nests for each repetition of a group, at most; 0 where no group is repeated.
     """
 
     exponential: str | None
-    recursive: bool
+    frames: int
 
 
 def pattern_cost(pattern: str, flags: str = "") -> PatternCost:
     """Judge a pattern; one that Java refuses costs nothing.
 
     >>> pattern_cost("^(a+)+$").exponential, pattern_cost("^(a+b)+$")
-    ('(a+)+', PatternCost(exponential=None, recursive=True))
+    ('(a+)+', PatternCost(exponential=None, frames=9))
     """
     parser = _Parser(pattern, flags)
     try:
         whole = parser.alternatives()
     except _Malformed:
-        return PatternCost(None, parser.recursive)
+        return PatternCost(None, parser.frames)
     except (_TooLarge, RecursionError):
-        return PatternCost(pattern, True)
+        return PatternCost(pattern, parser.nodes)
     found = next((text for text, part in [*parser.atoms, (pattern, whole)] if _is_exponential(part)), None)
     if found is not None:
         loops = [text for text, part in parser.loops if _is_exponential(part)]
         found = min(loops, key=len, default=found)
-    return PatternCost(found, parser.recursive)
+    return PatternCost(found, parser.frames)
 
 
 class _Malformed(Exception):
@@ -116,11 +115,12 @@ class _Parser:
         self._count = 0
         self.atoms: list[tuple[str, _Part]] = []
         self.loops: list[tuple[str, _Part]] = []
-        self.recursive = False
+        self.nodes = self.frames = 0
 
     def alternatives(self, *, inside: bool = False) -> _Part:
         found = self._sequence()
         while self._take("|"):
+            self.nodes += 2
             found = _either(found, self._sequence())
         if not inside and self._at < len(self._text):
             raise _Malformed
@@ -133,15 +133,17 @@ class _Parser:
         return found
 
     def _repeated(self) -> _Part:
-        began = self._at
+        began, before = self._at, self.nodes
         is_group = self._text[began] == "("
         part = self._one()
         while (times := self._times()) is not None:
+            self.nodes += 2
             least, most = times
             is_possessive = self._take("+")
             if not is_possessive:
                 self._take("?")  # a reluctant one reads a text in the same ways, in another order
-                self.recursive = self.recursive or (is_group and most > _COPIES)
+                if is_group and most > _COPIES:
+                    self.frames = max(self.frames, self.nodes - before)
             part = self._times_of(part, least, most)
             text = self._text[began : self._at]
             self.loops.append((text, part))
@@ -193,7 +195,9 @@ class _Parser:
 
     def _one(self) -> _Part:
         mark = self._next()
+        self.nodes += 1
         if mark == "(":
+            self.nodes += 2
             return self._group()
         if mark == "[":
             return self._position(self._class())
