@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from millpond import Pond
 from millpond.errors import QueryRefused
+from millpond.spark.catalyst import user_scalars
 from millpond.spark.catalyst.value_bounds import VALUE_BYTES, accepted
 from millpond.spark.frontend.frontend import FrontEnd
 
@@ -129,3 +131,105 @@ def test_a_text_that_was_accepted_before_is_held_at_the_limit_where_it_is_evalua
         text = f"SELECT n, {CONSTANT['aggregate']} AS x FROM STREAM ev"
         front.query_from_sql("old", text)
     assert any("too large" in str(one.expression.toString()) for one in front.foreigns.values())
+
+
+ROWS_OF_EVENTS = {
+    "nested": "SELECT n, e FROM STREAM ev LATERAL VIEW explode(a) t AS one LATERAL VIEW explode(split(one, '')) u AS e",
+    "crossed": "SELECT n, e FROM STREAM ev LATERAL VIEW explode(a) t AS d LATERAL VIEW explode(a) u AS e",
+    "outer": "SELECT n, e FROM STREAM ev LATERAL VIEW OUTER explode(a) t AS d LATERAL VIEW OUTER explode(a) u AS e",
+    "mixed": "SELECT n, e FROM STREAM ev LATERAL VIEW explode(a) t AS d LATERAL VIEW OUTER posexplode(a) u AS p, e",
+    "united": "SELECT n, e FROM (SELECT n, e FROM STREAM ev LATERAL VIEW explode(a) t AS d LATERAL VIEW explode(a) u"
+    " AS e UNION ALL SELECT n, k AS e FROM STREAM ev)",
+    "once": "SELECT n, e FROM STREAM ev LATERAL VIEW explode(a) t AS e",
+}
+
+
+def test_an_event_that_generators_make_too_many_rows_of_is_dead(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    many = ["xy" * 200] * 400
+    lines = [{"k": "k", "n": 0, "a": ["ab", "c"]}, {"k": "k", "n": 1, "a": many}, {"k": "k", "n": 2, "a": []}]
+    (source / "1.json").write_text("\n".join(map(json.dumps, lines)))
+    with Pond(spark, tmp_path / "pond", instances=1) as pond:
+        pond.load(EVENTS.format(source))
+        for name, text in ROWS_OF_EVENTS.items():
+            pond.add(name, text)
+        pond.run()
+        found = {name: pond.table(name).to_pylist() for name in ROWS_OF_EVENTS}
+        dead = {name: counts.whole.dead for name, counts in pond.counts().items()}
+    for name, text in ROWS_OF_EVENTS.items():
+        if name != "once":
+            every = spark.read.schema("k STRING, n BIGINT, a ARRAY<STRING>").json(str(source))
+            every.where("n <> 1").createOrReplaceTempView("ev")
+            expected = spark.sql(text.replace("STREAM ", "")).collect()
+            kept = [row for row in found[name] if row["n"] != 1]
+            assert sorted(map(str, kept)) == sorted(str(row.asDict()) for row in expected), name
+    assert {name: sum(row["n"] == 1 for row in rows) for name, rows in found.items()} == {
+        "nested": 0, "crossed": 0, "outer": 0, "mixed": 0, "united": 1, "once": 400,
+    }  # fmt: skip
+    assert {name: count > 0 for name, count in dead.items()} == {name: name != "once" for name in ROWS_OF_EVENTS}
+
+
+def test_patterns_of_exponential_time_are_refused_with_the_part_that_makes_them_so(front: FrontEnd) -> None:
+    for call in (
+        "k RLIKE '^(a+)+$'", "regexp_like(k, '(a|a)*b')", "regexp_replace(k, '(x+x+)+y', '')", "split(k, '(b|b)*,')[0]",
+        "regexp_extract(k, concat('(a', '+)+b'), 1)",
+    ):  # fmt: skip
+        with pytest.raises(QueryRefused, match=r"take 2\^n steps .* `\([abx|+]+\)[+*]` can match") as refused:
+            front.query_from_sql("slow", f"SELECT n, {call} AS x FROM STREAM ev")
+        assert "possessive" in refused.value.cure
+    with pytest.raises(QueryRefused, match=r"2\^n"):
+        front.query_from_sql("slow", "SELECT n FROM STREAM ev WHERE k RLIKE '^(a+)+$'")
+    assert front.query_from_sql("linear", "SELECT n FROM STREAM ev WHERE k RLIKE '^(a+b)+$'").name == "linear"
+
+
+def test_a_text_too_long_for_a_recursive_pattern_is_dead(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    lines = [{"k": k, "n": n, "a": ["(a|b)*c"]} for n, k in enumerate(["abac", "ab" * 4_000, "ab" * 500_000 + "c"])]
+    (source / "1.json").write_text("\n".join(map(json.dumps, lines)))
+    expressions = {
+        "constant": "k RLIKE '(a|b)*c'",
+        "nested": "k RLIKE '((a|b)(d|e)?)*c'",
+        "column": "k RLIKE a[0]",
+        "replaced": "length(regexp_replace(k, '(?:a|b){2,}+', '')) = 1",
+        "plain": "k RLIKE 'a.*c'",
+    }
+    with Pond(spark, tmp_path / "pond", instances=1) as pond:
+        pond.load(EVENTS.format(source))
+        for name, expression in expressions.items():
+            pond.add(name, f"SELECT n, {expression} AS x FROM STREAM ev")
+        pond.run()
+        found = {name: {row["n"]: row["x"] for row in pond.table(name).to_pylist()} for name in expressions}
+        dead = {name: counts.whole.dead for name, counts in pond.counts().items()}
+    short, every = {0: True, 1: False}, {0: True, 1: False, 2: True}
+    assert found == {"constant": short, "nested": short, "column": short, "replaced": every, "plain": every}
+    assert dead == {"constant": 1, "nested": 1, "column": 1, "replaced": 0, "plain": 0}
+
+
+def test_a_function_that_hangs_makes_its_events_dead_and_other_queries_go_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_scalars, "CALL_SECONDS", 1.0)
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "1.json").write_text("\n".join(json.dumps({"k": "abc", "n": n}) for n in range(200)))
+
+    def spin(n: int) -> int:
+        while n % 2:
+            pass
+        return n + 1
+
+    hangs = F.udf(lambda n: spin(n), "bigint")  # hints of types, as text, are not for Spark
+    rows = spark.readStream.schema("k STRING, n BIGINT").json(str(source))
+    with Pond(spark, tmp_path / "pond", instances=1) as pond:
+        pond.add("hanging", rows.select("n", hangs("n").alias("x")))
+        pond.add("plain", rows.select("n", F.reverse("k").alias("x")))
+        pond.run()
+        found = {name: pond.table(name).to_pylist() for name in ("hanging", "plain")}
+        counts = {name: counts.whole for name, counts in pond.counts().items()}
+        [problem] = pond.problems()
+    assert found["plain"] == [{"n": n, "x": "cba"} for n in range(200)]
+    assert found["hanging"] == [{"n": n, "x": n + 1} for n in range(0, 6, 2)]
+    assert (counts["hanging"].dead, counts["plain"].dead) == (197, 0)
+    assert problem.failure and "Query hanging did not count 197 of the 200 events it read" in problem.text

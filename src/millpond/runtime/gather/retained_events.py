@@ -51,10 +51,13 @@ def kept_rows(
     base = np.broadcast_to(judged.base_us, (count,))[rows]
     if floor_us is not None:
         base = np.where(times_us[rows] <= floor_us, ALWAYS_LATE, base)
-    where = {column.name: column.position for column in layout.columns}
+    where = {column.name: column for column in layout.columns}
     columns = {BASE: pa.array(base)}
     for column in kept.columns:
-        columns[column_name(column.name)] = table.column(where[column.name]).take(places).cast(arrow_type(column.type))
+        place = where[column.name]
+        sent = table.column(place.position)
+        sent = sent.field("v") if place.foreign else sent
+        columns[column_name(column.name)] = sent.take(places).cast(arrow_type(column.type))
     partition, offset = order
     if partition is not None and offset is not None:
         columns[PARTITION] = partition.take(places).cast(pa.string())

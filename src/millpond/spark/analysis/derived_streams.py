@@ -126,3 +126,24 @@ def read_by(branch: Branch, names: Iterable[str]) -> frozenset[str]:
     made = [*(branch.columns[name] for name in names if name in branch.columns), *_expressions(branch.sides)]
     used = {str(column.name()) for part in made for column in references(part)}
     return frozenset(field.name for field in branch.base.columns if field.name in used)
+
+
+def multiplies(branch: Branch) -> bool:
+    """Whether elements of one array are multiplied by those of another, so that the number of rows needs a limit.
+
+    One array makes as many rows as it has elements, which the size of its event bounds. Several multiply: along each
+    path the product of their sizes is at most `value_bounds.ROWS`, so that the rows of an event are no more.
+    """
+    return sum(isinstance(side, Elements) for side in branch.sides) > 1
+
+
+def limited_names(derived: Derived | None) -> frozenset[str]:
+    """The columns that say whether an element is there, which raise for an event of too many rows."""
+    found: set[str] = set()
+    for branch in () if derived is None else derived.branches:
+        if multiplies(branch):
+            markers = {side.name for side in branch.sides if isinstance(side, Elements)}
+            for name, column in branch.columns.items():
+                if markers & {str(one.name()) for one in references(column)}:
+                    found.add(name)
+    return frozenset(found)

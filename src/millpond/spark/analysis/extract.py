@@ -297,6 +297,9 @@ class Reader:
             else:
                 parts += [call("ran", (key,), "boolean") for key in keys if may_raise(key)]
             parts += [Column(source.markers[index], "boolean")] if step.inner else []
+        generators = [index for index, step in enumerate(self._below.steps) if step.generate is not None]
+        if len(generators) > 1 and not any(self._below.steps[index].inner for index in generators):
+            parts.append(_raises_as(Column(source.markers[generators[-1]], "boolean")))  # an event of too many rows
         if isinstance(window, Session) and window.own_end is not None and event_time is not None:
             parts.append(call("lt", (event_time, window.own_end), "boolean"))
         return conjunction(parts)

@@ -34,10 +34,15 @@ def checked(catalyst: Catalyst, node: JavaObject, size: Callable[[JavaObject], J
     return bound_once(catalyst, [node], lambda values: unless_larger(catalyst, size(values[0]), most, values[0]))
 
 
-def unless_larger(catalyst: Catalyst, amount: JavaObject, most: int, value: JavaObject) -> JavaObject:
+TOO_LARGE = "a value of an event is too large"
+
+
+def unless_larger(
+    catalyst: Catalyst, amount: JavaObject, most: int, value: JavaObject, reason: str = TOO_LARGE
+) -> JavaObject:
     """The value; where the amount is above `most` it is not evaluated, and this raises. NULL is no large amount."""
     is_larger = catalyst.make("GreaterThan", amount, catalyst.make("Literal", float(most), catalyst.types.DoubleType))
-    return catalyst.make("If", is_larger, raising(catalyst, value, "a value of an event is too large"), value)
+    return catalyst.make("If", is_larger, raising(catalyst, value, reason), value)
 
 
 def raising(catalyst: Catalyst, like: JavaObject, message: str) -> JavaObject:

@@ -20,6 +20,7 @@ from millpond.errors import QueryRefused, UnsupportedQuery
 from millpond.model.expressions import Foreign
 from millpond.spark.catalyst.allow_list import OPAQUE, UNSTABLE
 from millpond.spark.catalyst.moment_texts import check_moment, dated
+from millpond.spark.catalyst.patterns import check_pattern, stack_guarded
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, references, text_of, type_of
 from millpond.spark.catalyst.user_scalars import check_function, function_digest, guarded
 from millpond.spark.catalyst.value_bounds import ROWS, Limiter, is_accepted
@@ -70,9 +71,10 @@ def check_node(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
     """Refuse one node, whose class is `kind`, for the reasons of `check_stable`.
 
     Raises:
-        UnsupportedQuery: see above.
+        UnsupportedQuery, QueryRefused: see above.
     """
     check_moment(catalyst, node, kind)
+    check_pattern(catalyst, node, kind)
     if kind in UNSTABLE:
         raise UnsupportedQuery(
             f"`{text_of(node)}` changes from run to run, so a repeated epoch would answer differently.",
@@ -113,14 +115,15 @@ def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
 
 
 def safe(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
-    """The expression as Spark is to evaluate it: values that are too large, texts that the clock would complete and
-    Python functions raise for their event alone.
+    """The expression as Spark is to evaluate it: values that are too large, texts that the clock would complete or that
+    are too long for their pattern, and Python functions raise for their event alone.
 
     Raises:
         QueryRefused: its constants make too much, or it takes too many steps.
         UnsupportedQuery: a Python function is too large to be sent with its query.
     """
-    return guarded(catalyst, Limiter(catalyst).limited(dated(catalyst, expression)))
+    limited = Limiter(catalyst).limited(stack_guarded(catalyst, dated(catalyst, expression)))
+    return guarded(catalyst, limited)
 
 
 def tree_of(catalyst: Catalyst, expression: JavaObject, label: Callable[[JavaObject], object]) -> list[object]:

@@ -1,7 +1,8 @@
 """Users' Python functions inside expressions that Spark evaluates.
 
 Spark runs a Python function for all rows, whatever CASE or WHERE surrounds it, and an exception ends the epoch for
-every query. So each function is wrapped: a row that raises has no value, and fails only where the value is used.
+every query. So each function is wrapped: a row that raises, or for which the call takes too long, has no value, and
+fails only where the value is used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from pyspark.sql.types import StructField, StructType
 from pyspark.sql.udf import UserDefinedFunction
 
 from millpond.errors import UnsupportedQuery
+from millpond.runtime.functions.call_deadline import CallLate, within
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, command_of, kind_of, text_of
+
+CALL_SECONDS = 10.0
+"""So long may a call take."""
+LATE_CALLS = 3
+"""After so many late calls of one task the function is not called any more: all further events are dead for it."""
 
 _ROW_BY_ROW = (100, 101)
 """`PythonEvalType`s of plain functions of one row: without and with Arrow."""
@@ -62,20 +69,26 @@ def guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
             f"`{text_of(expression)}` holds more than a megabyte of data.", "Read that data inside the function."
         )
     function, kind = sent
-    wrapped = UserDefinedFunction(
-        _calm(function), StructType([StructField("v", kind)]), str(expression.name()), int(expression.evalType())
-    )
+    calm, returns = _calm(function, CALL_SECONDS, LATE_CALLS), StructType([StructField("v", kind)])
+    wrapped = UserDefinedFunction(calm, returns, str(expression.name()), int(expression.evalType()))
     call = catalyst.called(wrapped, [catalyst.attempt(part) for part in rebuilt])
     return catalyst.insisted(call)
 
 
-def _calm(function: Callable[..., Any]) -> Callable[..., Any]:
+def _calm(function: Callable[..., Any], seconds: float, most: int) -> Callable[..., Any]:
     """The function of attempts, which gives an attempt."""
+    late = 0  # in this task, for which Spark reads the function anew
 
     def attempt(*arguments: Any) -> tuple[Any] | None:
-        try:
-            return (function(*(argument[0] for argument in arguments)),)
-        except Exception:  # whatever it is, it is this event's
+        nonlocal late
+        if late >= most:
             return None
+        try:
+            return (within(seconds, function, [argument[0] for argument in arguments]),)
+        except CallLate:
+            late += 1
+        except Exception:  # whatever it is, it is this event's
+            pass
+        return None
 
     return attempt

@@ -20,11 +20,21 @@ from millpond.model.endpoints import Source
 from millpond.model.stream import DROP, Stream
 from millpond.runtime.gather.dead_letters import group_of, policy_of
 from millpond.runtime.task.column_layout import DEAD, TICK, ReadColumn, ReadLayout, StreamLayout
-from millpond.spark.analysis.derived_streams import Branch, Derived, Elements, Function, Looked, is_harmless
+from millpond.spark.analysis.derived_streams import (
+    Branch,
+    Derived,
+    Elements,
+    Function,
+    Looked,
+    is_harmless,
+    limited_names,
+    multiplies,
+)
+from millpond.spark.catalyst.checked_values import unless_larger
 from millpond.spark.catalyst.data_types import schema_of
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, items, references
 from millpond.spark.catalyst.spark_expressions import Projected, safe
-from millpond.spark.catalyst.value_bounds import accepted
+from millpond.spark.catalyst.value_bounds import ROWS, accepted
 from millpond.spark.session.add_jars import provide
 from millpond.spark.session.failures import explained
 from millpond.spark.session.jars import avro
@@ -35,6 +45,8 @@ from millpond.spark.sources.kafka import kafka_batch, kafka_frame, stand_in_path
 from millpond.spark.sources.redis_tables import ALIVE, met
 
 _DEAD = "dead"
+TOO_MANY = "an event becomes too many rows"
+"""Why an event is dead that functions such as `explode` would multiply beyond the limit."""
 _OWN_SCHEMA = ("rate", "rate-micro-batch")
 _OF_STREAMS = frozenset(
     ("path", "cleansource", "sourcearchivedir", "latestfirst", "maxfileage", "maxfilespertrigger", "maxbytespertrigger")
@@ -235,7 +247,10 @@ def _columns(want: Wanted, position: int) -> tuple[ReadColumn, ...]:
     for name in want.columns:
         if name not in types:
             raise QueryTypeError(f"The stream {want.stream.name} has no column {name}.", "Check its declaration.")
-    plain = [ReadColumn(name, position + n, types[name]) for n, name in enumerate(want.columns)]
+    limited = limited_names(want.derived)
+    plain = [
+        ReadColumn(name, position + n, types[name], foreign=name in limited) for n, name in enumerate(want.columns)
+    ]
     first = position + len(plain)
     values = [value for value, _ in want.foreigns]
     return (*plain, *(ReadColumn(value.name, first + n, value.type, foreign=True) for n, value in enumerate(values)))
@@ -299,8 +314,10 @@ class _Base:
             values = self._joined(number, copy)
             mine = F.lit(copy.place)
             made["stream"].append((number, mine if self._dead is None else F.when(self._dead.isNull(), mine)))
+            limited = limited_names(copy.want.derived)
             for place, name in enumerate(copy.want.columns):
-                made.setdefault(f"c{copy.place}_{place}", []).append((number, self._catalyst.column(values[name])))
+                value = self._catalyst.attempt(values[name]) if name in limited else values[name]
+                made.setdefault(f"c{copy.place}_{place}", []).append((number, self._catalyst.column(value)))
             for place, (_, expression) in enumerate(copy.want.foreigns, len(copy.want.columns)):
                 attempt = self._catalyst.column(self._catalyst.attempt(self._placed(expression, values)))
                 made.setdefault(f"c{copy.place}_{place}", []).append((number, attempt))
@@ -323,12 +340,15 @@ class _Base:
         values = dict(self._attributes)
         if copy.branch is None:
             return values
+        one = self._catalyst.make("Literal", 1.0, self._catalyst.types.DoubleType)
+        rows: JavaObject | None = one if multiplies(copy.branch) else None
         for side in copy.branch.sides:
             if isinstance(side, Function):
                 values |= zip([*side.names, side.name], self._made[number], strict=True)
                 continue
             if isinstance(side, Elements):
-                values |= self._elements(number, copy, side, values)
+                more, rows = self._elements(number, copy, side, values, rows)
+                values |= more
                 continue
             if isinstance(side, Looked):
                 values |= self._met(number, side, values)
@@ -348,6 +368,9 @@ class _Base:
                 condition = self._dead.isNull() & condition
             # a shuffle would mix the source partitions, and with them the order
             self._frame = self._frame.join(F.broadcast(right) if self._ordered else right, condition, "left")
+        for side in copy.branch.sides if rows is not None else ():
+            if isinstance(side, Elements):
+                values[side.name] = unless_larger(self._catalyst, rows, ROWS, values[side.name], TOO_MANY)
         return {name: self._safe(column, values) for name, column in copy.branch.columns.items()}
 
     def _met(self, number: int, side: Looked, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
@@ -365,9 +388,11 @@ class _Base:
         return {str(column.name()): column for column in items(analysed(self._frame).output())[before:]}
 
     def _elements(
-        self, number: int, copy: _Copy, side: Elements, values: dict[str, JavaObject]
-    ) -> dict[str, JavaObject]:
-        """Make a row of each element, or one where there is none; their columns, by name."""
+        self, number: int, copy: _Copy, side: Elements, values: dict[str, JavaObject], rows: JavaObject | None
+    ) -> tuple[dict[str, JavaObject], JavaObject | None]:
+        """Make a row of each element, or one where there is none; their columns, by name, and how many rows an event
+        has become on the way here, if that is counted (`rows`: so far).
+        """
         array = self._safe(side.array, values)
         if not is_harmless(array):
             array = self._catalyst.tried(array)  # what raises has none
@@ -378,6 +403,8 @@ class _Base:
             given = F.when(self._which == number, given)
         if self._dead is not None:
             given = F.when(self._dead.isNull(), given)
+        if rows is not None:
+            given, rows = self._counted(given, rows)
         before = len(self._frame.columns)
         self._frame = self._frame.select("*", F.posexplode_outer(given))
         place, *rest = map(self._catalyst.column, items(analysed(self._frame).output())[before:])
@@ -389,8 +416,20 @@ class _Base:
         columns = [column.alias(name) for column, name in zip(made, side.names, strict=True)]
         every = [self._catalyst.column(column) for column in items(analysed(self._frame).output())[:before]]
         self._frame = self._frame.select(*every, *columns, F.when(place.isNotNull(), True).alias(side.name))
-        added = items(analysed(self._frame).output())[before:]
-        return {str(column.name()): column for column in added}
+        added = {str(column.name()): column for column in items(analysed(self._frame).output())[before:]}
+        return added, rows
+
+    def _counted(self, given: Column, rows: JavaObject) -> tuple[Column, JavaObject]:
+        """The array without elements where these would be too many rows, and how many rows they would be."""
+        before = len(self._frame.columns)
+        self._frame = self._frame.select("*", given.alias("given"))
+        *every, array = map(self._catalyst.column, items(analysed(self._frame).output()))
+        count = F.greatest(F.coalesce(F.size(array), F.lit(0)), F.lit(1)).cast("double")
+        total = self._catalyst.column(rows) * count
+        held = F.when(total <= ROWS, array)
+        self._frame = self._frame.select(*every, held.alias("held"), total.alias("rows"))
+        held_array, total_rows = items(analysed(self._frame).output())[before:]
+        return self._catalyst.column(held_array), total_rows
 
     def _named(self, frame: DataFrame) -> dict[str, JavaObject]:
         return {str(column.name()): column for column in items(analysed(frame).output())}

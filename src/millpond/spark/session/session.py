@@ -115,8 +115,10 @@ _LONGEST_SOCKET, _SOCKET = 103, "/millpond-abcd1234/.01234567-0123-0123-0123-012
 """Bytes of a path that every system takes; what comes behind the temporary folder: a folder of ours, Spark's name."""
 
 # A query that is stopped within foreachBatch matches Python's traceback against a regular expression of
-# Spark's that recurses per character: with the usual stack of 1 MB its thread dies of StackOverflowError.
-JVM_OPTIONS = f"-Xss8m -Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}"
+# Spark's that recurses per character, as patterns of queries may: with the usual stack of 1 MB its thread dies of
+# StackOverflowError. Memory of a stack is taken when it is used.
+STACK = "-Xss32m"
+JVM_OPTIONS = f"{STACK} -Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}"
 
 MIN_HEAP = 512 << 20
 """Smallest heap in bytes; Spark itself refuses less than 450 MiB of usable memory."""

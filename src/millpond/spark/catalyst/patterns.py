@@ -1,0 +1,91 @@
+"""Limits regular expressions: refuses those that may take 2^n steps, and texts that are too long for Java's stack.
+
+Java's matcher calls itself for each repetition of a group. `'(a|b)*c'` on a long text ends with a StackOverflowError,
+which Spark takes for the end of its JVM. So where such a pattern, or one that comes from a column, meets a longer text
+than the stack has room for, the event is dead for the query.
+"""
+
+from __future__ import annotations
+
+import re
+
+from millpond.errors import QueryRefused
+from millpond.kernels.pattern_cost import PatternCost, pattern_cost
+from millpond.spark.catalyst.checked_values import bound_once, sized, unless_larger
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, text_of
+from millpond.spark.catalyst.value_bounds import Limiter, is_accepted
+
+FRAME_BYTES = 80
+"""Bytes of stack that one call of Java's matcher takes; `(a|b)*` takes 335 for each repetition."""
+UNKNOWN_FRAMES = 40
+"""Calls for each repetition of a group in a pattern that comes from a column."""
+TOO_LONG = "a text is too long for its pattern"
+
+_KINDS = ("RLike", "RegExpExtract", "RegExpExtractAll", "RegExpReplace", "RegExpInStr", "RegExpCount", "StringSplit")
+_STACK = re.compile(r"-Xss(\d+)([kKmMgG]?)")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_USUAL_STACK = 1 << 20
+
+
+def check_pattern(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
+    """Refuse a constant pattern that may take 2^n steps.
+
+    Raises:
+        QueryRefused: see above.
+    """
+    if kind not in _KINDS or is_accepted():
+        return
+    found = _cost(catalyst, children(node)[1])
+    if found is not None and found.exponential is not None:
+        shown = found.exponential if len(found.exponential) <= 100 else found.exponential[:97] + "..."
+        raise QueryRefused(
+            f"The pattern of `{text_of(node)[:200]}` may take 2^n steps for n characters: `{shown}` can match one text"
+            " in many ways.",
+            "Let each repeated part begin or end with a character that the others do not have, as in (\\w+,)*, or make"
+            " the inner repetition possessive, as in (\\w++,?)*.",
+        )
+
+
+def stack_guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
+    """The expression, in which a text too long for a recursive pattern raises."""
+    parts = children(expression)
+    made = [stack_guarded(catalyst, part) for part in parts]
+    if any(new is not old for new, old in zip(made, parts, strict=True)):
+        expression = catalyst.rebuilt(expression, made)
+    if kind_of(expression) not in _KINDS or made[0].foldable():
+        return expression
+    found = _cost(catalyst, made[1])
+    frames = UNKNOWN_FRAMES if found is None else found.frames
+    if not frames:
+        return expression
+    most = stack_bytes(catalyst) // (FRAME_BYTES * frames)
+    return bound_once(
+        catalyst, made[:1],
+        lambda held: unless_larger(
+            catalyst, sized(catalyst, held[0]), most, catalyst.rebuilt(expression, [held[0], *made[1:]]), TOO_LONG
+        ),
+    )  # fmt: skip
+
+
+def stack_bytes(catalyst: Catalyst) -> int:
+    """The stack of a thread that evaluates expressions, in bytes: of a cluster that of its executors."""
+    conf = catalyst.spark.sparkContext.getConf()
+    is_local = str(conf.get("spark.master", "")).startswith("local")
+    options = conf.get(f"spark.{'driver' if is_local else 'executor'}.extraJavaOptions", "") or ""
+    found = _STACK.findall(options)
+    return int(found[-1][0]) * _UNITS[found[-1][1].lower()] if found else _USUAL_STACK
+
+
+def _cost(catalyst: Catalyst, pattern: JavaObject) -> PatternCost | None:
+    """What a constant pattern costs; None for one that comes from a column, or is made by an older query's functions.
+
+    Raises:
+        QueryRefused: the constant is too large.
+    """
+    if not pattern.foldable():
+        return None
+    if kind_of(pattern) != "Literal":
+        if is_accepted():
+            return None
+        Limiter(catalyst, checks=False).limited(pattern)
+    return pattern_cost(str(catalyst.constant(pattern) or ""))
