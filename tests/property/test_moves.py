@@ -38,6 +38,7 @@ from millpond.reconfigure.placement_changes import owned_by
 from millpond.reconfigure.validate import Pond
 from millpond.runtime.epoch import map_asked, maps
 from millpond.runtime.fold import fold, merge_segments
+from millpond.runtime.fold import state as fold_state
 from millpond.runtime.keys import key_compaction
 from millpond.runtime.keys.key_compaction import left_slots, read_cells, read_section
 from millpond.runtime.task.state_locations import group_state
@@ -313,8 +314,8 @@ def test_short_windows_leave_what_has_moved_alone(tmp_path: Path, monkeypatch: p
 
     for _ in range(50):
         epoch()
-    monkeypatch.setattr(fold, "merges_due", lambda *_: [])
-    monkeypatch.setattr(fold._GroupFold, "_roll", lambda *_: False)  # which looks at all cells now and then
+    monkeypatch.setattr(fold_state, "merges_due", lambda *_: [])
+    monkeypatch.setattr(fold_state.State, "roll", lambda *_: False)  # which looks at all cells now and then
     run.pond.setting = run.pond.setting._replace(step_bytes=1)
     run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), (0,) * 64, 1))
     opened = list[SectionPlace]()

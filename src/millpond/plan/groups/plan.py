@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from functools import cached_property
+from typing import Literal
 
 import msgspec
 
@@ -17,6 +18,9 @@ from millpond.plan.groups.bin_counts import Tally
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.filter_ladders import Ladder, ladders_of
 from millpond.plan.groups.joins import Joins
+
+GroupKind = Literal["time", "session", "count"]
+"""How the windows of a group are bounded: by time, by gaps in a key's events, or by a number of events."""
 
 
 class Measure(msgspec.Struct, frozen=True, cache_hash=True, dict=True):
@@ -183,6 +187,11 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
     def counted(self) -> bool:
         """Whether its windows are numbers of events."""
         return isinstance(self.windows[0], Counted)
+
+    @property
+    def kind(self) -> GroupKind:
+        """The kind of its windows, which decides how its state is kept."""
+        return "count" if self.counted else "session" if self.gaps_us else "time"
 
     @cached_property
     def gaps_us(self) -> tuple[int, ...]:

@@ -1,0 +1,49 @@
+"""State of a group of count windows: how many events each key has had, and the last of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.fold.state import State
+from millpond.runtime.keys.key_compaction import full_level
+from millpond.runtime.packets.packet import GroupPart
+from millpond.runtime.rows.count_windows import counter_of, needed_events, passed_now, worth_merging
+from millpond.runtime.task.task_values import Watermark
+from millpond.state.layout.cells import Piece, merge
+
+
+class CountState(State):
+    """Windows of a number of events."""
+
+    _log: GroupLog
+    _pieces: dict[str, Piece]
+
+    def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
+        """Write the events that arrived."""
+        self.number(parts)
+        assert self.log is not None
+        self._log = self.log
+
+    def close(self, before: Watermark, after: Watermark) -> None:
+        """Collect the rows of events that the watermark passes, and count these by key."""
+        self._pieces, size = {}, len(self.keys)
+        for plan in self.group.queries:
+            if (passed := passed_now(self._log, plan, self.old, size, before, after)) is not None:
+                self._pieces[counter_of(plan)] = passed.piece(plan)
+                self.collect_frames(plan, passed.due(plan).cut(plan))
+
+    def merge(self, after: Watermark) -> None:
+        """Write the counts and new keys, and merge counts and events by level."""
+        log = self._log
+        if self._pieces:
+            self.write_segment(merge(list(self._pieces.values()), len(self.keys)), 0, ())
+        self.add_keys()
+        self.compact(None)
+        level = full_level(log.places, self.fan_in)
+        if level is None:
+            return
+        needed = needed_events(log, self.group, after)
+        chosen = worth_merging(log.places, needed, level)
+        events = log.together([log.section(log.places[i]).take(needed[i]) for i in chosen])
+        log.write(self.delta, events, level + 1, tuple(log.places[i].id for i in chosen))

@@ -1,0 +1,148 @@
+"""State of a group of time windows: cells by slice, tiles over slices, and events where queries need them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+
+import numpy as np
+
+from millpond.model.windows import Range
+from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
+from millpond.runtime.event_log.bin_counts import needs_tallies, tallies_needed_from
+from millpond.runtime.event_log.deduplicate import decided
+from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.retention import ends_by, events_needed_from, slices_needed_from
+from millpond.runtime.fold.coalesce_slices import needed_edges
+from millpond.runtime.fold.state import State
+from millpond.runtime.packets.packet import GroupPart
+from millpond.runtime.rows.query_families import Family, families
+from millpond.runtime.rows.time_frames import rows_due
+from millpond.runtime.rows.window_rows import BlockKeys, rows_of_block
+from millpond.runtime.rows.window_updates import Changes
+from millpond.runtime.task.task_values import WHOLE_POND, Watermark
+from millpond.runtime.windows.choose_method import AnyBlock, blocks_of
+from millpond.runtime.windows.closing import Closing, at_once, batches, closing_windows, each_closes, together
+from millpond.runtime.windows.combine import edges_of, slices_between
+from millpond.runtime.windows.rollups import Held, new_tiles
+from millpond.state.layout.cells import Cells, Piece, merge
+
+_SLICES_READ = f"slices_read:{WHOLE_POND}"
+
+
+class TimeState(State):
+    """Tumbling and sliding windows, and windows of time before each event."""
+
+    _fresh: Cells
+    _held: Held
+    _tiles: Cells | None
+
+    def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
+        """Write what arrived as a segment, and the tiles that are complete now."""
+        pieces = self.number(parts)
+        if self.log is not None and self.group.deduplicated is not None:
+            pieces += self._decided(self.log, before, after)
+        self._fresh = merge(pieces, max(len(self.keys), 1))
+        if self._fresh.rows:
+            self.write_segment(self._fresh, 0, ())
+        held = Held.near(self.group, self.old, self.old_tiles, self._fresh, before, after)
+        self._tiles = None if self.task.drained else new_tiles(self.group, held, before, after, len(self.keys))
+        if self._tiles is not None:
+            self.write_segment(self._tiles, 0, (), "tiles")
+            held = held._replace(tiles=[*held.tiles, self._tiles])
+        self._held = held
+
+    def close(self, before: Watermark, after: Watermark) -> None:
+        """Collect the rows of windows that the watermark passes, of those that change, and of single events."""
+        self._close(self._held, self._fresh, before, after)
+        self._close_events(before, after)
+
+    def merge(self, after: Watermark) -> None:
+        """Begin a generation of keys, or write new keys and merge sections that no longer need to be apart."""
+        tiles = [] if self._tiles is None else [self._tiles]
+        horizon, events_from = slices_needed_from(self.group, after), events_needed_from(self.group, after)
+        places = *self.committed.segments, *self.committed.tiles, *self.committed.revisions
+        expired = [horizon is not None and ends_by(place, horizon) for place in places]
+        if self.roll([self._fresh, *tiles], expired, events_from):
+            return  # the snapshot waits for the next epoch: a segment is replaced once
+        self.add_keys()
+        self.merge_events(events_from)
+        if self.tallies is not None:
+            self.tallies.merge(self.delta, tallies_needed_from(self.group, after), self.fan_in)
+        self.compact(horizon, cache(lambda: needed_edges(self.group, after, [*self.old_tiles, *tiles])))
+
+    def _decided(self, log: GroupLog, before: Watermark, after: Watermark) -> list[Piece]:
+        """The cells of events that repeat none, and that the watermark has passed."""
+        found = decided(self.group, log, len(self.keys), before, after)
+        for plan in self.group.queries:
+            count = found.repeated.get(self.group.measures[plan.presence].filter, 0)
+            if count:
+                self.counts[f"repeated:{plan.query.name}"] = count
+        return [] if found.piece is None else [found.piece]
+
+    def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
+        """Rows of windows that the watermark passes, and of those that change."""
+        if not held.slices:
+            return
+        closing = closing_windows(self.group, *held.bounds_us(), before, after)
+        read = 0 if self.group.deduplicated is not None else sum(log.rows for log in self.logs)
+        for run in batches(closing, at_once(read)):
+            for some in together(self.group, run):
+                self._answer(some, held, some[0].delay)
+
+        def changes() -> Changes:
+            old, kept = Held.of(self.old, self.old_tiles), (self.old_revisions, self.log, self.tallies)
+            return Changes(self.group, self.keys, self.task.buckets, old, held, fresh, *kept)
+
+        self.collect_changes(changes, before, after)
+        self.long |= bool(closing) and not each_closes(self.group, before, after)
+
+    def _close_events(self, before: Watermark, after: Watermark) -> None:
+        """Rows of the events that the watermark has passed, for queries with a row per event."""
+        for plan in self.group.queries:
+            if self.log is not None and isinstance(plan.query.window, Range):
+                self.collect_frames(plan, rows_due(self.log, plan, len(self.keys), before, after))
+
+    def _answer(self, run: Sequence[Closing], held: Held, delay: int) -> None:
+        """Rows of every query of one delay for a run of closing windows."""
+        group, occurring = self.group, {window.window for window in run}
+        asked = [
+            plan
+            for plan in group.queries
+            if plan.delay == delay
+            and not plan.query.changing
+            and group.windows.index(plan.query.window) in occurring
+            and self.collected.is_going(plan)
+        ]
+        if not asked:
+            return
+        measures = [group.measures[i] for i in measures_read(asked)]
+        edges, parts = edges_of(run), held.parts
+        chosen = slices_between(held, edges, delay)
+        read = sum(int(np.count_nonzero(mask)) for mask in chosen)
+        self.counts[_SLICES_READ] = self.counts.get(_SLICES_READ, 0) + read
+        made = blocks_of(group, run, parts, chosen, measures, len(self.keys))
+        going = families(group, asked)
+        events, tallies = self.events_between(asked, edges[0], edges[-1], delay), None
+        if self.tallies is not None and any(map(needs_tallies, asked)):
+            tallies = self.tallies.between(edges[0], edges[-1], delay)
+        windows = {family: _windows_of(family.first, group, run) for family in going}
+        for block in made:
+            keys = BlockKeys.of(group, self.keys, block, events, tallies)
+            for family, mine in list(windows.items()):
+                if mine and not self._answer_family(family, block, mine, keys):
+                    del windows[family]
+                    alone = [Family(group, [plan]) for plan in family.plans if len(family.plans) > 1]
+                    windows |= {one: mine for one in alone if self._answer_family(one, block, mine, keys)}
+
+    def _answer_family(self, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys) -> bool:
+        """Add the rows of a family; False if one of its queries raised."""
+        read = self.collected.read(family)
+        make = partial(rows_of_block, self.group, family, block, windows, keys, self.task.buckets, read)
+        return self.collected.take(family, make)
+
+
+def _windows_of(plan: QueryPlan, group: GroupPlan, run: Sequence[Closing]) -> list[Closing]:
+    """Those of a run that are of a query, and begin in its time."""
+    position, first, end = group.windows.index(plan.query.window), plan.from_us, plan.before_us
+    return [window for window in run if window.window == position and first <= window.start_us < end]
