@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.inputs.cases import SECOND, STREAM, aggregate_of, query_set
+from kit.inputs.committed_epochs import committed
 from kit.judges.answers import table_of
 from millpond.errors import ChangeRefused, OverBudgetError, QueryTypeError
 from millpond.log.records import EpochRecord, decode
@@ -136,7 +137,7 @@ def test_a_query_over_its_budget_is_quarantined_and_its_state_goes(tmp_path: Pat
     told: dict[str, str] = {}
     for second in (1, 2):
         pond.epoch(rows(second))
-        watch.committed(pond.spec, pond.plan, pond.manifest, newest(pond))
+        watch.committed(committed(newest(pond), spec=pond.spec, plan=pond.plan, manifest=pond.manifest))
         for name, reason in watch.over().items():
             told[name] = reason
             pond.change(validate.halt(Pond(pond.spec, pond.manifest), name, reason))
@@ -171,7 +172,7 @@ def test_keys_and_state_that_have_left_an_instance_are_not_over_a_budget(tmp_pat
     price = moved_by(Pond(pond.spec, pond.manifest), scale(Pond(pond.spec, pond.manifest), 2))
     assert 0 < price.bytes < whole
     watch = Budgets()
-    watch.committed(pond.spec, pond.plan, pond.manifest, newest(pond))
+    watch.committed(committed(newest(pond), spec=pond.spec, plan=pond.plan, manifest=pond.manifest))
     assert not watch.over()
     found = costs(pond.plan, pond.manifest, {})
     assert staying(pond.plan, pond.manifest, found)["count"].bytes < found["count"].bytes
@@ -182,7 +183,7 @@ def test_time_is_over_budget_only_when_it_is_so_for_a_while(tmp_path: Path) -> N
     for epoch in range(PATIENCE):
         assert not watch.over()
         pond.epoch(rows(epoch + 1))
-        watch.committed(pond.spec, pond.plan, pond.manifest, newest(pond))
+        watch.committed(committed(newest(pond), spec=pond.spec, plan=pond.plan, manifest=pond.manifest))
     assert "µs of an epoch, more than its 1" in watch.over()["count"]
     assert not watch.over()
 

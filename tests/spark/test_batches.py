@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.inputs.committed_epochs import committed
 from millpond import Pond
 from millpond.log.records import EpochRecord
 from millpond.spark.session.batch_limits import LIMIT, Batches
@@ -67,12 +68,12 @@ def test_a_limit_goes_where_rows_are_small_and_parse_and_yours_stays(spark: Spar
         (epoch(10, 1_000), True), (epoch(10, 1_000, 1), False),
     ):  # fmt: skip
         if record is not None:
-            batches.committed(record)
+            batches.committed(committed(record))
         batches.limit(session)
         assert (session.conf.get(LIMIT) != bounded) == lifted
     yours = spark.newSession()
     yours.conf.set(LIMIT, 1 << 20)
     batches = Batches(yours)
-    batches.committed(epoch(10, 1_000))
+    batches.committed(committed(epoch(10, 1_000)))
     batches.limit(yours)
     assert yours.conf.get(LIMIT) == str(1 << 20)

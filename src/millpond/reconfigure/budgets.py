@@ -11,13 +11,11 @@ from collections.abc import Mapping
 import msgspec
 
 from millpond.errors import OverBudgetError
-from millpond.log.manifest import Manifest
-from millpond.log.records import EpochRecord
 from millpond.model.budget import Budget
 from millpond.model.spec import PondSpec
-from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.lifecycle import current
 from millpond.runtime.inspect.costs import Cost, costs, staying, summed
+from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 
 PATIENCE = 3
 """So many epochs after each other must take too long, for one may have had to wait."""
@@ -30,14 +28,17 @@ class Budgets:
         self._slow: dict[str, int] = {}
         self._over: dict[str, str] = {}
 
-    def committed(self, spec: PondSpec, plan: Plan, manifest: Manifest, record: EpochRecord) -> None:
-        """Take note of an epoch; `manifest` may be of any record near it."""
+    def committed(self, epoch: CommittedEpoch) -> None:
+        """Compare what each query cost in an epoch with its budget; the manifest may be of any record near it."""
+        spec, plan, manifest = epoch.spec, epoch.plan, epoch.manifest
+        if spec is None:
+            return
         limits = {query.name: query.budget for query in current(spec) if isinstance(query.budget, Budget)}
         limits = {name: budget for name, budget in limits.items() if name not in spec.left.halted}
         self._over = {}
         if not limits:
             return
-        found = with_versions(spec, staying(plan, manifest, costs(plan, manifest, record.counts)))
+        found = with_versions(spec, staying(plan, manifest, costs(plan, manifest, epoch.record.counts)))
         for name, budget in limits.items():
             cost = found.get(name)
             if cost is None:

@@ -18,6 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from millpond.runtime.gather.dead_letters import records_between
+from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
+
 FIRST = 100_000
 """How many records all streams together read in an epoch before anything was measured."""
 
@@ -49,22 +52,34 @@ class Pace:
         self._full, self._patience = 0, _PATIENCE
         self._total = FIRST
         self._shares: dict[str, float] = {}
+        self._changed = False
 
     @property
     def limits(self) -> dict[str, int]:
         """How many records of each stream an epoch may read."""
         return {name: max(1, round(self._total * share)) for name, share in self._shares.items()}
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether the limits differ from those with which the current read began."""
+        return self._changed
+
     def begun(self, streams: Mapping[str, float]) -> dict[str, int]:
         """The limits with which a read begins; what its first epoch takes says little.
 
         `streams` that have limits, and how long an epoch that reads them should take, in seconds (the least of them).
         """
-        self._warm = False
+        self._warm = self._changed = False
         self._meant = min(streams.values(), default=1.0)
         if self._shares.keys() != streams.keys():
             self._shares = dict.fromkeys(streams, 1 / max(len(streams), 1))
         return self.limits
+
+    def committed(self, epoch: CommittedEpoch) -> None:
+        """Learn how many records of each stream an epoch read, and how long it took."""
+        record = epoch.record
+        counts = {name: records_between(record.start, record.end, name) for name in self._shares}
+        self._changed = self.observe(counts, epoch.seconds, epoch.between)
 
     def observe(self, counts: Mapping[str, int], seconds: float, between: float = 0.0) -> bool:
         """Learn from an epoch, which read so many records of each stream; tells whether limits are others now.

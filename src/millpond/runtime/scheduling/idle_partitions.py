@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millpond.log.records import EpochRecord
 from millpond.model.stream import Stream
 from millpond.runtime.gather.lateness import ANY_PARTITION
+from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 
 
 class IdleWatch:
@@ -61,9 +61,9 @@ class IdleWatch:
         """Whether the decision differs from the one recorded last, so that an epoch is due without events."""
         return any(partitions != self._recorded.get(name, frozenset()) for name, partitions in idle.items())
 
-    def committed(self, record: EpochRecord, now_us: int) -> None:
+    def committed(self, epoch: CommittedEpoch) -> None:
         """Note which partitions had events in a committed epoch."""
-        self._recorded = {name: frozenset(partitions) for name, partitions in record.idle.items()}
+        self._recorded = {name: frozenset(partitions) for name, partitions in epoch.record.idle.items()}
         for name in self._orders:
-            for partition in record.max_time.get(name, {}):
-                self._active_us[name, partition] = now_us
+            for partition in epoch.record.max_time.get(name, {}):
+                self._active_us[name, partition] = epoch.at_us

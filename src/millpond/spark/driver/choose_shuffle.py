@@ -7,7 +7,7 @@ key. Then the epoch uses the shuffle, and the direct way is not tried again for 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import SparkError
 from millpond.followers.view.shard_watch import Wanted
-from millpond.log.records import EpochRecord, Offsets, Receipt
+from millpond.log.records import Offsets, Receipt
 from millpond.model.stream import Stream
 from millpond.placement.moves import BucketMap
 from millpond.placement.partitions import homes, owners_by_partition, why_not
@@ -26,6 +26,7 @@ from millpond.runtime.epoch import Batch, Setting
 from millpond.runtime.gather.dead_letters import records_between
 from millpond.runtime.inputs.replay import stored_parts
 from millpond.runtime.inputs.without_shuffle import Route, TooMuch, most_told
+from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 from millpond.runtime.scheduling.offsets import moved_partitions, partitions_of
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.file_sync import OpenFiles
@@ -74,7 +75,7 @@ class Direct:
         an instance has keys of one partition only. They are given once per count of partitions and instances, so that
         moves that people or load asked for since are kept; where buckets follow the shards of a store, never.
         """
-        stream = _stream_of(setting)
+        stream = _stream_of(setting.streams)
         if stream is None:
             return other
         born_elsewhere = now.number == 0 and now.owners != even_owners(len(now.owners), now.instances)
@@ -122,10 +123,11 @@ class Direct:
         self._why, self._wait = "", _FIRST_WAIT
         return made
 
-    def committed(self, setting: Setting, record: EpochRecord) -> None:
+    def committed(self, epoch: CommittedEpoch) -> None:
         """Count an epoch, if it read something."""
+        record = epoch.record
         counts = record.counts.get(WHOLE_POND, {})
-        self._declared = _stream_of(setting) is not None
+        self._declared = _stream_of(epoch.streams) is not None
         self._epochs += record.start != record.end
         self._direct += counts.get("direct", 0)
         self._misplaced += counts.get("misplaced", 0)
@@ -134,7 +136,7 @@ class Direct:
         self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask
     ) -> tuple[DataFrame, Route] | str:
         """What a direct epoch reads, and how, or why there cannot be one."""
-        stream = _stream_of(setting)
+        stream = _stream_of(setting.streams)
         if stream is None:
             return "no topic is said to be partitioned by a key"
         if setting.layout is None or setting.layout.sources != (stream.name,):
@@ -184,8 +186,8 @@ def _parts(frame: DataFrame) -> int:
     return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
 
 
-def _stream_of(setting: Setting) -> Stream | None:
-    return next((stream for stream in setting.streams if stream.partitioned_by is not None), None)
+def _stream_of(streams: Sequence[Stream]) -> Stream | None:
+    return next((stream for stream in streams if stream.partitioned_by is not None), None)
 
 
 def _slots(spark: SparkSession, tasks: int) -> str:

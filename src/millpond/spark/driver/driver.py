@@ -50,7 +50,8 @@ from millpond.runtime.epoch import (
     step_record,
     watermarks,
 )
-from millpond.runtime.gather.dead_letters import Breaker, records_between
+from millpond.runtime.gather.dead_letters import Breaker
+from millpond.runtime.scheduling.committed_epoch import Adviser, CommittedEpoch
 from millpond.runtime.scheduling.epoch_size import Pace
 from millpond.runtime.scheduling.idle_partitions import IdleWatch
 from millpond.runtime.scheduling.offsets import with_partitions
@@ -106,7 +107,7 @@ class Driver:
         self._query: StreamingQuery | None = None
         self._once, self._succession = False, Succession()
         self._lookups = Lookups(())
-        self._stopping = self._busy = self._rereading = self._repaced = False
+        self._stopping = self._busy = self._rereading = False
         self._desk = Desk(on_change)
         self._gate = threading.Lock()
         self._head = threading.RLock()  # whoever appends holds it
@@ -116,6 +117,7 @@ class Driver:
         self._watch = IdleWatch(setting.streams, lap_us())
         self._breaker, self._budgets, self._pace, self._calm = Breaker(), Budgets(), Pace(), Calm()
         self._direct, self._batches, self._intake = Direct(), Batches(spark), Intake()
+        self._advisers: tuple[Adviser, ...] = self._watch, self._direct, self._batches, self._budgets, self._pace
         self._ended, self._ended_lap = now_us(), lap_us()
 
     def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:
@@ -359,7 +361,6 @@ class Driver:
             return  # it was refused
         reading = successor.reading
         fits = is_read(self._setting._replace(layout=reading.layout))
-        self._repaced = False
         fits = fits and self._pace.begun(paced(self._setting.streams)) == reading.limits
         if fits and not self._stopping and successor.takes_over():
             self._checkpoint = successor.checkpoint
@@ -386,8 +387,8 @@ class Driver:
         self._intake.planned(self._checkpoint, start, end)
         self._arrange(run.manifest)
         self._expect(end)
-        if self._repaced or (self._setting is not self._read_for and not is_read(self._setting)):
-            self._rereading, self._repaced = True, False
+        if self._pace.has_changed or (self._setting is not self._read_for and not is_read(self._setting)):
+            self._rereading = True
             raise Stopped
         self._read_for = self._setting
         idle = self._watch.idle(run.manifest.max_time, lap_us())
@@ -442,15 +443,13 @@ class Driver:
         self._breaker.check(self._setting.layout, record)
         done = self._perform(self._writer.commit(record, body))
         if isinstance(done, Committed):
-            self._watch.committed(record, lap_us())
-            self._direct.committed(self._setting, record)
-            self._batches.committed(record)
-            if self._arranged is not None:
-                self._budgets.committed(self._arranged, self._setting.plan, run.manifest, record)
-            counts = {name: records_between(record.start, record.end, name) for name in self._pace.limits}
             between, self._ended, self._ended_lap = (began - self._ended_lap) / 1e6, now_us(), lap_us()
-            seconds = (self._ended_lap - began) / 1e6
-            self._repaced = self._pace.observe(counts, seconds, between)
+            seconds, streams, plan = (self._ended_lap - began) / 1e6, self._setting.streams, self._setting.plan
+            epoch = CommittedEpoch(
+                record, streams, self._arranged, plan, run.manifest, self._ended_lap, seconds, between
+            )
+            for adviser in self._advisers:
+                adviser.committed(epoch)
             self._on_epoch(Epoch(record, seconds, worked / 1e6, self._intake.missing()))
 
     def _folded(

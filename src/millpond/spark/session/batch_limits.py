@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from millpond.log.records import EpochRecord
+from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 from millpond.runtime.task.task_values import WHOLE_POND
 
 LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -26,8 +26,9 @@ class Batches:
         self._given = LIMIT in session.conf.getAll
         self._small = False
 
-    def committed(self, record: EpochRecord) -> None:
-        """Learn from an epoch."""
+    def committed(self, epoch: CommittedEpoch) -> None:
+        """Measure the rows of an epoch, and whether all of them were parsed."""
+        record = epoch.record
         counts = record.counts.get(WHOLE_POND, {})
         rows = counts.get("events", 0)
         if rows:

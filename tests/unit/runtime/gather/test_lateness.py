@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from kit.inputs.committed_epochs import committed
 from millpond.log.records import EpochRecord
 from millpond.model.stream import Order, Stream
 from millpond.runtime.gather.lateness import Judge, advanced, late_classes
@@ -117,9 +118,9 @@ def epoch(**partitions: int) -> EpochRecord:
 def test_a_partition_is_idle_after_its_time_and_no_longer_when_it_speaks() -> None:
     watch = IdleWatch([Stream("tx", (), order=Order("p", "o", ("a", "b"), idle_after_us=10))], now_us=0)
     assert watch.idle({}, 10) == {"tx": frozenset()}
-    watch.committed(epoch(a=1), 8)
+    watch.committed(committed(epoch(a=1), at_us=8))
     assert watch.idle({"tx": {"a": 1}}, 11) == {"tx": frozenset({"b"})}
     assert watch.is_news({"tx": frozenset({"b"})})
-    watch.committed(epoch(b=1), 12)
+    watch.committed(committed(epoch(b=1), at_us=12))
     assert watch.idle({"tx": {"a": 1, "b": 1}}, 18) == {"tx": frozenset()}
     assert watch.idle({"tx": {"a": 1, "b": 1}}, 19) == {"tx": frozenset({"a"})}

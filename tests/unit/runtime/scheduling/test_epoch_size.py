@@ -8,6 +8,9 @@ from itertools import pairwise
 
 import pytest
 
+from kit.inputs.committed_epochs import committed
+from millpond.log.records import EpochRecord
+from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 from millpond.runtime.scheduling.epoch_size import FIRST, Pace
 
 
@@ -113,3 +116,20 @@ def test_streams_share_by_what_they_had() -> None:
     assert pace.limits["a"] == 9 * pace.limits["b"]
     assert pace.limits["a"] + pace.limits["b"] == 8 * FIRST
     assert pace.begun({}) == {} and not pace.observe({"a": 1 << 40}, 99.0)
+
+
+def test_limits_that_an_epoch_changed_differ_until_a_read_begins_with_them() -> None:
+    def read(records: int, seconds: float) -> CommittedEpoch:
+        record = EpochRecord(
+            n=1, writer="w", prev="", at=0, spark_query="", batch=0, start={"tx": '{"t":{"0":0}}'},
+            end={"tx": f'{{"t":{{"0":{records}}}}}'},
+        )  # fmt: skip
+        return committed(record, seconds=seconds)
+
+    pace = Pace()
+    first = pace.begun({"tx": 1.0})
+    pace.committed(read(FIRST, 9.0))  # the first epoch of a read says little
+    assert not pace.has_changed and pace.limits == first
+    pace.committed(read(FIRST, 9.0))
+    assert pace.has_changed and pace.limits["tx"] < first["tx"]
+    assert pace.begun({"tx": 1.0}) == pace.limits and not pace.has_changed
