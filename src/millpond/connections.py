@@ -52,7 +52,7 @@ class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The secret.
 
         Raises:
-            SetupError: it is not there.
+            SetupError: the variable or file does not exist, or it is empty.
         """
         if (self.env is None) == (self.file is None):
             raise SetupError("A secret needs one of `env` and `file`.", _CURE)
@@ -60,8 +60,12 @@ class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             found = os.environ.get(self.env)
             if found is None:
                 raise SetupError(f"There is no variable {self.env}, in which a secret should be.", "Set it.")
-            return found
-        return _text(str(self.file)).rstrip("\r\n")
+        else:
+            found = _text(str(self.file)).rstrip("\r\n")
+        if not found:
+            where = f"variable {self.env}" if self.env is not None else f"file {self.file}"
+            raise SetupError(f"The {where} should hold a secret, but is empty.", "Write the secret there again.")
+        return found
 
 
 class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

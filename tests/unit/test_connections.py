@@ -53,6 +53,17 @@ def test_a_client_is_told_all_that_a_connection_says(tmp_path: Path, monkeypatch
         other.of_c()
 
 
+@pytest.mark.parametrize("left", ["", "\n"])
+def test_an_empty_secret_is_refused(left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "password").write_text(left)
+    monkeypatch.setenv("EMPTY", "")
+    for secret in ({"file": str(tmp_path / "password")}, {"env": "EMPTY"}):
+        named = {"servers": "h:1", "security": "sasl_ssl", "user": "u", "password": secret}
+        one = connection("a", told(tmp_path, a=named))
+        with pytest.raises(SetupError, match=r"(password|EMPTY) should hold a secret, but is empty"):
+            one.of_c()
+
+
 def test_the_only_connection_needs_no_name(tmp_path: Path) -> None:
     one = {"servers": "h:1"}
     assert connection(None, told(tmp_path, a=one)).servers == "h:1"

@@ -11,7 +11,7 @@ from millpond import Pond
 from millpond.cli import app
 from millpond.connections import connection
 from millpond.control.pond.function_file import declared_functions
-from millpond.control.wiring.adapters import local_store, open_truth
+from millpond.control.wiring.adapters import checked_store, open_truth
 from millpond.control.wiring.latest_rows import LatestRows
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import PlaceError
@@ -40,7 +40,7 @@ def test_a_scheme_is_refused_by_its_name(path: str, tmp_path: Path, monkeypatch:
         "reader": lambda: read_truth(Path(path)),
         "service": lambda: Places(Path(path)),
         "client": lambda: Client.of(path),
-        "store": lambda: local_store(f"lmdb:{path}"),
+        "store": lambda: checked_store(f"lmdb:{path}"),
         "rows": lambda: LatestRows({}).served({"path": path, "query": "q"}),
         "functions": lambda: declared_functions({"MILLPOND_FUNCTIONS": path}),
         "connections": lambda: connection("c", {"MILLPOND_CONNECTIONS": path}),
@@ -64,12 +64,14 @@ def test_a_scheme_is_refused_by_its_name(path: str, tmp_path: Path, monkeypatch:
         ["repair", "FILE", "--checkpoint", "s3://b/p"], ["demo", "--checkpoint", "s3://b/p"],
         ["serve", "FILE", "--checkpoint", "s3://b/p"], ["explain", "--checkpoint", "s3://b/p"],
         ["compile", "FILE", "-o", "s3://b/p.json"], ["dlq", "list", "s3://b/p"], ["status", "--checkpoint", "s3://b/p"],
-        ["run", "FILE", "--store", "lmdb:s3://b/p"],
+        ["run", "FILE", "--store", "lmdb:s3://b/p"], ["repair", "FILE", "--store", "lmdb:s3://b/p"],
     ],
 )  # fmt: skip
 def test_the_command_line_refuses_it_and_makes_no_folder(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module in ("run", "doctor"):  # an address is refused before Spark starts
+        monkeypatch.setattr(f"millpond.control.commands.{module}.spark_session", pytest.fail, raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.sql").write_text("CREATE TABLE s (ts TIMESTAMP) USING json OPTIONS (path 'in')")
     found = CliRunner().invoke(app, [word.replace("FILE", "a.sql") for word in words])
@@ -82,7 +84,7 @@ def test_local_ones_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert local_path("a/../b", "It") == tmp_path / "b" == local_path(f"file://{tmp_path}/b", "It")
     assert local_path("file://localhost/b", "It") == Path("/b") == local_path("file:/b", "It")
     assert local_path("a:b", "It") == tmp_path / "a:b" and scheme_of("c/s3://x") is None
-    assert local_store("lmdb:x") == f"lmdb:{tmp_path}/x" and local_store("lmdb") == "lmdb"
+    assert checked_store("lmdb:x") == f"lmdb:{tmp_path}/x" and checked_store("lmdb") == "lmdb"
     with pytest.raises(PlaceError, match="another host"):
         local_path("file://elsewhere/b", "It")
 

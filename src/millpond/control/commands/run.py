@@ -16,6 +16,7 @@ from millpond.control.commands.progress import Progress
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.problems import Problem
 from millpond.control.pond.report import LOGGER, QUERY
+from millpond.control.wiring.adapters import checked_store
 from millpond.errors import MillpondError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.plan.options.live_parameters import Constant
@@ -68,11 +69,12 @@ def run_file(asked: Run, *, once: bool, drain: bool) -> int:
     def say(what: object) -> None:
         console.print(str(what), highlight=False, markup=False, soft_wrap=True)
 
+    store = checked_store(asked.store)  # before Spark starts, which takes seconds
     say(f"The pond is in {asked.folder}")
     shown: list[Progress] = []
     with interrupts(lambda what: console.print(what, soft_wrap=True)) as signals, Pond(
         spark_session(asked.master, driver_memory=asked.memory), asked.folder, instances=asked.instances,
-        store=asked.store, on_epoch=lambda epoch: shown[0].epoch(epoch),
+        store=store, on_epoch=lambda epoch: shown[0].epoch(epoch),
     ) as pond, warnings_to(say):  # fmt: skip
         given_parameters(pond, asked.parameters)
         pond.load(asked.text)
@@ -134,6 +136,7 @@ def repair_file(asked: Run) -> list[str]:
     Raises:
         MillpondError: see `Pond.load` and `Pond.repair`.
     """
-    with Pond(spark_session(asked.master, driver_memory=asked.memory), asked.folder, store=asked.store) as pond:
+    store = checked_store(asked.store)  # before Spark starts, which takes seconds
+    with Pond(spark_session(asked.master, driver_memory=asked.memory), asked.folder, store=store) as pond:
         pond.load(asked.text)
         return pond.repair()

@@ -11,7 +11,7 @@ import msgspec
 
 from millpond.control.pond.add import Adding, Asking, Backfill, backfill_from, named
 from millpond.control.pond.move import Moving, routed
-from millpond.control.wiring.adapters import Followers, Truth, local_store
+from millpond.control.wiring.adapters import Followers, Truth, checked_store
 from millpond.errors import ChangeRefused, MillpondError, QueryTypeError
 from millpond.followers.sinks.foreach import Foreach
 from millpond.log.manifest import Manifest
@@ -454,4 +454,4 @@ def _with_query(kind: str) -> Callable[[Between, AnyQuery, Sequence[Stream]], Ch
 
 def _place(to: str) -> str:
     """The place that an address means: it is read from other folders, too."""
-    return OWN if to == "own" else local_store(to)
+    return OWN if to == "own" else checked_store(to)

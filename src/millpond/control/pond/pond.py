@@ -31,8 +31,8 @@ from millpond.control.wiring.adapters import (
     STOP_SECONDS,
     Followers,
     Truth,
+    checked_store,
     follow,
-    local_store,
     new_writer,
     open_truth,
     owners_for,
@@ -120,10 +120,10 @@ class Pond(Reporting, Changing, Declaring):
         on_alive: Callable[[bool], None] | None = None,
     ) -> None:
         self.path = local_path(path, "The pond's folder")
+        self._instances, self._store = instances, checked_store(store)
         self.spark = spark_session() if spark is None else spark
         check_session(self.spark)
         self._reading = reading_session(self.spark)
-        self._instances, self._store = instances, local_store(store)
         self._cache = local_path(cache, "The cache") if cache is not None else _host_local_folder()
         self._on_epoch, self._on_alive = on_epoch or (lambda _epoch: None), on_alive
         self._tally, self._problems = Tally(), Problems()

@@ -191,7 +191,7 @@ def open_store(address: str, truth: Truth, buckets: int, *, read_only: bool = Fa
         ForeignPondError: it holds another pond's rows.
         StoreError: no such store is known, or it cannot be opened.
     """
-    check_address(address)
+    address = checked_store(address)
     if address == "memory":
         return MemoryStore()
     path = store_file(address, truth)
@@ -201,23 +201,17 @@ def open_store(address: str, truth: Truth, buckets: int, *, read_only: bool = Fa
     return network_store(address, truth.pond, buckets, read_only=read_only)
 
 
-def check_address(address: str) -> None:
-    """Refuse an address of no kind of store that is known; whether one is there is seen when it is opened.
+def checked_store(address: str) -> str:
+    """Check the address of a store without connecting to it; returns it with the path of `lmdb:PATH` made absolute.
+
+    The path is made absolute because the current folder may differ by the time the store is opened.
 
     Raises:
-        StoreError: no such store is known.
+        StoreError: the address names no known kind of store.
+        PlaceError: the path of `lmdb:PATH` is not local.
     """
     if address != "memory" and address.partition(":")[0] != "lmdb" and not on_network(address):
         raise StoreError(f"There is no store {shown(address)!r}.", STORES)
-
-
-def local_store(address: str) -> str:
-    """The address with the path of `lmdb:PATH` made absolute, as the current folder may be another by the time it is
-    opened.
-
-    Raises:
-        PlaceError: the path is not local.
-    """
     kind, _, path = address.partition(":")
     return f"lmdb:{local_path(path, 'The store')}" if kind == "lmdb" and path else address
 

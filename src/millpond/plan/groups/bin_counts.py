@@ -1,4 +1,4 @@
-"""Tallies in the plan: which values are counted by bins, so that percentiles need no individual events."""
+"""Plans tallies: counts of values by bin, from which percentiles are answered without individual events."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from millpond.model.windows import Sliding
 from millpond.plan.groups.event_log import logged_rows
 
 FINEST_BITS = 9
-"""A bin is a 2**9th of a power of two at least: a number is within 0.1 % of it."""
+"""The finest bins split each power of two into 2**9 parts, so a value is within 0.1 % of its bin."""
 _LONG_DIGITS = 18
-"""Decimals of at most so many digits are binned: their unscaled values fit an int64."""
+"""The most digits of a decimal that is binned: its unscaled value fits an int64."""
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """A value, told by its bins of `bits`, counted for each of the filters that some query has, each once."""
+    """A value whose bins of `bits` bits are counted once for each distinct filter of its queries."""
 
     value: Expression
     bits: int
@@ -30,7 +30,7 @@ class Tally(msgspec.Struct, frozen=True):
 
 @lru_cache(1 << 14)
 def keeps_tallies(query: Query) -> bool:
-    """Whether the query is answered from tallies: its windows are cut into slices, and nothing needs its events."""
+    """Whether tallies can answer the query: its windows are made of slices, and no aggregate needs single events."""
     asked = [aggregate for aggregate in query.aggregates if aggregate.logged]
     sliced = isinstance(query.window, Sliding) and query.deduplicated is None
     return bool(asked) and sliced and all(map(binnable, asked))
@@ -45,13 +45,13 @@ def binnable(aggregate: Aggregate) -> bool:
 
 
 def tallied(aggregate: Aggregate) -> Aggregate:
-    """The percentile as one of bins: what takes its events, and by what they are counted."""
+    """The percentile as an aggregate over bins, with the filter of its events and the value that is binned."""
     assert aggregate.argument is not None
     return msgspec.structs.replace(aggregate, argument=call("bin", (aggregate.argument,), "int"))
 
 
 def bits_of(aggregate: Aggregate) -> int:
-    """The fewest bits of bins that are as narrow as the accuracy asks, or the most that there are.
+    """The fewest bits whose bins are as narrow as the accuracy requires; at most `MOST_BITS`.
 
     >>> [bits_of(Aggregate(PERCENTILE, None, None, "double", accuracy=n)) for n in (1, 10, 100, 1000, 10_000)]
     [1, 3, 6, 9, 9]
@@ -61,12 +61,12 @@ def bits_of(aggregate: Aggregate) -> int:
 
 
 def error_of(bits: int) -> float:
-    """How far a number is from the one that its bin stands for, at most, as a part of it."""
+    """The largest relative error between a value and the value that represents its bin."""
     return 1 / ((2 << bits) + 1)
 
 
 def tallies_of(asked: Iterable[tuple[Query, Expression | None]]) -> tuple[Tally, ...]:
-    """What a group counts for queries, given with the filter of their rows: each value once, as fine as any asks."""
+    """The tallies of a group, from its queries and their row filters: each value once, with the finest bins needed."""
     bits: dict[Expression, int] = {}
     filters: dict[Expression, dict[Expression, None]] = {}
     for query, presence in asked:
@@ -75,7 +75,7 @@ def tallies_of(asked: Iterable[tuple[Query, Expression | None]]) -> tuple[Tally,
                 continue
             made = tallied(aggregate)
             value, rows = made.arguments[0], logged_rows(made, presence)
-            assert rows is not None  # it skips NULL
+            assert rows is not None  # percentiles skip NULL
             bits[value] = max(bits_of(aggregate), bits.get(value, 0))
             filters.setdefault(value, {})[rows] = None
     return tuple(Tally(value, bits[value], tuple(filters[value])) for value in bits)

@@ -1,7 +1,7 @@
-"""Builds the plan of a set of queries. Pure and deterministic, whatever the order of the queries.
+"""Builds the plan of a set of queries; the result does not depend on the order of the queries.
 
-What a query needs is derived once, and a group whose queries are unchanged is the same value, so that one more query
-costs only what it changes (`docs/design/changes.md`). Caches never change a result, because all
+The needs of each query are derived once and cached, and a group whose queries did not change is reused. So adding a
+query costs only the groups that it changes (`docs/design/changes.md`). Caches never change a result, because all
 inputs are frozen.
 """
 
@@ -47,12 +47,12 @@ def build_plan(
 ) -> Plan:
     """The shared plan of `queries`; equal measures, filters and edges of different queries exist once.
 
-    `since_us`: for queries added when there were events already, the earliest start of their windows. `left`: what
-    changes left behind.
+    `since_us`: the earliest window start of each query that was added after the first events. `left`: the lasting
+    effects of earlier changes.
 
     Raises:
         QueryTypeError: two queries have the same name.
-        UnsupportedQuery: two queries tell the time of one stream by different columns.
+        UnsupportedQuery: two queries use different event-time columns of one stream.
     """
     ordered = tuple(sorted(queries, key=lambda query: query.name))
     names = [query.name for query in ordered]
@@ -69,8 +69,8 @@ def build_plan(
 
 
 class _Span(NamedTuple):
-    """What changes say of one query: the windows that it answers, whether it is in a group beside another, and whether
-    it began with retained events.
+    """The effects of changes on one query: the windows that it answers, whether it has a group of its own, and whether
+    it started from retained events.
     """
 
     since_us: int | None
@@ -83,7 +83,7 @@ class _Span(NamedTuple):
 def _planned(
     ordered: tuple[AnyQuery, ...], spans: tuple[_Span, ...], times: tuple[tuple[str, str], ...], signed: tuple[str, ...]
 ) -> Plan:  # fmt: skip
-    """The plan of what follows from queries and changes alone; those before and after a change are asked for often."""
+    """The plan of these queries and spans; cached, as the plans before and after a change are needed repeatedly."""
     selections = tuple(query for query in ordered if isinstance(query, Selection))
     joins = [query for query in ordered if isinstance(query, Join)]
     check_event_times((*(query for query in ordered if isinstance(query, Query)), *joins), dict(times))
@@ -92,11 +92,11 @@ def _planned(
         if not isinstance(query, Query):
             continue
         identity = _asked_of(query).identity
-        if query.window == RUNNING:  # what was counted before a query came may lack its measures
+        if query.window == RUNNING:  # running totals of earlier queries may lack its measures
             identity = (*identity, "running", span.since_us)
         if span.apart:
             identity = (*identity, "signed")
-        if span.recalled:  # made of retained events: nobody shares what it begins with
+        if span.recalled:  # it starts from retained events, so no other query shares its state
             identity = (*identity, "recalled", query.name)
         members, theirs = groups.setdefault(identity, ([], []))
         members.append(query)
@@ -111,7 +111,7 @@ def _planned(
 
 
 class _Wanted(NamedTuple):
-    """What one query asks of its group, whoever else is in it: the rest of a plan is finding places."""
+    """What one query needs from its group, independent of the other queries in the group."""
 
     identity: tuple[object, ...]
     presence: Measure
@@ -119,7 +119,7 @@ class _Wanted(NamedTuple):
 
 
 _QUERIES_KNOWN = 1 << 14
-"""Of so many queries it is remembered what they ask."""
+"""The number of queries whose needs are cached."""
 
 
 @lru_cache(_QUERIES_KNOWN)
@@ -137,11 +137,11 @@ def _named(identity: tuple[object, ...]) -> str:
 
 
 def _identity(query: Query) -> tuple[object, ...]:
-    """What queries of one group have alike; of sessions also the events, for these make the windows."""
+    """The properties that all queries of one group share; sessions add the row filter, as it shapes the windows."""
     alike = (query.stream, query.event_time, query.keys)
-    if query.deduplicated is not None:  # with one delay it is known for all at once which events repeat
+    if query.deduplicated is not None:  # repeats are decided once per group, so the delay must be equal
         return (*alike, query.deduplicated, query.delay_us)
-    if isinstance(query.window, Counted):  # whose events and keys stay however old they are
+    if isinstance(query.window, Counted):  # its events and keys are kept regardless of age
         return (*alike, "counted")
     if not isinstance(query.window, Session):
         return alike
@@ -153,17 +153,19 @@ def _order(window: Window) -> tuple[int, ...]:
     if isinstance(window, Session):
         return (window.gap_us,)
     if isinstance(window, Range):
-        return (1, window.preceding_us)  # behind those that cut slices
+        return (1, window.preceding_us)  # sorted after windows that cut slices
     if isinstance(window, Counted):
         return window.size, window.every
     return 0, window.size_us, window.slide_us, window.offset_us
 
 
 def check_event_times(queries: Iterable[AnyQuery], watched: Mapping[str, str]) -> None:
-    """A stream has one watermark, so all its queries must tell time by the same column, as must those `watched` by.
+    """Checks that all queries of a stream use one event-time column, as a stream has one watermark.
+
+    `watched`: the event-time column of each stream whose times are observed for another reason.
 
     Raises:
-        UnsupportedQuery: two do not.
+        UnsupportedQuery: two queries use different columns.
     """
     columns = dict(watched)
     asked = ((query, side) for query in queries for side in _timed(query))
@@ -184,11 +186,11 @@ def _timed(query: AnyQuery) -> Iterable[Query | Side]:
 
 
 _groups: WeakValueDictionary[tuple[object, ...], GroupPlan] = WeakValueDictionary()
-"""Groups of plans that are in use, by all they are made of: what a change leaves alone is taken from here."""
+"""Groups of plans in use, by their inputs; a change takes unaffected groups from here."""
 
 
 def _group(identity: str, queries: tuple[Query, ...], spans: tuple[_Span, ...], signed: tuple[str, ...]) -> GroupPlan:
-    """`queries` agree in stream, event time and keys."""
+    """The group of `queries`, which have the same stream, event time and keys."""
     split = identity in signed or spans[0].apart
     found = _groups.get((identity, queries, spans, split))
     if found is None:
@@ -234,8 +236,8 @@ def _new_group(identity: str, queries: Sequence[Query], spans: Sequence[_Span], 
 
 
 def _log_of(queries: Sequence[Query], kept: Sequence[Measure]) -> LogPlan | None:
-    """What a group keeps of its events: what some query reads, or all that its measures do until it is known which
-    events repeat others.
+    """The event log of a group: the values that queries read from events or, with deduplication, all values of its
+    measures until repeats are known.
     """
     found = queries[0].deduplicated
     if found is not None:
@@ -244,18 +246,18 @@ def _log_of(queries: Sequence[Query], kept: Sequence[Measure]) -> LogPlan | None
 
 
 def tallies_asked(queries: Iterable[Query]) -> tuple[Tally, ...]:
-    """What queries of one group count by bins."""
+    """The tallies that the queries of one group need."""
     return tallies_of((query, presence_filter(query)) for query in queries)
 
 
 def reads_events(query: Query, aggregate: Aggregate) -> bool:
-    """Whether an aggregate is answered from events or tallies of them: it has no cells, or its window has none."""
+    """Whether an aggregate is answered from events or tallies, because it or its window has no cells."""
     return aggregate.logged or isinstance(query.window, Framed)
 
 
 @lru_cache(_QUERIES_KNOWN)
 def logged_of(query: Query) -> tuple[tuple[tuple[Expression, ...], Expression | None], ...]:
-    """What is answered from events: values, with the filter of their rows."""
+    """The values that are answered from events, each list with its row filter."""
     return tuple(_logged_of(query))
 
 
@@ -263,7 +265,7 @@ def _logged_of(query: Query) -> Iterator[tuple[tuple[Expression, ...], Expressio
     presence = presence_filter(query)
     if isinstance(query.window, Framed):
         yield query.of_event, presence
-    if isinstance(query.window, Counted):  # by which events of one time are ordered
+    if isinstance(query.window, Counted):  # they order events of equal time
         arguments = (one for aggregate in query.aggregates for one in aggregate.arguments)
         yield tuple(one for one in arguments if not isinstance(one, Literal)), presence
     for aggregate in query.aggregates:
@@ -276,9 +278,9 @@ def _logged_of(query: Query) -> Iterator[tuple[tuple[Expression, ...], Expressio
 
 @lru_cache(_QUERIES_KNOWN)
 def presence_filter(query: Query) -> Expression | None:
-    """Rows that take part in a query: WHERE is TRUE and nothing the query evaluates for them raises.
+    """The rows that take part in a query: WHERE is TRUE and no expression of the query raises an error.
 
-    A raising row is the query's dead letter as a whole, never half counted.
+    A row that raises becomes a dead letter of the query and counts in none of its aggregates.
     """
     parts: list[Expression] = [] if query.where is None else [query.where]
     parts += [_ran(one) for one in (*query.keys, *query.of_event) if may_raise(one)]
@@ -288,7 +290,7 @@ def presence_filter(query: Query) -> Expression | None:
 
 
 def _evaluated(aggregate: Aggregate) -> list[Expression]:
-    """What an aggregate evaluates per row: its filter, and its arguments where the filter holds."""
+    """The expressions that an aggregate evaluates per row: its filter, and its arguments where the filter is TRUE."""
     if aggregate.filter is None:
         return list(aggregate.arguments)
     if aggregate.argument is None:
@@ -301,7 +303,7 @@ def _ran(expression: Expression) -> Call:
 
 
 def needed_columns(plan: Plan, stream: str) -> tuple[str, ...]:
-    """Names of the columns of `stream` that its queries read, projected ones included, sorted."""
+    """The sorted names of the columns of `stream` that its queries read, including projected columns."""
     needed: set[str] = set()
     for expression in _expressions(plan, stream):
         needed |= columns_of(expression)
@@ -309,7 +311,7 @@ def needed_columns(plan: Plan, stream: str) -> tuple[str, ...]:
 
 
 def needed_foreign(plan: Plan, stream: str) -> tuple[Foreign, ...]:
-    """The expressions of `stream` that only Spark evaluates, by key."""
+    """The expressions over `stream` that only Spark can evaluate, ordered by key."""
     found: dict[str, Foreign] = {}
     for expression in _expressions(plan, stream):
         for node in _foreign(expression):

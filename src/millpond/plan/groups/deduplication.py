@@ -1,4 +1,4 @@
-"""Deduplication in the plan: which queries may leave out repeated events, and what their group stores for it."""
+"""Plans deduplication: which queries can drop repeated events, and what their group stores for it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import Measure
 
 WHOLE = "*"
-"""Stands for every column of the stream but source partition and offset: events equal in all of them repeat."""
+"""Stands for every column of the stream except source partition and offset."""
 
 
 def deduplicated(query: AnyQuery, stream: Stream, names: Sequence[str], within_us: int) -> Query:
     """The query over its stream without repeated events.
 
-    An event goes where its key goes, so equal events must have equal keys: the columns must tell the key.
+    Events are routed by key, so equal events must have equal keys: `names` must determine the key.
 
     Raises:
-        QueryTypeError: no such column, or no time.
-        UnsupportedQuery: the columns do not tell the key, or the query is of a kind that is not answered so.
+        QueryTypeError: a column does not exist, or the query has no event time.
+        UnsupportedQuery: the columns do not determine the key, or this kind of query cannot be
+            deduplicated.
     """
     if isinstance(query, Selection):
         raise UnsupportedQuery(
@@ -83,7 +84,7 @@ def _check(query: Query, names: Sequence[str]) -> None:
 
 
 def deduplication_log(found: Deduplication, kept: Sequence[Measure]) -> LogPlan:
-    """What a group keeps of its events until it is known which repeat: all that its measures read."""
+    """The event log of a group with deduplication: all values of its measures, until repeats are known."""
     values = dict.fromkeys(value for measure in kept for value in measure.values)
     filters = dict.fromkeys(measure.filter for measure in kept if measure.filter is not None)
     return LogPlan(tuple(dict.fromkeys([*values, *found.columns])), tuple(filters), True)

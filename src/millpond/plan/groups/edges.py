@@ -1,4 +1,4 @@
-"""Edges: the points at which the windows of a group cut event time into slices. No window cuts a slice."""
+"""Edges: the times at which windows of a group start or end. They cut event time into slices, the units of state."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from millpond.model.windows import Sliding
 Times: TypeAlias = npt.NDArray[np.int64]
 
 _SPARE_EDGES = 1 << 16
-"""So many edges may be listed however few events there are."""
+"""The number of edges that may always be listed, however few events there are."""
 
 
 class Slicing(NamedTuple):
-    """Slices [start, end) in order of time, and for each event the position of the slice that holds it."""
+    """Slices [start, end) in time order, and for each event the position of its slice."""
 
     starts_us: Times
     ends_us: Times
@@ -26,7 +26,7 @@ class Slicing(NamedTuple):
 
 
 def slices_of(windows: Sequence[Sliding], times_us: Times) -> Slicing:
-    """Slices that hold all of `times_us` (at least one). Bounded by the number of events, however far apart they are.
+    """Slices that contain all of `times_us`, which must not be empty; at most a constant number per event.
 
     >>> slices_of([Sliding(20, 20)], np.array([21, 39, 3]))[0].tolist()
     [0, 20]

@@ -1,4 +1,4 @@
-"""The event log of a group in the plan: which columns of its events are stored, and for which queries."""
+"""Plans the event log of a group: which columns of its events are stored, and for which queries."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from millpond.model.functions import PREFIX
 
 _KEEPS_NULLS = ("first", "last")
 _OF_ORDER = (*_KEEPS_NULLS, "min_by", "max_by", "collect_list", "listagg")
-"""Functions whose result depends on the order of events; so may those of users."""
+"""Functions whose result depends on the order of events. The result of a user function may, too."""
 
 
 class LogPlan(msgspec.Struct, frozen=True):
-    """Distinct values and filters, each kept once, however many queries ask; `takes_all`: some query has no filter."""
+    """The distinct values and filters of an event log, each stored once; `takes_all`: some query has no filter."""
 
     values: tuple[Expression, ...]
     filters: tuple[Expression, ...]
@@ -24,7 +24,7 @@ class LogPlan(msgspec.Struct, frozen=True):
 
 
 def log_plan(asked: Iterable[tuple[tuple[Expression, ...], Expression | None]]) -> LogPlan | None:
-    """What is kept for values with the filters of their rows; None: nothing.
+    """The log that stores these values, each list with its row filter; None if nothing is stored.
 
     >>> from millpond.model.expressions import Column
     >>> log_plan([((Column("a", "int"),), None)]).values
@@ -41,11 +41,11 @@ def log_plan(asked: Iterable[tuple[tuple[Expression, ...], Expression | None]]) 
 
 
 def logged_rows(aggregate: Aggregate, presence: Expression | None) -> Expression | None:
-    """The events that an aggregate takes: those of its query and its own filter, for which it does not skip NULL."""
+    """The events that an aggregate reads: those that pass both filters and are not skipped as NULL."""
     parts = [part for part in (presence, aggregate.filter) if part is not None]
     if aggregate.function in ("min_by", "max_by"):
         parts.append(call("isnotnull", (aggregate.arguments[1],), "boolean"))
-    elif aggregate.function in LISTAGGS:  # what they are ordered by may be NULL
+    elif aggregate.function in LISTAGGS:  # the ordering value may be NULL
         parts.append(call("isnotnull", (aggregate.arguments[0],), "boolean"))
     elif aggregate.function not in _KEEPS_NULLS and not aggregate.function.startswith(PREFIX):
         parts += [call("isnotnull", (argument,), "boolean") for argument in aggregate.arguments]
@@ -53,10 +53,10 @@ def logged_rows(aggregate: Aggregate, presence: Expression | None) -> Expression
 
 
 def ties_of(aggregates: Iterable[Aggregate]) -> tuple[Expression, ...]:
-    """What tells events of one time apart, for every aggregate of a query alike, in the order of the query's text.
+    """The values that order events of equal time, the same for all aggregates of a query, in the order of its text.
 
-    All aggregates must use one order of events: two of them that choose an event by the same expression choose the
-    same one. Events that are equal in all of these values are the same event to the query.
+    Two aggregates that choose an event by the same expression then choose the same event. Events with equal values
+    in this list are interchangeable for the query.
 
     >>> from millpond.model.expressions import Column
     >>> a, c, t = (Column(name, "int") for name in "act")

@@ -1,8 +1,8 @@
-"""Ladders: filters of which each takes every event that the next one takes, such as thresholds on one column.
+"""Groups filters into ladders: in a ladder, each filter accepts every event that the next one accepts.
 
-Which filters of a ladder an event passes is one number, its rank: how many, counted from the widest. So what is known
-of an event, or of a set of filters, is one number per ladder instead of one bit per filter. A filter that is
-unrelated to others is a ladder of its own, and its rank is its bit.
+Thresholds on one column form a ladder. An event has one rank per ladder: the number of filters that it passes,
+counted from the widest. One number per ladder thus replaces one bit per filter. A filter that is unrelated to the
+others is a ladder of its own, with rank 0 or 1.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _RANKED = (*INTEGERS, *TIMES, "float", "double", "string")
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
 
 _WIDER = {"gt": 1, "ge": 0, "lt": 0, "le": 1}
-"""Of comparisons with one constant: those that take what is greater, and those that take what is less, in the order
-in which constants are sorted."""
+"""The comparison operators that accept greater values, and those that accept smaller values. Each list is in the
+order in which equal constants are sorted."""
 
 
 class Ladder(NamedTuple):
-    """Filters by id, the widest first: each is `rest`, all of which must be TRUE, and its own of `steps`.
+    """Filters by id, the widest first. Filter `i` is TRUE where all of `rest` and `steps[i]` are TRUE.
 
-    A filter alone has no step.
+    A ladder of a single filter has no steps.
     """
 
     filters: tuple[str, ...]
@@ -46,14 +46,14 @@ class Comparison(NamedTuple):
 
 
 def parts_of(condition: Expression | None) -> tuple[Expression, ...]:
-    """The parts of a conjunction, each of which must be TRUE; of no condition none."""
+    """The conjuncts of a condition; empty for None."""
     if isinstance(condition, Call) and condition.op == "and":
         return condition.args
     return () if condition is None else (condition,)
 
 
 def comparison_of(part: Expression) -> Comparison | None:
-    """A part as a comparison with a constant, if it is one that orders values (of text: tells equal ones)."""
+    """A conjunct as a comparison with a constant, if its type supports it; text supports equality only."""
     if not isinstance(part, Call) or part.op not in _FLIPPED:
         return None
     left, right = part.args
@@ -68,7 +68,7 @@ def comparison_of(part: Expression) -> Comparison | None:
 
 
 def ladders_of(filters: Mapping[str, Expression | None]) -> tuple[Ladder, ...]:
-    """All filters, dealt out to ladders: each to the longest of those that it could be in."""
+    """Assigns each filter to the longest ladder that it fits."""
     found = {name: _places(condition) for name, condition in filters.items()}
     counts: dict[Hashable, int] = {}
     for places in found.values():
@@ -87,7 +87,7 @@ def ladders_of(filters: Mapping[str, Expression | None]) -> tuple[Ladder, ...]:
 
 
 def _places(condition: Expression | None) -> dict[Hashable, Expression]:
-    """The ladders that a filter could be in, and its step in each."""
+    """The ladders that a filter fits, each with the step of the filter in it."""
     parts = parts_of(condition)
     places: dict[Hashable, Expression] = {}
     for i, part in enumerate(parts):
@@ -114,7 +114,7 @@ def _takes_greater(step: Expression) -> bool:
 
 
 def _limit(step: Expression) -> tuple[bool, float | int, int]:
-    """By what steps are sorted: the constant in SQL's order, NaN above all, then which takes more."""
+    """The sort key of a step: its constant in SQL order, with NaN as the greatest, then the wider operator first."""
     found = comparison_of(step)
     assert found is not None
     value = found.limit.value
@@ -126,5 +126,5 @@ def _limit(step: Expression) -> tuple[bool, float | int, int]:
 
 
 def conditions_of(ladders: Sequence[Ladder]) -> list[Expression | None]:
-    """Every filter, ladder by ladder."""
+    """All filters, in the order of the ladders."""
     return [condition for ladder in ladders for condition in ladder.conditions]

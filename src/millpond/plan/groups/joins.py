@@ -1,4 +1,4 @@
-"""How joins share work: one log of a stream's events by key for all joins over it, and when rows are final.
+"""Plans joins: one event log per stream and key for all joins over it, and the time at which rows are final.
 
 W is the lesser of the watermarks of both sides, each for its own delay. An accepted event is above the watermark of
 its stream, so above W, when it arrives. A pair is final when W passes its final time: the later of its two times, or
@@ -22,13 +22,14 @@ from millpond.plan.groups.event_log import LogPlan
 _ALWAYS = -(1 << 63)
 
 ROW, COLUMN, ONE, EVERY = "row", "column", "one", "every"
-"""Instances that hold an event of a join without keys: a row or a column of their grid, one of them, or all."""
+"""The instances that store an event of a join without keys: a row or column of their grid, one, or all."""
 
 
 class SideLog(msgspec.Struct, frozen=True):
     """Events of one stream, kept by key for every join that has this key on some side.
 
-    `kept` names the keys among its values. `dealt`: which instances hold an event, where no key says it; see `dealt`.
+    `kept` names the keys among its values. `dealt`: which instances store an event of a join without keys; see the
+    function `dealt`.
     """
 
     id: str
@@ -43,7 +44,7 @@ class SideLog(msgspec.Struct, frozen=True):
 class JoinPlan(msgspec.Struct, frozen=True):
     """A join and the logs of its sides, as positions in `Joins.logs`.
 
-    `since_us`: the join was added when events were there already; earlier ones take no part.
+    `since_us`: set if the join was added after the first events; earlier events take no part.
     """
 
     join: Join
@@ -98,16 +99,17 @@ def plan_joins(joins: Sequence[Join], since_us: Mapping[str, int], name: Mapping
 
 
 def identity_of(join: Join, side: str) -> object:
-    """What sides that share a log have alike."""
+    """The properties that all sides with a shared log have in common."""
     of, how = join.sides[side], dealt(join, side)
     alike = (of.stream, of.event_time, of.keys, "joined")
     return alike if how is None else (*alike, how)
 
 
 def dealt(join: Join, side: str) -> str | None:
-    """Which instances hold an event of a join without keys; None: its key, or that there is none, says it.
+    """Which instances store an event of a join without keys; None if the key determines it.
 
-    Every pair meets on one instance; an event that may be a row without a partner is on one, with all its candidates.
+    The two events of a pair meet on exactly one instance. An event that may be emitted without a partner is stored on
+    one instance, together with all its candidates.
     """
     if join.left.keys or join.kind == "full":
         return None
@@ -131,14 +133,14 @@ def _log(name: str, users: Iterable[tuple[Join, str]]) -> SideLog:
 
 
 def presence_of(side: Side) -> Expression | None:
-    """Events that take part: WHERE is TRUE and nothing that the join evaluates for them raises."""
+    """The events that take part: WHERE is TRUE and no expression of the join raises an error."""
     parts: list[Expression] = [] if side.where is None else [side.where]
     parts += [call("ran", (part,), "boolean") for part in (*side.keys, *side.values) if may_raise(part)]
     return conjunction(parts)
 
 
 def kept_rows(join: Join, side: str) -> Expression | None:
-    """Events that are kept: those that take part, without those that can neither be in a pair nor a row alone."""
+    """The events that are stored: those that take part and can be in a pair or be emitted alone."""
     of = join.sides[side]
     present = presence_of(of)
     parts = [] if present is None else [present]
@@ -148,13 +150,13 @@ def kept_rows(join: Join, side: str) -> Expression | None:
 
 
 def alone_after_us(join: Join, side: str) -> int:
-    """How long after its time an event without a partner is final; not of windows, where the window's end says it."""
+    """How long after its time an event without a partner is final. With windows, the end of the window decides."""
     assert not isinstance(join.when, Sliding)
     return max(join.when.upper_us if side == LEFT else -join.when.lower_us, 0)
 
 
 def kept_us(join: Join, side: str) -> int:
-    """An event at t is needed until W reaches t plus this."""
+    """An event at time t is stored until W reaches t plus this duration."""
     when = join.when
     if isinstance(when, Sliding):
         return when.size_us
@@ -162,13 +164,13 @@ def kept_us(join: Join, side: str) -> int:
     in_pairs = alone_after_us(join, side)
     if not join.preserves(other):
         return in_pairs
-    # the latest event of the other side that it may be a partner of must learn of it
+    # it must be visible to the latest event on the other side that may be its partner
     farthest = when.upper_us if side == LEFT else -when.lower_us
     return max(in_pairs, farthest + alone_after_us(join, other))
 
 
 def last_final_us(join: Join, newest_us: int) -> int:
-    """When W is here, everything is final that events up to `newest_us` are part of."""
+    """The value of W at which all rows of events up to `newest_us` are final."""
     if isinstance(join.when, Sliding):
         return join.when.assign(newest_us)[-1].end_us
     return newest_us + max(alone_after_us(join, side) for side in join.sides)

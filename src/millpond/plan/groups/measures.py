@@ -1,4 +1,4 @@
-"""The measures that each aggregate function is computed from."""
+"""Maps each aggregate function to the measures from which it is computed."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ NEEDS = {
     DISTINCT: ("registers",),
     "regr_r2": ("sum", "squares", "other sum", "other squares", "products", "count"),
 }
-"""Aggregate function -> kinds of its measures; the last one counts the values that took part, if that matters. `other`
-is what is made of the second argument.
+"""Aggregate function -> kinds of its measures. The last kind counts the values that took part, where needed. `other`
+is the measure of the second argument.
 """
 
 
 def measures_of(aggregate: Aggregate, presence: Expression | None) -> tuple[Measure, ...]:
-    """The measures an aggregate is made of, over the rows of `presence`."""
+    """The measures of an aggregate, over the rows that pass `presence`."""
     parts = [part for part in (presence, aggregate.filter) if part is not None]
     value, other = aggregate.argument, aggregate.other
     both: tuple[Expression, ...] = () if value is None else (value,)
-    if aggregate.function in PAIRED:  # in one order, so that corr(x, y) and covar_pop(y, x) share
+    if aggregate.function in PAIRED:  # in a fixed order, so that corr(x, y) and covar_pop(y, x) share measures
         both = call("multiply", aggregate.arguments, "double").args
     rows = conjunction([*parts, *(call("isnotnull", (one,), "boolean") for one in both)])
     counted = Measure("count", None, rows)
@@ -65,7 +65,7 @@ def measures_of(aggregate: Aggregate, presence: Expression | None) -> tuple[Meas
 
 
 def precision_of(error: Literal) -> int:
-    """The least p for which 2**p registers have a standard error of at most `error`; Spark's formula, and its double.
+    """The smallest p for which 2**p registers have a standard error of at most `error`, by Spark's formula.
 
     >>> precision_of(Literal((0.05).hex(), "double"))
     9

@@ -21,7 +21,7 @@ from millpond.control.commands.interrupts import interrupts
 from millpond.control.commands.run import given_parameters, parameter_notes
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import LOGGER
-from millpond.control.wiring.adapters import address_at, check_address, holds_something, open_truth
+from millpond.control.wiring.adapters import address_at, checked_store, holds_something, open_truth
 from millpond.errors import MillpondError, SetupError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.ids import writer_token
@@ -88,10 +88,10 @@ def check_stores(options: Options) -> None:
         StoreError: there is no such store, or the variable that names it is not set.
         ChangeRefused: the address of a shard holds a password.
     """
-    check_address(options.store)
+    checked_store(options.store)
     for shard in options.shards:
         check_place(shard)
-        check_address(address_at(shard, options.store))
+        checked_store(address_at(shard, options.store))
 
 
 def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:

@@ -12,9 +12,18 @@ from pyspark.sql import SparkSession
 from millpond.ids import writer_token
 
 
+def is_local_master(master: str) -> bool:
+    """Whether all tasks of this master run in the driver's process; those of `local-cluster[…]` do not.
+
+    >>> [is_local_master(master) for master in ("local", "local[*,4]", "local-cluster[2,1,1024]", "spark://host:7077")]
+    [True, True, False, False]
+    """
+    return master == "local" or master.startswith("local[")
+
+
 def is_local(spark: SparkSession) -> bool:
     """Whether all tasks run in the driver's process."""
-    return str(spark.sparkContext.master).startswith("local[") or spark.sparkContext.master == "local"
+    return is_local_master(str(spark.sparkContext.master))
 
 
 def is_on_every_host(spark: SparkSession, folder: Path) -> bool:

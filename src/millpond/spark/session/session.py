@@ -29,7 +29,7 @@ from millpond.spark.catalyst.quiet_errors import unlog
 from millpond.spark.session.class_archive import archive_path
 from millpond.spark.session.executors import LOG_PROPERTY, watch_executors
 from millpond.spark.session.failures import explained, jvm_gone
-from millpond.spark.session.hosts import is_local
+from millpond.spark.session.hosts import is_local, is_local_master
 from millpond.spark.session.java import VECTOR_MODULE, Gateway, find_java, handed_over, start_gateway
 from millpond.spark.session.plain_checkpoints import checkpoint_manager
 from millpond.state.ports.private_folder import own_folder
@@ -201,7 +201,7 @@ def explaining() -> Iterator[None]:
 def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[str, str]) -> dict[str, str]:
     """Return every setting of a new session, by name."""
     _check_launch(master, driver_memory)
-    local = master.startswith("local")
+    local = master.startswith("local")  # all on this machine; so are the executors of local-cluster[…]
     folder = own_folder(Path(tempfile.gettempdir()))
     settings = [setting for setting in SETTINGS if setting.when is not When.NEEDED]
     conf = {setting.name: setting.value for setting in [*settings, *(LOOPBACK if local else ())]}
@@ -283,7 +283,7 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     unlog()
     try:
-        if not conf.get("spark.master", "local").startswith("local"):
+        if not is_local_master(conf.get("spark.master", "local")):
             _strip_vector_module()
         if _has_handler():
             # Of the main thread SparkContext takes Ctrl-C for itself; masked signals go to other threads, and are
