@@ -72,12 +72,9 @@ _open_files_lock = threading.Lock()
 class LmdbStore(BucketStore):
     """A store in the file `path` (with the lock file `path`-lock); a missing file is created unless `read_only`.
 
-    `owner` is stored in the file and compared at the next open; "" accepts any owner. `map_bytes` is the initial size
-    of the memory map, which doubles whenever it is full. `note` describes a repair that the store has made itself.
-
-    Raises:
-        ForeignPondError: the file has another owner.
-        StoreError: the file cannot be opened, has another version, or is already open in this process.
+    `owner` is stored in the file and compared at the next open; "" accepts any owner. The memory map begins with
+    `map_bytes` and doubles whenever it is full. `note` describes a repair by the store itself. ForeignPondError: the
+    file has another owner. StoreError: it cannot be opened, has another version, or is already open in this process.
     """
 
     def __init__(
