@@ -69,7 +69,7 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Another record exists at the number; `winner` are its bytes."""
+    """A record already exists at the number; `winner` are its bytes, which may equal those of this call."""
 
     winner: bytes
 

@@ -101,8 +101,8 @@ class Committed:
 class Writer:
     """Appends the records of one driver, from its claim until it is fenced; `token` must be new.
 
-    Create it with `manifest.load(...)`. Then call `take_over` once, and `begin` and `commit` per batch, from one
-    thread. After an exception from outside (an append with an unknown outcome), continue with `begin`.
+    Create it with the result of `manifest.load(...)`. Then call `take_over` once, and `begin` and `commit` per batch,
+    from one thread. After an exception from outside (an append with an unknown outcome), continue with `begin`.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class Feeding(msgspec.Struct, frozen=True):
 
 
 ALWAYS = -(1 << 63)
-"""The start time that means that all windows are answered, from the beginning of the pond."""
+"""A start time before all events: all windows are answered, from the beginning of the pond."""
 
 
 class Recalled(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     - `paused`: queries whose rows are not emitted.
     - `times`: for streams whose event time no query uses any more, the column by which it is still observed.
     - `leaving`: dropped queries whose sinks may lag.
-    - `until_us`: for replaced versions, the time from which they answer no more windows (by window start).
+    - `until_us`: for replaced versions, a time; they only answer windows that start before it.
     - `replaced`: for replaced versions, the query to which they belong.
     - `parameters`: the values of live parameters, by name.
     - `shadows`: for queries that have a shadow, its name.

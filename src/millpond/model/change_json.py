@@ -36,7 +36,7 @@ class Scale(msgspec.Struct, frozen=True, tag_field="kind", tag="scale", omit_def
 
     @property
     def name(self) -> str:
-        """What is changed, beside names of queries."""
+        """What this change affects; other changes have the name of a query here."""
         return "instances"
 
 
@@ -54,7 +54,7 @@ class Move(msgspec.Struct, frozen=True, tag_field="kind", tag="move", omit_defau
 
     @property
     def name(self) -> str:
-        """What is changed, beside names of queries."""
+        """What this change affects; other changes have the name of a query here."""
         return "rows"
 
 

@@ -21,7 +21,7 @@ OPERATORS = {
     "and": "2+", "or": "2+", "not": "1", "ran": "1", "isnull": "1", "isnotnull": "1",
     # comparison: NaN is the largest value and equal to itself, -0.0 = 0.0; `same` is <=>
     "eq": "2", "lt": "2", "le": "2", "gt": "2", "ge": "2", "same": "2", "in": "2+",
-    # arithmetic under ANSI rules: leaving the type, or dividing by zero, raises
+    # arithmetic under ANSI rules: an overflow of the type or a division by zero raises an error
     "add": "2", "subtract": "2", "multiply": "2", "divide": "2", "remainder": "2", "negate": "1", "abs": "1",
     "floor": "1", "ceil": "1", "sqrt": "1", "exp": "1", "ln": "1", "log10": "1", "pow": "2", "round": "2",
     "isnan": "1", "least": "2+", "greatest": "2+",

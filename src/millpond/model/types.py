@@ -22,7 +22,7 @@ TIMES = ("timestamp", "timestamp_ntz", "date")
 """Types that are stored as int64 counts of microseconds or days."""
 
 FARTHEST_US = 1 << 62
-"""Event times further than this from 1970 (146 000 years) count as missing, so that no window leaves int64."""
+"""Event times further than this from 1970 (146 000 years) count as missing, so that no window exceeds int64."""
 
 WINDOW = "struct<start:timestamp,end:timestamp>"
 """The type of a window column."""

@@ -64,7 +64,7 @@ NEVER_LATE_US = 1 << 61
 
 
 class Session(msgspec.Struct, frozen=True, tag_field="window", tag="session"):
-    """Session windows: per key, from the first event to `gap_us` after the last one before a gap of that length.
+    """Session windows: one per run of a key's events without a gap of `gap_us`; it ends `gap_us` after the last event.
 
     An event at t opens [t, t + gap); windows of a key that overlap or touch are merged, as in Spark. `end` is set if
     events bring their own gaps: it is the timestamp at which the window of an event ends. Then `gap_us` is 0, and the
@@ -126,7 +126,7 @@ class Range(msgspec.Struct, frozen=True, tag_field="window", tag="range"):
 
 
 class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
-    """Windows of the last `size` events of a key, one with every `every`-th event; fewer events while there are fewer.
+    """Windows of the last `size` events of a key (fewer until the key has so many), one with every `every`-th event.
 
     Events are ordered by time, then by source partition and offset. A window begins at the time of its first event and
     ends at the time of its last event. Its row is emitted when the watermark reaches its end.

@@ -42,7 +42,7 @@ def step(
     Step(owners=(0, 0, 0, 0), instances=1, towards=7)
     """
     if now.number not in (lies.number, asked.number) or lies.number == asked.number:
-        return None  # the last step waits for its epoch, or there is nothing to do
+        return None  # the recorded step waits for its epoch, or there is nothing to do
     if waits:
         return None if now.number == lies.number else Step(lies.owners, lies.instances, asked.number)
     before, after = np.array(lies.owners), np.array(asked.owners)

@@ -24,7 +24,7 @@ def with_complete(query: AnyQuery) -> Query:
     """The query with the column `_complete`, which shows whether a row is complete.
 
     Raises:
-        UnsupportedQuery: the windows have no fixed size, or the query emits updating results or leaves out repeats.
+        UnsupportedQuery: the windows have no fixed size, or rows may change, or the query leaves out repeated events.
         QueryTypeError: the query already has a column of this name.
     """
     fits = isinstance(query, Query) and isinstance(query.window, Sliding) and query.window != RUNNING

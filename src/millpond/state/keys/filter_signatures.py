@@ -161,7 +161,7 @@ def union(tables: Sequence[Signatures]) -> Signatures:
 
 
 def _alike(tables: Sequence[Signatures]) -> list[Signatures]:
-    """The tables with common ladders: two filters share a ladder if they do so in every table that has them."""
+    """The tables with common ladders: two filters share one if each table has both in one ladder, or has neither."""
     ladders: dict[tuple[int, ...], list[str]] = {}
     every = [table.places for table in tables]
     for name in dict.fromkeys(name for table in tables for name in table.filters):

@@ -143,7 +143,7 @@ def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None
 
 
 def bounds_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None) -> tuple[Ints, Ints]:
-    """The first and last row (exclusive) of slots `first` … `until` - 1 in each chosen slice; see `part_of`."""
+    """The bounds (low, high; high is exclusive) of the rows of slots `first` … `until` - 1 in each chosen slice."""
     low, high = cells.offsets[chosen], cells.offsets[chosen + 1]
     if first or until is not None:
         found = _looked_up(cells.slots, low, high, np.array([first] if until is None else [first, until]))
@@ -228,7 +228,7 @@ def each_once(
 
 
 def with_measures(cells: Cells, ids: Collection[str] | None) -> Cells:
-    """The cells with only the columns of these measures (None: all), for cells that are rewritten.
+    """The cells with only the columns of these measures (None: all); others are dropped when cells are rewritten.
 
     >>> none = np.zeros(0, np.int64)
     >>> cells = Cells(Slices(none, none, none), np.zeros(1, np.int64), none, {"a:n": none, "b:min": none})

@@ -2,7 +2,7 @@
 
 The place of a bucket may change while the store is in use (`route`). A reader in another process notices when a
 bucket is empty where it was. Then it calls `fresh` for the current places and reads the missing rows again. Each
-bucket has the guarantees of its own store; buckets of several stores are never read as of one moment.
+bucket has the guarantees of its own store; a read from several stores is not a consistent snapshot.
 """
 
 from __future__ import annotations
