@@ -1,7 +1,7 @@
-"""The create-if-absent check that start-up and `doctor` run on the real folder.
+"""Checks that a folder supports create-if-absent; start-up and `doctor` run it on the real folder.
 
-Some file systems and object stores accept a second create and silently replace the first file. On such a folder two
-drivers could both believe that they won. Several threads create the same few names at once.
+Some file systems and object stores accept a second create and silently replace the first file. On such a folder, two
+drivers could both believe that they won. The check lets several threads create the same few names at once.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ _PATIENCE_SECONDS = 30.0
 
 
 def check_create_if_absent(folder: Folder, token: str, rounds: int = 3, contenders: int = 4) -> None:
-    """Race `contenders` threads for `rounds` names with `token` in them; PlaceError names a bad folder.
+    """Lets `contenders` threads race to create each of `rounds` names that contain `token`.
 
-    Leaves nothing behind. Takes some 10 ms on a local disk. A pass is evidence, not proof.
+    Removes all of its files. Takes about 10 ms on a local disk. Success is evidence, not proof.
+
+    Raises:
+        PlaceError: the folder is unsuitable for a log.
     """
     with ThreadPoolExecutor(contenders, thread_name_prefix="create-if-absent") as pool:
         for round_number in range(rounds):

@@ -1,10 +1,10 @@
 """Compresses bytes in independent blocks, so that a part can be read without the rest.
 
     packed     = sizes *block
-    sizes      = *u32, little-endian            bytes of each block as it is stored
-    block      = zstd frame                     of the next 65 536 bytes; the last one of what is left
+    sizes      = *u32, little-endian            stored size of each block in bytes
+    block      = zstd frame                     of the next 65 536 bytes; the last block is of the remaining bytes
 
-Empty input has an empty result. The number of blocks follows from the unpacked size, which is stored elsewhere.
+Empty input gives an empty result. The number of blocks follows from the unpacked size, which is stored elsewhere.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ import pyarrow as pa
 
 BLOCK_BYTES = 1 << 16
 _SIZE_BYTES = 4
-# The next level takes three times as long for a twentieth less.
+# The next level takes three times as long, and saves only a twentieth of the size.
 _CODEC = pa.Codec("zstd", compression_level=3)
 
 
 def pack(data: bytes) -> bytes:
-    """Return the bytes as they are stored; equal bytes give equal ones."""
+    """Compresses bytes; equal input gives equal output."""
     blocks = [_CODEC.compress(data[at : at + BLOCK_BYTES], asbytes=True) for at in range(0, len(data), BLOCK_BYTES)]
     return b"".join((struct.pack(f"<{len(blocks)}I", *map(len, blocks)), *blocks))
 
 
 class Packed:
-    """`size` bytes as `pack` has stored them; a block is unpacked once, when something of it is read.
+    """Reads `size` bytes that `pack` has compressed; each block is unpacked once, when a part of it is first read.
 
-    ValueError: they are not so many.
+    Raises:
+        ValueError: the stored bytes do not fit `size`.
     """
 
     def __init__(self, stored: memoryview, size: int) -> None:
@@ -43,7 +44,11 @@ class Packed:
             raise ValueError(f"{len(stored)} bytes are not {size} that were packed")
 
     def read(self, offset: int, size: int) -> memoryview:
-        """Return `size` bytes at `offset`, or fewer at the end; ValueError: a block does not unpack."""
+        """Returns `size` bytes at `offset`, or fewer at the end.
+
+        Raises:
+            ValueError: a block cannot be unpacked.
+        """
         end = min(offset + size, self.size)
         if end <= offset:
             return memoryview(b"")

@@ -1,8 +1,8 @@
-"""Where a follower stands in the log: the number of the last record it has applied, and that record's mark.
+"""The position of a follower in the log: the number and the mark of the last record that it has applied.
 
-The number alone is no proof. A log that has lost its newest records, or was restored from an older copy, gives their
-numbers to other records. So a cursor is compared with the log by its mark, too, before anything is applied behind it.
-Cursors that older versions wrote have no mark: they are accepted, and get one with the next record.
+The number alone is not enough: if a log has lost its newest records, or was restored from an older copy, it gives their
+numbers to other records. So the mark of a cursor is also compared with the log, before later records are applied.
+Cursors of older versions have no mark; they are accepted, and get a mark with the next record.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _CURE = (
 
 
 class Cursor(NamedTuple):
-    """The number of the last record applied (-1: none), and its mark ("": not known).
+    """The number of the last applied record (-1: none), and its mark ("": unknown).
 
-    The greater of two cursors is the one with the higher number; of equal numbers the one with a mark.
+    The greater of two cursors is the one with the higher number or, if the numbers are equal, the one with a mark.
 
     >>> max(Cursor(3), Cursor(3, "ab cd"), Cursor(2, "ef gh"))
     Cursor(n=3, mark='ab cd')
@@ -37,8 +37,9 @@ class Cursor(NamedTuple):
 
 
 def mark_of(digest: str, writer: str) -> str:
-    """The mark of a record: its digest, which tells it from every other one, and the token of the driver that wrote it,
-    which tells how far two logs are the same.
+    """The mark of a record: its digest, and the token of the driver that wrote it.
+
+    The digest identifies the record. The token helps to find the last record that two logs have in common.
     """
     return f"{digest} {writer}"
 
@@ -49,43 +50,43 @@ def cursor_at(entry: Entry) -> Cursor:
 
 
 def cursor_of(manifest: Manifest) -> Cursor:
-    """The cursor of a follower that has applied the newest record of a manifest, if there is one, and those before."""
+    """The cursor of a follower that has applied all records of a manifest, if there are any."""
     return Cursor() if manifest.n < 0 else Cursor(manifest.n, mark_of(manifest.digest, manifest.writer))
 
 
 def is_same(cursor: Cursor, manifest: Manifest) -> bool:
-    """Whether the newest record of a manifest is the one that a cursor names, as far as the cursor tells."""
+    """Whether a cursor names the newest record of a manifest; a cursor without a mark is compared by number only."""
     return cursor.n == manifest.n and cursor.mark in ("", cursor_of(manifest).mark)
 
 
 def check_reached(follower: str, cursor: Cursor, manifest: Manifest) -> None:
-    """Make sure that a follower has applied what the log holds; `manifest` is that at its cursor, or at the log's end.
+    """Checks that a follower has applied records of this log; `manifest` is the one at its cursor, or at the log's end.
 
     Raises:
-        AheadError: it has applied a record that the log does not have, or has no longer.
+        AheadError: the follower has applied a record that the log does not have, or no longer has.
     """
     if not is_same(cursor, manifest):
         raise ahead(follower, cursor, manifest.n)
 
 
 def check_applied(follower: str, cursor: Cursor, record: Entry) -> None:
-    """Make sure that the record a follower has applied under a record's number is this one.
+    """Checks that `record` is the one that a follower has applied, if their numbers are equal.
 
     Raises:
-        AheadError: it is another one.
+        AheadError: the follower has applied another record with this number.
     """
     if cursor.n == record.n and cursor.mark not in ("", cursor_at(record).mark):
         raise ahead(follower, cursor, record.n)
 
 
 def ahead(follower: str, cursor: Cursor, head: int, cure: str = _CURE) -> AheadError:
-    """The error for a follower that has applied a record which is not in the log; the log reaches at least `head`."""
+    """The error for a follower that has applied a record that is not in the log, which reaches at least `head`."""
     what = f"the log ends at record {head}" if cursor.n > head else f"record {cursor.n} of the log is another one now"
     return AheadError(f"{named(follower)} has the rows of record {cursor.n}, but {what}.", cure)
 
 
 def named(follower: str) -> str:
-    """A follower, for people.
+    """The name of a follower for messages.
 
     >>> named("sink:spend"), named("late:spend"), named("view")
     ('The sink of spend', 'The sink of late rows of spend', 'The view')
@@ -96,10 +97,10 @@ def named(follower: str) -> str:
 
 
 def last_common(log: Log, cursor: Cursor, head: int) -> Cursor | None:
-    """The newest record up to `head` that both the log and whoever stands at `cursor` have; None: it cannot be told.
+    """The newest record up to `head` that both the log and the follower at `cursor` have; None if it is unknown.
 
-    A log that was restored goes on with the claim of a new driver. So of the driver that wrote the cursor's record the
-    log has the very same records, up to the last one that it has of it.
+    A restored log continues with the claim of a new driver. So all records in the log by the driver that wrote the
+    cursor's record are common to both, and the last of these is the result.
     """
     writer = cursor.mark.partition(" ")[2]
     for n in range(min(cursor.n, head), NOTHING_APPLIED, -1) if writer else ():

@@ -1,9 +1,9 @@
-"""Removes the bodies of records that no longer need them; headers stay.
+"""Removes the bodies of records that are no longer needed; headers stay.
 
-    _bare      = JSON object                    `below`: of all records before it those in `kept` may have a body
+    _bare      = JSON object                    of all records before `below`, only those in `kept` may have a body
 
-The hint is derived: if it is missing or damaged, every record is checked again. A body may be removed twice, and by
-two drivers.
+The hint `_bare` is derived: if it is missing or damaged, every record is checked again. A body may be removed twice,
+also by two drivers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millpond.log.records import without_body
 
 HINT_NAME = "_bare"
 _RECORDS_PER_HINT = 256
-"""After so many that came or went it is left anew."""
+"""The number of added records and removed bodies after which the hint is written again."""
 
 
 class _Hint(msgspec.Struct):
@@ -33,7 +33,11 @@ class Bodies:
         self._kept: set[int] = set()
 
     def upto(self, n: int) -> list[int]:
-        """Return those of them that are not above `n`, in any order; PlaceError: see `Folder`."""
+        """Returns the records up to `n` that may have a body, in any order.
+
+        Raises:
+            PlaceError: see `Folder`.
+        """
         if self._hint is None:
             self._hint = _hint_in(self._folder)
             self._kept = set(self._hint.kept)
@@ -43,9 +47,11 @@ class Bodies:
         return [number for number in self._kept if number <= n]
 
     def take_back(self, n: int) -> int:
-        """Take the body of record `n` back; return how many bytes that gave.
+        """Removes the body of record `n`; returns the number of bytes that were freed.
 
-        CorruptError: the record is damaged. PlaceError: see `Folder`.
+        Raises:
+            CorruptError: the record is damaged.
+            PlaceError: see `Folder`.
         """
         data = self._folder.read(numbered_name(n))
         bare = None if data is None else without_body(data, f"Record {n} of the log in {self._folder.where}")
@@ -56,7 +62,11 @@ class Bodies:
         return 0 if data is None or bare is None else len(data) - len(bare)
 
     def save(self) -> None:
-        """Leave the hint, now and then; PlaceError: see `Folder`."""
+        """Writes the hint if enough has changed.
+
+        Raises:
+            PlaceError: see `Folder`.
+        """
         if self._hint is not None and self._unsaved >= _RECORDS_PER_HINT:
             self._hint.kept = sorted(self._kept)
             self._folder.replace(HINT_NAME, msgspec.json.encode(self._hint))

@@ -1,8 +1,8 @@
 """The contract of every follower, a reader of the log that can be rebuilt: view, sinks, served rows, derived streams.
 
-A follower stores its cursor together with its effect, in one atomic step. So neither a crash nor a second publisher
-that resumes late can emit a row twice, or record n + 1 without record n. `Pump` drives one follower from its cursor
-to the newest record, at its own pace. A follower that fails stops only itself.
+A follower stores its cursor together with its effect, in one atomic step. So neither a crash nor a suspended publisher
+that resumes can publish a row twice, or record n + 1 without record n. `Pump` drives one follower from its cursor to
+the newest record, at its own pace. A follower that fails stops only itself.
 """
 
 from __future__ import annotations
@@ -19,62 +19,64 @@ from millpond.log.records import Entry, decode
 
 
 class Follower(Protocol):
-    """Applies records in order; its cursor names the last record whose effect it holds, by number and mark."""
+    """Applies records in order; its cursor names the last applied record, by number and mark."""
 
     @property
     def name(self) -> str:
         """The follower's name, unique in the pond."""
 
     def cursor(self) -> Cursor:
-        """Return the stored cursor, number and mark of one moment; -1 where it is new or has lost everything."""
+        """Returns the stored cursor, read atomically; -1 if the follower is new or has lost everything."""
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """Make record `n` visible, and the cursor that of the record, in one atomic step; `manifest` includes it.
+        """Makes record `n` visible and moves the cursor to it, in one atomic step; `manifest` includes the record.
 
-        Does nothing when the stored cursor is `n` or more, and must refuse (raise) when it is less than n -
-        1, or `n` with the mark of another record: the check belongs to the same atomic step, for another publisher may
-        run at the same time. Records that are no epochs only move the cursor.
+        Does nothing if the stored cursor is at `n` or above. Must raise an error if it is below n - 1, or at `n` with
+        the mark of another record. This check must be part of the atomic step, because another publisher may run at the
+        same time. Records other than epochs only move the cursor.
         """
 
 
 @runtime_checkable
 class Connected(Protocol):
-    """A follower that holds connections to what it follows the log into."""
+    """A follower with connections to its target."""
 
     def close(self) -> None:
-        """Let go of them; the next use connects anew."""
+        """Closes the connections; the next use connects again."""
 
 
 @runtime_checkable
 class Remote(Protocol):
-    """A follower whose cursor is kept on another host, or which mends itself: a pond starts without asking it."""
+    """A follower with a cursor on another host, or that repairs itself; a pond starts without reading its cursor."""
 
     def known(self) -> Cursor:
-        """What is known of the cursor here; -1 where that is nothing."""
+        """Returns the cursor as far as it is known on this host; its number is -1 if it is unknown."""
 
 
 @runtime_checkable
 class Reversible(Protocol):
-    """A follower that can go back to an older record of the log, so that what comes after it is applied anew."""
+    """A follower that can go back to an older record of the log, so that later records are applied again."""
 
     def rewind(self, to: Cursor) -> str:
-        """Take back what came after the record `to`, or see to it that the same rows do no harm when they come again;
-        say what was done, as the end of a sentence about the follower.
+        """Removes the effect of records after `to`, or ensures that applying the same rows again does no harm.
 
-        AheadError: that cannot be; the cure says what somebody has to do by hand.
+        Returns what was done, as the end of a sentence about the follower.
+
+        Raises:
+            AheadError: the follower cannot do this; the error says what must be done by hand.
         """
 
 
 def let_go(follower: Follower) -> None:
-    """Close what a follower holds, if it does, for nobody drives it any more; called when it is not at work."""
+    """Closes the connections of a follower that is no longer driven; must not be called while the follower works."""
     if isinstance(follower, Connected):
-        with suppress(Exception):  # whatever the other side says to it, it is left
+        with suppress(Exception):  # errors of the other side do not matter any more
             follower.close()
 
 
 @dataclass(frozen=True, slots=True)
 class AskCursor:
-    """Effect: ask the follower for its cursor."""
+    """Effect: read the cursor of the follower; the reply is a Cursor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +108,19 @@ PumpSteps = Generator[PumpEffect, PumpReply, int]
 
 
 class Pump:
-    """Drives one follower, and keeps the manifest at its cursor, so that a running one loads nothing."""
+    """Drives one follower, and keeps the manifest at its cursor in memory, so that it is loaded only once."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._manifest = Manifest()
 
     def steps(self, limit: int | None = None) -> PumpSteps:
-        """Bring the follower from its cursor to the head, or by `limit` records; return its cursor.
+        """Brings the follower from its cursor to the newest record, or by `limit` records; returns its cursor.
 
-        Sans-IO: yields effects; AheadError when the follower has applied what is not in the log.
+        The generator does no I/O itself: it yields effects and receives their replies.
+
+        Raises:
+            AheadError: the follower has applied a record that is not in the log.
         """
         cursor = yield AskCursor()
         assert isinstance(cursor, Cursor)
@@ -145,9 +150,9 @@ class Pump:
 
 
 def pump(driver: Pump, follower: Follower, log: Log, manifests: Manifests, limit: int | None = None) -> int:
-    """Run `driver.steps` against the real log and follower; return the follower's cursor.
+    """Runs `driver.steps` on the real log and follower; returns the number of the follower's cursor.
 
-    Whatever the follower raises passes through; the call may be repeated, from any process.
+    Exceptions of the follower are propagated. The call may be repeated, from any process.
     """
     steps = driver.steps(limit)
     reply: PumpReply = None

@@ -1,8 +1,8 @@
-"""The log in a folder of the local disk: temporary file, fsync, hard link, fsync of the folder.
+"""The log in a folder of the local disk: writes a temporary file, then fsync, hard link, and fsync of the folder.
 
-A hard link is created atomically and fails when its name exists, which is all that the port asks for. Single
-host only: over NFS a link may report failure although it was made (the port's lost reply, which is handled),
-but another host may then see the folder late.
+A hard link is created atomically, and fails if its name exists; the port requires no more. For a single host only: over
+NFS, a link may report a failure although it was created (the lost reply of the port, which is handled), but another
+host may see changes of the folder late.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TEMPORARY = ".tmp-"
 
 
 class LocalFolder:
-    """A `port.Folder` on a local disk; the folder is made if it is missing.
+    """A `port.Folder` on a local disk; a missing folder is created.
 
     `token` makes the names of temporary files unique among all processes that share the folder.
     """
@@ -36,29 +36,29 @@ class LocalFolder:
 
     @property
     def where(self) -> str:
-        """The folder's path."""
+        """The path of the folder."""
         return str(self._path)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create the file unless its name exists; see `port.Folder`."""
+        """Creates the file unless its name exists; see `port.Folder`."""
         with self._explained(), self._temporary(data) as temporary:
             try:
                 os.link(temporary, self._path / name)
                 created = True
             except FileExistsError:
                 created = False
-            # Also after a lost race: whoever acts on the winner's record must find it again after a crash.
+            # Also after a lost race: a driver that acts on the winner's record must find it again after a crash.
             _sync_folder(self._path)
         return created
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write the file over any older one; see `port.Folder`."""
+        """Writes the file, and replaces an older one; see `port.Folder`."""
         with self._explained(), self._temporary(data) as temporary:
             temporary.replace(self._path / name)
             _sync_folder(self._path)
 
     def read(self, name: str) -> bytes | None:
-        """Return the whole file, or None; see `port.Folder`."""
+        """Returns the content of the file, or None; see `port.Folder`."""
         with self._explained():
             try:
                 with open(self._path / name, "rb", opener=no_link) as file:
@@ -67,17 +67,17 @@ class LocalFolder:
                 return None
 
     def exists(self, name: str) -> bool:
-        """Tell whether the file is there; see `port.Folder`."""
+        """Whether the file exists; see `port.Folder`."""
         with self._explained():
             return (self._path / name).exists()
 
     def names(self) -> list[str]:
-        """Return all names except temporary ones; see `port.Folder`."""
+        """Returns all names except those of temporary files; see `port.Folder`."""
         with self._explained():
             return [name for name in os.listdir(self._path) if not name.startswith(_TEMPORARY)]
 
     def remove(self, name: str) -> None:
-        """Remove the file if it is there; see `port.Folder`."""
+        """Removes the file if it exists; see `port.Folder`."""
         with self._explained():
             (self._path / name).unlink(missing_ok=True)
 

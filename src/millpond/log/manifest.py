@@ -1,6 +1,6 @@
-"""The manifest: what the log amounts to at record n (live sections, offsets, times, spec, writer), folded from records.
+"""The manifest: the state of the log at record n (live sections, offsets, times, spec, writer), folded from records.
 
-A manifest is derived and may be lost: `<pond>/manifest/<n>` only saves a restart from reading the whole log.
+A manifest is derived and may be lost: with the file `<pond>/manifest/<n>`, a restart need not read the whole log.
 
     manifest   = magic json LF checksum
     magic      = "MPMAN1" LF
@@ -40,10 +40,10 @@ T = TypeVar("T")
 
 
 class LiveSection(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A section that counts, and where its bytes are.
+    """A live section, and the location of its bytes.
 
-    `offset` and `size` are a byte range of `file` (relative to the pond), or of the body of record `n` when
-    `file` is None; `delta_digest` is that of the whole delta it lies in.
+    `offset` and `size` are a byte range of `file` (relative to the pond), or of the body of record `n` if `file` is
+    None. `delta_digest` is the digest of the whole delta that contains the section.
     """
 
     id: str
@@ -60,8 +60,9 @@ class LiveSection(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change since the last claim, or the one that epochs name as their `map`: its record's number, its opaque
-    JSON.
+    """A change, as the number of its record and its opaque JSON.
+
+    A manifest keeps the changes since the last claim, and the one that epochs name as their `map`.
     """
 
     n: int
@@ -69,17 +70,18 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Fed(msgspec.Struct, frozen=True):
-    """The value that rows of record `n` gave a parameter, as opaque JSON."""
+    """The value that rows of record `n` fed to a parameter, as opaque JSON."""
 
     n: int
     value: str
 
 
 class Manifest(msgspec.Struct, frozen=True, dict=True):
-    """The fold of records 0..n; n is -1 before the first record. Treat its maps as frozen.
+    """The fold of records 0..n; n is -1 before the first record. Its maps must not be changed.
 
-    `sections` maps id -> live section, in the order of the log. `offsets` are the newest ends per stream;
-    `max_time` (microseconds) never falls; `quarantined` maps query -> reason; `batch` is -1 before an epoch.
+    `sections` maps ids to live sections, in the order of the log. `offsets` are the newest end offsets per stream.
+    `max_time` (microseconds) never decreases. `quarantined` maps queries to reasons. `batch` is -1 before the first
+    epoch.
     """
 
     n: int = _BEFORE_THE_LOG
@@ -101,7 +103,7 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
     fed: dict[str, Fed] | msgspec.UnsetType = msgspec.UNSET
 
     def live(self, instance: int, group: str, kind: SectionKind) -> tuple[LiveSection, ...]:
-        """Return the live sections of one kind that an instance wrote for a group, in log order."""
+        """Returns the live sections of one kind that an instance wrote for a group, in the order of the log."""
         return self._by_owner.get((instance, group, kind), ())
 
     @cached_property
@@ -113,12 +115,16 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
 
 
 def fold(manifest: Manifest, entry: Entry) -> Manifest:
-    """Return the manifest after one more record; CorruptError when it does not follow the one before."""
+    """Returns the manifest after one more record.
+
+    Raises:
+        CorruptError: the record does not follow the previous one.
+    """
     return fold_all(manifest, (entry,))
 
 
 def fold_all(manifest: Manifest, entries: Iterable[Entry]) -> Manifest:
-    """Return the manifest after all of `entries`; the same as `fold` one by one, but copies only once."""
+    """Returns the manifest after all `entries`, like repeated calls of `fold`, but with a single copy."""
     draft = _Draft(manifest)
     for entry in entries:
         draft.add(entry)
@@ -126,13 +132,13 @@ def fold_all(manifest: Manifest, entries: Iterable[Entry]) -> Manifest:
 
 
 class _Draft:
-    """The one mutable copy that a fold works on; it never leaves this module."""
+    """The mutable copy on which a fold works; it is used only in this module."""
 
     def __init__(self, before: Manifest) -> None:
         self._fields = {name: getattr(before, name) for name in before.__struct_fields__}
         self._n = before.n
         self._digest = before.digest
-        # Copying a dict of a few thousand references costs some 20 us; nothing below it is ever changed.
+        # Copying a dict of a few thousand references takes about 20 us; its values are never changed.
         for name in ("offsets", "max_time", "watermark_floor", "quarantined", "sections"):
             self._fields[name] = dict(self._fields[name])
 
@@ -181,7 +187,7 @@ class _Draft:
         for query, reason in record.quarantined.items():
             fields["quarantined"][query] = reason
             if not reason:
-                del fields["quarantined"][query]  # an empty reason lifts it
+                del fields["quarantined"][query]  # an empty reason ends the quarantine
         if record.fed:
             before = {} if isinstance(fields["fed"], msgspec.UnsetType) else fields["fed"]
             fields["fed"] = before | {name: Fed(record.n, value) for name, value in record.fed.items()}
@@ -225,13 +231,17 @@ _decoder = msgspec.json.Decoder(Manifest)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the manifest's bytes; equal logs give equal bytes."""
+    """Encodes a manifest; equal logs give equal bytes."""
     content = b"".join((MAGIC, _encoder.encode(manifest), b"\n"))
     return content + hashlib.sha256(content).digest()
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Read a manifest back; CorruptError when it is damaged."""
+    """Decodes a manifest.
+
+    Raises:
+        CorruptError: it is damaged.
+    """
     content, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     if hashlib.sha256(content).digest() != checksum or not content.startswith(MAGIC):
         raise CorruptError("A manifest fails its checksum.", "Delete it; it is derived from the log.")
@@ -242,16 +252,17 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 class Manifests:
-    """The compacted manifests in `<pond>/manifest/`: the newest few, named like records, and a hint."""
+    """The stored manifests in `<pond>/manifest/`: the newest few, named like records, and a hint."""
 
     def __init__(self, folder: Folder, keep: int = 16) -> None:
         self._folder = folder
         self._keep = keep
 
     def save(self, manifest: Manifest) -> None:
-        """Write the manifest, move the hint to it, and remove all but the newest `keep`.
+        """Writes the manifest, sets the hint to it, and removes all but the newest `keep` manifests up to it.
 
-        Newer ones go, too: they are of records that the log has lost, or of another driver, which will write more.
+        Later manifests are removed, too: they are of records that the log has lost, or of another driver, which will
+        write more.
         """
         self._folder.replace(numbered_name(manifest.n), encode_manifest(manifest))
         write_hint(self._folder, manifest.n)
@@ -262,7 +273,7 @@ class Manifests:
                 self._folder.remove(numbered_name(n))
 
     def newest(self, at_most: int | None = None) -> Iterator[Manifest]:
-        """Yield the undamaged manifests up to record `at_most`: the hinted one, then the newest first."""
+        """Yields the undamaged manifests up to record `at_most`: that of the hint, then the others, newest first."""
         hint = read_hint(self._folder)
         if hint is not None and (at_most is None or hint <= at_most):
             yield from self._undamaged(hint)
@@ -281,11 +292,14 @@ class Manifests:
 
 
 def load(log: Log, manifests: Manifests, upto: int | None = None, known: Manifest | None = None) -> Manifest:
-    """Return the manifest at the log's last record, or at record `upto` if that comes first.
+    """Returns the manifest at the log's last record, or at record `upto` if that comes first.
 
-    Reads a hint, a manifest, the record it ends with and the tail after it; when manifests are missing,
-    damaged or of another log, the whole log. With `known`, a manifest of before, no other is read unless
-    it is of another log. CorruptError when the log is damaged or has a hole.
+    Reads a hint, a manifest, its last record, and all later records. If all manifests are missing, damaged or of
+    another log, it reads the whole log. `known` is an earlier manifest; unless it is of another log, no stored manifest
+    is read.
+
+    Raises:
+        CorruptError: the log is damaged or has a hole.
     """
     begun = () if known is None or known.n < 0 else (known,)
     found = (one for one in chain(begun, manifests.newest(upto)) if upto is None or one.n <= upto)
@@ -299,12 +313,12 @@ def load(log: Log, manifests: Manifests, upto: int | None = None, known: Manifes
 
 
 def check_whole(log: Log, manifest: Manifest) -> None:
-    """Make sure that no record stands behind the one that a manifest ends with; lists the log, so once per driver.
+    """Checks that no record exists after the last record of a manifest; called once per driver, as it lists the log.
 
-    Whoever appends into a hole makes two logs of one: what stands behind it follows another record.
+    An append into a hole would split the log in two, because the records after the hole follow another record.
 
     Raises:
-        CorruptError: the next record is missing, and later ones are there.
+        CorruptError: the next record is missing, but later ones exist.
     """
     highest = log.highest()
     if highest is not None and highest > manifest.n:
@@ -312,10 +326,12 @@ def check_whole(log: Log, manifest: Manifest) -> None:
 
 
 def read_sections(log: Log, manifests: Manifests, manifest: Manifest, read: Callable[[Manifest], T]) -> T:
-    """Return what `read` makes of the sections that `manifest` names, or of those of now, if one is missing.
+    """Calls `read` with `manifest`, or again with the newest manifest if a section is missing.
 
-    Whoever reads beside the epochs holds no file back: what a later record has superseded may be gone.
-    CorruptError: something is missing that is named now.
+    A reader that runs concurrently with epochs does not prevent pruning, so superseded sections may no longer exist.
+
+    Raises:
+        CorruptError: a section of the newest manifest is missing.
     """
     try:
         return read(manifest)
@@ -342,7 +358,7 @@ def _is_of(manifest: Manifest, log: Log) -> bool:
 
 
 def _check_no_hole(log: Log, n: int) -> None:
-    # Another writer may have appended since the tail was read, so look again before judging.
+    # Another writer may have appended since the tail was read, so read again before reporting a hole.
     if log.read(n) is None:
         raise CorruptError(
             f"Record {n} is missing in {log.where}, though later ones are there.",

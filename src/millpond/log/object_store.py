@@ -1,8 +1,8 @@
 """The log in an object store (S3, GCS, Azure, a local folder for tests): `obstore.put(mode="create")`.
 
-The condition travels with the request (`If-None-Match: *` and its kin), so the store itself decides the race.
-The client retries lost replies on its own, which is how an append can lose against itself. obstore's local
-store creates by hard link but never calls fsync: use `local.LocalFolder` for a pond on a local disk.
+The condition is part of the request (`If-None-Match: *` or similar), so the store itself decides which writer wins.
+The client retries after lost replies, so an append can lose against itself. obstore's local store creates files by hard
+link but never calls fsync: use `local.LocalFolder` for a pond on a local disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millpond.errors import PlaceError
 
 
 class ObjectStoreFolder:
-    """A `port.Folder` under one prefix of an object store; `where` is how a user would write it."""
+    """A `port.Folder` under one prefix of an object store; `where` is its address as a user would write it."""
 
     def __init__(self, store: ObjectStore, prefix: str, where: str) -> None:
         self._store = store
@@ -27,11 +27,11 @@ class ObjectStoreFolder:
 
     @property
     def where(self) -> str:
-        """The folder's address, for messages."""
+        """The address of the folder, for messages."""
         return self._where
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create the object unless its name exists; see `port.Folder`."""
+        """Creates the object unless its name exists; see `port.Folder`."""
         with self._explained():
             try:
                 obstore.put(self._store, self._prefix + name, data, mode="create", use_multipart=False)
@@ -40,12 +40,12 @@ class ObjectStoreFolder:
             return True
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write the object over any older one; see `port.Folder`."""
+        """Writes the object, and replaces an older one; see `port.Folder`."""
         with self._explained():
             obstore.put(self._store, self._prefix + name, data, mode="overwrite")
 
     def read(self, name: str) -> bytes | None:
-        """Return the whole object, or None; see `port.Folder`."""
+        """Returns the content of the object, or None; see `port.Folder`."""
         with self._explained():
             try:
                 return bytes(obstore.get(self._store, self._prefix + name).bytes())
@@ -53,7 +53,7 @@ class ObjectStoreFolder:
                 return None
 
     def exists(self, name: str) -> bool:
-        """Tell whether the object is there, by a HEAD request; see `port.Folder`."""
+        """Whether the object exists, by a HEAD request; see `port.Folder`."""
         with self._explained():
             try:
                 obstore.head(self._store, self._prefix + name)
@@ -62,13 +62,13 @@ class ObjectStoreFolder:
             return True
 
     def names(self) -> list[str]:
-        """Return all names by listing the prefix; see `port.Folder`."""
+        """Returns all names by listing the prefix; see `port.Folder`."""
         with self._explained():
             pages = obstore.list(self._store, self._prefix)
             return [str(found["path"]).removeprefix(self._prefix) for page in pages for found in page]
 
     def remove(self, name: str) -> None:
-        """Remove the object if it is there; see `port.Folder`."""
+        """Removes the object if it exists; see `port.Folder`."""
         with self._explained():
             try:
                 obstore.delete(self._store, self._prefix + name)

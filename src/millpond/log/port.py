@@ -1,20 +1,21 @@
-"""The port of the log: one verb, `append(n, record) -> Won | Lost`, on any folder that can create-if-absent.
+"""The port of the log: `append(n, record) -> Won | Lost`, on any folder that supports create-if-absent.
 
 Guaranteed:
-  * of all appends of one `n`, by any threads, processes or hosts, exactly one record is ever visible;
-  * a record is visible whole or not at all, and what it says never changes after it was first visible; only its body
-    may be taken back when nothing needs it (`bodies`);
-  * when `append` returns `Won`, or `Lost`, the record at `n` survives a crash of this process, and of the
-    machine as far as the folder itself does (local disks: fsync of the file and of the folder);
-  * `Lost.winner` holds the bytes that stand at `n`; they may be the caller's own, when the reply to a first
-    try was lost and an inner retry met it. Comparing bytes tells which.
+  * of all appends with one number `n`, by any threads, processes or hosts, exactly one record is ever visible;
+  * a record becomes visible atomically, and its content never changes afterwards; only its body may be removed when
+    it is no longer needed (`drop_bodies`);
+  * when `append` returns `Won` or `Lost`, the record at `n` survives a crash of this process, and a crash of the
+    machine as far as the folder does (local disks: fsync of the file and of the folder);
+  * `Lost.winner` contains the bytes of the record at `n`. They may be the caller's own, if the reply to a first try
+    was lost and an internal retry found that record; the caller can compare the bytes.
 
 Not guaranteed:
-  * an `append` that raises has an unknown outcome: it may have won, or may still win later;
-  * another process may read a record a moment before it is safe from a power failure of the writer's host;
-  * numbers are not checked: that a log has no holes is the business of `protocol.Writer`;
-  * the hint may be missing, stale or damaged; a crash may leave temporary files, which are never read;
-  * nothing here expires, locks or leases, and nothing depends on a clock.
+  * an `append` that raises an error has an unknown outcome: it may have won, or may still win later;
+  * another process may read a record shortly before it is safe from a power failure of the writer's host;
+  * numbers are not checked: `protocol.Writer` ensures that a log has no holes;
+  * the hint may be missing, outdated or damaged; a crash may leave temporary files, which are never read.
+
+There are no expiry times, locks or leases, and nothing depends on a clock.
 """
 
 from __future__ import annotations
@@ -32,48 +33,49 @@ _HINT = re.compile(rb"\d{1,20}")
 
 
 class Folder(Protocol):
-    """A flat folder of small immutable files: what an adapter has to offer; see the module for guarantees.
+    """A flat folder of small immutable files, which an adapter implements; the module docstring lists the guarantees.
 
-    Every method raises PlaceError when the folder cannot be reached, read or written.
+    Raises:
+        PlaceError: the folder cannot be reached, read or written (any method).
     """
 
     @property
     def where(self) -> str:
-        """The folder as a user would write it, for messages."""
+        """The address of the folder as a user would write it, for messages."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create the file with all of `data`, durably, unless the name exists; True if this call did."""
+        """Creates the file with all of `data`, durably, unless the name exists; True if this call created it."""
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write the file whole, over any older one; for derived files, and records without their bodies."""
+        """Writes the file atomically, and replaces an older one; for derived files, and records without bodies."""
 
     def read(self, name: str) -> bytes | None:
-        """Return the whole file, or None when there is none."""
+        """Returns the content of the file, or None if there is no such file."""
 
     def exists(self, name: str) -> bool:
-        """Tell whether the file is there, without reading it."""
+        """Whether the file exists, without reading it."""
 
     def names(self) -> list[str]:
-        """Return all names, in any order; may be slow, so never on the path of an epoch."""
+        """Returns all names, in any order; may be slow, so it is never called within an epoch."""
 
     def remove(self, name: str) -> None:
-        """Remove the file if it is there; for derived and test files only."""
+        """Removes the file if it exists; for derived files and files of tests only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """The record now stands at its number, and was written by this call."""
+    """The record now exists at its number, and was written by this call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A record stood at the number already; `winner` is its bytes."""
+    """A record already exists at the number; `winner` are its bytes, which may equal those of this call."""
 
     winner: bytes
 
 
 def numbered_name(n: int) -> str:
-    """Return the file name of number `n`: 20 decimal digits, so that names sort as numbers do.
+    """Returns the file name of number `n`: 20 decimal digits, so that names sort like numbers.
 
     >>> numbered_name(7)
     '00000000000000000007'
@@ -84,12 +86,12 @@ def numbered_name(n: int) -> str:
 
 
 def numbers_in(folder: Folder) -> list[int]:
-    """Return all numbers in the folder, ascending, by a full listing; other names are passed over."""
+    """Returns all numbers in the folder, ascending, by a full listing; other names are ignored."""
     return sorted(int(name) for name in folder.names() if _NUMBERED.fullmatch(name))
 
 
 def read_hint(folder: Folder) -> int | None:
-    """Return the number in the hint file, or None when it is missing or damaged; it proves nothing."""
+    """Returns the number in the hint file, or None if it is missing or damaged; the number may be outdated."""
     data = folder.read(HINT_NAME)
     if data is None or _HINT.fullmatch(data) is None:
         return None
@@ -97,27 +99,31 @@ def read_hint(folder: Folder) -> int | None:
 
 
 def write_hint(folder: Folder, n: int) -> None:
-    """Leave `n` as the number where the next reader should start to probe."""
+    """Writes `n` to the hint file, as the number at which the next reader starts to probe."""
     folder.replace(HINT_NAME, b"%d" % n)
 
 
 class Log:
-    """The numbered records of one folder; the only place where something becomes true."""
+    """The numbered records of one folder, the only source of truth."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
 
     @property
     def where(self) -> str:
-        """The log's folder as a user would write it, for messages."""
+        """The address of the log's folder as a user would write it, for messages."""
         return self._folder.where
 
     def told(self, n: int) -> str:
-        """Record `n` and its file, for messages."""
+        """A description of record `n` and its file, for messages."""
         return f"Record {n} of the log, {self.where}/{numbered_name(n)},"
 
     def append(self, n: int, record: bytes) -> Won | Lost:
-        """Put `record` at number `n` unless one stands there; PlaceError means: outcome unknown."""
+        """Creates `record` at number `n` unless one exists.
+
+        Raises:
+            PlaceError: the outcome is unknown.
+        """
         if self._folder.create(numbered_name(n), record):
             return Won()
         winner = self._folder.read(numbered_name(n))
@@ -129,14 +135,14 @@ class Log:
         return Lost(winner)
 
     def read(self, n: int) -> bytes | None:
-        """Return the bytes at number `n`, or None when nothing stands there yet."""
+        """Returns the bytes of record `n`, or None if it does not exist yet."""
         return self._folder.read(numbered_name(n))
 
     def last(self, hint: int | None = None) -> int | None:
-        """Return the highest number present, or None for an empty log.
+        """Returns the highest number present, or None for an empty log.
 
-        Starts at the higher of `hint` and the hint file and probes forward in O(log distance); only when
-        neither names a record that exists is the folder listed. Assumes a log without holes.
+        Starts at the higher of `hint` and the hint file, and probes forward in O(log distance). The folder is listed
+        only if neither names an existing record. Assumes a log without holes.
         """
         for start in sorted({hint, read_hint(self._folder)} - {None}, key=lambda n: n or 0, reverse=True):
             if start is not None and self._exists(start):
@@ -145,11 +151,11 @@ class Log:
         return numbers[-1] if numbers else None
 
     def highest(self) -> int | None:
-        """Return the highest number present, by a full listing: also one behind a hole; None for an empty log."""
+        """Returns the highest number present, even after a hole, by a full listing; None for an empty log."""
         return max(numbers_in(self._folder), default=None)
 
     def write_hint(self, n: int) -> None:
-        """Leave `n` as the place where the next reader starts to probe; costs time only if it is wrong."""
+        """Writes the hint for the next reader; a wrong hint only costs time."""
         write_hint(self._folder, n)
 
     def _exists(self, n: int) -> bool:

@@ -1,12 +1,11 @@
-"""How a driver takes over, begins a batch and commits it: the protocol alone, without clock, disk or Spark.
+"""The protocol by which a driver takes over, begins a batch and commits it, without clock, disk or Spark.
 
-Every method of `Writer` is a generator: it yields effects (`Read`, `Append`, ...) and is sent their
-replies, so that a simulator can stop, kill or wake a driver between any two of them. `perform` runs one
-against real folders.
+Every method of `Writer` is a generator: it yields effects (`Read`, `Append`, ...) and receives their replies. So a
+simulator can stop, kill or resume a driver between any two effects. `perform` runs a generator on real folders.
 
-The proof rests on three facts. A record is created once (`port`). A writer appends only at the number after
-the last record it has read. Taking over is itself a record: whatever number an older writer tries next, it
-meets a record that it did not write, and stops. Time, leases and process ids play no part.
+The proof rests on three facts. A record is created once (`port`). A writer appends only at the number after the last
+record that it has read. Taking over is itself a record, so an older writer finds a record of another writer at the next
+number that it tries, and stops. Time, leases and process ids play no part.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from millpond.log.port import Log, Lost, Won
 from millpond.log.records import ChangeRecord, ClaimRecord, Entry, EpochRecord, Offsets, decode, encode
 
 TICK = "millpond_tick"
-"""The stream that only makes time pass; its offsets prove nothing and are never compared."""
+"""The stream that only starts epochs; its offsets are never compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +45,21 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class WriteHint:
-    """Effect: leave `n` as the log's hint; it may fail."""
+    """Effect: write `n` as the log's hint; it may fail."""
 
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class SaveManifest:
-    """Effect: save a compacted manifest; it may fail."""
+    """Effect: save the manifest; it may fail."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Effect: tell the followers that records up to `n` are true; it may be lost."""
+    """Effect: notify the followers that records up to `n` are committed; it may be lost."""
 
     n: int
 
@@ -73,16 +72,16 @@ Steps = Generator[Effect, Reply, T]
 
 @dataclass(frozen=True, slots=True)
 class AlreadyTrue:
-    """The batch stands in the log already, in record `n` or before: return from the callback."""
+    """The batch is already in the log, in record `n` or earlier, so the callback must return."""
 
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Compute the batch as record `n`, on the state of `manifest`; `prev` goes into the record.
+    """The batch must be computed as record `n`, on the state of `manifest`; `prev` is written into the record.
 
-    `idle`: no stream but the tick has moved, so the driver may skip committing when nothing is due.
+    `idle`: only the tick has advanced, so the driver need not commit if nothing is due.
     """
 
     n: int
@@ -93,18 +92,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The record `n` is true, and ours; `manifest` includes it."""
+    """Record `n` is committed, and was written by this driver; `manifest` includes it."""
 
     n: int
     manifest: Manifest
 
 
 class Writer:
-    """One driver's right to append, from its claim until it is fenced; `token` must be new.
+    """Appends the records of one driver, from its claim until it is fenced; `token` must be new.
 
-    Start it with `manifest.load(...)`, then `take_over` once, then `begin` and `commit` per batch, from one
-    thread. After any exception from outside (an append whose outcome is unknown) it may simply go on with
-    `begin`.
+    Create it with the result of `manifest.load(...)`. Then call `take_over` once, and `begin` and `commit` per batch,
+    from one thread. After an exception from outside (an append with an unknown outcome), continue with `begin`.
     """
 
     def __init__(
@@ -123,13 +121,13 @@ class Writer:
     def take_over(
         self, at: int, host: str, pid: int, version: str, spec: Callable[[Manifest], str]
     ) -> Steps[Committed]:
-        """Append a claim at the first free number, after reading whatever stands before it.
+        """Appends a claim at the first free number, after reading all earlier records.
 
-        `at` is in microseconds since 1970 UTC; `spec` says what is asked from the claim on, given what stands before
-        it, so that no change by an older writer is lost. From the claim on, every older writer is fenced.
+        `at` is in microseconds since 1970 UTC. `spec` computes the spec in force from the claim on, given the manifest
+        before it, so that no change by an older writer is lost. From the claim on, every older writer is fenced.
         """
         yield from self._catch_up()
-        # It may be ours already: an earlier try of this claim won, and its reply was lost.
+        # The claim may already be in the log, if an earlier try won and its reply was lost.
         while self.manifest.writer != self.token:
             claim = ClaimRecord(
                 n=self.manifest.n + 1,
@@ -146,10 +144,13 @@ class Writer:
         return Committed(self.manifest.n, self.manifest)
 
     def begin(self, batch: int, start: Offsets, end: Offsets, spark_query: str) -> Steps[AlreadyTrue | Run]:
-        """Decide what Spark's batch is to the log: true already, its continuation, or neither.
+        """Decides whether Spark's batch is already in the log, or continues it.
 
-        `start` lacks a stream that Spark reads for the first time. FencedError when another driver has taken
-        over; OffsetGapError when the offsets do not continue the log.
+        `start` lacks streams that Spark reads for the first time.
+
+        Raises:
+            FencedError: another driver has taken over.
+            OffsetGapError: the offsets do not continue the log.
         """
         yield from self._catch_up()
         self._check_is_ours()
@@ -164,16 +165,18 @@ class Writer:
         return Run(self.manifest.n + 1, self.manifest.digest, self.manifest, idle=not news)
 
     def drain(self) -> Steps[Run]:
-        """Begin an epoch that reads nothing: commit it `drained`, start = end = the manifest's offsets."""
+        """Begins an epoch that reads nothing; commit it `drained`, with start = end = the manifest's offsets."""
         yield from self._catch_up()
         self._check_is_ours()
         return Run(self.manifest.n + 1, self.manifest.digest, self.manifest, idle=True)
 
     def commit(self, record: EpochRecord | ChangeRecord, body: bytes = b"") -> Steps[Committed | AlreadyTrue]:
-        """Append the record; after this returns it is true for ever, and followers may show it.
+        """Appends the record; once this returns, the record is committed for good, and followers may apply it.
 
-        AlreadyTrue: an earlier try of this driver at the same batch stands there; this one is dropped.
-        FencedError: another driver has taken over, and nothing of this record is true.
+        Returns AlreadyTrue if an earlier try of this driver for the same batch is in the log; then this one is dropped.
+
+        Raises:
+            FencedError: another driver has taken over, and nothing of this record is committed.
         """
         if (record.n, record.prev, record.writer) != (self.manifest.n + 1, self.manifest.digest, self.token):
             raise ValueError(
@@ -227,7 +230,7 @@ class Writer:
             raise _fenced(self.manifest.n)
 
     def _check_is_same_batch(self, winner: Entry, record: EpochRecord | ChangeRecord) -> None:
-        # An append of ours that seemed to fail may win late; it counts if it says the same about the input.
+        # An earlier append of this driver that seemed to fail may win late; it is valid if it has the same input.
         theirs = winner.record
         if (
             theirs.writer != self.token
@@ -250,7 +253,7 @@ class Writer:
 
 
 def moved(start: Offsets, end: Offsets, known: Offsets) -> list[str]:
-    """The streams, but the tick, of which there is something between two offsets, or that are not `known` yet.
+    """The streams, except the tick, that advance between two offsets or are not `known` yet.
 
     >>> moved({"tx": "5"}, {"tx": "7", "millpond_tick": "9"}, {"tx": "5"})
     ['tx']
@@ -263,7 +266,7 @@ def moved(start: Offsets, end: Offsets, known: Offsets) -> list[str]:
 
 
 def same_offset(one: str | None, other: str | None) -> bool:
-    """Tell whether two offset texts mean the same: equal as text, or as JSON; None equals only None.
+    """Whether two offset texts mean the same: equal as text or as JSON; None equals only None.
 
     >>> same_offset('{"a": 1, "b": 2}', '{"b":2,"a":1}')
     True
@@ -279,7 +282,7 @@ def same_offset(one: str | None, other: str | None) -> bool:
 
 
 def perform(steps: Steps[T], log: Log, manifests: Manifests, announce: Callable[[int], None]) -> T:
-    """Run one of `Writer`'s methods against real folders; `announce(n)` must not block."""
+    """Runs a method of `Writer` on real folders; `announce(n)` must not block."""
     reply: Reply = None
     while True:
         try:
@@ -291,7 +294,7 @@ def perform(steps: Steps[T], log: Log, manifests: Manifests, announce: Callable[
 
 
 def perform_effect(effect: Effect, log: Log, manifests: Manifests, announce: Callable[[int], None]) -> Reply:
-    """Carry out one effect and return its reply; what is derived may fail silently."""
+    """Performs one effect and returns its reply; writes of derived files may fail silently."""
     match effect:
         case Read(n):
             return log.read(n)
@@ -301,10 +304,10 @@ def perform_effect(effect: Effect, log: Log, manifests: Manifests, announce: Cal
             reached("commit.after_append")
             return answer
         case WriteHint(n):
-            with suppress(PlaceError):  # derived: the next reader only probes further
+            with suppress(PlaceError):  # the hint is derived: without it, the next reader only probes further
                 log.write_hint(n)
         case SaveManifest(manifest):
-            with suppress(PlaceError):  # derived: the next restart only folds more
+            with suppress(PlaceError):  # the manifest is derived: without it, the next restart only folds more records
                 manifests.save(manifest)
         case Announce(n):
             announce(n)

@@ -1,21 +1,21 @@
-"""The records of the log and their bytes.
+"""Encodes and decodes the records of the log.
 
     record     = magic sizes seal header body checksum
     magic      = "MPLOG2" LF                    7 bytes; the digit is the version of this grammar
-    sizes      = 3 u32, little-endian           bytes of the header as it is stored, of the header, of the body
-    seal       = 32 bytes                       SHA-256 of the body as it is stored
-    header     = JSON object, UTF-8, packed     one of the structs below; "kind" names which
+    sizes      = 3 u32, little-endian           bytes of the stored (packed) header, of the header, of the body
+    seal       = 32 bytes                       SHA-256 of the stored (packed) body
+    header     = JSON object, UTF-8, packed     one of the structs below, named by "kind"
     body       = *OCTET, packed                 inline deltas, one after another; a receipt's `at` and `size`
-                                                count from the first byte of the body; empty but for epochs
-    checksum   = 32 bytes                       SHA-256 of everything before but the body; also the record's *digest*
+                                                count from the first byte of the body; empty except for epochs
+    checksum   = 32 bytes                       SHA-256 of everything before except the body; also the record's *digest*
 
-The digest covers the body by its seal, so a record is the same, and as sure, when its body is taken back
-(`without_body`): then nothing stands between header and checksum. `prev` is the digest of record n - 1, in lower-case
-hexadecimal; "" in the first record. So the digest of the newest record vouches for the whole log. Headers are written
-with sorted keys of maps: equal records have equal bytes. A reader passes over header fields that it does not know.
+The digest covers the body through the seal. So a record keeps its identity and its protection when its body is removed
+(`without_body`): then nothing is between header and checksum. `prev` is the digest of record n - 1, in lower-case
+hexadecimal; "" in the first record. So the digest of the newest record covers the whole log. Headers are written with
+sorted keys of maps, so equal records have equal bytes. A reader ignores header fields that it does not know.
 
-Version 1, which is read as well: nothing is packed, the bytes of the header are all that is told before it, and the
-checksum is of everything before.
+Version 1 can also be read: nothing is packed, the only size is that of the header, there is no seal, and the checksum
+is of everything before it.
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ _DIGEST_BYTES = 32
 SectionKind = Literal["segment", "keys", "left", "events", "tallies", "rows", "differing", "late", "dead", "backfill"]
 
 STATE: tuple[SectionKind, ...] = ("keys", "left", "segment", "events", "tallies")
-"""The kinds of sections that state is made of; rows stay where they were written."""
+"""The kinds of sections that contain state; rows are not migrated."""
 
 Offsets = dict[str, str]
-"""Stream name -> the JSON text of its Spark offset."""
+"""The JSON text of the Spark offset, by name of stream."""
 
 Fates = dict[str, dict[str, list[int]]]
-"""Query -> source partition -> how many events were read, applied, late, dead, filtered."""
+"""The numbers of events that were read, applied, late, dead and filtered, by query and source partition."""
 
 
 class Section(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A byte range of one delta that is remembered as a whole; its id is `section_id(n, instance, ordinal)`.
+    """A byte range of one delta, which is live or superseded as a unit; its id is `section_id(n, instance, ordinal)`.
 
-    `offset` counts bytes from the start of the delta; `supersedes` lists ids that are not live from here on.
+    `offset` is in bytes from the start of the delta. `supersedes` lists the ids of sections that are no longer live
+    from this record on.
     """
 
     kind: SectionKind
@@ -66,12 +67,12 @@ class Section(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one instance's counted attempt left: one delta, in a file or inline in the record's body.
+    """The delta of an instance's valid attempt, in a file or inline in the record's body.
 
-    `file` is relative to the pond's folder; None: the delta is body[at : at + size]. `digest` is the SHA-256
-    of the delta in hexadecimal. Only attempts that are named by a receipt of the log ever count.
-    `reasons`: by query, why it is to be quarantined, where that is more than what its count says. `fed`: what rows say
-    of parameters, until the record is made.
+    `file` is relative to the pond's folder; None: the delta is body[at : at + size]. `digest` is the SHA-256 of the
+    delta in hexadecimal. Only attempts that are named by a receipt in the log are valid. `reasons`: why queries are to
+    be quarantined, where `counts` does not say it. `fed`: the values that rows feed to parameters; only used until the
+    record is created.
     """
 
     instance: int
@@ -88,7 +89,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="claim", kw_only=True):
-    """A driver takes over: every later append by an earlier writer fails; `spec` is opaque canonical JSON."""
+    """The takeover by a driver: every later append by an earlier writer fails; `spec` is opaque canonical JSON."""
 
     n: int
     writer: str
@@ -101,10 +102,10 @@ class ClaimRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="claim", kw
 
 
 class ChangeRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="change", kw_only=True):
-    """A change of what is asked, in force for every epoch after it; `change` is opaque JSON.
+    """A change of the registered queries or the pond, in force for every later epoch; `change` is opaque JSON.
 
-    `retired`: sections that are not live from here on; `lifted`: queries whose quarantine ends; `receipts`: what was
-    made for the change beforehand. All are left out where there are none.
+    `retired`: sections that are no longer live from this record on. `lifted`: queries whose quarantine ends.
+    `receipts`: deltas that were computed for the change beforehand. Empty fields are left out.
     """
 
     n: int
@@ -120,11 +121,11 @@ class ChangeRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="change", 
 class EpochRecord(
     msgspec.Struct, frozen=True, tag_field="kind", tag="epoch", kw_only=True, omit_defaults=True
 ):
-    """One Spark batch, made true.
+    """One committed Spark batch.
 
-    All times are event times in microseconds since 1970 UTC, except `at`: the writer's clock, informational.
-    `max_time` maps stream -> source partition -> largest event time ("*" for unordered sources). `fed`: parameters to
-    which rows of this epoch give another value from the next one on; opaque JSON.
+    All times are event times in microseconds since 1970 UTC, except `at`, which is of the writer's clock and only for
+    information. `max_time` is the largest event time by stream and source partition ("*" for unordered sources). `fed`:
+    the new values (opaque JSON) that rows of this epoch give to parameters, from the next epoch on.
     """
 
     n: int
@@ -153,17 +154,21 @@ Record = ClaimRecord | ChangeRecord | EpochRecord
 
 
 class Body(Protocol):
-    """The bytes of a record's body, or what is read of them."""
+    """The body of a record, which can be read in parts."""
 
     def read(self, offset: int, size: int) -> memoryview:
-        """Return `size` bytes at `offset`, or fewer at the end; ValueError: they do not unpack."""
+        """Returns `size` bytes at `offset`, or fewer at the end.
+
+        Raises:
+            ValueError: the bytes cannot be unpacked.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record as it stands in the log: the header's values, the body, the digest in hexadecimal.
+    """A record of the log: the values of the header, the body, and the digest in hexadecimal.
 
-    `body` is None where it was taken back.
+    `body` is None if it was removed.
     """
 
     record: Record
@@ -172,13 +177,15 @@ class Entry:
 
     @property
     def n(self) -> int:
-        """The record's number."""
+        """The number of the record."""
         return self.record.n
 
     def inline(self, receipt: Receipt) -> memoryview:
-        """Return an inline receipt's delta.
+        """Returns the delta of an inline receipt.
 
-        CorruptError: the body does not hold it. FileNotFoundError: it was taken back.
+        Raises:
+            CorruptError: the delta in the body is damaged.
+            FileNotFoundError: the body was removed.
         """
         if receipt.file is not None:
             raise ValueError(f"the delta of instance {receipt.instance} is the file {receipt.file}")
@@ -194,7 +201,7 @@ class Entry:
 
 
 def section_id(n: int, instance: int, ordinal: int) -> str:
-    """Return the id of the section that is number `ordinal` in the receipt of `instance` in record `n`.
+    """Returns the id of section `ordinal` in the receipt of `instance` in record `n`.
 
     >>> section_id(57, 3, 0)
     '57/3/0'
@@ -207,7 +214,7 @@ _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 def encode(record: Record, body: bytes = b"") -> bytes:
-    """Return the record's bytes; equal records and bodies give equal bytes."""
+    """Encodes a record; equal records and bodies give equal bytes."""
     header = _encoder.encode(record)
     packed, stored = pack(header), pack(body)
     sizes = _SIZES.pack(len(packed), len(header), len(body))
@@ -216,7 +223,11 @@ def encode(record: Record, body: bytes = b"") -> bytes:
 
 
 def decode(data: bytes, what: str = "A record of the log") -> Entry:
-    """Read a record back; CorruptError, which calls it `what`, when a byte is damaged, missing or added."""
+    """Decodes a record; errors call it `what`.
+
+    Raises:
+        CorruptError: a byte is damaged, missing or added.
+    """
     view = memoryview(data)
     content, checksum = view[:-_DIGEST_BYTES], view[-_DIGEST_BYTES:]
     try:
@@ -233,9 +244,10 @@ def decode(data: bytes, what: str = "A record of the log") -> Entry:
 
 
 def body_of(data: memoryview, what: str = "A record of the log") -> Body | None:
-    """Return the body in a record's bytes, without checking them; None: it was taken back; `what` as of `decode`.
+    """Returns the body in a record's bytes, without checking them; None if it was removed. `what`: see `decode`.
 
-    CorruptError: they are none.
+    Raises:
+        CorruptError: the bytes are not a record.
     """
     try:
         return _parts(data[:-_DIGEST_BYTES], what).body()
@@ -244,10 +256,12 @@ def body_of(data: memoryview, what: str = "A record of the log") -> Body | None:
 
 
 def without_body(data: bytes, what: str = "A record of the log") -> bytes | None:
-    """Return the same record without its body; None: it has none, or its digest would not be the same without it;
-    `what` as of `decode`.
+    """Returns the bytes of a record without its body; `what`: see `decode`.
 
-    CorruptError: it is damaged.
+    None if the record has no body, or is of version 1, whose digest covers the body itself.
+
+    Raises:
+        CorruptError: the record is damaged.
     """
     decode(data, what)
     stored = _parts(memoryview(data)[:-_DIGEST_BYTES], what)
@@ -257,7 +271,7 @@ def without_body(data: bytes, what: str = "A record of the log") -> bytes | None
 
 
 class _Plain:
-    """Bytes that lie there as they are."""
+    """Bytes that are not packed."""
 
     def __init__(self, stored: memoryview) -> None:
         self._stored = stored
@@ -267,7 +281,7 @@ class _Plain:
 
 
 class _Parts(NamedTuple):
-    """What a record's bytes are made of; `seal` None: it is of version 1."""
+    """The parts of a record's bytes; `seal` is None for version 1."""
 
     header: Body
     header_bytes: int
@@ -306,5 +320,5 @@ def _parts(content: memoryview, what: str) -> _Parts:
 
 
 def digest_of(data: bytes) -> str:
-    """Return the digest in a record's bytes, in hexadecimal, without checking it."""
+    """Returns the digest in a record's bytes, in hexadecimal, without checking it."""
     return data[-_DIGEST_BYTES:].hex()

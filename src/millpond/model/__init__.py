@@ -1,4 +1,4 @@
-"""Frozen values that say what a user registers: streams, queries, windows, aggregates, expressions, sinks.
+"""Frozen values that describe what a user registers: streams, queries, windows, aggregates, expressions, sinks.
 
 Imports only the vocabulary (`errors`, `version`). Begin with `query.py`.
 """

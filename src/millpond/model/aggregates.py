@@ -1,4 +1,4 @@
-"""The aggregate functions of queries, and the mergeable measures of each."""
+"""The aggregate functions of queries: which are supported, how each is answered, and its result type."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from millpond.model.functions import PREFIX
 from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal, is_integer
 
 PAIRED = ("corr", "covar_pop", "covar_samp", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2")
-"""Functions of two arguments: they skip an event for which either is NULL. Those of a regression are (y, x)."""
+"""Functions of two arguments; they skip events for which either is NULL. Regression functions take (y, x)."""
 
 DISTINCT = "approx_count_distinct"
-"""Its `other` is a constant, the largest relative standard error that is asked for; its result is never NULL."""
+"""Its `other` is a constant, the largest relative standard error allowed; its result is never NULL."""
 
 FUNCTIONS = (
     "count", "sum", "min", "max", "avg", "stddev_samp", "stddev_pop", "var_samp", "var_pop", "skewness",
     "kurtosis", "regr_sxx", *PAIRED, DISTINCT,
 )  # fmt: skip
-"""Aggregate functions answered by this version, by Spark's canonical name; `regr_sxx` here has one argument."""
+"""The mergeable aggregate functions, by Spark's canonical name; `regr_sxx` has one argument here."""
 
 
 LOGGED = (
@@ -26,34 +26,34 @@ LOGGED = (
     "collect_list", "collect_set", "first", "last", "min_by", "max_by", "listagg", "listagg_distinct",
     "histogram_numeric",
 )  # fmt: skip
-"""Functions that are answered from the event log: no partial result of theirs is smaller than the events.
+"""Functions that are answered from the event log, because their partial results are not smaller than the events.
 
-`first` and `last` go by event time, events of one time by source partition and offset, without such by values (see
-`plan.groups.event_log.ties_of`).
-`min_by(argument, other)`: `other` is what is compared. `parameters` are the fractions of a percentile, the number of
-bins of a histogram, or the delimiter of a listagg, whose arguments after the first are what WITHIN GROUP orders by, and
-then for each of these one of `DIRECTIONS`.
+`first` and `last` order events by event time. Events with equal times are ordered by source partition and offset or,
+without these, by values (see `plan.groups.event_log.ties_of`). `min_by(argument, other)` compares `other`.
+`parameters` are the fractions of a percentile, or the number of bins of a histogram. For a listagg they are the
+delimiter, and then one of `DIRECTIONS` for each expression of WITHIN GROUP; these expressions are the arguments after
+the first.
 """
 
 LISTAGGS = ("listagg", "listagg_distinct")
-"""Those of `LOGGED` that join texts."""
+"""The functions of `LOGGED` that concatenate strings."""
 
 DIRECTIONS = ("asc nulls first", "asc nulls last", "desc nulls first", "desc nulls last")
-"""How a listagg orders by an expression."""
+"""The sort directions of a listagg."""
 
 PERCENTILE = "approx_percentile"
-"""Answered from tallies, within its `accuracy`, where no event need be kept for it (see `plan.groups.bin_counts`)."""
+"""Answered from tallies, within its `accuracy`, where it needs no stored events (see `plan.groups.bin_counts`)."""
 
 ACCURACY = 10_000
-"""Spark's accuracy of an approximate percentile that states none."""
+"""Spark's default accuracy of an approximate percentile."""
 
 
 class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
     """`function(argument) FILTER (WHERE filter)`; `argument` None is `count(*)`; `type` is the result's SQL type.
 
-    `other` is the second argument of a function that has one, `parameters` are constants that it has besides, `more`
-    are arguments after the second. `preceding_us`: its own frame, if it is shorter than that of its `Range` window.
-    `accuracy`: of an approximate percentile, if it is not `ACCURACY`.
+    `other` is the second argument, if the function has one; `more` are the arguments after the second; `parameters`
+    are additional constants. `preceding_us`: the aggregate's own frame, if it is shorter than the frame of its `Range`
+    window. `accuracy`: the accuracy of an approximate percentile, if it differs from `ACCURACY`.
     """
 
     function: str
@@ -68,14 +68,14 @@ class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def arguments(self) -> tuple[Expression, ...]:
-        """Its arguments, in their order."""
+        """The arguments, in order."""
         first = () if self.argument is None else (self.argument,)
         second = () if isinstance(self.other, msgspec.UnsetType) else (self.other,)
         return first + second + (() if isinstance(self.more, msgspec.UnsetType) else self.more)
 
     @property
     def logged(self) -> bool:
-        """Whether it is answered from the event log: its function, or what it compares, has no cells."""
+        """Whether the aggregate is answered from the event log: its function, or the type it compares, has no cells."""
         extreme_text = self.function in ("min", "max") and self.argument is not None and self.argument.type == "string"
         return extreme_text or self.function in LOGGED or self.function.startswith(PREFIX)
 

@@ -1,4 +1,4 @@
-"""Budgets: the most that a query may cost in bytes of state, keys, and time per epoch."""
+"""Budgets: the maximum cost of a query in bytes of state, number of keys, and time per epoch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _PART = re.compile(r"\s*([a-z]+)\s+([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", re.IGNO
 
 
 class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Limits of one query, each if it has one: `state` in bytes, its own and its part of what it shares; `keys` in
-    number; `time` of the workers for an epoch, in microseconds.
+    """The limits of one query; each is optional.
+
+    `state`: bytes of its own state plus its part of shared state. `keys`: the number of keys. `time`: the time of the
+    workers per epoch, in microseconds.
     """
 
     state: int | msgspec.UnsetType = msgspec.UNSET
@@ -27,10 +29,10 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def budget_of(text: str) -> Budget:
-    """The budget that a text says.
+    """Parses a budget.
 
     Raises:
-        QueryTypeError: it says none.
+        QueryTypeError: the text is not a budget.
 
     >>> budget_of("state 1.5 GB, keys 100 k, time 50 ms")
     Budget(state=1500000000, keys=100000, time=50000)

@@ -1,4 +1,4 @@
-"""What changes of a pond leave in its stored spec besides streams and queries."""
+"""The lasting effects of changes in the stored spec of a pond, other than its streams and queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond.model.selection import AnyQuery, Selection
 
 
 class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A query of any kind, stored: exactly one of the three is there."""
+    """A query of any kind in stored form: exactly one of the three fields is set."""
 
     windowed: Query | msgspec.UnsetType = msgspec.UNSET
     stateless: Selection | msgspec.UnsetType = msgspec.UNSET
@@ -19,7 +19,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, query: AnyQuery) -> Asked:
-        """The query in its place."""
+        """Stores the query in the field of its kind."""
         if isinstance(query, Query):
             return cls(windowed=query)
         return cls(stateless=query) if isinstance(query, Selection) else cls(join=query)
@@ -29,7 +29,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
         """The query.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no field is set.
         """
         for found in (self.windowed, self.stateless, self.join):
             if not isinstance(found, msgspec.UnsetType):
@@ -38,14 +38,14 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """A query that was dropped by record `n`, so its sinks have nothing to come but what was committed before."""
+    """A query that was dropped by record `n`; its sinks only have rows left that were committed before."""
 
     asked: Asked
     n: int
 
 
 class Scaled(msgspec.Struct, frozen=True):
-    """What record `n` asked: so many instances, and which of them owns which buckets (runs as in the spec)."""
+    """The bucket map that record `n` requested: the number of instances, and runs as in `PondSpec.owned`."""
 
     n: int
     instances: int
@@ -53,9 +53,10 @@ class Scaled(msgspec.Struct, frozen=True):
 
 
 class Feeding(msgspec.Struct, frozen=True):
-    """Where a parameter takes its values from: the rows that a query tells of its newest window.
+    """The source of a parameter's values: the rows that a query emits for its newest window.
 
-    Values of before record `n` are not in force: since then rows feed it, be it those of another query before.
+    Rows feed the parameter since record `n`, possibly those of another query at first. Values from before record `n`
+    are no longer in force.
     """
 
     query: str
@@ -64,12 +65,13 @@ class Feeding(msgspec.Struct, frozen=True):
 
 
 ALWAYS = -(1 << 63)
-"""The time that windows start after which are answered from the beginning of the pond."""
+"""A start time before all events: all windows are answered, from the beginning of the pond."""
 
 
 class Recalled(msgspec.Struct, frozen=True):
-    """Events from `from_us` on, retained or brought by a backfill, are read again by the epoch after record `n`; -1:
-    none are.
+    """The epoch after record `n` replays events from `from_us` on; they were retained or are read by a backfill.
+
+    If `n` is -1, no events are replayed.
     """
 
     n: int
@@ -77,26 +79,31 @@ class Recalled(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What changes left behind.
+    """The lasting effects of all changes of a pond.
 
-    `last`: the record of the newest change of queries; -1: none. `versions`: of queries that were altered. `paused`:
-    queries whose rows do not leave. `times`: by which column the time of a stream is still observed that no query
-    tells it by. `leaving`: dropped queries whose sinks may lag. `until_us`: for versions that were replaced, the time
-    at and after which no window of theirs begins; `replaced`: whose version it was. `shadows`: for queries that are
-    tried in another version, what that one is called; `promoted`: of these, those whose shadow is the version before.
-    `parameters`: values by name. `recalled`: for versions of an added query that tell windows before its own, the
-    retained events that they begin with. `feeds`: parameters that take their values from rows.
-
-    `whole_us`: the earliest start of a window that is told whole under the name of a query, where versions that may
-    have ended told windows before those of the one in force; `ALWAYS`: all are. Of other queries `since_us` of the spec
-    says it. `halted`: queries that cost more than their budget, or with which memory ended, each with the reason; they
-    are asked, but not answered.
-
-    State is kept in the form it has: `signed` are groups that stay split by signature, however few filters are left;
-    `apart` queries that came when a group had no room for one more filter, and are in a group so split beside it.
-    `scaled`: the instances that were asked for while it ran, for state may lie by an older one. `places`: where served
-    rows are kept, as in `Move`; (): all in the pond's own store. `added`: for queries that were added, the record that
-    did it: rows before it are those of another query of that name.
+    - `last`: the record of the newest change of queries; -1: none.
+    - `versions`: the version numbers of altered queries.
+    - `paused`: queries whose rows are not emitted.
+    - `times`: for streams whose event time no query uses any more, the column by which it is still observed.
+    - `leaving`: dropped queries whose sinks may lag.
+    - `until_us`: for replaced versions, a time; they only answer windows that start before it.
+    - `replaced`: for replaced versions, the query to which they belong.
+    - `parameters`: the values of live parameters, by name.
+    - `shadows`: for queries that have a shadow, its name.
+    - `promoted`: the queries with a shadow that is their previous version.
+    - `recalled`: for early versions of an added query, the replayed events with which they start.
+    - `feeds`: parameters that take their values from rows.
+    - `whole_us`: for queries with other versions, which may have ended, the earliest start of a window that is
+      complete under the query's name; `ALWAYS`: all are. For other queries it is `since_us` of the spec.
+    - `halted`: quarantined queries that exceeded their budget or with which memory ran out, each with the reason; they
+      stay registered but are not answered.
+    - `signed`: groups that stay split by signature even if only few filters are left, because state keeps its form.
+    - `apart`: queries that were added when their group had no room for another filter; they are in a second group,
+      which is split by signature.
+    - `scaled`: the bucket maps that were requested while the pond ran, because state may still be stored by an older
+      one.
+    - `places`: where served rows are stored, as in `Move`; empty: all in the pond's own store.
+    - `added`: for added queries, the record that added them; rows before it belong to another query of the same name.
     """
 
     last: int = -1

@@ -1,4 +1,4 @@
-"""Encodes changes of a running pond to and from the JSON of a change record; `kind` says what is changed."""
+"""Encodes changes of a running pond to and from the JSON of a change record; `kind` is the kind of change."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from millpond.errors import CorruptError
 
 
 class MapChange(msgspec.Struct, frozen=True, tag_field="kind", tag="map"):
-    """Which instance owns which bucket from the next epoch on: all runs (instance, how many), and why for people.
+    """A change of the bucket map from the next epoch on: all runs (instance, number of buckets), and the reason.
 
-    `instances`: how many there are; UNSET: as many as the pond was made with. A claim ends it if no epoch has followed.
-    `towards`: it is a step on the way to the map of this record.
+    `instances`: the number of instances; UNSET: the number with which the pond was created. A claim cancels the change
+    if no epoch has followed it. `towards`: the record of the requested map, if this map is a step on the way to it.
     """
 
     owned: tuple[tuple[int, int], ...]
@@ -23,9 +23,9 @@ class MapChange(msgspec.Struct, frozen=True, tag_field="kind", tag="map"):
 
 
 class Scale(msgspec.Struct, frozen=True, tag_field="kind", tag="scale", omit_defaults=True):
-    """Somebody asked for so many instances, or for other owners: as `MapChange`, but it outlives the driver.
+    """A requested number of instances, or requested owners: like `MapChange`, but it outlives the driver.
 
-    `who` asked; `before`: see `reconfigure.changes`.
+    `who` names the requester; `before`: see `reconfigure.changes`.
     """
 
     owned: tuple[tuple[int, int], ...]
@@ -36,15 +36,15 @@ class Scale(msgspec.Struct, frozen=True, tag_field="kind", tag="scale", omit_def
 
     @property
     def name(self) -> str:
-        """What is changed, beside names of queries."""
+        """What this change affects; other changes have the name of a query here."""
         return "instances"
 
 
 class Move(msgspec.Struct, frozen=True, tag_field="kind", tag="move", omit_defaults=True):
-    """Where the served rows of each bucket are kept from this record on: all runs (place, how many buckets).
+    """Where the served rows of each bucket are stored from this record on: all runs (place, number of buckets).
 
-    A place is a store's address, `env:NAME` for one that the variable NAME holds, or "", the pond's own store.
-    `who` asked, `why` is for people; `before`: see `reconfigure.changes`.
+    A place is the address of a store, `env:NAME` for an address in the environment variable NAME, or "" for the pond's
+    own store. `who` names the requester, `why` is the reason as text; `before`: see `reconfigure.changes`.
     """
 
     places: tuple[tuple[str, int], ...]
@@ -54,7 +54,7 @@ class Move(msgspec.Struct, frozen=True, tag_field="kind", tag="move", omit_defau
 
     @property
     def name(self) -> str:
-        """What is changed, beside names of queries."""
+        """What this change affects; other changes have the name of a query here."""
         return "rows"
 
 
@@ -72,16 +72,20 @@ def change_to_json(change: MapChange | Scale) -> str:
 
 
 def kind_of(text: str) -> str:
-    """The kind of change that the JSON of a change record says; MsgspecError: it is no such JSON."""
+    """The kind of change in the JSON of a change record.
+
+    Raises:
+        MsgspecError: the text is not such JSON.
+    """
     return _kind.decode(text).kind
 
 
 @lru_cache(1024)
 def map_change_in(text: str) -> MapChange | Scale | None:
-    """The change of owners in the JSON of a change record; None: it changes something else.
+    """The change of the bucket map in the JSON of a change record; None if it changes something else.
 
     Raises:
-        CorruptError: the text is no such JSON.
+        CorruptError: the text is not the JSON of a change.
 
     >>> map_change_in('{"kind":"map","owned":[[0,3],[1,1]],"why":"slots moved"}')
     MapChange(owned=((0, 3), (1, 1)), why='slots moved', instances=UNSET, towards=UNSET)

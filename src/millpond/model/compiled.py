@@ -1,7 +1,7 @@
 """Compiled pond files: streams and queries after Spark's analysis, as JSON that is read without Spark.
 
-`millpond compile` writes them, `millpond.testing` reads them. The digest of the text says whether a compiled
-file is still of the SQL it lies beside; the version, whether this Millpond would analyse it the same way.
+`millpond compile` writes them, `millpond.testing` reads them. The digest of the SQL text shows whether a compiled file
+is up to date with the SQL file beside it. The version shows whether this Millpond would analyse it the same way.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from millpond.version import VERSION
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """What Spark made of a pond file: `sql` is the digest of its text ("" for queries that have none), `millpond`
-    the version that asked."""
+    """A pond file after Spark's analysis: `sql` is the digest of its text ("" for queries without one), and `millpond`
+    the version of Millpond that compiled it."""
 
     sql: str
     millpond: str
     spec: PondSpec
 
     def is_of(self, text: str) -> bool:
-        """Whether this is what this version of Millpond makes of `text`."""
+        """Whether this version of Millpond compiled it from `text`."""
         return (self.sql, self.millpond) == (digest(text), VERSION)
 
 
@@ -35,7 +35,7 @@ def digest(text: str) -> str:
 
 
 def to_json(compiled: Compiled) -> str:
-    """Text in lines, for people and for `git diff`; equal values give equal text."""
+    """JSON in lines, readable for people and in `git diff`; equal values give equal text."""
     return msgspec.json.format(msgspec.json.encode(compiled, order="deterministic"), indent=1).decode() + "\n"
 
 
@@ -43,7 +43,7 @@ def from_json(text: str | bytes) -> Compiled:
     """The value that `to_json` wrote.
 
     Raises:
-        CorruptError: the text is no such value.
+        CorruptError: the text is not a compiled pond file.
     """
     try:
         return msgspec.json.decode(text, type=Compiled)
@@ -52,10 +52,10 @@ def from_json(text: str | bytes) -> Compiled:
 
 
 def read_if_of(path: Path, text: str) -> Compiled | None:
-    """The compiled file at `path` if there is one, and if it is of `text`.
+    """The compiled file at `path`, if it exists and is compiled from `text`; else None.
 
     Raises:
-        CorruptError: the file is something else.
+        CorruptError: the file is not a compiled pond file.
     """
     try:
         data = path.read_bytes()
@@ -69,7 +69,7 @@ def read_if_of(path: Path, text: str) -> Compiled | None:
 
 
 def stale(file: Path, path: Path, why: str = "") -> StaleError:
-    """That what was compiled to `path` is not what `file` says now; `why` nothing was done about it."""
+    """The error that the compiled file at `path` is out of date with `file`; `why` it cannot be compiled here."""
     return StaleError(
         f"{path} is not compiled from {file} as it is now{f', and it cannot be here: {why}' if why else '.'}",
         f"Run `millpond compile {file} -o {path}` where there is Java, and keep the result beside the SQL.",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 KEYED = "redis"
-"""The format of a sink that writes rows under keys of their own in Redis."""
+"""The format of a sink that writes each row under its own key in Redis."""
 
 FOREACH = "foreach"
-"""The format of a sink that hands rows to a function of this process."""
+"""The format of a sink that passes rows to a function of this process."""
 
 SINK_OPTIONS: dict[str, tuple[str, ...]] = {
     KEYED: ("key", "type", "columns", "wrong.type", "address"),
@@ -16,13 +16,13 @@ SINK_OPTIONS: dict[str, tuple[str, ...]] = {
     "postgres": ("table", "connection", "key"),
     "webhook": ("connection", "rows"),
 }
-"""The options of sinks that a pond file may give, by format."""
+"""The sink options that a pond file may set, by format."""
 
 SINKS = ("parquet", "json", "csv", "console", "noop", "memory", FOREACH, "delta", *SINK_OPTIONS)
-"""Formats a query's rows can be written in by this version."""
+"""The supported sink formats."""
 
 IN_PROCESS = ("memory", FOREACH)
-"""Formats of sinks that only the process that runs a pond can give."""
+"""Sink formats that only the process that runs a pond can provide."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class Source(msgspec.Struct, frozen=True):
 
     @property
     def meaning(self) -> Source:
-        """The source without what does not change which events there are: how it is reached and how fast it is read."""
+        """The source without options that do not change its events: how it is reached and how fast it is read."""
         if self.format != "kafka":
             return self
         kept = tuple(option for option in self.options if option[0] not in _MANNERS)
@@ -44,7 +44,7 @@ _MANNERS = ("connection", "maxOffsetsPerTrigger", "epochTarget", "failOnDataLoss
 
 
 class Sink(msgspec.Struct, frozen=True):
-    """Where a query's rows go: `format`, and `path` for formats that are folders. No option may be a secret."""
+    """Where a query's rows are written: `format`, and `path` if the format is a folder. No option may be a secret."""
 
     format: str = "noop"
     path: str | None = None

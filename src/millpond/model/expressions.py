@@ -1,8 +1,8 @@
 """Expressions over columns: frozen, hashable trees that are equal when they mean the same.
 
-Spark resolves names and types and inserts every cast; this is its analysed tree in the model's own terms. `Call.op`
-is a word of `OPERATORS`. Everything else is a `Foreign` expression, which only Spark evaluates, in the projection of
-the read, and which then behaves like a column.
+Spark resolves names and types and inserts every cast; these trees are Spark's analysed trees in the terms of the model.
+`Call.op` is a key of `OPERATORS`. Everything else is a `Foreign` expression: only Spark evaluates it, in the projection
+of the read, and from then on it behaves like a column.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPERATORS = {
     "and": "2+", "or": "2+", "not": "1", "ran": "1", "isnull": "1", "isnotnull": "1",
     # comparison: NaN is the largest value and equal to itself, -0.0 = 0.0; `same` is <=>
     "eq": "2", "lt": "2", "le": "2", "gt": "2", "ge": "2", "same": "2", "in": "2+",
-    # arithmetic under ANSI rules: leaving the type, or dividing by zero, raises
+    # arithmetic under ANSI rules: an overflow of the type or a division by zero raises an error
     "add": "2", "subtract": "2", "multiply": "2", "divide": "2", "remainder": "2", "negate": "1", "abs": "1",
     "floor": "1", "ceil": "1", "sqrt": "1", "exp": "1", "ln": "1", "log10": "1", "pow": "2", "round": "2",
     "isnan": "1", "least": "2+", "greatest": "2+",
@@ -29,9 +29,9 @@ OPERATORS = {
     "case": "2+", "coalesce": "1+", "cast": "1",
     # text
     "upper": "1", "lower": "1", "length": "1", "startswith": "2", "endswith": "2", "contains": "2", "concat": "1+",
-    # the hash by which Spark counts distinct values; unlike in SQL, NULL of NULL
+    # the hash by which Spark counts distinct values; unlike in SQL, it is NULL for NULL
     "xxhash64": "1",
-    # the finest bin that a number is in, see `millpond.kernels.bins`; NULL of NULL
+    # the finest bin that contains a number, see `millpond.kernels.bins`; NULL for NULL
     "bin": "1",
 }  # fmt: skip
 """Operator -> number of arguments."""
@@ -50,9 +50,9 @@ class Column(msgspec.Struct, frozen=True, tag_field="node", tag="column"):
 class Literal(msgspec.Struct, frozen=True, tag_field="node", tag="literal"):
     """A constant as text (`float.hex` for floating types, so JSON keeps every bit); `None` is NULL.
 
-    Integers are in base ten, decimals have all digits of their scale, timestamps are microseconds, dates days,
-    booleans `true` or `false`. Use `literal`. A list of constants, which only a live parameter is, has the JSON of
-    their texts; see `listed`.
+    Integers are in base ten, decimals have all digits of their scale, timestamps are microseconds, dates are days,
+    booleans are `true` or `false`. Create one with `literal`. Only a live parameter can be a list of constants; its
+    text is the JSON of their texts, see `listed`.
     """
 
     text: str | None
@@ -72,7 +72,7 @@ class Literal(msgspec.Struct, frozen=True, tag_field="node", tag="literal"):
 
     @property
     def members(self) -> tuple[Literal, ...] | None:
-        """The constants of a list; None: it is no list."""
+        """The constants of a list; None if the constant is not a list."""
         if not is_list(self.type):
             return None
         texts = msgspec.json.decode(self.text or "[]", type=tuple[str, ...])
@@ -80,7 +80,7 @@ class Literal(msgspec.Struct, frozen=True, tag_field="node", tag="literal"):
 
 
 def plain_of(constant: Literal) -> bool | int | float | str | list[int | float | str] | None:
-    """A constant, or a list of them, as JSON has it; a decimal as its text.
+    """A constant, or a list of constants, as a JSON value; a decimal becomes its text.
 
     >>> plain_of(listed([literal(2, "bigint")], "bigint"))
     [2]
@@ -103,7 +103,7 @@ def is_list(kind: str) -> bool:
 
 
 def listed(members: Iterable[Literal], kind: str) -> Literal:
-    """Constants of type `kind`, none of them NULL, as a list: each once, in the order of their texts.
+    """A list of distinct constants of type `kind`, sorted by their texts; none of them is NULL.
 
     >>> [one.value for one in listed([literal(2, "int"), literal(1, "int")], "int").members or ()]
     [1, 2]
@@ -143,7 +143,7 @@ class Call(msgspec.Struct, frozen=True, cache_hash=True, tag_field="node", tag="
 
 
 class Foreign(msgspec.Struct, frozen=True, tag_field="node", tag="foreign"):
-    """An expression only Spark evaluates; `key` identifies it, `sql` is for people, `columns` are what it reads."""
+    """An expression that only Spark evaluates: `key` identifies it, `sql` is its text, `columns` are those it reads."""
 
     key: str
     sql: str
@@ -152,13 +152,14 @@ class Foreign(msgspec.Struct, frozen=True, tag_field="node", tag="foreign"):
 
     @property
     def name(self) -> str:
-        """The name of the column that Spark projects for it."""
+        """The name of the column that Spark projects for the expression."""
         return f"x_{self.key}"
 
 
 class Parameter(msgspec.Struct, frozen=True, tag_field="node", tag="parameter"):
-    """A live parameter: the constant that is in force in the epoch that evaluates it; it never raises. A list of
-    constants is an option of `in`.
+    """A live parameter: the constant that is in force in the epoch that evaluates it; it never raises.
+
+    A list of constants can only be an argument of `in`.
     """
 
     name: str
@@ -172,7 +173,7 @@ def call(op: str, args: tuple[Expression, ...], kind: str) -> Call:
     """A `Call` in canonical form: commutative arguments in a fixed order, `and`/`or` flattened.
 
     Raises:
-        KeyError: `op` is no operator.
+        KeyError: `op` is not an operator.
     """
     OPERATORS[op]
     if op in ("and", "or"):
@@ -186,7 +187,7 @@ def call(op: str, args: tuple[Expression, ...], kind: str) -> Call:
 
 
 def conjunction(parts: list[Expression]) -> Expression | None:
-    """All of `parts`, each once, in order; None for none."""
+    """The conjunction of the distinct `parts`, in order; None if there are none."""
     flat: dict[Expression, None] = {}
     for part in parts:
         inner = part.args if isinstance(part, Call) and part.op == "and" else (part,)
@@ -206,7 +207,7 @@ def walk(expression: Expression) -> Iterator[Expression]:
 
 
 def replaced(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """The tree with each leaf changed, in the form that `call` gives."""
+    """The tree with each leaf replaced by `change(leaf)`; the arguments of operators keep their order."""
     if not isinstance(expression, Call):
         return change(expression)
     args = tuple(replaced(arg, change) for arg in expression.args)
@@ -214,25 +215,25 @@ def replaced(expression: Expression, change: Callable[[Expression], Expression])
 
 
 def bound(expression: Expression, parameters: Mapping[str, Literal]) -> Expression:
-    """The expression with the constants of its parameters; those that have none stay."""
+    """The expression with its parameters replaced by constants; parameters without a constant stay."""
     return replaced(expression, lambda leaf: parameters.get(leaf.name, leaf) if isinstance(leaf, Parameter) else leaf)
 
 
 def parameters_of(expression: Expression) -> frozenset[str]:
-    """Names of the parameters in the expression."""
+    """The names of the parameters in the expression."""
     return frozenset(node.name for node in walk(expression) if isinstance(node, Parameter))
 
 
 @lru_cache(1 << 15)
 def columns_of(expression: Expression) -> frozenset[str]:
-    """Names of the stream columns, projected ones included, that evaluating `expression` reads."""
+    """The names of the stream columns that `expression` reads, including projected ones."""
     return frozenset(node.name for node in walk(expression) if isinstance(node, Column | Foreign))
 
 
 _RAISING = frozenset(
     {"add", "subtract", "multiply", "divide", "remainder", "negate", "abs", "floor", "ceil", "cast", "round"}
 )
-"""Decimals are computed here only where nothing can raise (Spark does the rest), but for a cast or `round`."""
+"""Operators that can raise. For decimals only a cast and `round` can: Spark evaluates their other raising operators."""
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
 
 
@@ -273,7 +274,7 @@ def _raises_itself(node: Call) -> bool:
 
 
 def render(expression: Expression) -> str:
-    """The expression as text for people; never parsed again.
+    """The expression as text for people; it is never parsed.
 
     >>> render(call("gt", (Column("a", "int"), literal(1, "int")), "boolean"))
     '(a > 1)'

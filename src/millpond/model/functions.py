@@ -1,4 +1,4 @@
-"""User functions as aggregates: their description as a value that a pond's spec stores."""
+"""Describes user functions (aggregates of the operator's own) as values that the spec of a pond stores."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from millpond.errors import QueryTypeError
 from millpond.model.types import is_known
 
 KINDS = ("mergeable", "holistic", "grouped")
-"""How a function takes events; see `UserFunction`."""
+"""The kinds of functions; see `UserFunction`."""
 
 FORMS = ("arrow", "numpy", "polars")
-"""In what form a holistic function takes the values of one key."""
+"""The forms in which a holistic function can receive the values of one key."""
 
 PREFIX = "user:"
-"""What the `function` of an `Aggregate` begins with if it is a user's: `user:name@version`."""
+"""The prefix of the `function` of an `Aggregate` that calls a user function: `user:name@version`."""
 
 LEAST_MEMORY = 16 << 20
 
@@ -29,15 +29,18 @@ _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 class UserFunction(msgspec.Struct, frozen=True):
     """A named and versioned aggregate in a module that is installed where the pond runs.
 
-    `module` is `package.module:attribute`, `takes` and `returns` are SQL types. `kind` says what the attribute is:
-    `holistic`, a function of one key's events, an argument a column, that gives a value; `grouped`, a function of a
-    table of all keys, sorted by the column `key`, that gives a value per key; `mergeable`, an object with `create`,
-    `update`, `merge` and `finish` over tables of states, a row per key. `form`: how a holistic one takes columns.
-    `deadline_ms` is for one call, `memory_bytes` what it may use beyond its interpreter; `digest` is the SHA-256 of
-    the module's file, so that a function that was changed is another one.
+    `module` is `package.module:attribute`; `takes` and `returns` are SQL types. `kind` is the kind of the attribute:
+
+    - `holistic`: a function that receives the events of one key, one argument per column, and returns a value.
+    - `grouped`: a function that receives a table of all keys, sorted by the column `key`, and returns a value per key.
+    - `mergeable`: an object with `create`, `update`, `merge` and `finish` over tables of states, one row per key.
+
+    `form` is the form in which a holistic function receives columns. `deadline_ms` limits one call, and `memory_bytes`
+    the memory beyond that of the interpreter. `digest` is the SHA-256 of the module's file, so that a changed function
+    counts as another one.
 
     Raises:
-        QueryTypeError: one of these is not what it must be.
+        QueryTypeError: a field is invalid.
     """
 
     name: str
@@ -90,23 +93,23 @@ class UserFunction(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """`name@version`, for people."""
+        """`name@version`, as shown to people."""
         return f"{self.name}@{self.version}"
 
     @property
     def function(self) -> str:
-        """What the `function` of an `Aggregate` that calls it is: `user:name@version`."""
+        """The `function` of an `Aggregate` that calls this function: `user:name@version`."""
         return f"{PREFIX}{self.label}"
 
 
 def bytes_of(size: str) -> int:
-    """A size of memory in bytes.
+    """Parses a size of memory, and returns it in bytes.
 
     >>> bytes_of("256 MB") == bytes_of("256m") == 256 << 20
     True
 
     Raises:
-        QueryTypeError: it is no size.
+        QueryTypeError: the text is not a size.
     """
     found = _SIZE.fullmatch(size.strip())
     if found is None:

@@ -12,16 +12,16 @@ from millpond.model.query import Named
 from millpond.model.windows import Sliding
 
 KINDS = ("inner", "left", "right", "full")
-"""Which rows leave: those of pairs, and those of events of a preserved side that have no partner."""
+"""The kinds of joins: all emit pairs; each but `inner` also emits events of a preserved side without a partner."""
 
 LEFT, RIGHT = "left", "right"
 
 
 class Within(msgspec.Struct, frozen=True, tag_field="window", tag="within"):
-    """The right event's time minus the left one's is at least `lower_us` and at most `upper_us`.
+    """The time of the right event minus the time of the left event is at least `lower_us` and at most `upper_us`.
 
     Raises:
-        QueryTypeError: no difference is both.
+        QueryTypeError: the lower bound is greater than the upper bound.
     """
 
     lower_us: int
@@ -35,9 +35,9 @@ class Within(msgspec.Struct, frozen=True, tag_field="window", tag="within"):
 
 
 class Side(msgspec.Struct, frozen=True):
-    """What a join takes of one stream; `keys`, `values` and `where` are over the stream's columns.
+    """One side of a join: what it reads of a stream; `keys`, `values` and `where` are over the stream's columns.
 
-    `delay_us`: as of a query; a late event takes no part.
+    `delay_us` is the delay, as for a query; a late event takes no part.
     """
 
     stream: str
@@ -49,7 +49,7 @@ class Side(msgspec.Struct, frozen=True):
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """All that is evaluated for an event."""
+        """All expressions that are evaluated for an event."""
         return (*self.keys, *self.values, *(() if self.where is None else (self.where,)))
 
 
@@ -57,10 +57,11 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
     """A row for each pair of events with equal keys, equal windows (or times `Within` bounds) and a TRUE `condition`.
 
     A NULL in a key equals nothing. `condition`, `output` and `having` are over `left:i` and `right:i` (positions in the
-    `values` of a side) and, of windows, over `left:window` (a struct), `left:window.start`, `left:window.end`, and
-    those of `right`; an output may be `window`, that of whichever side is there, or the call `window` of two times, a
-    window that the rows of another query had. `having` is asked of each row, those without a partner included.
-    `most_pairs`: of a join without keys, how many pairs an instance may try in one epoch.
+    `values` of a side). With windows, they are also over `left:window` (a struct), `left:window.start`,
+    `left:window.end`, and the same of `right`. An output may be `window`, the window of whichever side is present, or
+    the call `window` of two times: a window column of upstream rows. `having` filters all rows, including those
+    without a partner. `most_pairs`: for a join without keys, the maximum number of pairs that an instance may try in
+    one epoch.
     """
 
     name: str
@@ -91,11 +92,11 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that it reads, each once."""
+        """The distinct streams that the join reads."""
         return tuple(dict.fromkeys((self.left.stream, self.right.stream)))
 
     def preserves(self, side: str) -> bool:
-        """Whether an event of a side that has no partner is a row."""
+        """Whether an event of this side without a partner is emitted as a row."""
         return self.kind in (side, "full")
 
     @property
@@ -105,5 +106,5 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def late_sink(self) -> Sink | None:
-        """Where late events go: nowhere."""
+        """The late sink: a join has none."""
         return None

@@ -1,4 +1,4 @@
-"""Queries: frozen values that can be compared, hashed, stored and shared."""
+"""Windowed queries as frozen values that can be compared, hashed, stored and shared."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from millpond.model.windows import Window
 
 
 class Named(msgspec.Struct, frozen=True):
-    """An expression and the name of the column it makes."""
+    """An expression and the name of its output column."""
 
     name: str
     expression: Expression
 
 
 def named_once(columns: Sequence[Named]) -> tuple[Named, ...]:
-    """The columns, if each has a name of its own.
+    """Returns the columns after a check that their names are distinct.
 
     Raises:
-        QueryTypeError: two have the same.
+        QueryTypeError: two columns have the same name.
     """
     names = [column.name for column in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -36,10 +36,10 @@ def named_once(columns: Sequence[Named]) -> tuple[Named, ...]:
 
 
 class Deduplication(msgspec.Struct, frozen=True):
-    """An event is left out if one that is equal in `columns` came at most `within_us` before it, in event time.
+    """Leaves out an event if another event with equal `columns` precedes it by at most `within_us` of event time.
 
-    Of events at one time the first is taken: by source partition and offset or, without an order, by their values.
-    Columns are compared as keys are: NULL equals NULL, NaN equals NaN.
+    Of events with equal times, the first is taken: by source partition and offset or, without an order, by values.
+    Columns are compared like keys: NULL equals NULL, and NaN equals NaN.
     """
 
     columns: tuple[Column, ...]
@@ -49,17 +49,20 @@ class Deduplication(msgspec.Struct, frozen=True):
 class Query(msgspec.Struct, frozen=True, cache_hash=True):
     """One windowed aggregation over one stream.
 
-    `keys` and the aggregates' arguments and filters are over the stream's columns. `output` and `having`
-    are over `key:i`, `agg:i` (their positions here), `window` (struct), `window.start`, `window.end` and
-    `window.time`, the last microsecond of the window.
-    `delay_us`: an event is late, and dropped, iff its time is at or below the watermark, which is the
-    largest event time seen minus the delay. `late`: where late events go that WHERE takes; without one they are
-    only counted, and the JSON of the query has no such field. `functions`: those of users, likewise.
-    `event`: where each event has a row of its own, what `event:i` of `output` and `having` stands for.
-    `emit`: `update` tells every change of a row in its epoch; without it a row leaves when the watermark passes its
-    window. `correct_us`: events that are later than the delay, by less than this, are taken and correct rows that have
-    left; see `plan.options.output_modes`. `deduplicate`: it is asked of the stream without repeated events; see
-    `plan.groups.deduplication`.
+    `keys` and the arguments and filters of the aggregates are over the stream's columns. `output` and `having` are over
+    `key:i` and `agg:i` (positions in `keys` and `aggregates`), `window` (a struct), `window.start`, `window.end` and
+    `window.time`, the last microsecond of the window. Unset fields are left out of the JSON of the query.
+
+    - `delay_us`: an event is late, and dropped, iff its time is at or before the watermark, which is the largest event
+      time seen minus the delay.
+    - `late`: the sink of late rows (late events that WHERE takes); without it, they are only counted.
+    - `functions`: the user functions that the query calls.
+    - `event`: the expressions behind `event:i` in `output` and `having`, for windows with one row per event.
+    - `emit`: `update` emits every change of a row in its epoch; otherwise a row is emitted when the watermark passes
+      its window.
+    - `correct_us`: events that are later than the delay by less than this are still taken, and correct rows that were
+      already emitted; see `plan.options.output_modes`.
+    - `deduplicate`: repeated events of the stream are left out before the query; see `plan.groups.deduplication`.
     """
 
     name: str
@@ -85,52 +88,52 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def of_event(self) -> tuple[Expression, ...]:
-        """What its rows tell of the event that each is of, over the stream's columns."""
+        """The expressions over the stream's columns that a row shows of its event."""
         return () if isinstance(self.event, msgspec.UnsetType) else self.event
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The stream that it reads."""
+        """The stream that the query reads, as a tuple of one name."""
         return (self.stream,)
 
     @property
     def updating(self) -> bool:
-        """Whether it tells every change of a row."""
+        """Whether the query emits every change of a row (update mode)."""
         return self.emit == "update"
 
     @property
     def corrected_for_us(self) -> int:
-        """How much later than the delay an event may be and still correct its rows; 0: rows are final."""
+        """How much later than the delay an event may be to still correct rows; 0 if rows are final."""
         return 0 if isinstance(self.correct_us, msgspec.UnsetType) else self.correct_us
 
     @property
     def changing(self) -> bool:
-        """Whether a row that has left may be replaced or deleted: rows then say so in columns of their own."""
+        """Whether an emitted row may be replaced or deleted later; rows then have additional columns that say so."""
         return self.updating or self.corrected_for_us > 0
 
     @property
     def late_after_us(self) -> int:
-        """An event is late for it by this delay: its own and, where rows are corrected, as long as they are."""
+        """The delay after which an event is late: `delay_us` plus the time for which rows are corrected."""
         return self.delay_us + self.corrected_for_us
 
     @property
     def deduplicated(self) -> Deduplication | None:
-        """Which events are left out as repeated, if any."""
+        """Which events are left out as repeated; None: no events are."""
         return None if isinstance(self.deduplicate, msgspec.UnsetType) else self.deduplicate
 
     @property
     def user_functions(self) -> dict[str, UserFunction]:
-        """The functions of users that it calls, by the `function` of the aggregates that do."""
+        """The user functions that the query calls, by the `function` of the aggregates that call them."""
         return {} if isinstance(self.functions, msgspec.UnsetType) else {made.function: made for made in self.functions}
 
     @property
     def late_sink(self) -> Sink | None:
-        """Where late events go, if anywhere."""
+        """The sink of late rows, if there is one."""
         return None if isinstance(self.late, msgspec.UnsetType) else self.late
 
 
 def changed_functions(before: Iterable[Query], after: Iterable[Query]) -> list[str]:
-    """Functions of users that have one name and version in both, and are not the same: `name@version`, sorted."""
+    """The sorted labels `name@version` of user functions that differ between both, despite equal name and version."""
     old, new = (
         {made.label: made for query in some for made in query.user_functions.values()} for some in (before, after)
     )

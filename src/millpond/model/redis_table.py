@@ -1,4 +1,4 @@
-"""Keyed tables, whose rows other programs keep in Redis: how a row is found, read, and replaced when missing.
+"""Describes keyed tables, whose rows other programs keep in Redis: the key pattern, columns, and missing rows.
 
 The key of a row is a pattern of literals and key columns, `user:{id}`; `{{` and `}}` are literal braces. A row is a
 hash with a field per column, or a string that holds a JSON object.
@@ -17,7 +17,7 @@ from millpond.model.stream import Field
 from millpond.model.types import is_integer, is_known
 
 PROBLEM = "_problem"
-"""The column, where a table lists it, that tells why a row was not read; NULL where it was, or was not asked for."""
+"""The optional column with the reason why a row was not read; NULL if it was read, or was not looked up."""
 
 FORMS = ("hash", "json")
 MISSING = ("null", "default", "dead-letter")
@@ -26,18 +26,18 @@ VANISHED = ("wait", "null", "default", "dead-letter", "fail")
 
 
 class Piece(NamedTuple):
-    """A literal of a key's pattern, and the column whose text follows it, if one does."""
+    """A literal of a key pattern, and the column whose text follows it (None: none follows)."""
 
     literal: str
     column: str | None
 
 
 class KeyedTable(msgspec.Struct, frozen=True):
-    """What is known of a keyed table but its place, which may hold a secret.
+    """The definition of a keyed table, without its address, which may contain a secret.
 
-    `missing`, `wrong_type` and `vanished` say what a row is worth that is not there, that is no row of `columns`, and
-    whose server does not answer: `null` (no row), `default` (one of `defaults`, a JSON object), `dead-letter` (the
-    event is dead), `fail` (the run ends) or `wait`.
+    `missing`, `wrong_type` and `vanished` are the policies for a row that does not exist, a row that does not fit
+    `columns`, and a row whose server does not answer. A policy is `null` (no row), `default` (a row of `defaults`, a
+    JSON object), `dead-letter` (the event is dead), `fail` (the run ends) or `wait`.
     """
 
     name: str
@@ -51,7 +51,7 @@ class KeyedTable(msgspec.Struct, frozen=True):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The pattern in parts.
+        """The parts of the key pattern.
 
         >>> KeyedTable("t", "{{a}}:{b}", ()).pieces
         (Piece(literal='{', column=None), Piece(literal='a}', column=None), Piece(literal=':', column='b'))
@@ -60,25 +60,25 @@ class KeyedTable(msgspec.Struct, frozen=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that make the key, each once, in the order of the pattern."""
+        """The distinct columns of the key, in the order of the pattern."""
         return tuple(dict.fromkeys(piece.column for piece in self.pieces if piece.column is not None))
 
     @property
     def values(self) -> tuple[Field, ...]:
-        """The columns that are read."""
+        """The columns that are read from Redis: all but the key and `PROBLEM`."""
         return tuple(field for field in self.columns if field.name not in (*self.keys, PROBLEM))
 
     @property
     def digest(self) -> str:
-        """What its answers depend on, but for the rows themselves; 16 hexadecimal digits."""
+        """Sixteen hex digits that identify everything that lookups depend on, except the rows themselves."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
 
 def check_keyed(table: KeyedTable) -> None:
-    """Refuse a table that cannot be read.
+    """Refuses a table that cannot be read.
 
     Raises:
-        QueryTypeError: the pattern, a column or an option is not what it must be.
+        QueryTypeError: the key pattern, a column or an option is invalid.
     """
     name, types = table.name, {field.name: field.type for field in table.columns}
     check_key(table)
@@ -101,10 +101,10 @@ def check_keyed(table: KeyedTable) -> None:
 
 
 def check_key(table: KeyedTable) -> None:
-    """Refuse a pattern of keys that names no column, or one that is not there or has no plain text.
+    """Refuses an invalid key pattern.
 
     Raises:
-        QueryTypeError: see above.
+        QueryTypeError: the pattern names no column, or a column that does not exist or is neither string nor integer.
     """
     name, key, types = table.name, table.key, {field.name: field.type for field in table.columns}
     cure = "Write a column's name in braces: 'user:{id}'."

@@ -14,10 +14,10 @@ from millpond.model.query import Named, Query
 
 
 class Selection(msgspec.Struct, frozen=True, cache_hash=True):
-    """A query without a window: each event that WHERE takes leaves as one row of `output`, in the epoch that read it.
+    """A query without a window: each event that WHERE takes is emitted as one row, in the epoch that reads it.
 
-    `where` and `output` are over the stream's columns. It has no key, so it is not served, and no delay, so nothing
-    is late for it.
+    `where` and `output` are over the stream's columns. The query has no key, so it is not served. It has no delay, so
+    no event is late for it.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Selection(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The stream that it reads."""
+        """The stream that the query reads, as a tuple of one name."""
         return (self.stream,)
 
     @property
@@ -40,12 +40,12 @@ class Selection(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def late_sink(self) -> Sink | None:
-        """Where late events go: there are none."""
+        """The late sink: there is none, because no event is late."""
         return None
 
 
 AnyQuery: TypeAlias = Query | Selection | Join
-"""What a pond may be asked."""
+"""A query of any kind."""
 
 
 def expressions_of(asked: AnyQuery) -> tuple[Expression, ...]:

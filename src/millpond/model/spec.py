@@ -1,4 +1,4 @@
-"""The spec of a pond (streams and queries) to and from JSON; only this module knows the stored form of the model."""
+"""Encodes the spec of a pond to and from JSON; only this module knows the stored form of the model."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 
 BUCKETS = 1024
-"""How many buckets a pond has unless told."""
+"""The default number of buckets of a pond."""
 
 
 class PondSpec(msgspec.Struct, frozen=True):
-    """Streams, queries, instances and buckets: what a claim record carries, so that a restart can compare.
+    """Streams, queries, instances and buckets. A claim record contains the spec, so that a restart can compare it.
 
-    `since_us`: for queries that were added when their stream had been read, the earliest start of their windows.
-    `queries` have windows; `stateless` are those without, `joins` those over two streams; both are left out of the JSON
-    where there are none. `owned`: which instance owns which buckets, as runs (instance, how many) in the order of
-    buckets; left out where each owns an equal, contiguous range. `changed`: what changes left behind that is neither
-    stream nor query; left out of a pond that was never changed.
+    `queries` have windows, `stateless` have none, `joins` are over two streams; the latter two are left out of the JSON
+    if there are none. `since_us`: for queries that were added after their stream had been read, the earliest start of
+    their windows. `owned`: the owners of buckets as runs (instance, number of buckets) in the order of buckets; left
+    out if each instance owns an equal, contiguous range. `changed`: the lasting effects of changes other than streams
+    and queries; left out if the pond was never changed.
     """
 
     streams: tuple[Stream, ...]
@@ -52,23 +52,23 @@ class PondSpec(msgspec.Struct, frozen=True):
 
     @property
     def since(self) -> dict[str, int]:
-        """`since_us`; of queries that were there from the beginning nothing."""
+        """`since_us`; queries that exist from the beginning have no entry."""
         return {} if isinstance(self.since_us, msgspec.UnsetType) else self.since_us
 
     @property
     def left(self) -> Changed:
-        """`changed`; of a pond that was never changed an empty one."""
+        """`changed`; an empty value if the pond was never changed."""
         return Changed() if isinstance(self.changed, msgspec.UnsetType) else self.changed
 
     @property
     def asked(self) -> tuple[AnyQuery, ...]:
-        """Every query, those with windows first."""
+        """All queries; those with windows come first."""
         stateless = () if isinstance(self.stateless, msgspec.UnsetType) else self.stateless
         return (*self.queries, *stateless, *(() if isinstance(self.joins, msgspec.UnsetType) else self.joins))
 
     @property
     def meaning(self) -> PondSpec:
-        """The spec without what does not change an answer: texts, how streams are read, who owns which bucket."""
+        """The spec without what does not change results: texts, budgets, read options of streams, owners of buckets."""
         plain = [msgspec.structs.replace(query, text="", budget=msgspec.UNSET) for query in self.asked]
         streams = tuple(sorted((stream.meaning for stream in self.streams), key=lambda stream: stream.name))
         return PondSpec.of(streams, plain, self.instances, self.buckets)

@@ -12,8 +12,8 @@ from millpond.model.types import is_integer
 class Field(msgspec.Struct, frozen=True):
     """A column of a stream and its SQL type.
 
-    `default`: the constant, in SQL, that the column is where a record does not have it. `char`: the declared type where
-    that has a CHAR(n): its values are strings, padded with blanks to the length.
+    `default`: the value of the column, as an SQL constant, if a record lacks it. `char`: the declared type, if it
+    contains a CHAR(n), whose values are strings that are padded with blanks to the length.
     """
 
     name: str
@@ -23,11 +23,11 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Says that events come in order within source partitions: columns that hold partition and offset.
+    """Declares that events are in order within source partitions, by columns with the partition and the offset.
 
-    `partitions` are the names of all source partitions, where they are known: the watermark waits for each of
-    them. `idle_after_us`: a partition without events for so long (by the driver's clock) is waited for no more.
-    `offset` None: the watermark waits for each partition, but within one there is no order.
+    `partitions` are the names of all source partitions, if they are known; the watermark waits for each of them.
+    `idle_after_us`: the watermark no longer waits for a partition without events for this time (by the driver's
+    clock). `offset` None: the watermark waits for each partition, but there is no order within a partition.
     """
 
     partition: str
@@ -37,12 +37,12 @@ class Order(msgspec.Struct, frozen=True):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns it is told by."""
+        """The columns that give the order: partition and, if there is one, offset."""
         return (self.partition,) if self.offset is None else (self.partition, self.offset)
 
 
 class Derivation(msgspec.Struct, frozen=True):
-    """What a stream is made of: in words, the streams that are read for it, and a digest of all that matters."""
+    """The origin of a derived stream: a description, the streams that it reads, and a digest of its definition."""
 
     text: str
     reads: tuple[str, ...]
@@ -53,9 +53,9 @@ FAIL, DROP, DEAD_LETTER = "fail", "drop", "dead-letter"
 
 
 class Malformed(msgspec.Struct, frozen=True):
-    """What becomes of records that do not parse: the run ends, they are left out, or they go to `sink`.
+    """The policy for malformed records: the run fails, they are dropped, or they are written to `sink` as dead letters.
 
-    `ratio`: a run ends when more of the newest records do not parse.
+    `ratio`: the run ends when a greater part of the newest records is malformed.
     """
 
     policy: str = FAIL
@@ -64,10 +64,10 @@ class Malformed(msgspec.Struct, frozen=True):
 
 
 class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a stream keeps for queries that come later, longer than those in force need it; durations of event time.
+    """How long a stream keeps slices and events for queries that are added later; durations of event time.
 
-    `slices_us`: cells of slices; `grain_us`: slices are cut at its multiples too (0: only at edges of windows);
-    `events_us`: events, with `columns` and those that queries in force read.
+    `slices_us`: how long cells of slices are kept. `grain_us`: slices are also cut at multiples of it (0: only at edges
+    of windows). `events_us`: how long events are kept, with `columns` and the columns that present queries read.
     """
 
     slices_us: int = 0
@@ -79,12 +79,13 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
 class Stream(msgspec.Struct, frozen=True):
     """A named source of events with its columns.
 
-    `order` None: the source has no order (files, rate), and what is late depends on how it was cut into epochs.
-    `max_ahead_us`: an event later than the driver's clock by more than this is dead (None: none is).
-    `made_of`: Spark makes it of other streams while it reads them; it has no source of its own. `rows_of`: its events
-    are the rows of a query of the same pond, an epoch later; see `plan.chains.upstream`. `malformed`: what becomes of
-    records that do not parse, where its source tells them apart. `retain`: what is kept for queries that come later.
-    `partitioned`: the column that is the key of its topic's records.
+    `order` None: the source has no order (files, rate), and which events are late depends on how the input was cut
+    into epochs. `max_ahead_us`: an event that is ahead of the driver's clock by more than this is dead (None: no event
+    is). `made_of`: for a derived stream, which Spark computes from other streams while it reads them; it has no source
+    of its own. `rows_of`: the query of the same pond whose rows are the events, an epoch later; see
+    `plan.chains.upstream`. `malformed`: the policy for malformed records, if the source can recognize them. `retain`:
+    the data that is kept for queries that are added later. `partitioned`: the column that is the key of the topic's
+    records.
     """
 
     name: str
@@ -100,40 +101,40 @@ class Stream(msgspec.Struct, frozen=True):
 
     @property
     def partitioned_by(self) -> str | None:
-        """The column whose text is the key of each record, by which producers choose partitions; None: none is."""
+        """The column whose text is the key of each record, by which producers choose partitions; None: unknown."""
         return None if isinstance(self.partitioned, msgspec.UnsetType) else self.partitioned
 
     @property
     def retention(self) -> Retention:
-        """What is kept for queries that come later."""
+        """The data that is kept for queries that are added later."""
         return Retention() if isinstance(self.retain, msgspec.UnsetType) else self.retain
 
     @property
     def on_malformed(self) -> Malformed:
-        """What becomes of records that do not parse."""
+        """The policy for malformed records."""
         return Malformed() if isinstance(self.malformed, msgspec.UnsetType) else self.malformed
 
     @property
     def meaning(self) -> Stream:
-        """The stream without the manner in which it is read."""
+        """The stream without the options that only affect how it is read."""
         return self if self.source is None else msgspec.structs.replace(self, source=self.source.meaning)
 
     @property
     def derived(self) -> Derivation | None:
-        """What the stream is made of; None: it is read."""
+        """The origin of a derived stream; None for other streams."""
         return None if isinstance(self.made_of, msgspec.UnsetType) else self.made_of
 
     @property
     def upstream(self) -> str | None:
-        """The query whose rows are its events; None: it is read, or derived."""
+        """The query whose rows are the events; None: the stream is read or derived."""
         return None if isinstance(self.rows_of, msgspec.UnsetType) else self.rows_of
 
 
 def check_retention(stream: Stream) -> None:
-    """Refuse times that cannot be, and columns that are not there.
+    """Refuses an invalid retention.
 
     Raises:
-        QueryTypeError: a duration is negative or empty, or a column is missing.
+        QueryTypeError: a duration is negative or too long, a column does not exist, or columns have no `events_us`.
     """
     kept = stream.retention
     for name, value in (("slices", kept.slices_us), ("events", kept.events_us), ("grain", kept.grain_us)):
@@ -148,10 +149,10 @@ def check_retention(stream: Stream) -> None:
 
 
 def check_partitioned(stream: Stream) -> None:
-    """Refuse a column by which no topic is partitioned.
+    """Refuses a column that cannot be the key of a topic.
 
     Raises:
-        QueryTypeError: the stream does not have it, or it is neither a text nor a whole number.
+        QueryTypeError: the stream does not have the column, or it is neither a string nor an integer.
         QueryRefused: the stream is not read from Kafka.
     """
     if stream.partitioned_by is None:
@@ -174,10 +175,10 @@ _LONGEST_US = 1 << 60
 
 
 def check_order(stream: Stream) -> None:
-    """Refuse an order that the stream's columns cannot give, and times that cannot be.
+    """Refuses an order that the stream's columns cannot provide, and invalid durations.
 
     Raises:
-        QueryTypeError: a column is missing or of another type, or a duration is negative.
+        QueryTypeError: a column is missing or has an unsupported type, or a duration is not positive.
     """
     if stream.max_ahead_us is not None and stream.max_ahead_us < 0:
         raise QueryTypeError(f"max_ahead of the stream {stream.name} is negative.", "Give a duration, or none at all.")

@@ -1,9 +1,9 @@
-"""SQL types of columns, as Spark spells them, and how each is held in arrays.
+"""SQL types of columns, as Spark spells them, and how arrays store each type.
 
 A type is the text of Spark's `simpleString`: `bigint`, `double`, `string`, `timestamp`, …
 Timestamps are int64 microseconds since 1970-01-01 UTC; dates are int64 days; booleans are bool;
-tinyint … bigint are int64 (their own range is checked where arithmetic could leave it).
-`decimal(p,s)` is held as the 128-bit integer value * 10**s, at most p digits long.
+tinyint … bigint are int64 (their own range is checked where arithmetic could exceed it).
+`decimal(p,s)` is stored as the 128-bit integer value * 10**s, at most p digits long.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ FLOATS = {"float": 32, "double": 64}
 """Floating types and their width in bits."""
 
 TIMES = ("timestamp", "timestamp_ntz", "date")
-"""Types held as int64 counts of microseconds or days."""
+"""Types that are stored as int64 counts of microseconds or days."""
 
 FARTHEST_US = 1 << 62
-"""Event times further than this from 1970 (146 000 years) count as missing, so that no window leaves int64."""
+"""Event times further than this from 1970 (146 000 years) count as missing, so that no window exceeds int64."""
 
 WINDOW = "struct<start:timestamp,end:timestamp>"
 """The type of a window column."""
 
 KEY_TYPES = frozenset({*INTEGERS, *FLOATS, *TIMES, "string", "boolean"})
-"""Types a key column may have, and `decimal(p,s)`."""
+"""The types that a key column may have, besides `decimal(p,s)`."""
 
 MOST_DIGITS = 38
 """The largest precision of a decimal."""
 
 
 class Digits(NamedTuple):
-    """Precision (all digits) and scale (those after the point) of a decimal type."""
+    """Precision (all digits) and scale (digits after the point) of a decimal type."""
 
     precision: int
     scale: int
@@ -46,7 +46,7 @@ class Digits(NamedTuple):
         return f"decimal({self.precision},{self.scale})"
 
     def holds(self, other: Digits) -> bool:
-        """Whether every number of `other` is one of these."""
+        """Whether this type can represent every number of `other`."""
         return self.scale >= other.scale and self.precision - self.scale >= other.precision - other.scale
 
 
@@ -56,12 +56,12 @@ _INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
 def is_known(kind: str) -> bool:
-    """Whether columns of `kind` can be held in arrays, and be keys."""
+    """Whether columns of `kind` can be stored in arrays and be keys."""
     return kind in KEY_TYPES or is_decimal(kind)
 
 
 def has_json(kind: str) -> bool:
-    """Whether our JSON has a text for values of a SQL type: for no maps and bytes, also within others.
+    """Whether values of an SQL type can be written as JSON; maps and bytes cannot, not even inside other types.
 
     >>> has_json("array<binary>"), has_json("struct<binary:int>"), has_json("struct<`a:map<`:int>")
     (False, True, True)
@@ -70,17 +70,17 @@ def has_json(kind: str) -> bool:
 
 
 def is_array(kind: str) -> bool:
-    """Whether `kind` is an `array<…>`, which results may be, and nothing else."""
+    """Whether `kind` is an `array<…>`; only results can have such a type."""
     return kind.startswith("array<")
 
 
 def element_of(kind: str) -> str:
-    """The type of an array's items."""
+    """The type of the elements of an array."""
     return kind[len("array<") : -1]
 
 
 def centre_of(kind: str) -> str | None:
-    """The type of the centres of a histogram's bins; None: `kind` is no type of such bins.
+    """The type of the centres of a histogram's bins; None if `kind` is not the type of such bins.
 
     >>> centre_of("struct<x:decimal(4,1),y:double>"), centre_of("double")
     ('decimal(4,1)', None)
@@ -96,7 +96,7 @@ def is_decimal(kind: str) -> bool:
 
 @cache
 def digits_of(kind: str) -> Digits:
-    """Precision and scale of a decimal type, or those of the decimals that an integer type needs.
+    """Precision and scale of a decimal type, or of the decimal that an integer type needs.
 
     >>> digits_of("decimal(10,2)"), digits_of("int")
     (Digits(precision=10, scale=2), Digits(precision=10, scale=0))
@@ -108,7 +108,7 @@ def digits_of(kind: str) -> Digits:
 
 
 def exact_digits(op: str, left: Digits, right: Digits) -> Digits:
-    """What the exact result of `add`, `subtract` or `multiply` needs: Spark's own type up to 38 digits."""
+    """The type that the exact result of `add`, `subtract` or `multiply` needs; up to 38 digits it is Spark's type."""
     if op == "multiply":
         return Digits(left.precision + right.precision + 1, left.scale + right.scale)
     scale = max(left.scale, right.scale)
@@ -131,7 +131,7 @@ def is_number(kind: str) -> bool:
 
 
 def integer_range(kind: str) -> tuple[int, int]:
-    """Smallest and largest value of an integer type.
+    """The smallest and largest value of an integer type.
 
     >>> integer_range("tinyint")
     (-128, 127)

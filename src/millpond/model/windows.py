@@ -11,16 +11,16 @@ from millpond.model.expressions import Expression
 
 
 class Interval(NamedTuple):
-    """A half-open piece of event time, microseconds since 1970 UTC."""
+    """A half-open interval of event time, in microseconds since 1970 UTC."""
 
     start_us: int
     end_us: int
 
 
 class Sliding(msgspec.Struct, frozen=True, tag_field="window", tag="sliding"):
-    """A window of `size_us`, a new one every `slide_us`, starts at `offset_us` modulo `slide_us`.
+    """Windows of `size_us`; one starts every `slide_us`, at `offset_us` modulo `slide_us`.
 
-    A tumbling window is one whose slide is its size, as in Spark.
+    A window is tumbling if its slide equals its size, as in Spark.
 
     >>> Sliding(size_us=10, slide_us=5).assign(12)
     [Interval(start_us=5, end_us=15), Interval(start_us=10, end_us=20)]
@@ -50,25 +50,25 @@ class Sliding(msgspec.Struct, frozen=True, tag_field="window", tag="sliding"):
         return self.size_us == self.slide_us
 
     def assign(self, time_us: int) -> list[Interval]:
-        """The windows that hold an event of `time_us`, earliest first."""
+        """The windows that contain an event of `time_us`, earliest first."""
         last = time_us - (time_us - self.offset_us) % self.slide_us
         first = last - (self.size_us - 1 - (time_us - last)) // self.slide_us * self.slide_us
         return [Interval(start, start + self.size_us) for start in range(first, last + 1, self.slide_us)]
 
 
 RUNNING = Sliding(1 << 62, 1 << 62, 1 << 61)
-"""One window for all of event time, as a query without a window has: it never closes, so its rows must be updates."""
+"""The window over all event time, for queries without a window; it never closes, so its rows must be updates."""
 
 NEVER_LATE_US = 1 << 61
-"""The delay of such a query: no event is late for it."""
+"""The delay of queries with the window `RUNNING`: no event is late for them."""
 
 
 class Session(msgspec.Struct, frozen=True, tag_field="window", tag="session"):
-    """A window per key from its first event to `gap_us` after its last: it ends when so long no event comes.
+    """Session windows: one per run of a key's events without a gap of `gap_us`; it ends `gap_us` after the last event.
 
-    An event at t opens [t, t + gap); windows of a key that overlap or touch are one, as in Spark.
-    `end`: events bring their own gaps: this timestamp is where the window ends that an event opens, `gap_us` is 0, and
-    the query's `where` says that an event's time is below it. The JSON of a window with one gap has no such field.
+    An event at t opens [t, t + gap); windows of a key that overlap or touch are merged, as in Spark. `end` is set if
+    events bring their own gaps: it is the timestamp at which the window of an event ends. Then `gap_us` is 0, and the
+    query's `where` requires that an event's time is before `end`. The JSON of a window with a fixed gap has no `end`.
 
     >>> Session(gap_us=10).assign(12)
     [Interval(start_us=12, end_us=22)]
@@ -82,7 +82,7 @@ class Session(msgspec.Struct, frozen=True, tag_field="window", tag="session"):
 
     @property
     def own_end(self) -> Expression | None:
-        """Where the window of an event ends, if that differs from event to event."""
+        """The end of the window of an event, if events bring their own gaps; else None."""
         return None if isinstance(self.end, msgspec.UnsetType) else self.end
 
     def __post_init__(self) -> None:
@@ -99,16 +99,17 @@ class Session(msgspec.Struct, frozen=True, tag_field="window", tag="session"):
 
 
 class Range(msgspec.Struct, frozen=True, tag_field="window", tag="range"):
-    """A window per event: those of its key from `preceding_us` before it up to its own time, peers of equal time too.
+    """A window per event: the events of its key from `preceding_us` before it up to its own time, inclusive.
 
-    It is what SQL calls a RANGE frame up to the current row. The row of an event leaves when the watermark reaches its
-    time. As an interval it ends a microsecond after the event. Aggregates may have shorter frames of their own.
+    In SQL this is a RANGE frame up to the current row; events of equal time are peers and belong to it. The row of an
+    event is emitted when the watermark reaches its time. As an interval, the window ends a microsecond after the event.
+    Aggregates may have shorter frames of their own.
 
     >>> Range(10).assign(12)
     [Interval(start_us=2, end_us=13)]
 
     Raises:
-        QueryTypeError: it looks ahead.
+        QueryTypeError: `preceding_us` is negative.
     """
 
     preceding_us: int
@@ -125,10 +126,10 @@ class Range(msgspec.Struct, frozen=True, tag_field="window", tag="range"):
 
 
 class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
-    """The last `size` events of a key, fewer while it has had fewer, a new window with every `every`-th event of it.
+    """Windows of the last `size` events of a key (fewer until the key has so many), one with every `every`-th event.
 
-    Events are in the order of time, those of one time in that of source partition and offset. The window begins at the
-    time of its first event and ends at that of its last; its row leaves when the watermark reaches its end.
+    Events are ordered by time, then by source partition and offset. A window begins at the time of its first event and
+    ends at the time of its last event. Its row is emitted when the watermark reaches its end.
 
     Raises:
         QueryTypeError: size or step is not positive.
@@ -144,19 +145,19 @@ class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
             )
 
     def assign(self, time_us: int) -> list[Interval]:
-        """The window of an event of `time_us` alone."""
+        """The window of a single event of `time_us`."""
         return [Interval(time_us, time_us + 1)]
 
 
 Framed: TypeAlias = Range | Counted
-"""Windows that are runs of a key's events: they are answered from the event log, and have no cells."""
+"""Windows that are runs of a key's events; they are answered from the event log and have no cells."""
 
 Window: TypeAlias = Sliding | Session | Range | Counted
-"""The windows that a query may have."""
+"""Any window of a query."""
 
 
 def length_us(window: Window) -> int:
-    """The size of a window; of a session the gap, which is its shortest length; of a number of events nothing."""
+    """The size of a window; for sessions the gap, which is their least length; 0 for windows by number of events."""
     if isinstance(window, Counted):
         return 0
     if isinstance(window, Range):

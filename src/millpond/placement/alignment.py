@@ -19,11 +19,11 @@ Owners: TypeAlias = tuple[int, ...]
 """The instance of each bucket."""
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
-"""The same, shorter: (instance, how many buckets follow that it owns), in the order of buckets."""
+"""The owners of buckets as runs (instance, number of consecutive buckets), in the order of buckets."""
 
 
 class Stretch(NamedTuple):
-    """Buckets `first` … `last`, all of one instance, that lie on one shard."""
+    """Buckets `first` … `last`, which one instance owns and one shard stores."""
 
     first: int
     last: int
@@ -32,7 +32,7 @@ class Stretch(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What an instance owns: `buckets` in all, `local` of them on `home`, the shard that has most of them."""
+    """The share of an instance: `buckets` in all, `local` of them on its `home`, the shard with most of its buckets."""
 
     instance: int
     buckets: int
@@ -41,7 +41,7 @@ class Share(NamedTuple):
 
 
 class Since(NamedTuple):
-    """The record by which owners changed last, when it was written (µs since 1970 UTC), and why."""
+    """The record of the last change of owners, the time at which it was written (µs since 1970 UTC), and the reason."""
 
     n: int
     at_us: int
@@ -49,7 +49,7 @@ class Since(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Which instance owns which buckets, and where they lie, at one moment; `since`: None if owners never changed."""
+    """The owner and the shard of each bucket at one moment; `since` is None if the owners never changed."""
 
     stretches: tuple[Stretch, ...]
     shares: tuple[Share, ...]
@@ -57,16 +57,17 @@ class Placement(NamedTuple):
 
     @property
     def local_hit_rate(self) -> float:
-        """The part of all buckets that lie on the home of their instance, 0 … 1."""
+        """The part of all buckets that are on the home of their instance, 0 … 1."""
         return sum(share.local for share in self.shares) / sum(share.buckets for share in self.shares)
 
 
 def aligned_owners(shards: Sequence[str], instances: int) -> Owners:
-    """The instance of each bucket, given its shard, so that an instance's buckets are on one shard.
+    """Assigns buckets to instances, given the shard of each bucket, so that an instance's buckets are on one shard.
 
-    Each shard has instances of its own, so many that the largest share of an instance is as small as can be; shares on
-    one shard differ by one bucket at most. With fewer instances than shards all shares differ by one at most, and
-    some have buckets of several shards, which are neighbours by their first bucket.
+    Each shard has its own instances. Their numbers are chosen so that the largest share of an instance is as small as
+    possible; the shares on one shard differ by at most one bucket. With fewer instances than shards, all shares differ
+    by at most one bucket. Then some instances have buckets of several shards, which are neighbours in the order of
+    their first buckets.
 
     >>> aligned_owners(["a", "a", "a", "a", "b", "b"], 3)
     (0, 0, 1, 1, 2, 2)
@@ -91,11 +92,12 @@ def aligned_owners(shards: Sequence[str], instances: int) -> Owners:
 
 
 def realigned(owners: Sequence[int], shards: Sequence[str], instances: int) -> Owners:
-    """The owners after as few moves as make every bucket lie on the shard that has most of its instance's.
+    """The owners after the fewest moves that put every bucket on the home of its instance.
 
-    A shard that is the home of no instance gets one that has nothing, else one of a shard with several. Buckets away
-    from home go to the instance of their shard that has the fewest; all others stay. With fewer instances than shards
-    nothing moves: shares are even then, and some instances have several shards.
+    The home of an instance is the shard with most of its buckets. A shard that is no instance's home gets an instance
+    without buckets, else one from a shard with several instances. A bucket away from the home of its instance moves to
+    the instance of its shard with the fewest buckets; all others stay. With fewer instances than shards, nothing moves:
+    then shares are even, and some instances have several shards.
 
     >>> realigned((0, 0, 0, 1, 1, 1), ["a", "a", "b", "b", "b", "b"], 2)
     (0, 0, 1, 1, 1, 1)
@@ -121,8 +123,9 @@ def realigned(owners: Sequence[int], shards: Sequence[str], instances: int) -> O
 
 
 def _spare(homes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], shard: int) -> int:
-    """The instance that another shard can have: one without buckets, else of a shard with the smallest shares the one
-    that moves fewest.
+    """The instance to give to a shard that has none: an instance without buckets, if there is one.
+
+    Otherwise it is an instance of the shard with the smallest shares, the one that has to move the fewest buckets.
     """
     if (homes < 0).any():
         return int(np.argmax(homes < 0))
@@ -135,7 +138,7 @@ def owners_in(spec: PondSpec) -> Owners:
     """The instance of each bucket of a pond.
 
     Raises:
-        CorruptError: they are not as many as its buckets and instances.
+        CorruptError: the stored owners do not fit the pond's numbers of buckets and instances.
     """
     if isinstance(spec.owned, msgspec.UnsetType):
         return even_owners(spec.buckets, spec.instances)
@@ -146,7 +149,7 @@ def owners_of_runs(runs: Runs, buckets: int, instances: int) -> Owners:
     """The instance of each bucket.
 
     Raises:
-        CorruptError: they are not as many as the buckets and instances.
+        CorruptError: the runs do not fit the numbers of buckets and instances.
     """
     owners = of_runs(runs)
     if len(owners) != buckets or not {*owners} <= {*range(instances)}:
@@ -155,13 +158,13 @@ def owners_of_runs(runs: Runs, buckets: int, instances: int) -> Owners:
 
 
 def with_owners(spec: PondSpec, owners: Owners) -> PondSpec:
-    """A spec whose owners are these; even ones are not written."""
+    """The spec with these owners; an even assignment is not written."""
     even = owners == even_owners(spec.buckets, spec.instances)
     return msgspec.structs.replace(spec, owned=msgspec.UNSET if even else runs_of(owners))
 
 
 def placement_of(owners: Sequence[int], shards: Sequence[str]) -> Placement:
-    """How buckets lie, given the instance and the shard of each."""
+    """The placement, given the instance and the shard of each bucket."""
     stretches, first = [], 0
     for (instance, shard), run in groupby(zip(owners, shards, strict=True)):
         end = first + len(list(run))

@@ -1,11 +1,12 @@
 """The autoscale policy: how many instances a load needs, and which buckets should move. Pure.
 
-The number follows DS2 (Kalavri et al., OSDI 2018): rows that arrive per second, divided by the rows that one instance
-folds per second of *useful* time, at a target utilisation. The moves follow StreamCloud's greedy balance (Gulisano et
-al., TPDS 2012): the hottest bucket of the busiest instance goes to the least busy one, as long as that helps.
+The number follows DS2 (Kalavri et al., OSDI 2018): the rows that arrive per second, divided by the rows that one
+instance folds per second of *useful* time, at a target utilisation. The moves follow the greedy balancing of
+StreamCloud (Gulisano et al., TPDS 2012): the hottest bucket of the busiest instance moves to the least busy instance,
+as long as that helps.
 
-To avoid oscillation, several looks in a row must agree, and the smallest change that all of them support is made.
-Then nothing changes for a while, and removing instances needs more spare capacity than the target.
+To avoid oscillation, several observations in a row must agree, and the smallest change that all of them support is
+made. Then nothing changes for a while. Removing instances needs more spare capacity than the target.
 """
 
 from __future__ import annotations
@@ -22,9 +23,7 @@ from millpond.placement.autoscale_policy import Policy
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What a stretch of `wall_us` that ended at `at_us` has shown: `rows` events in all, and for each instance how long
-    it folded.
-    """
+    """An observation of the `wall_us` until `at_us`: `rows` events in all, and how long each instance folded."""
 
     at_us: int
     wall_us: int
@@ -33,23 +32,27 @@ class Observed(msgspec.Struct, frozen=True):
 
     @property
     def instances(self) -> int:
-        """How many there are."""
+        """The number of instances."""
         return len(self.useful_us)
 
     @property
     def utilisation(self) -> float:
-        """The part of the time that instances fold, on average."""
+        """The part of the time in which instances fold, on average."""
         return sum(self.useful_us) / (self.instances * self.wall_us) if self.wall_us else 0.0
 
     @property
     def skew(self) -> float:
-        """How many times the mean the busiest instance folds; 1: all the same."""
+        """The fold time of the busiest instance divided by the mean; 1 if all are equal."""
         total = sum(self.useful_us)
         return max(self.useful_us) * self.instances / total if total else 1.0
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What the looks before have said: counts of instances of a streak, uneven ones in a row, when it changed last."""
+    """The result of earlier observations.
+
+    `asked`: the numbers of instances that the current streak needed. `uneven`: the number of uneven observations in a
+    row. `changed_us`: the time of the last change; None: there was none.
+    """
 
     asked: tuple[int, ...] = ()
     uneven: int = 0
@@ -57,7 +60,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """`instances`: as many as there should be; `balance`: buckets should go elsewhere; `why` for people."""
+    """The number of instances to use, whether to `balance` buckets among instances, and the reason as text."""
 
     instances: int
     balance: bool
@@ -65,7 +68,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def needed(policy: Policy, seen: Observed, target: float) -> int:
-    """How many instances the load needs at a target utilisation, within the policy's bounds.
+    """The number of instances that the load needs at a target utilisation, within the bounds of the policy.
 
     >>> needed(Policy(), Observed(0, 1_000_000, 1000, (900_000, 700_000)), 0.5)
     4
@@ -80,7 +83,10 @@ def needed(policy: Policy, seen: Observed, target: float) -> int:
 
 
 def decide(policy: Policy, memory: Memory, seen: Observed) -> tuple[Decision, Memory]:
-    """What should be done after one more look, and what is to be remembered; `instances` as they are: nothing."""
+    """The decision after one more observation, and the memory for the next one.
+
+    If `instances` is the present number and `balance` is False, nothing changes.
+    """
     now, rate = seen.instances, f"instances fold {seen.utilisation:.0%} of the time, target {policy.target:.0%}"
     more, fewer = needed(policy, seen, policy.target), needed(policy, seen, policy.target * policy.slack)
     asked = more if more > now else min(fewer, now)
@@ -109,8 +115,10 @@ def _so_many(instances: int) -> str:
 
 
 def balanced(owners: Sequence[int], loads: Sequence[int] | Ints, instances: int, skew: float) -> Owners:
-    """The owners after as few of these moves as bring the busiest instance to `skew` times the mean, or as far as goes:
-    of the busiest, the hottest bucket that does not make the least busy one as busy as that.
+    """The owners after moves that reduce the busiest instance to `skew` times the mean load, or as far as possible.
+
+    Each move takes the hottest bucket of the busiest instance that does not make the least busy instance as busy as the
+    busiest one is now, and gives it to the least busy instance.
 
     >>> balanced((0, 0, 0, 1), (5, 4, 1, 2), 2, 1.25)
     (1, 0, 0, 1)

@@ -1,4 +1,4 @@
-"""The autoscale policy's parameters as a value; it needs no arrays, so that a command line starts without them."""
+"""The parameters of the autoscale policy; this module imports no arrays, so that the command line starts fast."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import msgspec
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """When to change what. `target`: the part of the time that an instance should fold, 0 … 1; `least` and `most`
-    instances; `steady`: so many looks in a row must agree; `rest_us`: how long nothing changes after a change; `slack`:
-    fewer instances must be below this part of the target; `skew`: the busiest may have so many times the mean.
+    """When to change the number of instances, or to balance buckets.
+
+    `target`: the part of the time in which an instance should fold, 0 … 1. `least` and `most`: bounds of the number of
+    instances. `steady`: how many observations in a row must agree. `rest_us`: how long nothing changes after a change.
+    `slack`: fewer instances are used only if they stay below this part of the target. `skew`: the allowed load of the
+    busiest instance, as a multiple of the mean.
     """
 
     target: float = 0.5

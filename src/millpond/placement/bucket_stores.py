@@ -1,4 +1,4 @@
-"""Which store holds the served rows of each bucket. Pure."""
+"""Assigns the served rows of each bucket to a store. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millpond.model.spec import PondSpec
 from millpond.placement.run_lengths import of_runs
 
 OWN = ""
-"""The place of the pond's own store, the one it is opened with."""
+"""The place that means the pond's own store, with which the pond is opened."""
 
 Places: TypeAlias = tuple[str, ...]
 """The place of each bucket: a store's address, `env:NAME`, or `OWN`."""
@@ -20,7 +20,7 @@ def places_in(spec: PondSpec) -> Places:
     """The place of each bucket of a pond.
 
     Raises:
-        CorruptError: they are not as many as its buckets.
+        CorruptError: the number of stored places is not the number of buckets.
     """
     places = of_runs(spec.left.places or ((OWN, spec.buckets),))
     if len(places) != spec.buckets:
@@ -34,10 +34,10 @@ def moved_to(places: Sequence[str], buckets: Collection[int], to: str) -> Places
 
 
 def check_place(place: str) -> None:
-    """Refuse an address that should not be written down.
+    """Refuses an address that must not be stored in the log.
 
     Raises:
-        ChangeRefused: it holds a password.
+        ChangeRefused: the address contains a user or a password.
 
     >>> check_place("env:SECOND"), check_place("redis://host:6380")
     (None, None)
@@ -50,10 +50,10 @@ def check_place(place: str) -> None:
 
 
 def buckets_named(text: str, places: Sequence[str], shards: Sequence[str]) -> tuple[int, ...]:
-    """The buckets that people mean: a number, `FIRST-LAST`, the place or the shard that keeps them, or `own`.
+    """Parses a selection of buckets: a number, `FIRST-LAST`, the name of their place or shard, or `own`.
 
     Raises:
-        ChangeRefused: there are none.
+        ChangeRefused: the selection is empty.
 
     >>> buckets_named("1-2", [""] * 4, ["a"] * 4), buckets_named("b", [""] * 3, ["a", "b", "b"])
     ((1, 2), (1, 2))

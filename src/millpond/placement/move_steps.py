@@ -1,8 +1,8 @@
 """Splits a large rebalance into steps, so that no single epoch has to migrate all of the state. Pure.
 
-The requested map stays as it is recorded. Before an epoch the driver records an intermediate map that moves at most
+The requested map stays as it was recorded. Before an epoch the driver records an intermediate map that moves at most
 one step's worth of state. The next epoch uses that map, and another step follows it. A driver that takes over
-continues from where state lies.
+continues from the map by which state is stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millpond.placement.moves import BucketMap
 
 
 class Step(NamedTuple):
-    """A map on the way to the one that record `towards` asked for; both, if it is the last."""
+    """A map on the way to the map that record `towards` requested; the last step is the requested map itself."""
 
     owners: Owners
     instances: int
@@ -28,10 +28,10 @@ class Step(NamedTuple):
 def step(
     lies: BucketMap, now: BucketMap, asked: BucketMap, sizes: Sequence[float], most: float, waits: bool = False
 ) -> Step | None:
-    """The map to record before the next epoch; None: the next epoch goes where the log says.
+    """The map to record before the next epoch; None if no record is needed, because the log has the right map.
 
-    State lies by `lies`; `now` is the map for the next epoch, `asked` the one that was asked for. `sizes`: bytes of
-    each bucket, of which `most` move at once, but at least one bucket. `waits`: nothing moves yet.
+    `lies` is the map by which state is stored, `now` the map for the next epoch, `asked` the requested map. `sizes` are
+    the bytes of each bucket. A step moves at most `most` bytes, but at least one bucket. `waits`: nothing moves yet.
 
     >>> born, wanted = BucketMap(0, (0, 0, 0, 0), 1), BucketMap(7, (0, 1, 1, 1), 2)
     >>> step(born, wanted, wanted, (10,) * 4, 20)
@@ -42,7 +42,7 @@ def step(
     Step(owners=(0, 0, 0, 0), instances=1, towards=7)
     """
     if now.number not in (lies.number, asked.number) or lies.number == asked.number:
-        return None  # a step that no epoch has followed yet, or nothing to do
+        return None  # the recorded step waits for its epoch, or there is nothing to do
     if waits:
         return None if now.number == lies.number else Step(lies.owners, lies.instances, asked.number)
     before, after = np.array(lies.owners), np.array(asked.owners)
@@ -58,5 +58,5 @@ def step(
 
 
 def _first(sizes: npt.NDArray[np.float64], most: float) -> int:
-    """How many of the first buckets fit into a step."""
+    """The number of leading buckets that fit into one step, at least one."""
     return min(len(sizes), max(1, int(np.searchsorted(np.cumsum(sizes), most, "right"))))

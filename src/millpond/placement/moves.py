@@ -1,4 +1,4 @@
-"""Which instance owns which bucket according to the log, and which instances must hand state to which. Pure.
+"""Computes the owners of buckets from the log, and the sources from which instances must take over state. Pure.
 
 A change of the map is a record. The first epoch after it rebuilds the state of every instance whose buckets changed,
 from the sections of the previous owners. Its own record names the new sections, ends the old ones, and states their
@@ -21,8 +21,9 @@ from millpond.placement.alignment import Owners, owners_in, owners_of_runs
 
 
 class BucketMap(NamedTuple):
-    """The instance of each bucket, how many instances there are, and the record that said so; 0: it is as when the pond
-    was made.
+    """The owners of buckets, the number of instances, and the number of the record that set both.
+
+    `number` is 0 for the map with which the pond was created.
     """
 
     number: int
@@ -33,12 +34,13 @@ class BucketMap(NamedTuple):
 def bucket_maps(
     born: Owners, instances: int, manifest: Manifest, scaled: Sequence[Scaled] = ()
 ) -> tuple[BucketMap, BucketMap]:
-    """The map by which state lies, and the one for the next epoch; `born` are the owners that the pond was made with.
+    """The map by which state is stored, and the map for the next epoch.
 
-    A change that no epoch has followed yet ends with the driver that wrote it; what was asked for, `scaled`, does not.
+    `born` are the owners with which the pond was created. A change that no epoch has followed yet is cancelled when its
+    driver ends; requested maps (`scaled`) are not.
 
     Raises:
-        CorruptError: a stored map is not one of these buckets and instances.
+        CorruptError: a stored map does not fit the numbers of buckets and instances.
     """
     newest = _newest(manifest, scaled)
     return (
@@ -48,10 +50,10 @@ def bucket_maps(
 
 
 def asked_map(born: Owners, instances: int, manifest: Manifest, scaled: Sequence[Scaled] = ()) -> BucketMap:
-    """The map that was asked for last: the one for the next epoch, or that to which it is a step.
+    """The map that was requested last: the map for the next epoch or, if that is a step, its target.
 
     Raises:
-        CorruptError: a stored map is not one of these buckets and instances.
+        CorruptError: a stored map does not fit the numbers of buckets and instances.
     """
     number = _newest(manifest, scaled)
     change = _change(manifest, scaled, number)
@@ -59,7 +61,7 @@ def asked_map(born: Owners, instances: int, manifest: Manifest, scaled: Sequence
         towards = _change(manifest, scaled, change.towards)
         if towards is not None:
             number, change = change.towards, towards
-        elif scaled:  # a driver refined what was asked, and ended with its map; the next one refines it again
+        elif scaled:  # the target was refined by a driver that has ended; the next one refines the request again
             number, change = scaled[-1].n, scaled[-1]
     return _map_of(change, number, born, instances)
 
@@ -68,7 +70,7 @@ _Change: TypeAlias = "MapChange | Scale | Scaled"
 
 
 def _newest(manifest: Manifest, scaled: Sequence[Scaled]) -> int:
-    """The record of the last change of the map; 0: there is none."""
+    """The record of the last change of the map; 0 if there is none."""
     changed = newest_map_change(manifest)
     return max([0 if changed is None else changed.n, *(one.n for one in scaled)])
 
@@ -77,8 +79,9 @@ _seen: tuple[Change | None, Change | None] = None, None
 
 
 def newest_map_change(manifest: Manifest) -> Change | None:
-    """The last change of the map since the last claim. Others may be many, so only those are read that have come since
-    this was asked last.
+    """The last change of the map since the last claim.
+
+    There may be many other changes, so only those are decoded that were added since the previous call.
     """
     global _seen
     last, found = _seen
@@ -93,7 +96,7 @@ def newest_map_change(manifest: Manifest) -> Change | None:
 
 
 def _change(manifest: Manifest, scaled: Sequence[Scaled], number: int) -> _Change | None:
-    """The change of the map by a record, found by its number: a move of gigabytes leaves hundreds of them."""
+    """The change of the map by a record, by binary search: a migration of gigabytes leaves hundreds of changes."""
     place = bisect_left(manifest.changes, number, key=lambda one: one.n)
     found = manifest.changes[place] if place < len(manifest.changes) else None
     change = map_change_in(found.change) if found is not None and found.n == number else None
@@ -108,29 +111,29 @@ def _map_of(change: _Change | None, number: int, born: Owners, instances: int) -
 
 
 def maps_in(spec: PondSpec, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
-    """The two maps of a pond that was asked `spec`."""
+    """The two maps of `bucket_maps`, for a pond with this spec."""
     return bucket_maps(owners_in(spec), spec.instances, manifest, spec.left.scaled)
 
 
 def asked_map_in(spec: PondSpec, manifest: Manifest) -> BucketMap:
-    """The same of a pond that was asked `spec`."""
+    """The map of `asked_map`, for a pond with this spec."""
     return asked_map(owners_in(spec), spec.instances, manifest, spec.left.scaled)
 
 
 def buckets_moving(spec: PondSpec, manifest: Manifest) -> int:
-    """Of how many buckets the state does not lie yet where it was asked to."""
+    """The number of buckets whose state is not yet on the requested instance."""
     lies, asked = maps_in(spec, manifest)[0], asked_map_in(spec, manifest)
     return sum(before != after for before, after in zip(lies.owners, asked.owners, strict=True))
 
 
 def claimed_map(spec: PondSpec, manifest: Manifest) -> BucketMap:
-    """The map for the next epoch after a claim behind the manifest's record."""
+    """The map for the next epoch if a claim follows the newest record of the manifest."""
     kept = tuple(change for change in manifest.changes if change.n == manifest.map)
     return maps_in(spec, msgspec.structs.replace(manifest, changes=kept))[1]
 
 
 def sources(before: Sequence[int], after: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """For each instance whose buckets are others than before, the instances that owned them, which may be itself.
+    """For each instance whose buckets change, the previous owners of its new buckets, possibly including itself.
 
     >>> sources((0, 0, 1, 1, 2), (0, 1, 1, 1, 2))
     {0: (0,), 1: (0, 1)}

@@ -1,7 +1,7 @@
-"""Keys of a partitioned topic: the partition that Kafka's producers choose, the bucket, and the owners that fit.
+"""Maps keys of a partitioned topic to the partitions that Kafka producers choose, to buckets, and to fitting owners.
 
 A bucket is the remainder of the partitioner's hash by a number that most partition counts divide. So all keys of a
-bucket are in one partition, however many there are, also after partitions were added. Pure.
+bucket are in one partition, for any such number of partitions, also after partitions were added. Pure.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _SEED, _M, _R = 0x9747B28C, np.uint32(0x5BD1E995), np.uint32(24)
 
 
 def hashes_of(texts: pa.Array) -> Codes:
-    """The hash by which Kafka's producers in Java choose a partition, its remainder: MurmurHash2 of the UTF-8 bytes,
-    without its sign (org.apache.kafka.common.utils.Utils.murmur2).
+    """The hash whose remainder is the partition that Kafka's Java producers choose.
+
+    It is MurmurHash2 of the UTF-8 bytes, without its sign (org.apache.kafka.common.utils.Utils.murmur2).
 
     >>> hashes_of(pa.array(["21", "foobar", "a-little-bit-long-string"])).tolist()
     [1173551340, 1357151166, 1161502112]
@@ -49,7 +50,7 @@ def hashes_of(texts: pa.Array) -> Codes:
 
 
 def remainders(buckets: int) -> int:
-    """By which number a hash is divided: at most one remainder per bucket, and most counts of partitions divide it.
+    """The divisor of hashes: it has at most one remainder per bucket, and most partition counts divide it.
 
     >>> remainders(1024), remainders(64), remainders(16), remainders(8)
     (960, 60, 12, 8)
@@ -59,14 +60,17 @@ def remainders(buckets: int) -> int:
 
 
 def buckets_by_partition(texts: pa.Array, buckets: int) -> Codes:
-    """The bucket of each key of a topic that is partitioned by it; some buckets have none."""
+    """The bucket of each key, for a topic that is partitioned by the key; some buckets have no keys."""
     divisor = remainders(buckets)
     found: Codes = -(-(hashes_of(texts) % divisor) * buckets // divisor)
     return found
 
 
 def homes(owners: Sequence[int], instances: int, partitions: int) -> tuple[int, ...] | None:
-    """For each instance the one partition that has all its keys, -1: it has none; None: it is not so for all."""
+    """The single partition with all keys of each instance (-1: it has no keys).
+
+    None if some instance has keys of several partitions.
+    """
     divisor, held = remainders(len(owners)), np.array(owners)
     if divisor % partitions:
         return None
@@ -78,8 +82,9 @@ def homes(owners: Sequence[int], instances: int, partitions: int) -> tuple[int, 
 
 
 def owners_by_partition(buckets: int, instances: int, partitions: int) -> Owners:
-    """The instance of each bucket such that those of an instance have keys of one partition; instances of the same
-    partition differ by one bucket with keys at most.
+    """Assigns buckets to instances so that each instance has keys of a single partition.
+
+    The instances of one partition differ by at most one bucket with keys.
 
     >>> owners_by_partition(8, 2, 2), owners_by_partition(8, 3, 2)
     ((0, 1, 0, 1, 0, 1, 0, 1), (0, 1, 2, 1, 0, 1, 2, 1))
@@ -92,7 +97,7 @@ def owners_by_partition(buckets: int, instances: int, partitions: int) -> Owners
 
 
 def why_not(buckets: int, instances: int, partitions: int) -> str:
-    """Why no owners fit, in words; "" where some do."""
+    """The reason why no owners fit the partitions, as text; "" if some do."""
     if remainders(buckets) % partitions:
         return f"{partitions} partitions do not divide {remainders(buckets)}, by which buckets are made"
     if instances < partitions:

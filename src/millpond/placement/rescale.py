@@ -1,4 +1,4 @@
-"""Owners of buckets for another number of instances, with as few moves as balance allows. Pure."""
+"""Computes owners of buckets for a new number of instances, with the fewest moves that balance them. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from millpond.placement.alignment import Owners
 
 
 def rescaled(owners: Sequence[int], instances: int) -> Owners:
-    """The owners after as few moves as make the shares of `instances` differ by one bucket at most.
+    """The owners after the fewest moves that make the shares of all instances differ by at most one bucket.
 
-    Whoever has most keeps the larger shares; of an instance that has too many its last buckets go.
+    The instances with most buckets keep the larger shares. An instance with too many buckets gives up its last ones.
 
     >>> rescaled((0, 0, 0, 1, 1, 1), 3)
     (0, 0, 2, 1, 1, 2)
@@ -23,7 +23,7 @@ def rescaled(owners: Sequence[int], instances: int) -> Owners:
     counts = np.bincount(held, minlength=instances)[:instances]
     shares = np.full(instances, len(held) // instances)
     shares[np.argsort(-counts, kind="stable")[: len(held) % instances]] += 1
-    # the place of each bucket among those of its instance
+    # the position of each bucket among the buckets of its instance
     order = np.argsort(held, kind="stable")
     place = np.empty(len(held), np.int64)
     place[order] = np.arange(len(held)) - np.searchsorted(held[order], held[order])

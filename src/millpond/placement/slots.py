@@ -1,4 +1,4 @@
-"""Keys to Redis hash slots, slots to buckets, buckets to instances: arithmetic over arrays."""
+"""Maps keys to Redis hash slots, slots to buckets, and buckets to instances, with arithmetic over arrays."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ import pyarrow as pa
 from millpond.arrays import text_bytes
 
 SLOTS = 16384
-"""Hash slots of a Redis cluster."""
+"""The number of hash slots of a Redis cluster."""
 
 Codes: TypeAlias = npt.NDArray[np.int64]
 
 
 _BLOCK = 8
-"""Bytes that are taken together."""
+"""The number of bytes that are processed together."""
 
 
 @cache
 def _tables() -> tuple[npt.NDArray[np.uint16], ...]:
-    """CRC16/XMODEM, the polynomial Redis uses (Redis cluster specification, appendix A), of two bytes of a block, the
-    first as the low one, followed by as many zeros as bytes come after them. The sum of all is the block's: a CRC that
-    begins with 0 is linear (Kounavis, Berry: Novel Table Lookup-Based Algorithms for High-Performance CRC Generation).
+    """Lookup tables of CRC16/XMODEM, the polynomial of Redis (Redis cluster specification, appendix A).
+
+    Each table is for one pair of bytes of a block, the first one as the low byte, followed by as many zero bytes as the
+    block has after the pair. The XOR of all pairs is the CRC of the block, because a CRC with the initial value 0 is
+    linear (Kounavis, Berry: Novel Table Lookup-Based Algorithms for High-Performance CRC Generation).
     """
     crc = np.arange(256, dtype=np.uint16) << np.uint16(8)
     for _ in range(8):
@@ -45,7 +47,7 @@ def slots_of(texts: pa.Array) -> Codes:
     """
     found = text_bytes(texts)
     words, starts, lengths = found.words, found.starts, found.lengths
-    # the first block is the one that is not full: zeros before a text do not change its CRC
+    # the first block is the partial one, because zeros before a text do not change its CRC
     first = (lengths - 1) % _BLOCK + 1
     block = words[starts] << (8 * (_BLOCK - first)).astype(np.uint64)
     block[lengths == 0] = 0
@@ -68,12 +70,12 @@ def _crc_of(blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint16]:
 
 
 def buckets_of(slots: Codes, buckets: int) -> Codes:
-    """The bucket, a contiguous range of slots, that owns each slot."""
+    """The bucket (a contiguous range of slots) of each slot."""
     return slots * buckets // SLOTS
 
 
 def even_owners(buckets: int, instances: int) -> tuple[int, ...]:
-    """The instance of each bucket when every instance takes a contiguous, equal range.
+    """The instance of each bucket if every instance owns a contiguous range of equal size.
 
     >>> even_owners(8, 3)
     (0, 0, 0, 1, 1, 1, 2, 2)
@@ -82,9 +84,10 @@ def even_owners(buckets: int, instances: int) -> tuple[int, ...]:
 
 
 def hash_tags(buckets: int) -> tuple[str, ...]:
-    """For each bucket the hash tag of its keys on a server: it lies in the first hash slot of the bucket's range.
+    """The hash tag of each bucket's keys on a server; its hash slot is the first slot of the bucket's range.
 
-    A tag is the smallest number whose decimal digits have that slot, so a bucket is where the slots of its keys are.
+    A tag is the smallest number whose decimal digits have that slot. So a bucket is stored where the slots of its keys
+    are.
 
     >>> hash_tags(4), slots_of(pa.array(hash_tags(4))).tolist()
     (('3560', '4129', '8209', '356'), [0, 4096, 8192, 12288])
@@ -95,7 +98,7 @@ def hash_tags(buckets: int) -> tuple[str, ...]:
 
 @cache
 def _smallest_numbers() -> Codes:
-    # 109757 is the last that is needed
+    # 109757 is the largest number that is needed
     slots = slots_of(pa.array(range(1 << 17)).cast(pa.string()))
     found: Codes = np.unique(slots, return_index=True)[1]
     return found

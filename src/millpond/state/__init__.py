@@ -1,4 +1,4 @@
-"""What an instance remembers, as bytes and arrays: keys, cells, segments, deltas, and the ports of stores.
+"""The state of an instance as bytes and arrays (keys, cells, segments, deltas), and the ports of stores.
 
-Imports `log` and the vocabulary; knows no query and no plan. Begin with `layout/segments.py`.
+Imports `log` and the vocabulary; knows neither queries nor plans. Begin with `layout/segments.py`.
 """

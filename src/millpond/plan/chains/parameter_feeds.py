@@ -20,12 +20,13 @@ from millpond.model.types import element_of, is_float, is_integer
 from millpond.plan.chains.upstream import bounds_of
 
 Share: TypeAlias = tuple[int, list[str] | None]
-"""What an instance says: the time of its newest window, and the texts of the constants in its rows; None: too many."""
+"""What one instance reports: the time of its newest window, and the constants in its rows as texts (None: too many)."""
 
 
 class Fed(msgspec.Struct, frozen=True):
-    """A parameter of type `kind` that is fed by `column` of the rows of a query since record `n`; `time` is the column
-    that tells their windows apart.
+    """A parameter of type `kind` that takes its values from `column` of a query's rows since record `n`.
+
+    `time` is the column that identifies the window of a row.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Fed(msgspec.Struct, frozen=True):
 def feeds_of(
     feeds: Mapping[str, Feeding], parameters: Mapping[str, Literal], asked: Iterable[AnyQuery]
 ) -> tuple[Fed, ...]:
-    """The feeds in force, by parameter."""
+    """The feeds in force, sorted by parameter."""
     queries = {query.name: query for query in asked}
     found = []
     for name, feeding in sorted(feeds.items()):
@@ -51,24 +52,24 @@ def feeds_of(
 
 
 def newest_by(query: Query) -> str | None:
-    """The column of a query's rows that tells which window is the newest, if one does."""
+    """The column of a query's rows that shows which window is the newest; None if no column does."""
     return min(bounds_of(query), default=None)
 
 
 def fed_type(parameter: Literal) -> str:
-    """The type of a parameter, or of those in its list."""
+    """The type of a parameter; for a list, the type of its members."""
     return element_of(parameter.type) if is_list(parameter.type) else parameter.type
 
 
 def member_type(kind: str) -> str | None:
-    """The type of a parameter that values of a column may feed, if any."""
+    """The type of the parameters that a column of type `kind` can feed; None if it can feed none."""
     if is_integer(kind):
         return "bigint"
     return "double" if is_float(kind) else "string" if kind == "string" else None
 
 
 def merged(one: Share | None, other: Share) -> Share:
-    """Two shares together: what the newer window says; of one window all of it."""
+    """Merges two shares: the share of the newer window, or both together if they are of the same window."""
     if one is None or other[0] > one[0]:
         return other
     if one[0] > other[0]:
@@ -77,7 +78,7 @@ def merged(one: Share | None, other: Share) -> Share:
 
 
 def value_of(fed: Fed, share: Share) -> Literal | None:
-    """The value that the rows give the parameter; None: none, for they have only NULLs, or too many."""
+    """The value that the rows give the parameter; None if they contain only NULLs, or too many values."""
     if share[1] is None:
         return None
     if is_list(fed.kind):

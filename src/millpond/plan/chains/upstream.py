@@ -21,15 +21,16 @@ from millpond.plan.chains.upstream_joins import first_open_us, join_first_us, jo
 
 _BOUNDS = ("start", "end", "time")
 _TOLD: dict[type, tuple[str, ...]] = {Sliding: _BOUNDS, Session: ("end", "time")}
-"""By kind of window, the bounds of which the watermark tells the least that is yet to come."""
+"""By kind of window, the bounds for which the watermark gives a lower limit of all future rows."""
 
 
 def chained_stream(upstream: AnyQuery) -> Stream:
-    """The rows of a query as a stream of its name; a window `w` is also the columns `w.start`, `w.end` and `w.time`,
-    its last microsecond.
+    """The rows of a query as a stream with the query's name.
+
+    A window column `w` adds the columns `w.start`, `w.end` and `w.time`, the last microsecond of the window.
 
     Raises:
-        UnsupportedQuery: the query is stateless, or its rows may change.
+        UnsupportedQuery: the query is stateless, or emits updating results.
     """
     if isinstance(upstream, Selection):
         raise UnsupportedQuery(
@@ -51,9 +52,9 @@ def chained_stream(upstream: AnyQuery) -> Stream:
 
 
 def bounds_of(upstream: Query) -> dict[str, str]:
-    """Which columns of the rows can tell their time: those that are the window's `start`, `end` or `time`.
+    """The columns of the rows that can be their event time, each with the window bound it is: `start`, `end` or `time`.
 
-    Of a session the start is none: one that is still open may have begun at any time.
+    The start of a session cannot, because a session that is still open may have begun at any time.
     """
     found: dict[str, str] = {}
     told = _TOLD.get(type(upstream.window), ())
@@ -68,25 +69,25 @@ def bounds_of(upstream: Query) -> dict[str, str]:
 
 
 def times_of(upstream: AnyQuery) -> tuple[str, ...]:
-    """The columns that may be the event time of its rows."""
+    """The columns that can be the event time of the upstream's rows."""
     return tuple(join_times(upstream) if isinstance(upstream, Join) else bounds_of(_windowed(upstream)))
 
 
 def after_us(upstream: AnyQuery, column: str, other: str) -> int | None:
-    """How long one time of its rows is after another one of the same row; None: rows differ in that."""
+    """How many microseconds `column` is after `other` in the same row; None if this differs between rows."""
     if isinstance(upstream, Join):
         one, of = (join_times(upstream)[name] for name in (column, other))
         return one.after_us - of.after_us if one.sides == of.sides else None
     (window, part), (_, of_other) = _told(upstream, column), _told(upstream, other)
-    size = window.size_us if isinstance(window, Sliding) else 0  # of sessions only the last two are known
+    size = window.size_us if isinstance(window, Sliding) else 0  # for sessions only `end` and `time` are allowed
     return _bound(part, 0, size) - _bound(of_other, 0, size)
 
 
 def check_event_time(upstream: AnyQuery, event_time: str) -> None:
-    """Refuse an event time that says nothing of the rows yet to come.
+    """Refuses an event-time column that gives no lower limit of future rows.
 
     Raises:
-        UnsupportedQuery: the column is no bound of the upstream's window, or no event time of a join.
+        UnsupportedQuery: the column is not a bound of the upstream's window, or not an event time of the join.
     """
     times = times_of(upstream)
     if event_time not in times:
@@ -99,8 +100,9 @@ def check_event_time(upstream: AnyQuery, event_time: str) -> None:
 
 
 def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
-    """When the upstream has come up to its watermark, of a join the lesser one, every row yet to come is later than
-    this.
+    """The time that all future rows of the upstream are later than, given its watermark.
+
+    For a join, `watermark_us` is the lesser watermark of its sides.
 
     >>> from millpond.model.query import Named
     >>> from millpond.model.windows import Sliding
@@ -120,7 +122,7 @@ def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
 
 
 def first_row_us(upstream: AnyQuery, event_time: str, since_us: int) -> int:
-    """The earliest time of rows that no event before `since_us` is missing from; of sessions that time itself."""
+    """The time such that rows at or after it need no event before `since_us`; for sessions, `since_us` itself."""
     if isinstance(upstream, Join):
         return join_first_us(upstream, join_times(upstream)[event_time], since_us)
     window, part = _told(upstream, event_time)
@@ -128,7 +130,7 @@ def first_row_us(upstream: AnyQuery, event_time: str, since_us: int) -> int:
 
 
 def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int]) -> int | None:
-    """No row that events up to these times make is later, by stream; None: there is none, or none known."""
+    """The latest event time of rows from events up to `newest_us`, by stream; None if no limit is known."""
     seen = [newest_us[stream] for stream in upstream.streams if stream in newest_us]
     if not seen:
         return None
@@ -144,7 +146,7 @@ def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int
 
 
 def _told(upstream: AnyQuery, event_time: str) -> tuple[Window, str]:
-    """The windows of a query, and which bound of them a time of its rows is."""
+    """The window of a query, and which of its bounds the column `event_time` is."""
     query = _windowed(upstream)
     return query.window, bounds_of(query)[event_time]
 
@@ -159,15 +161,15 @@ def _windowed(upstream: AnyQuery) -> Query:
 
 
 def drained_at(query: AnyQuery, at: Mapping[str, int]) -> int:
-    """The level at which a drain closes what a query still waits for: when the last of its streams is complete."""
+    """The level at which a drain closes the open windows of a query: the highest level of its streams."""
     return max(at.get(stream, 0) for stream in query.streams)
 
 
 def levels(streams: Sequence[Stream], queries: Iterable[AnyQuery]) -> dict[str, int]:
-    """How many queries stand before each stream: 0 of those that are read, and one more behind each query.
+    """The level of each stream: the number of queries between it and the source, 0 for streams that are read.
 
     Raises:
-        QueryTypeError: a query is missing, or follows itself.
+        QueryTypeError: a query is missing, or reads its own rows through other queries.
     """
     by_name, of_stream = {query.name: query for query in queries}, {stream.name: stream for stream in streams}
     found: dict[str, int] = {}
@@ -187,18 +189,18 @@ def levels(streams: Sequence[Stream], queries: Iterable[AnyQuery]) -> dict[str, 
 
 
 def halted(streams: Sequence[Stream], queries: Iterable[AnyQuery], stopped: Collection[str]) -> frozenset[str]:
-    """The streams that miss the rows of a query that has stopped, however far before them."""
+    """The streams that lack the rows of a stopped query, directly or through other queries."""
     by_name, of_stream = {query.name: query for query in queries}, {stream.name: stream for stream in streams}
     return frozenset(name for name in of_stream if not {*before(name, of_stream, by_name)}.isdisjoint(stopped))
 
 
 def feeds(streams: Iterable[Stream]) -> frozenset[str]:
-    """The queries whose rows others read."""
+    """The queries whose rows are read by other queries."""
     return frozenset(stream.upstream for stream in streams if stream.upstream is not None)
 
 
 def before(stream: str, streams: Mapping[str, Stream], queries: Mapping[str, AnyQuery]) -> tuple[str, ...]:
-    """The queries that stand before a stream, the nearest first."""
+    """All queries upstream of a stream, the nearest first."""
     upstream = streams[stream].upstream
     if upstream is None:
         return ()

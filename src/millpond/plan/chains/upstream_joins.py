@@ -22,12 +22,13 @@ from millpond.model.windows import Sliding
 from millpond.plan.groups.joins import alone_after_us
 
 WINDOW_OF = "window"
-"""The operator that makes a window of its start and its end; only an output of a join is one."""
+"""The operator that builds a window from its start and end; used only in outputs of joins."""
 
 
 class Told(NamedTuple):
-    """A time that a column tells: so long after the event time of any of `sides`, or after the start of the window
-    that the row is of (no side).
+    """The meaning of a time column: `after_us` microseconds after the event time of any of `sides`.
+
+    Without sides, it is `after_us` microseconds after the start of the row's window.
     """
 
     sides: tuple[str, ...]
@@ -35,12 +36,12 @@ class Told(NamedTuple):
 
 
 def made_window(start: Expression, end: Expression) -> Call:
-    """A window with these bounds; NULL where they are."""
+    """A window with these bounds; NULL where the bounds are NULL."""
     return Call(WINDOW_OF, (start, end), WINDOW)
 
 
 def join_times(join: Join) -> dict[str, Told]:
-    """Which columns of the rows tell a time, and which time that is."""
+    """The columns of the rows that can be an event time, each with its meaning."""
     found: dict[str, Told | None] = {}
     for item in join.output:
         if item.expression.type != WINDOW:
@@ -53,7 +54,7 @@ def join_times(join: Join) -> dict[str, Told]:
 
 
 def _bounds(join: Join, window: Expression) -> tuple[Told | None, Told | None]:
-    """The start and the end of a window: one that an output makes, or that in which the join joins."""
+    """The start and end of a window column: one that an output builds, or the window of the join itself."""
     if isinstance(window, Call):
         start, end = window.args
         return _told(join, start), _told(join, end)
@@ -62,7 +63,7 @@ def _bounds(join: Join, window: Expression) -> tuple[Told | None, Told | None]:
 
 
 def _told(join: Join, one: Expression) -> Told | None:
-    """The time that an expression over the rows is, if it is one."""
+    """The meaning of an expression over the rows as an event time; None if it has none."""
     if isinstance(one, Call) and one.op == "coalesce":
         parts = [_told(join, arg) for arg in one.args]
         known = [part for part in parts if part is not None and part.sides]
@@ -84,21 +85,21 @@ def _told(join: Join, one: Expression) -> Told | None:
 
 
 def _after_us(column: str, time: str) -> int | None:
-    """How long a bound of a window is after another one of it; None: not known here."""
+    """How many microseconds one bound of a window is after another of the same window; None if not known here."""
     (window, _, bound), (other, _, of) = column.rpartition("."), time.rpartition(".")
     return {("end", "time"): 1, ("time", "end"): -1}.get((bound, of)) if window and window == other else None
 
 
 def join_reached_us(join: Join, told: Told, mark_us: int) -> int:
-    """When the lesser watermark of the join is here, a column tells later times than this in all rows yet to come."""
+    """The time that a column exceeds in all future rows, when the lesser watermark of the join is `mark_us`."""
     if isinstance(join.when, Sliding):
         return first_open_us(join.when, mark_us) + told.after_us - 1
     return mark_us - max(alone_after_us(join, side) for side in told.sides) + told.after_us
 
 
 def join_first_us(join: Join, told: Told, since_us: int) -> int:
-    """The earliest time of rows to which no event before `since_us` could belong."""
-    if isinstance(join.when, Sliding):  # an event may be of a window that began so long before it
+    """The time such that rows at or after it, by the column, need no event before `since_us`."""
+    if isinstance(join.when, Sliding):  # an event may belong to a window that began up to a window size earlier
         return since_us + told.after_us + (join.when.size_us if told.sides else 0)
     others = [RIGHT if side == LEFT else LEFT for side in told.sides]
     return since_us + max(alone_after_us(join, side) for side in others) + told.after_us

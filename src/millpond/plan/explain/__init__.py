@@ -1,4 +1,4 @@
-"""Describes a plan in words and prices: what queries share, and what one more would cost.
+"""Describes plans as text: what queries share, and what one more query would cost.
 
 Imports `plan/groups` and the parts below `plan`. Begin with `plan_text.py`.
 """

@@ -16,7 +16,7 @@ _WORD_BYTES = 8
 
 
 def event_lines(group: GroupPlan) -> Iterator[str]:
-    """The lines of a group; none without an event log."""
+    """The lines about the event log of a group; none without an event log."""
     log = group.events
     if log is None:
         return
@@ -39,7 +39,7 @@ def event_lines(group: GroupPlan) -> Iterator[str]:
 
 
 def tally_lines(group: GroupPlan) -> Iterator[str]:
-    """The same for what is counted by bins; none without tallies."""
+    """The lines about the tallies of a group; none without tallies."""
     if not group.tallies:
         return
     askers: dict[object, dict[str, None]] = {}
@@ -55,7 +55,7 @@ def tally_lines(group: GroupPlan) -> Iterator[str]:
 
 
 def error_lines(query: Query) -> Iterator[str]:
-    """How far percentiles of bins may be from the exact ones."""
+    """Lines with the maximum relative error of percentiles that are answered from bins."""
     for i, aggregate in enumerate(query.aggregates if keeps_tallies(query) else ()):
         if not aggregate.logged:
             continue
@@ -66,7 +66,7 @@ def error_lines(query: Query) -> Iterator[str]:
 
 
 def _asked(group: GroupPlan, plan: QueryPlan) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
-    """The values that a query needs of events, with the filter of their rows."""
+    """The values that a query reads from events, each list with its row filter."""
     if group.deduplicated is None:
         yield from logged_of(plan.query)
         return
@@ -75,7 +75,7 @@ def _asked(group: GroupPlan, plan: QueryPlan) -> Iterator[tuple[tuple[Expression
 
 
 def kept_text(plans: Sequence[QueryPlan]) -> str:
-    """How long events are kept for queries of one kind, for people."""
+    """How long events are kept for queries of one kind, as text."""
     windows = [plan.query.window for plan in plans]
     sizes = [window.size for window in windows if isinstance(window, Counted)]
     if sizes:
@@ -87,6 +87,6 @@ def kept_text(plans: Sequence[QueryPlan]) -> str:
 
 
 def event_bytes(plan: QueryPlan) -> int:
-    """About how many bytes an event takes in the log of a query alone: slot, time, values, and a bit per filter."""
+    """The approximate bytes per event in the log of a query alone: slot, time, values, and a bit per filter."""
     log = build_plan([plan.query]).groups[0].events
     return 0 if log is None else _WORD_BYTES * (2 + len(log.values)) + -(-len(log.filters) // _WORD_BYTES)

@@ -13,7 +13,7 @@ from millpond.plan.groups.plan import Plan
 
 
 def log_lines(joins: Joins, log: SideLog) -> Iterator[str]:
-    """What is kept of a stream, and which joins share it."""
+    """The lines about the stored events of a stream, with the joins that share them."""
     keys = ", ".join(map(render, log.keys)) or "nothing"
     users = joins.users_of(log)
     longest = max(_kept_us(join, side) for join, side in users)
@@ -25,7 +25,7 @@ def log_lines(joins: Joins, log: SideLog) -> Iterator[str]:
 
 
 def join_lines(join: Join) -> Iterator[str]:
-    """A join, and when its rows leave."""
+    """The lines about a join, with the time at which its rows are emitted."""
     yield f"join {join.name}: {join_text(join)}"
     for name, side in join.sides.items():
         if side.where is not None:
@@ -54,14 +54,14 @@ _WITHOUT_KEY = {
 
 
 def join_text(join: Join) -> str:
-    """Both sides, their keys and how near events must be."""
+    """Both sides, their keys, and the maximum distance of events in time, as text."""
     sides = [f"{side.stream} by {', '.join(map(render, side.keys)) or 'nothing'}" for side in join.sides.values()]
     delays = " and ".join(duration(side.delay_us) for side in join.sides.values())
     return f"{sides[0]} {join.kind} join {sides[1]}, {near_text(join)}, delays {delays}"
 
 
 def near_text(join: Join) -> str:
-    """How near in event time the events of a pair are."""
+    """The condition on the event times of a pair, as text."""
     if not isinstance(join.when, Within):
         return f"in the same window of {window_text(join.when)}"
     if join.when.lower_us == join.when.upper_us:
@@ -70,7 +70,7 @@ def near_text(join: Join) -> str:
 
 
 def _over_values(join: Join, expression: Expression) -> Expression:
-    """The expression with what its columns are in the place of their positions."""
+    """The expression with the text of each value in place of its position."""
     if isinstance(expression, Call):
         return Call(expression.op, tuple(_over_values(join, arg) for arg in expression.args), expression.type)
     if not isinstance(expression, Column):
@@ -81,7 +81,7 @@ def _over_values(join: Join, expression: Expression) -> Expression:
 
 
 def _kept_us(join: Join, side: str) -> int:
-    """For how long an event is kept where both streams have come equally far."""
+    """How long an event is kept, in µs, while both streams have advanced equally far."""
     return kept_us(join, side) + max(of.delay_us for of in join.sides.values())
 
 
@@ -93,7 +93,7 @@ def price_of_join(plan: Plan, join: Join) -> str:
     """What one more join would add, as text.
 
     Raises:
-        QueryTypeError: its name is taken.
+        QueryTypeError: its name is already in use.
     """
     build_plan([*plan.asked, join])
     known = {log.id: log for log in plan.joins.logs}

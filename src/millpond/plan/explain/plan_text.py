@@ -23,11 +23,11 @@ from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measu
 
 _HOUR_US = 3_600_000_000
 _COUNTED_EDGES = 1 << 20
-"""Beyond so many edges in one common period of all windows, they are added up instead of counted."""
+"""Above this number of edges in one common period of all windows, edges are summed by window, not counted once each."""
 
 
 def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
-    """The plan as text for people, with what its streams are made of and declare: equal plans give equal text."""
+    """The plan as text, with the origins and declarations of its streams; equal plans give equal text."""
     streams = plan.streams
     stateless = f" and {len(plan.selections)} stateless" if plan.selections else ""
     stateless += f" and {count_of(len(plan.joins.plans), 'join')}" if plan.joins.plans else ""
@@ -63,7 +63,7 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
         lines += ["", *log_lines(plan.joins, log)]
     for plan_of_join in plan.joins.plans:
         lines += ["", *join_lines(plan_of_join.join)]
-    if declared:  # without its streams nobody knows where rows of a query come from
+    if declared:  # the origin of a query's rows is known only with the streams
         lines += ["", *subquery_lines(plan, declared)]
     return "\n".join(lines) + "\n"
 
@@ -92,7 +92,7 @@ def _retained_of(plan: Plan, stream: Stream) -> Iterator[str]:
 
 
 def _partitioned_of(plan: Plan, stream: Stream) -> Iterator[str]:
-    """What of the stream needs the shuffle, and what does not, if its topic has the key of some queries."""
+    """Which queries over a partitioned topic need the shuffle, and which do not."""
     if stream.partitioned_by is None:
         return
     key = stream.partitioned_by
@@ -174,7 +174,7 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
 
 
 def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iterator[str]:
-    """What the query costs given all others."""
+    """The marginal cost of the query, given all others."""
     rest = [asked for asked in plan.asked if asked != query]
     same_group = [member.query.window for member in group.queries if member.query != query]
     if not same_group:
@@ -193,12 +193,12 @@ def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iter
 
 
 def _places(query: QueryPlan) -> set[int]:
-    """The measures that a query keeps: one that is answered from events keeps none."""
+    """The positions of the measures that a query keeps; a query that is answered from events keeps none."""
     return set() if isinstance(query.query.window, Framed) else {*measures_read([query])}
 
 
 def _askers(group: GroupPlan) -> list[dict[str, int]]:
-    """For each measure, which queries ask for it and how often."""
+    """For each measure, the queries that need it and how often."""
     askers: list[dict[str, int]] = [{} for _ in group.measures]
     for query in group.celled:
         asked = [query.presence, *(place for places in query.measures for place in places)]
@@ -209,8 +209,9 @@ def _askers(group: GroupPlan) -> list[dict[str, int]]:
 
 
 def edges_per_hour(windows: Sequence[Sliding]) -> tuple[Fraction, bool]:
-    """How many edges the windows cut into an hour of event time, and whether that is exact or an upper bound;
-    sessions cut none, nor does a window of all events.
+    """The number of edges of the windows per hour of event time, and whether it is exact (else an upper bound).
+
+    Sessions and the window over all event time have no edges.
 
     >>> edges_per_hour([Sliding(3_600_000_000, 900_000_000)])
     (Fraction(4, 1), True)
@@ -234,20 +235,20 @@ def edges_per_hour(windows: Sequence[Sliding]) -> tuple[Fraction, bool]:
 
 
 def edges_text(windows: Sequence[Sliding]) -> str:
-    """How finely the windows cut event time, for people."""
+    """The rate of edges of the windows, as text."""
     rate, exact = edges_per_hour(windows)
     return f"{'' if exact else 'at most '}{rate_text(rate)} per hour: so many slices per key that has events"
 
 
 def measure_text(measure: Measure) -> str:
-    """A measure for people."""
+    """A measure as text."""
     value = ", ".join(map(render, measure.values)) or "*"
     where = "" if measure.filter is None else f" where {predicate_text(measure.filter)}"
     return f"{measure.kind}({value}){where}"
 
 
 def rate_text(rate: Fraction) -> str:
-    """A rate for people, in four digits.
+    """A rate as text, with four digits.
 
     >>> rate_text(Fraction(6)), rate_text(Fraction(1, 24))
     ('6', '0.04167')

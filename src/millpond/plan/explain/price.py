@@ -1,4 +1,4 @@
-"""The price of one more query before it is added: what it adds, and what it shares. Pure."""
+"""Computes the price of a query before it is added: what it adds to the plan, and what it shares. Pure."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _HOUR_US = 3_600_000_000
 
 
 class Price(NamedTuple):
-    """What a query adds to a plan: `before` is its group without it (None: it opens one), `group` with it.
+    """What a query adds to a plan: `before` is its group without the query (None: a new group), `group` with it.
 
-    `shared` are measures that others ask for too, each with the names of those that do; `kept_us` is how long
-    cells are needed for: the longest window with its delay.
+    `shared` are the measures that other queries need too, each with the names of these queries. `kept_us` is how long
+    cells are needed: for the longest window with its delay.
     """
 
     query: Query
@@ -40,32 +40,32 @@ class Price(NamedTuple):
 
     @property
     def edges(self) -> tuple[Fraction, Fraction]:
-        """Edges per hour of event time before and after, at most."""
+        """Upper bounds of the edges per hour of event time, without and with the query."""
         before = Fraction(0) if self.before is None else edges_per_hour(self.before.cuts)[0]
         return before, edges_per_hour(self.group.cuts)[0]
 
     @property
     def kept_us(self) -> tuple[int, int]:
-        """How long the group keeps cells before and after, µs of event time."""
+        """How long the group keeps cells without and with the query, in µs of event time."""
         return 0 if self.before is None else kept_us(self.before), kept_us(self.group)
 
     @property
     def most_cells(self) -> int:
-        """Cells that a key has at most for the group with the query: one in each slice that is kept."""
+        """The maximum number of cells per key in the group with the query: one for each slice that is kept."""
         return -(-self.edges[1] * self.kept_us[1] // _HOUR_US) + 1
 
 
 def kept_us(group: GroupPlan) -> int:
-    """How long cells of a group are kept, µs of event time; atoms, from the last event of their session."""
+    """How long cells of a group are kept, in µs of event time; for atoms, after the last event of their session."""
     needed = max((length_us(plan.query.window) + plan.query.late_after_us for plan in group.celled), default=0)
     return max(needed, group.retention.slices_us)
 
 
 def price(plan: Plan, query: Query) -> Price:
-    """What `query` would add to `plan`.
+    """The price of adding `query` to `plan`.
 
     Raises:
-        QueryTypeError, UnsupportedQuery: it cannot be added; see `build_plan`.
+        QueryTypeError, UnsupportedQuery: the query cannot be added; see `build_plan`.
     """
     group, mine = build_plan([*plan.asked, query]).of_query(query.name)
     before = next((found for found in plan.groups if found.id == group.id), None)
@@ -73,7 +73,7 @@ def price(plan: Plan, query: Query) -> Price:
         group = msgspec.structs.replace(group, retain=before.retain)
     known = {measure: _askers(before, measure) for measure in (before.measures if before is not None else ())}
     asked = [group.measures[place] for place in dict.fromkeys((mine.presence, *(i for p in mine.measures for i in p)))]
-    if isinstance(query.window, Framed):  # it counts nothing by slice, but has its filter
+    if isinstance(query.window, Framed):  # it has no measures by slice, but its filter is evaluated
         asked = []
     columns = needed_columns(build_plan([query]), query.stream)
     read = needed_columns(plan, query.stream)
@@ -103,7 +103,7 @@ def _askers(group: GroupPlan | None, measure: Measure) -> tuple[str, ...]:
 
 
 def price_text(found: Price, state: Sequence[str]) -> str:
-    """The price for people; `state` are lines on bytes of state."""
+    """The price as text; `state` are lines about the size of the state in bytes."""
     of_state = [f"  {'' if i else 'state':<9} {line}" for i, line in enumerate(state)]
     return "\n".join([*_lines(found), *of_state]) + "\n"
 
@@ -156,7 +156,7 @@ def _lines(found: Price) -> Iterator[str]:
 
 
 def _events(found: Price) -> Iterator[str]:
-    """What the query needs of events as events; nothing if all of it adds up."""
+    """Lines about the event log or tallies that the query needs; none if measures are enough."""
     asked = dict.fromkeys(one for made in found.query.aggregates if made.logged for one in made.arguments)
     if keeps_tallies(found.query):
         bins = [] if found.before is None else [tally.value for tally in found.before.tallies]

@@ -13,7 +13,7 @@ from millpond.plan.groups.stateless import carried, moved_selections, row_bytes
 
 
 def stateless_lines(plan: Plan, stream: str) -> Iterator[str]:
-    """The stateless queries over one stream."""
+    """The lines about the stateless queries over one stream."""
     selections = plan.selections_of(stream)
     filters = dict.fromkeys(one.where for one in selections if one.where is not None)
     moved = moved_selections(selections, plan.compared_names)
@@ -32,7 +32,7 @@ def price_of_selection(plan: Plan, query: Selection) -> str:
     """What one more stateless query would add, as text.
 
     Raises:
-        QueryTypeError: its name is taken.
+        QueryTypeError: its name is already in use.
     """
     build_plan([*plan.asked, query])
     others = plan.selections_of(query.stream)

@@ -1,8 +1,8 @@
-"""The sub-queries of each query: cut where an operator keeps state or has several inputs, with their exchanges. Pure.
+"""Cuts queries into sub-queries where an operator keeps state or has several inputs, and describes exchanges. Pure.
 
-A sub-query is what one task does to a row without waiting for others. Between two of them rows travel: point-to-point
-(to the one task that continues), round-robin (dealt out regardless of content), by key (to the instance that owns
-it), by hash (dealt out by their values) or by broadcast (to every instance).
+A sub-query is the work that one task does on a row without waiting for other tasks. Between two sub-queries, rows are
+exchanged: point-to-point (to the one task that continues), round-robin (distributed regardless of content), by key (to
+the instance that owns the key), by hash (distributed by their values) or by broadcast (to every instance).
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from millpond.plan.groups.stateless import moved_selections
 Route: TypeAlias = Literal["point-to-point", "round-robin", "by key", "by hash", "broadcast"]
 
 _NAMED = 4
-"""So many queries are named that share something; of the others there is a number."""
+"""The maximum number of queries that are named as sharing something; the others are counted."""
 
 
 class Travel(msgspec.Struct, frozen=True):
-    """Rows on their way: `place` is the stream, table or sub-query they come from, or the sink they go to;
-    `diff`: they are only compared.
+    """An exchange of rows: `place` is the stream, table or sub-query that they come from, or the sink that they go to.
+
+    The sink `diff` means that the rows are only compared.
     """
 
     place: str
@@ -40,16 +41,16 @@ class Travel(msgspec.Struct, frozen=True):
 
 
 class Shared(msgspec.Struct, frozen=True):
-    """What a sub-query does once for itself and others."""
+    """Work that a sub-query does once for itself and for other queries."""
 
     what: str
     queries: tuple[str, ...]
 
 
 class SubQuery(msgspec.Struct, frozen=True):
-    """A part of a query: `name` is the query's with the number of the part, `operators` in the order of rows.
+    """A part of a query: `name` is the query's name with the number of the part, `operators` are in processing order.
 
-    `leaves`: how its rows come to where they are written, if they are not there.
+    `leaves` is the exchange to the task that writes the rows; None if they are written where they are computed.
     """
 
     name: str
@@ -60,14 +61,14 @@ class SubQuery(msgspec.Struct, frozen=True):
 
 
 class _Reader(NamedTuple):
-    """What a query does to the events of a stream first."""
+    """A query as a reader of a stream: its name and its first filter."""
 
     name: str
     where: Expression | None
 
 
 def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuery, ...]]:
-    """The sub-queries of each query, by its name; `streams` are those that it reads."""
+    """The sub-queries of each query, by the name of the query; `streams` are the streams that the plan reads."""
     by_name = {stream.name: stream for stream in streams}
     asked = {query.name: query for query in plan.asked}
     readers: dict[str, list[_Reader]] = {}
@@ -82,7 +83,7 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
         if group.deduplicated is None:
             does.append("split into atoms" if group.gaps_us else "add up by key and slice")
         for one in group.queries:
-            # what repeats is known before WHERE is asked, and only where the key lives
+            # repeats are removed before WHERE is evaluated, and only on the instance that owns the key
             reader = one.query if group.deduplicated is None else _Reader(one.query.name, None)
             first = _first(f"{one.query.name}.1", reader, stream, asked, readers[group.stream], does)
             found[one.query.name] = first, _aggregate(one.query, group, places)
@@ -111,7 +112,7 @@ def _first(
     part: str, query: _Reader | Query | Selection, stream: Stream, asked: Mapping[str, AnyQuery],
     readers: Sequence[_Reader], does: Sequence[str],
 ) -> SubQuery:  # fmt: skip
-    """What becomes of each event alone, in the task that reads it."""
+    """The sub-query that processes each event alone, in the task that reads it."""
     derived = stream.derived
     operators = [] if derived is None else [f"multi-input: {derived.text}"]
     operators += [] if query.where is None else [f"filter {render(query.where)}"]
@@ -133,7 +134,7 @@ _TO_JOIN: dict[str, tuple[Route, str]] = {
 
 
 def _joined(plan: JoinPlan, joins: Joins) -> SubQuery:
-    """What is remembered of both sides by key, and which pairs leave."""
+    """The sub-query of a join that stores both sides by key and emits pairs."""
     join = plan.join
     keys = ", ".join(map(render, join.left.keys)) or "nothing"
     operators = [f"{join.kind} join by {keys}, {near_text(join)}"]
@@ -164,7 +165,7 @@ def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Travel]:
 
 
 def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[int]]) -> SubQuery:
-    """What is remembered by key, and what becomes of it."""
+    """The sub-query that stores state by key and emits rows from it."""
     keys = ", ".join(map(render, query.keys)) or "nothing"
     operators = [] if query.deduplicated is None else ["leave repeated events out"]
     operators += [] if query.deduplicated is None or query.where is None else [f"filter {render(query.where)}"]
@@ -203,7 +204,7 @@ def _some(shared: Sequence[Shared]) -> tuple[Shared, ...]:
 
 
 def subquery_lines(plan: Plan, streams: Sequence[Stream]) -> Iterator[str]:
-    """The sub-queries as text for people."""
+    """The lines about the sub-queries of all queries."""
     yield "sub-queries"
     for parts in subqueries(plan, streams).values():
         for part in parts:

@@ -14,7 +14,7 @@ _UNITS = (
 
 
 def count_of(number: int, word: str) -> str:
-    """So many of something.
+    """A number with its word, in the singular or plural.
 
     >>> count_of(1, "query"), count_of(2, "query"), count_of(2, "day")
     ('1 query', '2 queries', '2 days')
@@ -25,13 +25,13 @@ def count_of(number: int, word: str) -> str:
 
 
 def predicate_text(filter_: Expression) -> str:
-    """A filter for people."""
+    """A filter as text."""
     text = render(filter_)
     return text if columns_of(filter_) else f"{text} (the same for every event)"
 
 
 def window_text(window: Window) -> str:
-    """A window for people.
+    """A window as text.
 
     >>> from millpond.model.windows import Sliding
     >>> window_text(Sliding(3_600_000_000, 60_000_000)), window_text(Sliding(1_500_000, 1_500_000))
@@ -54,7 +54,7 @@ def window_text(window: Window) -> str:
 
 
 def waiting_text(query: Query) -> str:
-    """The delay of a query for people, and its mode if its rows may change."""
+    """The delay of a query as text, with its output mode if its results are updating or corrected."""
     delay = "nothing is late" if query.window == RUNNING else f"delay {duration(query.delay_us)}"
     if query.updating:
         return f"{delay}, emits updates"
@@ -62,7 +62,7 @@ def waiting_text(query: Query) -> str:
 
 
 def duration(us: int) -> str:
-    """A duration in its largest whole unit.
+    """A duration as text, in the largest unit of which it is a whole number.
 
     >>> duration(90_000_000), duration(0)
     ('90 seconds', '0 seconds')

@@ -1,4 +1,4 @@
-"""The plan: how all queries of a pond are answered together, as frozen values."""
+"""The plan of a pond as frozen values: the groups, stateless queries and joins that answer all queries."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ GroupKind = Literal["time", "session", "count"]
 
 
 class Measure(msgspec.Struct, frozen=True, cache_hash=True, dict=True):
-    """Something that is counted or summed once per key and slice, however many queries ask for it.
+    """A partial aggregate that is computed once per key and slice, regardless of how many queries need it.
 
-    `kind` is count, sum, squares, power3, power4 (sums of powers), products (sum of `value` times `other`), min, max
-    or, followed by their precision p, registers (2**p of them, of hashes, by which distinct values are counted). Only
-    rows for which `filter` is TRUE take part (None: all), and `filter` already says that its values are not NULL.
-    `type` is the value's SQL type.
+    `kind` is count, sum, squares, power3, power4 (sums of powers), products (sum of `value` times `other`), min, max,
+    or `registers` followed by a precision p: 2**p registers of hashes, from which distinct values are counted. Only
+    rows for which `filter` is TRUE take part (None: all rows). `filter` includes the condition that the values are not
+    NULL. `type` is the SQL type of the value.
     """
 
     kind: str
@@ -40,29 +40,29 @@ class Measure(msgspec.Struct, frozen=True, cache_hash=True, dict=True):
 
     @property
     def values(self) -> tuple[Expression, ...]:
-        """The expressions whose values it needs."""
+        """The expressions whose values the measure needs."""
         first = () if self.value is None else (self.value,)
         return first if self.other is msgspec.UNSET else (*first, self.other)
 
     @property
     def precision(self) -> int:
-        """Of registers; 0: it has none."""
+        """The precision of the registers; 0 for a measure without registers."""
         digits = self.kind.removeprefix("registers")
         return 0 if digits == self.kind else int(digits)
 
     @cached_property
     def id(self) -> str:
-        """Twelve hex digits that name its columns in packets and segments, the same in every plan."""
+        """Twelve hex digits that name the columns of the measure in packets and segments; the same in every plan."""
         return fingerprint(self)
 
     @cached_property
     def base(self) -> Measure:
-        """The measure without its filter: what cells that are split by signature keep."""
+        """The measure without its filter; cells that are split by signature store this one."""
         return self if self.filter is None else msgspec.structs.replace(self, filter=None)
 
     @cached_property
     def filter_id(self) -> str:
-        """Twelve hex digits that name its filter in tables of signatures."""
+        """Twelve hex digits that name the filter of the measure in signature tables."""
         return fingerprint(self.filter)
 
 
@@ -73,10 +73,11 @@ _NEVER = (1 << 63) - 1
 class QueryPlan(msgspec.Struct, frozen=True):
     """How one query reads its group: `presence` and `measures` are positions in the group's measures.
 
-    `measures[i]` are those of aggregate `i`, in the order `runtime.aggregates.finish` expects; `delay` is the position
-    of the query's `late_after_us` among the group's delays: it takes the events of slice classes 0 … `delay`.
-    `since_us`: the query was added when events were there already; its first window starts at or after this.
-    `until_us`: another version has taken its place, and answers what starts at or after this.
+    `measures[i]` are the measures of aggregate `i`, in the order that `runtime.aggregates.finish` expects. `delay` is
+    the position of the query's `late_after_us` among the group's delays: the query takes the events of the lateness
+    classes 0 … `delay` of a slice. `since_us` is set if the query was added after the first events; its first window
+    starts at or after this time. `until_us` is set if another version has replaced the query; that version answers
+    the windows that start at or after this time.
     """
 
     query: Query
@@ -88,20 +89,20 @@ class QueryPlan(msgspec.Struct, frozen=True):
 
     @property
     def from_us(self) -> int:
-        """The earliest start of a window that it answers."""
+        """The earliest start of a window that the query answers."""
         return _ALWAYS if isinstance(self.since_us, msgspec.UnsetType) else self.since_us
 
     @property
     def before_us(self) -> int:
-        """All windows that it answers start before this."""
+        """All windows that the query answers start before this time."""
         return _NEVER if isinstance(self.until_us, msgspec.UnsetType) else self.until_us
 
 
 def column_ids(group: GroupPlan, apart: str = "") -> frozenset[str] | None:
-    """What names of columns of the group's cells may begin with: its measures, with their filter or without it.
+    """The prefixes that column names of the group's cells may have: ids of its measures, with and without their filter.
 
-    None: anything; of sessions and count windows cells tell more than measures, and those that are kept `apart` as
-    `revisions` something else.
+    None means that any name is allowed. Cells of session and count windows contain more than measures, and cells that
+    are stored `apart` as `revisions` contain something else.
     """
     if group.gaps_us or group.counted or apart == "revisions":
         return None
@@ -109,22 +110,23 @@ def column_ids(group: GroupPlan, apart: str = "") -> frozenset[str] | None:
 
 
 def measures_read(plans: Iterable[QueryPlan]) -> list[int]:
-    """Positions of the measures that some queries read, each once."""
+    """The distinct positions of the measures that these queries read."""
     return list(dict.fromkeys(i for plan in plans for places in ((plan.presence,), *plan.measures) for i in places))
 
 
 SIGNED_FROM = 17
-"""A group with so many distinct filters keeps cells by signature (see `state.keys.filter_signatures`), not columns by
-filter.
+"""From this number of distinct filters on, a group splits its cells by signature (see `state.keys.filter_signatures`)
+instead of storing columns for each filter.
 """
 
 
 class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
-    """All queries with the same stream, event time and key: they share dictionary, edges, measures, slices.
+    """All queries with the same stream, event time and key; they share the dictionary, edges, measures and slices.
 
-    Or session windows over the same events by the same key: they share dictionary, measures, atoms. `signatures`: its
-    cells are split by signature, however few filters are left. `retain`: what is kept longer than queries need it.
-    `spread`: which of its keys makes the bucket, as it is the key of the topic.
+    A group of session windows over the same events by the same key shares the dictionary, measures and atoms.
+    `signatures`: the cells are split by signature, even if only few filters are left. `retain`: data that is kept
+    longer than the queries need it. `spread`: the position of the key that alone determines the bucket, because the
+    topic is partitioned by it.
     """
 
     id: str
@@ -144,83 +146,83 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
 
     @property
     def spread_by(self) -> int | None:
-        """The position of the key that alone makes the bucket; None: all of them do."""
+        """The position of the key that alone determines the bucket; None: all keys determine it."""
         return None if isinstance(self.spread, msgspec.UnsetType) else self.spread
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
-        """What it counts by bins."""
+        """The tallies of the group: values that are counted by bins."""
         return () if isinstance(self.tallied, msgspec.UnsetType) else self.tallied
 
     @property
     def deduplicated(self) -> Deduplication | None:
-        """Which events are left out as repeated: all wait in the event log until the watermark passes them."""
+        """Which events are left out as repeated; all events wait in the event log until the watermark passes them."""
         return None if isinstance(self.deduplicate, msgspec.UnsetType) else self.deduplicate
 
     @property
     def events(self) -> LogPlan | None:
-        """Its event log, if some query needs one."""
+        """The event log of the group, if some query needs one."""
         return None if isinstance(self.log, msgspec.UnsetType) else self.log
 
     @cached_property
     def sliding(self) -> tuple[Sliding, ...]:
-        """Its windows, if they are cut into slices."""
+        """The windows of the group that are cut into slices."""
         return tuple(window for window in self.windows if isinstance(window, Sliding))
 
     @property
     def retention(self) -> Retention:
-        """What is kept for queries that come later."""
+        """The data that is kept for queries that are added later."""
         return Retention() if isinstance(self.retain, msgspec.UnsetType) else self.retain
 
     @cached_property
     def cuts(self) -> tuple[Sliding, ...]:
-        """The windows at whose edges slices are cut; those of the grain are windows that nobody asked for."""
+        """The windows at whose edges slices are cut; the windows of the grain belong to no query."""
         grain = self.retention.grain_us
         return (*self.sliding, Sliding(grain, grain)) if grain else self.sliding
 
     @cached_property
     def celled(self) -> tuple[QueryPlan, ...]:
-        """The queries whose windows are put together from cells; the others read events only."""
+        """The queries whose windows are combined from cells; the other queries read events only."""
         return tuple(plan for plan in self.queries if not isinstance(plan.query.window, Framed))
 
     @cached_property
     def counted(self) -> bool:
-        """Whether its windows are numbers of events."""
+        """Whether the windows of the group are bounded by a number of events."""
         return isinstance(self.windows[0], Counted)
 
     @property
     def kind(self) -> GroupKind:
-        """The kind of its windows, which decides how its state is kept."""
+        """The kind of the windows, which decides how the state is stored."""
         return "count" if self.counted else "session" if self.gaps_us else "time"
 
     @cached_property
     def gaps_us(self) -> tuple[int, ...]:
-        """The gaps of its sessions, ascending; () of a group with slices."""
+        """The gaps of the session windows, ascending; empty for other groups."""
         return tuple(window.gap_us for window in self.windows if isinstance(window, Session))
 
     @cached_property
     def own_end(self) -> Expression | None:
-        """Where the window that an event opens ends, in a group of sessions whose gaps differ from event to event."""
+        """The end of the session window that an event opens, if events bring their own gaps; else None."""
         return self.windows[0].own_end if isinstance(self.windows[0], Session) else None
 
     @cached_property
     def filters(self) -> dict[str, Expression | None]:
-        """Every distinct filter of its measures, by id."""
+        """The distinct filters of the measures, by id."""
         return {measure.filter_id: measure.filter for measure in self.measures}
 
     @cached_property
     def ladders(self) -> tuple[Ladder, ...]:
-        """The same, in ladders."""
+        """The distinct filters of the measures, grouped into ladders."""
         return ladders_of(self.filters)
 
     @cached_property
     def signed(self) -> bool:
-        """Whether its cells are split by signature."""
+        """Whether the cells are split by signature."""
         return bool(self.sliding) and (self.signatures is True or len(self.filters) >= SIGNED_FROM)
 
     @cached_property
     def kept(self) -> tuple[Measure, ...]:
-        """The measures whose columns its cells have."""
+        """The measures for which the cells have columns."""
         kept = self.measures
         if len(self.celled) < len(self.queries):
             kept = tuple(self.measures[i] for i in sorted(measures_read(self.celled)))
@@ -228,7 +230,7 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
 
 
 class KeptEvents(msgspec.Struct, frozen=True, dict=True):
-    """The events that a stream retains, for so long of event time, with these columns."""
+    """The events that a stream retains: `columns` are stored for `kept_us` microseconds of event time."""
 
     stream: str
     event_time: str
@@ -237,15 +239,15 @@ class KeptEvents(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def id(self) -> str:
-        """Twelve hex digits under which they are kept, whatever their columns."""
+        """Twelve hex digits under which the events are stored; independent of their columns."""
         return fingerprint(("retained", self.stream))
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Every group of the pond, its stateless queries and its joins, in a fixed order.
+    """All groups, stateless queries and joins of a pond, in a fixed order.
 
-    `timed`: streams, and by which column their times are observed though no query tells them any more. `kept`: events
-    that streams retain. `beside`: pairs of a query and its shadow.
+    `timed`: pairs of a stream and the column by which its event time is still observed, although no query uses that
+    column any more. `kept`: the events that streams retain. `beside`: pairs of a query and its shadow.
     """
 
     groups: tuple[GroupPlan, ...]
@@ -257,12 +259,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def compared(self) -> dict[str, str]:
-        """Of queries whose rows are compared with those of a shadow, its name."""
+        """Each query whose rows are compared with those of a shadow, and the name of the shadow."""
         return {} if isinstance(self.beside, msgspec.UnsetType) else dict(self.beside)
 
     @property
     def compared_names(self) -> set[str]:
-        """These queries, and their shadows."""
+        """The names of the compared queries and of their shadows."""
         return {name for pair in self.compared.items() for name in pair}
 
     @property
@@ -271,17 +273,17 @@ class Plan(msgspec.Struct, frozen=True):
         return () if isinstance(self.kept, msgspec.UnsetType) else self.kept
 
     def retained_of(self, stream: str) -> KeptEvents | None:
-        """The events that one stream retains, if it does."""
+        """The events that one stream retains; None if it retains none."""
         return next((kept for kept in self.retained if kept.stream == stream), None)
 
     @property
     def watched(self) -> dict[str, str]:
-        """`timed`, by stream."""
+        """`timed` as a mapping from the stream to the column."""
         return {} if isinstance(self.timed, msgspec.UnsetType) else dict(self.timed)
 
     @property
     def joins(self) -> Joins:
-        """The joins, and the logs that they share."""
+        """The joins and their shared logs."""
         return Joins() if isinstance(self.joined, msgspec.UnsetType) else self.joined
 
     @property
@@ -295,7 +297,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def asked(self) -> tuple[AnyQuery, ...]:
-        """Every query."""
+        """All registered queries: with windows, stateless, and joins."""
         windowed = (query.query for group in self.groups for query in group.queries)
         return (*windowed, *self.selections, *(plan.join for plan in self.joins.plans))
 
@@ -306,11 +308,11 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Twelve hex digits: equal plans have equal ids."""
+        """Twelve hex digits; equal plans have equal ids."""
         return fingerprint(self)
 
     def event_time_of(self, stream: str) -> str | None:
-        """By which column the time of a stream is told or observed; None: by none."""
+        """The column that gives the event time of a stream, for queries or observation only; None: no column does."""
         told = (group.event_time for group in self.groups if group.stream == stream)
         logs = (log.event_time for log in self.joins.logs_of(stream))
         return next(told, None) or next(logs, None) or self.watched.get(stream)
@@ -319,7 +321,7 @@ class Plan(msgspec.Struct, frozen=True):
         """The group and the plan of a query with windows.
 
         Raises:
-            KeyError: no such query.
+            KeyError: no query has this name.
         """
         for group in self.groups:
             for query in group.queries:

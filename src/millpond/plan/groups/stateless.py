@@ -1,4 +1,4 @@
-"""How stateless queries over one stream share work: filters, bits of rows, transferred columns. Pure."""
+"""Computes what stateless queries over one stream share: filters, bits of rows, transferred columns. Pure."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from millpond.model.selection import Selection
 from millpond.model.types import INTEGERS, is_decimal
 
 Bit = tuple[Expression | None, tuple[Expression, ...]]
-"""Which rows a query takes: those for which the first is TRUE (None: all) and none of the others raises."""
+"""The rows that a query takes: the first expression is TRUE (None: for all rows) and none of the others raises."""
 
 _WIDTHS = {"boolean": 0.125, "float": 4.0, "date": 4.0, "string": 16.0}
 _WIDTHS |= {kind: bits / 8 for kind, bits in INTEGERS.items()}
 
 
 def bit_of(selection: Selection) -> Bit:
-    """The rows that the query takes; equal bits of different queries are one."""
+    """The rows that the query takes. Queries with equal bits share one."""
     raising = (item.expression for item in selection.output if may_raise(item.expression))
     return selection.where, tuple(dict.fromkeys(raising))
 
 
 def moved_selections(selections: Iterable[Selection], compared: Collection[str] = ()) -> tuple[Selection, ...]:
-    """Those whose rows somebody wants, or that are `compared`: the rows of others are counted where they are read, and
-    moved nowhere.
+    """The stateless queries whose rows are transferred: those with a sink other than `noop`, and `compared` ones.
+
+    The rows of the other queries are only counted by the task that reads them.
     """
     return tuple(one for one in selections if one.sink.format != "noop" or one.name in compared)
 
 
 def carried(selections: Sequence[Selection]) -> tuple[Expression, ...]:
-    """What is moved of each row: the columns that the outputs read, or the distinct outputs if those are narrower."""
+    """The expressions transferred per row: the columns that the outputs read, or the distinct outputs if narrower."""
     outputs = tuple(dict.fromkeys(item.expression for selection in selections for item in selection.output))
     columns = tuple(dict.fromkeys(leaf for output in outputs for leaf in leaves_of(output)))
     computed = tuple(output for output in outputs if not isinstance(output, Literal))
@@ -37,11 +38,11 @@ def carried(selections: Sequence[Selection]) -> tuple[Expression, ...]:
 
 
 def leaves_of(expression: Expression) -> tuple[Column | Foreign, ...]:
-    """The columns, projected ones included, that an expression reads, each once."""
+    """The distinct columns that an expression reads, including projected ones."""
     return tuple(dict.fromkeys(node for node in walk(expression) if isinstance(node, Column | Foreign)))
 
 
 def row_bytes(expressions: Iterable[Expression]) -> float:
-    """Roughly how many bytes a row of these takes; of text and nested values nothing is known but that they vary."""
+    """The approximate size of a row of these expressions in bytes; for text and nested values it is a fixed guess."""
     return sum(16.0 if is_decimal(one.type) else _WIDTHS.get(one.type, 8.0 if "<" not in one.type else 32.0)
                for one in expressions)  # fmt: skip

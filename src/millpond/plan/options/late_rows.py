@@ -1,4 +1,4 @@
-"""The columns that late rows of a query are written with, and which queries want them."""
+"""Determines which queries write late rows to a late sink, and the columns of these rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from millpond.model.types import is_known
 from millpond.plan.groups.plan import Plan
 
 LATE_WATERMARK = "_watermark"
-"""Column: the event was late because its time is at or below this."""
+"""Column with the watermark: the event was late because its time is at or before it."""
 
 LATE_EPOCH = "_epoch"
-"""Column: the record that wrote the row."""
+"""Column with the number of the record that wrote the row."""
 
 
 class LateAsk(msgspec.Struct, frozen=True):
-    """A query that wants its late events: those of `group` whose class is above `delay`, and for which `where` is TRUE.
+    """A query with a late sink: it writes the events of `group` that meet `where` and have a class above `delay`.
 
     `delay` is the position of `delay_us` among the delays of the group.
     """
@@ -35,7 +35,7 @@ class LateAsk(msgspec.Struct, frozen=True):
 
 
 def late_asks(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[LateAsk, ...]]:
-    """Stream -> the queries over it that want their late events; streams without one are left out."""
+    """The queries with a late sink, by stream; streams without such queries are left out."""
     by_name = {stream.name: stream for stream in streams}
     found: dict[str, list[LateAsk]] = {}
     for group in plan.groups:
@@ -58,7 +58,7 @@ def late_columns(query: Query, stream: Stream) -> tuple[str, ...]:
     for part in parts:
         if part is not None:
             foreign = [node for node in walk(part) if isinstance(node, Foreign)]
-            # what Spark computed is written as what it was computed from
+            # a foreign expression is written as the columns that Spark computed it from
             read |= columns_of(part) - {node.name for node in foreign}
             read.update(name for node in foreign for name in node.columns)
     first = [query.event_time]
@@ -68,10 +68,10 @@ def late_columns(query: Query, stream: Stream) -> tuple[str, ...]:
 
 
 def check_late(query: Query, stream: Stream) -> None:
-    """Refuse late events that could not be written.
+    """Refuses a late sink whose rows could not be written.
 
     Raises:
-        UnsupportedQuery: a column's type has no place in a row, a name is taken, or the sink keeps nothing.
+        UnsupportedQuery: a column's type is not supported in rows, a name is reserved, or the sink is `noop`.
     """
     sink = query.late_sink
     if sink is None:

@@ -1,8 +1,8 @@
-"""Live parameters: constants of queries that change between epochs, while the state that they were counted into stays.
+"""Live parameters: constants of queries that can change between epochs without a loss of state.
 
-A parameter in a filter or an argument is part of its measure's identity by name, so another value makes no other
-state: events are judged by the value of the epoch that reads them. In HAVING, in outputs and in stateless queries,
-the value of the epoch that emits the row is used.
+A parameter in a filter or an argument is part of its measure's identity by name, not by value. So another value keeps
+the existing state: each event is evaluated with the value of the epoch that reads it. In HAVING, in outputs and in
+stateless queries, the value of the epoch that emits the row is used.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 Plain: TypeAlias = bool | int | float | str
 
 Constant: TypeAlias = Plain | Sequence[Plain]
-"""What a parameter may be: for IN also a list."""
+"""The values that a parameter can have; a list is for IN."""
 
 MOST_MEMBERS = 10_000
-"""So many constants may be in a list."""
+"""The maximum number of constants in a list."""
 
 _TYPES: dict[type, str] = {bool: "boolean", int: "bigint", float: "double", str: "string"}
 _FRACTIONS = ("float", "double")
 _FARTHEST = 1 << 63
 _NAMED = 5
-"""So many users of a parameter are named where they are told."""
+"""The maximum number of queries that an error message names as users of a parameter."""
 
 
 def constant_of(name: str, value: Constant, kind: str | None = None) -> Literal:
-    """The value of a parameter as a constant: of type `kind`, or of that which it has in Python.
+    """The value of a parameter as a constant of type `kind`, or else of the type of the Python value.
 
     >>> constant_of("top", ["b", "a"]).text
     '["a","b"]'
 
     Raises:
-        ChangeRefused: it is of another type, or a list that is too long, or empty so that its type is not known.
+        ChangeRefused: the value is of another type, or is a list that is too long, or empty without a known type.
     """
     if isinstance(value, Sequence) and not isinstance(value, str):
         return _list_of(name, value, kind)
@@ -71,8 +71,10 @@ def _list_of(name: str, values: Sequence[Plain], kind: str | None) -> Literal:
 def another_value(
     name: str, value: Constant, known: Literal | None, users: Sequence[str], as_double: bool = False
 ) -> Literal:
-    """A value of a parameter that is `known` with another: of its type if it can be, else, if there are no `users` that
-    rely on that, of its own. `as_double`: all of them make a double of it, so a fraction fits, too.
+    """A new value of a parameter whose present value is `known`, as a constant.
+
+    The constant has the type of the present value if possible; otherwise its own type, if no `users` rely on the
+    present type. `as_double`: all users convert the parameter to a double, so a fraction is allowed, too.
 
     >>> another_value("limit", 500, Literal("abc", "string"), ()).type
     'bigint'
@@ -80,14 +82,14 @@ def another_value(
     'double'
 
     Raises:
-        ChangeRefused: it is no constant, or not of the type that there are users of.
+        ChangeRefused: the value is not a constant, or has another type than the users of the parameter rely on.
     """
     if known is None:
         return constant_of(name, value)
     try:
         return constant_of(name, value, known.type)
     except ChangeRefused:
-        made = constant_of(name, value)  # what is wrong with any type is said first
+        made = constant_of(name, value)  # an error that is independent of the type is reported first
         if not users or (as_double and (known.type, made.type) == ("bigint", "double")):
             return made
     more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
@@ -100,7 +102,7 @@ def another_value(
 
 
 def as_double(name: str, queries: Iterable[AnyQuery]) -> bool:
-    """Whether each use of a parameter makes a floating-point number of it at once, as a comparison with one does."""
+    """Whether each use of a parameter casts it to a floating-point number, as comparisons with such numbers do."""
     for query in queries:
         for node in (node for part in _parts_of(query) for node in walk(part)):
             if isinstance(node, Call) and not (node.op == "cast" and node.type in _FRACTIONS):
@@ -114,18 +116,18 @@ def as_double(name: str, queries: Iterable[AnyQuery]) -> bool:
 
 
 def users_of(name: str, queries: Iterable[AnyQuery]) -> list[str]:
-    """The queries that name a parameter, by name."""
+    """The sorted names of the queries that use a parameter."""
     return sorted(query.name for query in queries if name in parameters_in(query))
 
 
 @lru_cache(1 << 14)
 def parameters_in(query: AnyQuery) -> frozenset[str]:
-    """Names of the parameters in a query."""
+    """The names of the parameters in a query."""
     return frozenset(parameter.name for parameter in named_in(query))
 
 
 def named_in(query: AnyQuery) -> frozenset[Parameter]:
-    """The parameters that a query names, each as it was analysed."""
+    """The parameters in a query, each as Spark analysed it."""
     nodes = (node for part in _parts_of(query) for node in walk(part))
     return frozenset(node for node in nodes if isinstance(node, Parameter))
 
@@ -140,7 +142,10 @@ def _parts_of(query: AnyQuery) -> list[Expression]:
 
 
 def with_parameters(plan: Plan, parameters: Mapping[str, Literal]) -> Plan:
-    """The plan with constants wherever state does not depend on them: HAVING, outputs, stateless queries."""
+    """The plan with parameters replaced by their values where no state depends on them.
+
+    These places are HAVING, outputs and stateless queries.
+    """
     if not parameters or not any(map(parameters_in, plan.asked)):
         return plan
     groups = tuple(_group(group, parameters) for group in plan.groups)

@@ -11,22 +11,22 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.windows import RUNNING, Framed
 
 OP = "_op"
-"""Column of rows that may change: `upsert`, or `delete` of a row that HAVING takes no more or whose session is another
-now."""
+"""Column of updating results: `upsert`, or `delete` for a row that no longer meets HAVING or whose session has changed
+its bounds."""
 
 REVISION = "_revision"
-"""Column of rows that are corrected: how often the row of its window and key was told before."""
+"""Column of corrected rows: how often the row of this window and key was emitted before."""
 
 FINAL, UPDATE = "final", "update"
 EMITS = (FINAL, UPDATE)
 
 
 def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
-    """The query with its mode; one that is final and never corrected is left as it is.
+    """The query with its output mode; for final rows without corrections, the query is returned unchanged.
 
     Raises:
-        QueryTypeError: no such mode, a correction of updates, or for no time.
-        UnsupportedQuery: the query is of a kind that is answered only once, or needs the name of a column of ours.
+        QueryTypeError: the mode does not exist, updates would be corrected, or the time of corrections is not positive.
+        UnsupportedQuery: this kind of query emits each row only once, or the query uses a reserved column name.
     """
     if emit not in EMITS:
         raise QueryTypeError(f"{query.name} emits {emit!r}.", f"Use one of {', '.join(EMITS)}.")
@@ -59,7 +59,7 @@ def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
 
 
 def never_final(event_time: str) -> UnsupportedQuery:
-    """The refusal of a query without a window that says nothing of its mode."""
+    """The error for a query that has no window and does not request updates."""
     return UnsupportedQuery(
         "The query does not group by a window, so its answer would never be final.",
         f"Group by window({event_time}, '1 minute') or session_window({event_time}, '1 minute') as well (a time alone "

@@ -21,11 +21,11 @@ _TRUE = Named(COMPLETE, literal(True, "boolean"))
 
 
 def with_complete(query: AnyQuery) -> Query:
-    """The query whose rows say whether they are complete.
+    """The query with the column `_complete`, which shows whether a row is complete.
 
     Raises:
-        UnsupportedQuery: its windows are of no fixed size, or its rows may change.
-        QueryTypeError: it has a column of this name.
+        UnsupportedQuery: the windows have no fixed size, or rows may change, or the query leaves out repeated events.
+        QueryTypeError: the query already has a column of this name.
     """
     fits = isinstance(query, Query) and isinstance(query.window, Sliding) and query.window != RUNNING
     if not isinstance(query, Query) or not fits or query.changing or query.deduplicated is not None:
@@ -37,12 +37,12 @@ def with_complete(query: AnyQuery) -> Query:
 
 
 def tells_complete(query: AnyQuery) -> bool:
-    """Whether the rows of a query say whether they are complete."""
+    """Whether the rows of a query have the column `_complete`."""
     return _TRUE in query.output
 
 
 def early_version(query: Query, whole_us: int | None) -> Query:
-    """The version that tells windows before those of the query: whole are those that start at `whole_us` or later."""
+    """The early version of a query: it emits earlier windows; those that start at or after `whole_us` are complete."""
     told: Expression = literal(False, "boolean")
     if whole_us is not None:
         told = Call("ge", (Column("window.start", "timestamp"), literal(whole_us, "timestamp")), "boolean")

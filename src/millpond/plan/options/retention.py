@@ -1,4 +1,4 @@
-"""What streams declare for all groups: retention of slices, their grain, retained events, the topic's key."""
+"""Applies what streams declare to a plan: retained slices and their grain, retained events, the key of the topic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
 
 
 def with_declared(plan: Plan, streams: Iterable[Stream]) -> Plan:
-    """The plan with what its streams retain, and with buckets by the keys of their topics."""
+    """The plan with the retention that its streams declare, and with buckets that follow the keys of their topics."""
     declared = tuple(streams)
     return _with_spread(_with_retention(plan, declared), declared)
 
@@ -30,7 +30,7 @@ def _with_spread(plan: Plan, streams: Iterable[Stream]) -> Plan:
 
 
 def spread_of(keys: Sequence[Expression], partitioned_by: str | None) -> int | None:
-    """Which of a group's keys makes the bucket alone: the one by which its topic is partitioned, if that is a key."""
+    """The position of the key that partitions the topic and so alone determines the bucket; None: there is none."""
     named = (i for i, key in enumerate(keys) if isinstance(key, Column) and key.name == partitioned_by)
     return next(named, None)
 
@@ -46,16 +46,16 @@ def _with_retention(plan: Plan, streams: Iterable[Stream]) -> Plan:
 
 
 def _retaining(group: GroupPlan, stream: Stream) -> GroupPlan:
-    """The group with retention, if its cells are of slices: one for all time is kept anyway."""
+    """The group with retention, if it has slices; the single cell of a window over all time is kept anyway."""
     if not group.sliding or RUNNING in group.windows:
         return group
     return msgspec.structs.replace(group, retain=stream.retain)
 
 
 def _events(plan: Plan, stream: Stream) -> KeptEvents | None:
-    """What a stream keeps of its events: the columns that it names, and those that are read anyway."""
+    """The events that a stream retains, with the columns that it names and those that are read anyway."""
     time = plan.event_time_of(stream.name)
-    if time is None:  # nobody has told time by any of its columns yet
+    if time is None:  # no query has used a column of this stream as event time yet
         return None
     wanted = {*needed_columns(plan, stream.name), *stream.retention.columns, time}
     columns = (Column(one.name, one.type) for one in stream.columns if one.name in wanted and is_known(one.type))

@@ -1,5 +1,5 @@
-"""One module for each store behind `state/ports`: LMDB, memory, Redis; each alone imports its client library.
+"""The stores behind `state/ports`: LMDB, memory, Redis. Only the module of a store imports its client library.
 
-Imports `state/ports` and the folders below it; `testing/conformance.py` says what a store must do. Begin with
+Imports `state/ports` and the folders below it; `testing/conformance.py` tests what a store must do. Begin with
 `memory.py`.
 """

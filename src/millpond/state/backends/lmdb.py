@@ -1,22 +1,22 @@
-"""The embedded default store: one LMDB file, written by the driver's applier thread, read by the whole host.
+"""The embedded default store: one LMDB file, written by a thread of the driver and readable by all of its host.
 
-Version 1 of the file: two named databases; integers in keys are big-endian, so that ranges are contiguous.
+Version 1 of the file has two named databases. Integers in keys are big-endian, so that ranges are contiguous.
 
     meta   "v"               -> "1"                  version of this layout
-           "o"               -> text                 whose store it is (the pond's id), UTF-8
-           "i"               -> u32                  the next table number; numbers are never used twice
+           "o"               -> text                 the owner (the pond's id), UTF-8
+           "i"               -> u32                  the next table number; numbers are never reused
            "t" table         -> u32                  a table's number; its name is UTF-8, at most 400 bytes
-           "b" u16           -> u64 mark             the number a bucket has applied, and its mark; absent: nothing
+           "b" u16           -> u64 mark             the number a bucket has applied, and its mark; absent: none
     rows   u32 u16 0x00 key  -> value                table number, bucket, key
-           u32 u16 0x01 hash -> u32 key value        one too long for LMDB, by BLAKE2b-256; its length
+           u32 u16 0x01 hash -> u32 key value        a key too long for LMDB, by BLAKE2b-256; u32: its length
 
-One transaction carries a whole `apply_many`, so here all buckets move together. Beyond the port:
-  * one writing process at a time; a second one is safe (each bucket's number guards it), but waits, and
-    waits for ever while the first is *stopped* inside a transaction (killed is fine);
-  * a file is opened once per process: LMDB's locks belong to the process, a second open would break them;
-  * after a power failure the newest applied numbers may be gone; the file itself stays sound;
-  * a file that is damaged is put aside, as `path`.damaged, and a new one begun; who opens it to read is told;
-  * readers should be short: pages that a reader holds cannot be used again, so the file grows meanwhile.
+A call of `apply_many` is one transaction, so here all of its buckets advance together. In addition to the port:
+  * only one process writes at a time. A second writer is safe (the number of each bucket guards it), but it waits. It
+    waits for ever if the first is *stopped* inside a transaction (a killed one does no harm).
+  * a process opens a file only once: LMDB's locks belong to the process, and a second open would break them.
+  * a power failure may undo the newest applied numbers, but does not damage the file.
+  * a damaged file is renamed to `path`.damaged, and a new one is created; opening it for reading raises an error.
+  * reads should be short: the pages that a reader uses cannot be reused, so the file grows meanwhile.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from millpond.state.ports.store import (
 
 VERSION = b"1"
 DEFAULT_MAP_BYTES = 1 << 30
-"""Address space first set aside; the file itself grows only as it is used."""
+"""The address space reserved at first; the file itself grows only with its content."""
 
 LOCK_SECONDS = 10.0
-"""How long opening waits for another process that is writing."""
+"""How long opening waits for another process that is writing, in seconds."""
 
 _MAX_TABLE_BYTES = 400
 _MAX_READERS = 512
@@ -70,11 +70,11 @@ _open_files_lock = threading.Lock()
 
 
 class LmdbStore(BucketStore):
-    """A store in the file `path` (and `path`-lock beside it), made if it is missing unless `read_only`.
+    """A store in the file `path` (with the lock file `path`-lock); a missing file is created unless `read_only`.
 
-    `owner` is kept in the file and compared at the next open; "" accepts any. `map_bytes` is where the map
-    starts; it doubles whenever it is full. ForeignPondError: another owner's file. StoreError: it cannot be
-    opened, has another version, or is open in this process already. `note` says what it has mended itself.
+    `owner` is stored in the file and compared at the next open; "" accepts any owner. The memory map begins with
+    `map_bytes` and doubles whenever it is full. `note` describes a repair by the store itself. ForeignPondError: the
+    file has another owner. StoreError: it cannot be opened, has another version, or is already open in this process.
     """
 
     def __init__(
@@ -97,15 +97,15 @@ class LmdbStore(BucketStore):
             raise
 
     def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
-        """See `BucketStore.apply_many`; all steps are one transaction."""
+        """See `BucketStore.apply_many`; all steps are applied in one transaction."""
         return self._write(lambda draft: [draft.apply(step) for step in steps])
 
     def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
-        """See `BucketStore.stands_many`; all as of one moment."""
+        """See `BucketStore.stands_many`; the result is one consistent snapshot."""
         return self._read(lambda draft: [draft.stand(bucket) for bucket in buckets])
 
     def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
-        """See `BucketStore.read_many`; all as of one moment."""
+        """See `BucketStore.read_many`; the result is one consistent snapshot."""
         return self._read(lambda draft: [draft.found(one) for one in wanted])
 
     def scan(self, bucket: int, table: str) -> Rows:
@@ -113,7 +113,7 @@ class LmdbStore(BucketStore):
         return self._read(lambda draft: draft.scan(bucket, table))
 
     def scan_many(self, buckets: Iterable[int], table: str) -> list[Rows]:
-        """See `BucketStore.scan_many`; all as of one moment."""
+        """See `BucketStore.scan_many`; the result is one consistent snapshot."""
         wanted = list(buckets)
         return self._read(lambda draft: [draft.scan(bucket, table) for bucket in wanted])
 
@@ -137,7 +137,7 @@ class LmdbStore(BucketStore):
             return [str(self._path) for _ in buckets]
 
     def statistics(self) -> Statistics:
-        """See `BucketStore.statistics`; bytes are the file's used length, pages free for reuse included."""
+        """See `BucketStore.statistics`; the bytes are the used length of the file, including reusable pages."""
         keys = self._read(lambda draft: draft.row_count())
         with self._explained(), self._gate.shared():
             self._check_usable()
@@ -160,12 +160,12 @@ class LmdbStore(BucketStore):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
             self._put_damage_aside()
             self._open_environment()
-            # Slots of readers that were killed would keep old pages alive for ever.
+            # The slots of killed readers would keep old pages alive for ever.
             self._env.reader_check()
         self._check_identity(owner)
 
     def _put_damage_aside(self) -> None:
-        """A page that is lost would end this process when it is looked at, so a child looks first."""
+        """Checks the file in a child process first, because reading a lost page would kill the process."""
         damage = damage_of(self._path, thorough=not self._read_only)
         if damage is None:
             return
@@ -184,7 +184,7 @@ class LmdbStore(BucketStore):
             subdir=False,
             readonly=self._read_only,
             create=not self._read_only,
-            mode=0o600,  # it may lie outside of the pond's folder
+            mode=0o600,  # the file may be outside of the pond's folder
             # Without metasync a power failure may undo the newest transaction, which the log then replays.
             metasync=False,
             max_dbs=2,
@@ -197,7 +197,7 @@ class LmdbStore(BucketStore):
             self._open_tables()
 
     def _open_tables(self) -> None:
-        # Waiting for the writer's lock has no time limit in LMDB, and open_db would wait with the GIL held.
+        # LMDB waits for the writer's lock without a time limit, and `open_db` would hold the GIL meanwhile.
         env, opened, abandoned = self._env, threading.Event(), threading.Event()
         done: list[tuple[Any, Any]] = []
         failed: list[Exception] = []
@@ -291,7 +291,7 @@ class LmdbStore(BucketStore):
         try:
             yield
         except (lmdb.Error, OSError) as error:
-            if _FULL in str(error):  # LMDB tells it in words, without a number
+            if _FULL in str(error):  # LMDB reports this as text, without an error number
                 raise no_room(str(error), self._path) from error
             raise of_machine(error, self._path) or StoreError(
                 f"The store {self._path} failed: {error}.", _CURE
@@ -299,7 +299,7 @@ class LmdbStore(BucketStore):
 
 
 class _Draft:
-    """The layout within one transaction: all knowledge of keys and values is here."""
+    """Reads and writes the layout within one transaction; only this class knows how keys and values are encoded."""
 
     def __init__(self, transaction: Any, meta: Any, rows: Any, max_key: int) -> None:
         self._txn = transaction
@@ -399,7 +399,7 @@ class _Draft:
             else:
                 framed = value if len(key) <= limit else _U32.pack(len(key)) + key + value
                 puts.append((place, framed))
-        # In key order every put lands on the page of the one before.
+        # In key order, each put is likely to write to the page of the previous put.
         puts.sort()
         with self._txn.cursor(db=self._rows) as cursor:
             cursor.putmulti(puts)
@@ -441,12 +441,12 @@ class _Draft:
         with self._txn.cursor(db=self._rows) as cursor:
             found = cursor.set_range(prefix)
             while found and cursor.key().startswith(prefix):
-                # Deleting moves the cursor to the following key; at the end its key is empty.
+                # Deleting moves the cursor to the next key; at the end of the database the key is empty.
                 found = cursor.delete()
 
 
 class _Gate:
-    """Lets many use the environment, or one replace it: LMDB may be resized only while nobody looks at it."""
+    """Lets many threads use the environment or one replace it: LMDB may only be resized while nothing reads it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -1,8 +1,8 @@
-"""Tells whether an LMDB file is whole, without risk for the process that asks.
+"""Checks whether an LMDB file is damaged, without risk for the calling process.
 
-LMDB maps its file and believes what it says: of one that was cut short the first look at a lost page is a SIGBUS, which
-ends the process without a word. So every page is read by a child process first, at about a gigabyte a second. This
-module is that child's program, too, so it imports nothing of Millpond.
+LMDB maps its file into memory and trusts its content. If a file was truncated, the first access to a lost page is a
+SIGBUS, which ends the process without a message. So a child process reads every page first, at about a gigabyte per
+second. This module is also the program of that child, so it imports nothing of Millpond.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 _META = struct.Struct("<16x II 16x 48s 48s QQ")
-"""A page of meta data: its magic and version, two databases, the last page, the transaction."""
+"""A meta page: magic and version, two databases, the last page, the transaction."""
 
 _PAGE_SIZE = struct.Struct("<I")
 _MAGIC = 0xBEEFC0DE
@@ -24,27 +24,27 @@ _LARGEST_PAGE = 1 << 16
 _SECONDS = 600.0
 _NO_SUCH_PAGE = os.strerror(errno.EFAULT)
 _UNKNOWN = 77
-"""What the child ends with where it cannot look."""
+"""The exit code of a child that cannot check the file."""
 
 
 def damage_of(path: Path, *, thorough: bool) -> str | None:
-    """What is wrong with an LMDB file, for people; None: nothing, or it is not there, or empty, or no LMDB file at all.
+    """Describes the damage of an LMDB file; None if it has none, is missing or empty, or is not an LMDB file.
 
     Unless `thorough`, only a file that seems too short is read.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     whole = _whole_bytes(path)
     if whole is None:
         return None
     present = path.stat().st_size
-    # pages at the end may be free ones that were never written
+    # pages at the end may be free pages that were never written
     if present >= whole and not thorough:
         return None
     try:
         done = subprocess.run(
-            # -I, for beside this file there is another one that is called lmdb
+            # -I, because the folder of this file contains another module named lmdb
             [sys.executable, "-I", __file__, str(path), *sys.path],
             stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS,
         )  # fmt: skip
@@ -58,7 +58,7 @@ def damage_of(path: Path, *, thorough: bool) -> str | None:
 
 
 def _whole_bytes(path: Path) -> int | None:
-    """How many bytes a file should have by its newer page of meta data; None: it has none."""
+    """The size that a file should have according to its newer meta page, in bytes; None if it has no meta page."""
     try:
         with open(path, "rb") as file:
             head = file.read(_META.size)
@@ -91,7 +91,7 @@ def _read_all(path: str, modules: list[str]) -> None:
     except lmdb.Error as error:
         if _NO_SUCH_PAGE in str(error):
             raise
-        sys.exit(_UNKNOWN)  # no right, no room, no slot for a reader: that says nothing about the file
+        sys.exit(_UNKNOWN)  # missing permission, space or reader slots are no damage of the file
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The store in this process's memory, for tests, notebooks and ponds that no other process reads."""
+"""The store in the memory of this process, for tests, notebooks and ponds that no other process reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millpond.state.ports.store import (
 
 
 class MemoryStore(BucketStore):
-    """Dictionaries under one lock; gone with the process, so a restart replays what the log retains."""
+    """Dictionaries under one lock. They end with the process, so a restart replays the records that the log retains."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class MemoryStore(BucketStore):
             return ["memory" for _ in buckets]
 
     def statistics(self) -> Statistics:
-        """See `BucketStore.statistics`; bytes are those of keys and values alone."""
+        """See `BucketStore.statistics`; the bytes are those of keys and values only."""
         with self._lock:
             self._check_open()
             keys = sum(len(rows) for rows in self._rows.values())
@@ -137,7 +137,7 @@ class MemoryStore(BucketStore):
 
 
 class MemoryFiles(FileStore):
-    """Files in a dictionary; for tests, which may take some away."""
+    """Files in a dictionary, for tests, which may remove some."""
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}

@@ -1,18 +1,18 @@
-"""The store on Redis 7 or later, or Valkey: one server, a Sentinel's service, or a cluster of any number of primaries.
+"""The store on Redis 7 or later, or Valkey: one server, a Sentinel service, or a cluster of any number of primaries.
 
-Version 1 of the keys; `P` is a prefix (`mp`) and `T` the bucket's hash tag, so that what a bucket owns lies in one
-slot, and where a cluster holds the hash slots of the bucket's own keys:
+Version 1 of the keys; `P` is a prefix (`mp`), and `T` the hash tag of the bucket. The tag puts everything of a bucket
+into one slot, on the node of the cluster that has the hash slots of the bucket's keys:
 
-    P:{T}:meta          hash   `applied`, `mark`, `pond`, `layout`: the number and its mark, whose bucket it is, "1"
+    P:{T}:meta          hash   `applied`, `mark`, `pond`, `layout`: the number and its mark, the owner, "1"
     P:{T}:tables        set    names of tables
     P:{T}:rows:TABLE    hash   key -> value
 
-A step is one script, which Redis runs alone, and which checks the pond, the number, and that there is memory before
-it writes. Scripts are called by digest and sent again where a server has forgotten them. Beyond the port:
-  * any number of processes may write; each bucket's number guards it;
-  * rows vanish with an unsaved server, a flush, or a fail-over that lost writes: the number vanishes with them;
-  * a server that evicts keys would tear a bucket apart, so it must be set to `noeviction`;
-  * a step of one bucket may have 500 000 rows.
+A step is one script, which Redis runs atomically. It checks the pond, the number, and that memory is available before
+it writes. Scripts are called by digest, and sent again if a server has forgotten them. In addition to the port:
+  * any number of processes may write; the number of each bucket guards it;
+  * rows are lost with an unsaved server, a flush, or a fail-over that lost writes; the number is lost with them;
+  * a server that evicts keys would remove parts of a bucket, so it must be set to `noeviction`;
+  * a step of one bucket may have at most 500 000 rows.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from millpond.state.ports.store import (
 LAYOUT = b"1"
 PREFIX = "mp"
 MAX_ARGUMENTS = 1_000_000
-"""Redis takes a few more in one command."""
+"""The maximum number of arguments of a command; the limit of Redis is slightly higher."""
 
 SCANNED_AT_ONCE = 10_000
-"""Rows that a scan reads in one command."""
+"""The number of rows that a scan reads with one command."""
 
 _SCANS = 3
-"""How often a scan in pieces is tried before the server is held up for all rows at once."""
+"""How often a scan in pieces is tried before all rows are read with one command, which blocks the server."""
 
 _VERDICTS = (Verdict.APPLIED, Verdict.ALREADY, Verdict.BEHIND)
 _FOREIGN = "MPFOREIGN "
@@ -56,10 +56,10 @@ _FOREIGN = "MPFOREIGN "
 _OWNED = """
 local pond = redis.call('HGET', KEYS[1], 'pond')
 if pond and pond ~= ARGV[1] and ARGV[1] ~= '' then return redis.error_reply('MPFOREIGN ' .. pond) end"""
-"""Refuses another pond's bucket; what writes begins so."""
+"""Refuses the bucket of another pond; every script that writes begins with this."""
 
-# The first line makes Redis refuse a script before its first write when there is no memory, or on a replica.
-# A table of more than 8000 values does not unpack.
+# With the first line, Redis refuses a script before its first write if there is no memory, or on a replica.
+# Lua cannot unpack a table of more than 8000 values.
 _APPLY = Script("#!lua" + _OWNED + """
 local stored = tonumber(redis.call('HGET', KEYS[1], 'applied') or '-1')
 local at, moved, mark, outcomes = 2, false, '', {}
@@ -109,7 +109,7 @@ if redis.call('HLEN', KEYS[2]) > tonumber(ARGV[1]) then return {applied, false} 
 return {applied, redis.call('HGETALL', KEYS[2])}
 """, reading=True)
 
-# All keys of a bucket have its tag, so those of its tables may be made here.
+# All keys of a bucket have its tag, so the script may build the keys of its tables.
 _CLEAR = Script("#!lua flags=allow-oom" + _OWNED + """
 for _, table in ipairs(redis.call('SMEMBERS', KEYS[2])) do redis.call('UNLINK', ARGV[2] .. table) end
 return redis.call('UNLINK', KEYS[1])
@@ -134,14 +134,15 @@ _SCRIPTS = (_APPLY, _READ, _SCAN, _CLEAR, _DROP, _SIZE)
 
 
 class RedisStore(BucketStore):
-    """A store at `address` (see `Nodes`; its option `prefix` begins every key), bucket b under the hash tag `tags[b]`.
+    """A store at `address` (see `Nodes`); bucket b has the hash tag `tags[b]`.
 
-    `owner` is kept with each bucket and compared; "" accepts any. With `read_only` the server's settings are not looked
-    at, so a user who may only read is enough; without `check` nothing is, because somebody did.
+    The option `prefix` of the address is the prefix of all keys. `owner` is stored with each bucket and compared; ""
+    accepts any owner. With `read_only`, the settings of the server are not checked, so a user with read permission is
+    enough. Without `check`, nothing is checked, because another process has done it.
 
     Raises:
-        ForeignPondError: another pond has these keys.
-        StoreError: a server cannot be reached, or is not fit.
+        ForeignPondError: the keys belong to another pond.
+        StoreError: a server cannot be reached, or its version or settings are unsuitable.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class RedisStore(BucketStore):
             raise
 
     def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
-        """See `BucketStore.apply_many`; the steps of a bucket are atomic together."""
+        """See `BucketStore.apply_many`; all steps of one bucket are applied atomically together."""
         self._check_writable()
         numbers: dict[int, list[int]] = defaultdict(list)
         for number, step in enumerate(steps):
@@ -191,9 +192,9 @@ class RedisStore(BucketStore):
         return [Found(_number(answer[0]), answer[1:]) for answer in found]
 
     def scan(self, bucket: int, table: str) -> Rows:
-        """See `BucketStore.scan`; never torn, but a bucket that is lost and replayed meanwhile may lack rows.
+        """See `BucketStore.scan`; never torn, but rows may be missing if the bucket is lost and replayed meanwhile.
 
-        Many rows are read in pieces, so that the server has time for others, and anew when the number has moved.
+        Many rows are read in pieces, so that the server can serve other clients, and again if the number has changed.
         """
         for _ in range(_SCANS):
             applied, flat = self._whole([bucket], table, SCANNED_AT_ONCE)[0]
@@ -205,7 +206,7 @@ class RedisStore(BucketStore):
         return _scanned(*self._whole([bucket], table, 1 << 62)[0])
 
     def scan_many(self, buckets: Iterable[int], table: str) -> list[Rows]:
-        """See `BucketStore.scan_many`; one round trip to each server, and more for buckets of many rows."""
+        """See `BucketStore.scan_many`; it takes one round trip to each server, and more for buckets with many rows."""
         asked = list(buckets)
         found = zip(asked, self._whole(asked, table, SCANNED_AT_ONCE), strict=True)
         return [
@@ -223,18 +224,18 @@ class RedisStore(BucketStore):
         )
 
     def tables(self) -> frozenset[str]:
-        """See `BucketStore.tables`; one command per bucket."""
+        """See `BucketStore.tables`; it takes one command per bucket."""
         answers = self._plain(range(len(self._places)), b"SMEMBERS", b"tables")
         return frozenset(name.decode() for answer in answers for name in answer)
 
     def drop_table(self, table: str, upto: int) -> None:
-        """See `BucketStore.drop_table`; one command per bucket."""
+        """See `BucketStore.drop_table`; it takes one command per bucket."""
         self._check_writable()
         keys, arguments = [b"meta", b"tables", _rows(table)], [self._owner, table.encode(), b"%d" % upto]
         self._run([self._call(_DROP, bucket, keys, arguments) for bucket in range(len(self._places))])
 
     def shards(self, buckets: Iterable[int]) -> list[str]:
-        """See `BucketStore.shards`: `host:port` of primaries, by the slot map as it is now."""
+        """See `BucketStore.shards`: `host:port` of the primaries in the current slot map."""
         self._nodes.look()
         found = []
         for bucket in buckets:
@@ -244,7 +245,7 @@ class RedisStore(BucketStore):
         return found
 
     def statistics(self) -> Statistics:
-        """See `BucketStore.statistics`; bytes as the servers estimate them, from a few rows of each hash."""
+        """See `BucketStore.statistics`; the servers estimate the bytes from a few rows of each hash."""
         sizes = self._run(
             [
                 self._call(_SIZE, bucket, [b"tables"], [place + b"rows:"])
@@ -278,7 +279,7 @@ class RedisStore(BucketStore):
         return Command(self._slots[bucket], script.call([place + key for key in keys], arguments))
 
     def _whole(self, buckets: Sequence[int], table: str, most: int) -> list[Any]:
-        """The number and the rows of each bucket; None for more rows than `most`."""
+        """The number and the rows of each bucket; None instead of more than `most` rows."""
         keys, arguments = [b"meta", _rows(table)], [b"%d" % most]
         return self._run([self._call(_SCAN, bucket, keys, arguments) for bucket in buckets])
 
@@ -367,17 +368,17 @@ def _number(answer: bytes | None) -> int:
 
 
 def _parted(write: TableWrite) -> tuple[list[bytes], list[bytes]]:
-    """What is put, key and value in turn, and what is deleted."""
+    """The words to put, alternating key and value, and the keys to delete."""
     latest = dict(zip(write.keys, write.values, strict=True))
     puts = [word for key, value in latest.items() if value is not None for word in (key, value)]
     return puts, [key for key, value in latest.items() if value is None]
 
 
 def keys_of(address: str) -> tuple[str, str]:
-    """An address without its option `prefix`, and what its keys begin with.
+    """An address without its option `prefix`, and the prefix of its keys.
 
     Raises:
-        StoreError: no keys can begin so.
+        StoreError: the prefix is invalid.
     """
     address, said = without_prefix(address)
     prefix = PREFIX if said is None else said

@@ -1,10 +1,12 @@
-"""Files of a pond on Redis or Valkey, carried between hosts; keys `P`, `T` as in `redis`:
+"""Transfers files of a pond between hosts through Redis or Valkey.
 
-    P:{T}:POND:file:NAME     hash   pieces of the file by number, and `size`: its bytes
+The parts `P` and `T` of keys are as in `redis`:
+
+    P:{T}:POND:file:NAME     hash   pieces of the file by number, and `size`: its size in bytes
     P:{T}:POND:files         set    names of files
 
-`T` is the tag of the first bucket of the instance that wrote the file, so it lies on the primary that has the
-instance's rows. A file without its size, or with fewer bytes, is none.
+`T` is the tag of the first bucket of the instance that wrote the file, so the file is on the primary that has the
+instance's rows. A file without `size`, or with fewer bytes, counts as missing.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from millpond.state.backends.redis_nodes import Command, Nodes, packed
 from millpond.state.ports.file_store import UNNAMED_SECONDS, FileStore, Parts
 
 PIECE_BYTES = 16 << 20
-"""How much of a file one command carries; Redis takes 512 MB."""
+"""The size of a piece, which one command transfers; the limit of Redis is 512 MB."""
 
 _SIZE = b"size"
 
 
 class RedisFiles(FileStore):
-    """The files of `pond` at `address`; those of instance i lie under the hash tag `tags[i]`.
+    """The files of `pond` at `address`; the files of instance i have the hash tag `tags[i]`.
 
     Raises:
         StoreError: a server cannot be reached.
@@ -79,11 +81,11 @@ class RedisFiles(FileStore):
         self._nodes.sure([self._command(name, [b"SREM", b"files", name.encode()]) for name in asked])
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Closes the connections."""
         self._nodes.close()
 
     def _command(self, name: str, words: Sequence[bytes]) -> Command:
-        """A command whose key, its second word, is one of the file's."""
+        """A command for a file; its second word is completed to a key of the file's instance."""
         home = _writer(name) % len(self._places)
         verb, key, *more = words
         return Command(self._slots[home], packed([verb, self._places[home] + key, *more]))
@@ -94,7 +96,7 @@ def _file(name: str) -> bytes:
 
 
 def _writer(name: str) -> int:
-    """The instance that wrote a file: the first number of its name; records have none.
+    """The instance that wrote a file: the first number of its name; 0 for records, which have no such number.
 
     >>> _writer("delta/00000000000000000012/3-writer-7.1.arrow"), _writer("log/00000000000000000012")
     (3, 0)

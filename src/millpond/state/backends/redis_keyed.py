@@ -1,4 +1,4 @@
-"""Rows of other programs in Redis or Valkey: a server, a Sentinel's service, or a cluster; one command per row.
+"""Reads and merges rows of other programs in Redis or Valkey (server, Sentinel or cluster), with one command per row.
 
 A command names one key, so none crosses slots. The commands for one primary are one pipeline, and all pipelines are
 sent before the first response is read. An unreachable primary does not hide the rows of the others.
@@ -18,12 +18,12 @@ from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script,
 from millpond.state.ports.keyed_rows import Absent, KeyedRows, Merge, Merged, Row, Stamp, VanishedError
 
 REST_SECONDS = 1.0
-"""For so long a server that did not answer is not asked again."""
+"""How long a server that did not answer is not tried again, in seconds."""
 
 MERGED_AT_ONCE = 10_000
-"""Rows that one round of pipelines writes."""
+"""The number of rows that one round of pipelines writes."""
 
-# The stamp is compared by the pond's name, then by its number: another pond's row is overwritten.
+# A stamp is stale only for the same pond, by its number; a row with the stamp of another pond is overwritten.
 _NEWER = """#!lua
 local function stale(stamp)
   local n, pond = string.match(stamp or '', '^(%d+) (.*)$')
@@ -49,11 +49,11 @@ _REFUSALS = (refused.NoPermissionError, refused.AuthenticationError)
 
 
 class RedisKeyed(KeyedRows):
-    """The rows behind an address (see `Nodes`); its option `prefix`, a pond's, is of no meaning here.
+    """The rows at an address (see `Nodes`); its option `prefix` is ignored, because it is for keys of ponds.
 
     Raises:
-        VanishedError: nobody answers.
-        StoreError: the address is none, or refuses this user.
+        VanishedError: no server answers.
+        StoreError: the address is invalid, or the server refuses this user.
     """
 
     def __init__(self, address: str) -> None:
@@ -72,7 +72,7 @@ class RedisKeyed(KeyedRows):
         return [_row(self._nodes, answer) for answer in self._answers(commands)]
 
     def merge(self, rows: Sequence[Merge], stamp: Stamp, *, whole: bool) -> list[Merged]:
-        """See `KeyedRows.merge`; one script for each row."""
+        """See `KeyedRows.merge`; each row takes one script call."""
         commands = []
         for row in rows:
             words = [b"%d" % stamp.n, stamp.pond, b"string" if whole else b"hash"]
@@ -91,7 +91,7 @@ class RedisKeyed(KeyedRows):
         self._nodes.close()
 
     def _answers(self, commands: Sequence[Command]) -> list[Any]:
-        """What is answered, `VANISHED` where nothing is."""
+        """The answers to the commands; `VANISHED` for commands of servers that do not answer."""
         if not self._resting:
             try:
                 return self._nodes.run(commands)

@@ -26,7 +26,7 @@ from redis.retry import Retry
 from millpond.errors import StoreError
 
 PATIENCE_SECONDS = 5.0
-"""How long a call waits for an answer, and how long it goes on while slots or roles change."""
+"""How many seconds a call waits for an answer, and how long it retries while slots or roles change."""
 
 _SENTINEL = "redis+sentinel"
 _TEXTS = {"redis", "rediss", _SENTINEL}
@@ -34,19 +34,19 @@ _CHANGING = (
     refused.MovedError, refused.AskError, refused.TryAgainError, refused.ClusterDownError,
     refused.MasterDownError, refused.ReadOnlyError, refused.BusyLoadingError,
 )  # fmt: skip
-"""Refusals that pass once the map is read again, or in a moment."""
+"""Errors that go away when the slot map is read again, or shortly after."""
 
 _CLUSTERS: Mapping[str, type[refused.ResponseError]] = {
     "MOVED": refused.MovedError, "ASK": refused.AskError, "TRYAGAIN": refused.TryAgainError,
     "CLUSTERDOWN": refused.ClusterDownError, "MASTERDOWN": refused.MasterDownError,
 }  # fmt: skip
-"""Redis-py 5 knows these on connections of its cluster client only."""
+"""Errors that redis-py 5 recognizes only on connections of its cluster client."""
 
 Address: TypeAlias = tuple[str, int]
 
 
 class Script:
-    """A Lua script, called by the digest of its text; a `reading` one may be run by who may only read."""
+    """A Lua script, called by the digest of its text; a user with read permission may run a `reading` script."""
 
     def __init__(self, text: str, *, reading: bool = False) -> None:
         self.text = text.encode()
@@ -54,19 +54,19 @@ class Script:
         self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
     def call(self, keys: Sequence[bytes], arguments: Sequence[bytes] = ()) -> bytes:
-        """The command that runs it."""
+        """The command that runs the script."""
         return packed([self._verb, self.sha, b"%d" % len(keys), *keys, *arguments])
 
 
 class Command(NamedTuple):
-    """A command for the owner of `slot`, as it is sent."""
+    """A command for the owner of `slot`, as the bytes to send."""
 
     slot: int
     data: bytes
 
 
 def packed(words: Sequence[bytes]) -> bytes:
-    """A command as Redis reads it.
+    """Encodes a command in the protocol of Redis.
 
     >>> packed([b"GET", b"k"])
     b'*2\\r\\n$3\\r\\nGET\\r\\n$1\\r\\nk\\r\\n'
@@ -75,7 +75,7 @@ def packed(words: Sequence[bytes]) -> bytes:
 
 
 def without_prefix(address: str) -> tuple[str, str | None]:
-    """An address without its option `prefix`, and what that says.
+    """An address without its option `prefix`, and the value of this option (None: not given).
 
     >>> without_prefix("redis://host/0?prefix=shop&socket_timeout=2")
     ('redis://host/0?socket_timeout=2', 'shop')
@@ -87,13 +87,13 @@ def without_prefix(address: str) -> tuple[str, str | None]:
 
 
 class Nodes:
-    """The primaries behind one address; several threads may use it. `scripts` are those that commands may call.
+    """The primaries at one address, for use by several threads. `scripts` are the scripts that commands may call.
 
-    The address is `redis://` or `rediss://` with `[[user]:password@]host[:port][/db][?option=value]`, its options those
-    of redis-py; `redis+sentinel://…@host:port,host:port/service[/db]` names Sentinels.
+    The address is `redis://` or `rediss://` with `[[user]:password@]host[:port][/db][?option=value]`; the options are
+    those of redis-py. `redis+sentinel://…@host:port,host:port/service[/db]` names Sentinels.
 
     Raises:
-        StoreError: the address is none, or nobody answers.
+        StoreError: the address is invalid, or no node answers.
     """
 
     def __init__(self, address: str, scripts: Sequence[Script] = ()) -> None:
@@ -112,10 +112,10 @@ class Nodes:
             raise self.explained(error) from error
 
     def look(self) -> None:
-        """Read the slot map again.
+        """Reads the slot map again.
 
         Raises:
-            StoreError: nobody answers.
+            StoreError: no node answers.
         """
         self._check_open()
         try:
@@ -124,19 +124,19 @@ class Nodes:
             raise self.explained(error) from error
 
     def owner(self, slot: int) -> Address:
-        """The primary that holds a slot, as far as is known."""
+        """The primary of a slot, according to the newest known slot map."""
         return self._owners[slot]
 
     @property
     def primaries(self) -> list[Address]:
-        """Every primary that holds slots, as far as is known."""
+        """All primaries that have slots, according to the newest known slot map."""
         return sorted(set(self._owners))
 
     def run(self, commands: Sequence[Command]) -> list[Any]:
-        """The answers in the order of the commands; an answer that is an error of the command's own is a ResponseError.
+        """The answers in the order of the commands; the answer to a command that failed itself is a ResponseError.
 
         Raises:
-            StoreError: a primary refused, or was silent for longer than `PATIENCE_SECONDS`.
+            StoreError: a primary refused, or did not answer within `PATIENCE_SECONDS`.
         """
         self._check_open()
         try:
@@ -145,10 +145,10 @@ class Nodes:
             raise self.explained(error) from error
 
     def sure(self, commands: Sequence[Command]) -> list[Any]:
-        """As `run`, where no command may be refused.
+        """Like `run`, but raises an error if a command failed.
 
         Raises:
-            StoreError: a command was refused, or as `run`.
+            StoreError: a command failed, or as for `run`.
         """
         answers = self.run(commands)
         for answer in answers:
@@ -164,7 +164,7 @@ class Nodes:
             raise self.explained(error) from error
 
     def close(self) -> None:
-        """Close every connection that nobody uses; those at work close when they are given back."""
+        """Closes all idle connections; connections in use are closed when they are returned."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, {}
@@ -173,7 +173,7 @@ class Nodes:
                 connection.disconnect()
 
     def explained(self, error: Exception) -> StoreError:
-        """What an error of redis-py means for whoever runs the pond."""
+        """Translates an error of redis-py into one for the operator of the pond."""
         if isinstance(error, refused.OutOfMemoryError):
             cure = "Give it more memory (maxmemory), or keep less in it; what waits for it goes on by itself."
             return StoreError(f"The store {self.name} has no memory left: {error}.", cure)
@@ -215,7 +215,7 @@ class Nodes:
                     self._look_past(address)
                     raise answer
                 elif isinstance(answer, refused.ConnectionError):
-                    # it may be an old connection to a server that was restarted, or the server a fail-over left
+                    # the server may have restarted since, or be the old primary of a fail-over
                     moved = answer
                 else:
                     answers[i] = answer
@@ -235,7 +235,7 @@ class Nodes:
         self, commands: Sequence[Command], places: Mapping[Address, Sequence[int]], asking: Mapping[int, Address],
         forgetful: Container[Address],
     ) -> list[tuple[Address, int, Any]]:  # fmt: skip
-        """Send each node its commands; its answers with their numbers. Errors are answers."""
+        """Sends each node its commands; returns (node, command number, answer). Errors are answers."""
         words: dict[Address, list[bytes]] = {}
         first: dict[Address, int] = {}
         for address, numbers in places.items():
@@ -255,7 +255,7 @@ class Nodes:
         return found
 
     def _answered(self, words: Mapping[Address, Sequence[bytes]]) -> dict[Address, list[Any]]:
-        """One pipeline to each node, all sent before any is read; what fails is its own answer."""
+        """Sends one pipeline to each node before it reads any answer. An error is the answer to each failed command."""
         lines: dict[Address, Any] = {}
         answers: dict[Address, list[Any]] = {}
         for address, sent in words.items():
@@ -285,7 +285,7 @@ class Nodes:
     def _line(self, address: Address) -> Any:
         with self._lock:
             if os.getpid() != self._pid:
-                # sockets of the parent's: not ours to close
+                # the sockets belong to the parent process, which closes them
                 self._pid, self._idle = os.getpid(), {}
             idle = self._idle.get(address)
             if idle:
@@ -302,19 +302,19 @@ class Nodes:
         line.disconnect()
 
     def _drop(self, address: Address, line: Any) -> None:
-        """A connection failed: those that are idle may have been cut by the same cause."""
+        """Closes a failed connection, and the idle ones to the same node, which may have failed for the same reason."""
         with self._lock:
             idle = self._idle.pop(address, [])
         for one in (*idle, *([line] if line is not None else [])):
             one.disconnect()
 
     def _look_past(self, silent: Address) -> None:
-        """A replica may have taken over from a node that is silent: the next call must not ask that one for ever."""
+        """Reads the slot map elsewhere, because a replica may have taken over from a silent node."""
         with suppress(refused.RedisError):
             self._refresh(silent)
 
     def _refresh(self, silent: Address | None = None) -> None:
-        """Read the slot map of whoever answers, but for one that is known not to."""
+        """Reads the slot map from the first node that answers, except a node that is known to be silent."""
         failure: refused.RedisError = refused.ConnectionError("no node is known")
         known = self._seeds if self._service else [*dict.fromkeys([*self._owners, *self._seeds])]
         for node in known:
@@ -335,7 +335,7 @@ class Nodes:
             raise answer
         owners: list[Address | None] = [None] * SLOTS
         for first, last, primary, *_ in answer:
-            # a node that does not know its own name has none
+            # a node that does not know its own name reports none
             owners[first : last + 1] = [((primary[0] or b"").decode() or node[0], int(primary[1]))] * (last + 1 - first)
         if None in owners:
             raise refused.ClusterDownError(f"CLUSTERDOWN hash slot {owners.index(None)} is served by nobody")
@@ -373,7 +373,7 @@ def _timing() -> dict[str, Any]:
 
 
 def _parsed(address: str) -> tuple[str, list[Address], str, dict[str, Any]]:
-    """The name to tell people (no password), where to begin, the Sentinels' service, and what a connection needs."""
+    """The name to show (without password), the seed nodes, the Sentinel service, and the connection arguments."""
     cure = "Write `redis://[[user]:password@]host[:port]`; see docs/guide/stores.md."
     try:
         parts = urlsplit(address)
@@ -389,7 +389,7 @@ def _parsed(address: str) -> tuple[str, list[Address], str, dict[str, Any]]:
         at = f"{login}@" if login else ""
         plain = urlunsplit(("rediss" if parts.scheme == "rediss" else "redis", f"{at}host", path, parts.query, ""))
         pool = redis.ConnectionPool.from_url(plain, **_timing())
-        pool.make_connection()  # knows its options, and does not connect yet
+        pool.make_connection()  # checks the options, but does not connect yet
     except (ValueError, TypeError) as error:
         raise StoreError(f"The store's address is none: {error}.", cure) from None
     kwargs = {name: value for name, value in pool.connection_kwargs.items() if name not in ("host", "port")}

@@ -1,4 +1,4 @@
-"""Keys: their canonical form and hash, the dictionary that numbers them, the sets of filters they pass.
+"""Keys: their canonical form and hash, the key dictionary, and signatures (the sets of filters that events pass).
 
 Imports the parts below `state`, and no other folder of it. Begin with `key_dictionary.py`.
 """

@@ -1,11 +1,12 @@
 """Signatures: which of a group's filters an event passes, as one number per distinct set of filters.
 
-A group with many distinct filters keeps no column per filter. Its cells are split by signature, and a measure
-under a filter is the sum over the signatures that pass it: state grows with the events, not with the filters.
+A group with many distinct filters has no columns per filter. Its cells are split by signature, and a measure under a
+filter is the sum over the signatures that pass it. So state grows with the events, not with the filters.
 
-What a signature stands for is its rank in each ladder of filters (see `plan.groups.filter_ladders`): the filters up to
-there. The number of a set is the sum of a 63-bit hash of each filter in it (Zobrist 1970), so that equal sets have
-equal numbers wherever and whenever they were met; two sets with one number are found when they meet, never mixed.
+A signature consists of a rank in each ladder of filters (see `plan.groups.filter_ladders`): it passes the filters up to
+that rank. The number of a set of filters is the sum of a 63-bit hash of each filter in it (Zobrist 1970), so equal sets
+have equal numbers everywhere and at all times. If two different sets have the same number, this is detected when they
+meet, and they are never mixed.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ from millpond.arrays import Ints, Mask
 from millpond.errors import CorruptError
 
 UNSIGNED = 0
-"""The signature of cells whose columns are of measures under their own filters."""
+"""The signature of cells that are not split, and have columns of measures with their filters."""
 
 _BITS = np.uint64((1 << 63) - 1)
 
 _AT_ONCE = 1 << 22
 
 Ranks: TypeAlias = npt.NDArray[Any]
-"""By signature and ladder, unsigned."""
+"""Ranks by signature (row) and ladder (column), as unsigned integers."""
 
 
 class Signatures(NamedTuple):
-    """Signatures `ids` (ascending) and, for each, its rank in each ladder: ranks[i, l].
+    """A table of signatures: `ids` (ascending), and the rank of signature i in ladder l as `ranks[i, l]`.
 
-    `filters` are ids of filters, ladder after ladder, in each the widest first; `lengths` are those of the ladders.
+    `filters` are ids of filters, ladder by ladder, the widest filter of each first; `lengths` are the lengths of the
+    ladders.
     """
 
     filters: tuple[str, ...]
@@ -48,12 +50,12 @@ class Signatures(NamedTuple):
     ranks: Ranks
 
     def take(self, ids: Ints) -> Signatures:
-        """Those among `ids`."""
+        """The signatures of the table that are in `ids`."""
         kept = np.isin(self.ids, ids)
         return self if kept.all() else self._replace(ids=self.ids[kept], ranks=self.ranks[kept])
 
     def ranks_of(self, ids: Ints) -> Ranks:
-        """The ranks of signatures `ids`; of one that is not in the table, as UNSIGNED is not, they are 0."""
+        """The ranks of signatures `ids`; 0 for signatures that are not in the table, such as `UNSIGNED`."""
         if not len(self.ids):
             return np.zeros((len(ids), len(self.lengths)), self.ranks.dtype)
         at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
@@ -62,7 +64,7 @@ class Signatures(NamedTuple):
         return found
 
     def passing(self, filters: Sequence[str], ids: Ints) -> Mask:
-        """For signatures `ids` (rows) whether each of `filters` (columns) passes; UNSIGNED passes none."""
+        """Whether signatures `ids` (rows) pass each of `filters` (columns); `UNSIGNED` passes none."""
         places = self.places
         found = np.zeros((len(ids), len(filters)), bool)
         known = [i for i, name in enumerate(filters) if name in places]
@@ -73,7 +75,7 @@ class Signatures(NamedTuple):
 
     @property
     def places(self) -> dict[str, tuple[int, int]]:
-        """Of each filter: its ladder, and how many of it are wider."""
+        """The position of each filter: its ladder, and the number of wider filters in that ladder."""
         return _places(self.filters, self.lengths)
 
 
@@ -84,9 +86,10 @@ def _places(filters: tuple[str, ...], lengths: tuple[int, ...]) -> dict[str, tup
 
 
 class Stored(msgspec.Struct, omit_defaults=True):
-    """Signatures as text in a header: `bits` are packed row by row, deflated, in base 64.
+    """A table of signatures as text in a header: `bits` are packed row by row, deflated, and encoded in base 64.
 
-    A row has each ladder's rank in as many bits as its length takes; `lengths` None: every ladder has one filter.
+    A row contains the rank in each ladder, in as many bits as the length of the ladder needs. `lengths` None: each
+    ladder has one filter.
     """
 
     filters: list[str]
@@ -96,14 +99,14 @@ class Stored(msgspec.Struct, omit_defaults=True):
 
 
 def narrowest(lengths: Sequence[int]) -> np.dtype[Any]:
-    """The type of ranks in ladders of these lengths."""
+    """The narrowest type for ranks in ladders of these lengths."""
     return np.min_scalar_type(max(lengths, default=0))
 
 
 def numbered(filters: Sequence[str], ranks: Ranks, lengths: Sequence[int] = ()) -> tuple[Signatures, Ints]:
-    """The signatures of sets of `filters`, one set per row of `ranks` and no two alike; and the number of each row.
+    """The table of signatures for the distinct rows of `ranks`, each of which is a set of `filters`; and their numbers.
 
-    No `lengths`: a ladder for each filter, whose ranks are bits.
+    Without `lengths`, each filter is its own ladder, and ranks are bits.
     """
     lengths = tuple(lengths) or (1,) * len(filters)
     ids = (_sums(tuple(filters), lengths, ranks) & _BITS).astype(np.int64)
@@ -112,7 +115,7 @@ def numbered(filters: Sequence[str], ranks: Ranks, lengths: Sequence[int] = ()) 
 
 
 def _sums(filters: tuple[str, ...], lengths: tuple[int, ...], ranks: Ranks) -> npt.NDArray[np.uint64]:
-    """The sum of the words of all filters in each set, modulo 2**64."""
+    """The sum of the hashes (words) of all filters in each set, modulo 2**64."""
     sums = np.zeros(len(ranks), np.uint64)
     words, bases = _running_words(filters, lengths)
     step = max(1, _AT_ONCE // max(1, len(lengths)))
@@ -128,7 +131,7 @@ def _sums(filters: tuple[str, ...], lengths: tuple[int, ...], ranks: Ranks) -> n
 
 @lru_cache(8)
 def _running_words(filters: tuple[str, ...], lengths: tuple[int, ...]) -> tuple[npt.NDArray[np.uint64], Ints]:
-    """For each ladder the sums of its first 0, 1, … words, one ladder after the other; where each begins."""
+    """The sums of the first 0, 1, … words of each ladder, ladder by ladder; and the position of each ladder in them."""
     words = np.array([_word(name) for name in filters], np.uint64)
     ends = np.cumsum(lengths)
     running = [np.append(np.uint64(0), np.cumsum(words[end - n : end])) for end, n in zip(ends, lengths, strict=True)]
@@ -142,10 +145,10 @@ def _word(name: str) -> int:
 
 
 def union(tables: Sequence[Signatures]) -> Signatures:
-    """All signatures of some tables.
+    """One table with the signatures of all these tables.
 
     Raises:
-        CorruptError: two different sets of filters have one number.
+        CorruptError: two different sets of filters have the same number.
     """
     tables = list({id(table): table for table in tables}.values())
     if len(tables) == 1:
@@ -158,7 +161,7 @@ def union(tables: Sequence[Signatures]) -> Signatures:
 
 
 def _alike(tables: Sequence[Signatures]) -> list[Signatures]:
-    """The tables with the same ladders: of filters that are in one ladder in every table, or in none."""
+    """The tables with common ladders: two filters share one if each table has both in one ladder, or has neither."""
     ladders: dict[tuple[int, ...], list[str]] = {}
     every = [table.places for table in tables]
     for name in dict.fromkeys(name for table in tables for name in table.filters):
@@ -172,7 +175,7 @@ def _alike(tables: Sequence[Signatures]) -> list[Signatures]:
 
 
 def among(table: Signatures, ladders: Sequence[Sequence[str]]) -> Ranks:
-    """The ranks in other ladders, each of which is part of one of the table's, or has no filter that it knows."""
+    """The ranks in other ladders; each is a part of one ladder of the table, or has none of the table's filters."""
     places = table.places
     ranks: Ranks = np.zeros((len(table.ids), len(ladders)), narrowest([len(names) for names in ladders]))
     own = [places.get(names[0], (-1, 0))[0] for names in ladders]
@@ -181,7 +184,7 @@ def among(table: Signatures, ladders: Sequence[Sequence[str]]) -> Ranks:
     ]
     ranks[:, whole] = table.ranks[:, [own[at] for at in whole]]
     for at in sorted({at for at, place in enumerate(own) if place >= 0} - set(whole)):
-        # how many of these are among the filters up to each rank of the table's ladder
+        # for each rank of the table's ladder, the number of these filters up to that rank
         steps = np.array([places[name][1] for name in ladders[at]])
         below = np.searchsorted(steps, np.arange(table.lengths[own[at]] + 1)).astype(ranks.dtype)
         ranks[:, at] = below[table.ranks[:, own[at]]]
@@ -196,19 +199,19 @@ def _checked(filters: tuple[str, ...], lengths: tuple[int, ...], ids: Ints, rank
 
 
 def to_stored(table: Signatures) -> Stored:
-    """The table as it is written."""
+    """The table in stored form."""
     data = zlib.compress(np.packbits(_bits(table), axis=1).tobytes(), 1)
     lengths = None if set(table.lengths) <= {1} else list(table.lengths)
     return Stored(list(table.filters), table.ids.tolist(), base64.b64encode(data).decode(), lengths)
 
 
 def _widths(lengths: Sequence[int]) -> Ints:
-    """Bits of each ladder's rank."""
+    """The number of bits of a rank in each ladder."""
     return np.array([length.bit_length() for length in lengths], np.int64)
 
 
 def _shifts(widths: Ints) -> tuple[Ints, Ints]:
-    """For each bit of a row its ladder, and its place in the rank."""
+    """For each bit of a row, its ladder and its position in the rank."""
     ladders = np.repeat(np.arange(len(widths)), widths)
     ends = np.cumsum(widths)
     return ladders, ends[ladders] - 1 - np.arange(len(ladders))
@@ -223,7 +226,7 @@ def _bits(table: Signatures) -> Ranks:
 
 
 def from_stored(stored: Stored) -> Signatures:
-    """The table as it was.
+    """The table from its stored form.
 
     Raises:
         CorruptError: the bits do not fit the filters.

@@ -1,9 +1,9 @@
 """The key dictionary of an instance and group: assigns slots 0, 1, 2, … to keys in order of arrival.
 
-Keys that arrive in one epoch are numbered by bucket, so that the keys that move with a bucket lie together. The keys
-are `keys` sections of committed deltas: mapped typed columns with their hashes and buckets. Look-ups use an
-open-addressing table, a cache that any worker can rebuild from the hashes: a base table in the host-local folder, and
-a small one for newer keys. Losing the folder loses nothing.
+Keys that arrive in one epoch are numbered by bucket, so that the keys that migrate with a bucket are contiguous. The
+keys are stored as `keys` sections of committed deltas: memory-mapped typed columns with hashes and buckets. Look-ups
+use open-addressing tables: a base table in a host-local folder, and a small one for newer keys. Both are caches that
+any worker can rebuild from the hashes, so losing the folder loses no data.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from millpond.arrays import Ints, Mask, ordered
 from millpond.state.keys.keys import Hashes, KeyColumns, equal_keys, hashes_of
 
 HASH = "hash"
-"""The column of a section of keys that holds their hashes."""
+"""The column of a section of keys with their hashes."""
 
 BUCKET = "bucket"
-"""The column of a section of keys that tells the bucket of each: who takes over buckets need not look at the keys."""
+"""The column of a section of keys with their buckets, so that the target of a migration need not read the keys."""
 
 WAS = "was"
-"""The column of a section of keys that opens a generation: the slot each key had in the generation before."""
+"""The column of a section that opens a generation: the slot of each key in the previous generation."""
 
 _SMALLEST_BASE = 4096
 
-_LARGEST_RECENT = 8  # a table for up to an eighth of the keys is made in memory, in every epoch
+_LARGEST_RECENT = 8  # a table for up to an eighth of the keys is built in memory in every epoch
 
 _MARKED_AT_ONCE = 1 << 20
 
 
 BucketOf: TypeAlias = Callable[[KeyColumns, int], Ints]
-"""The buckets of so many keys."""
+"""A function that computes the buckets of keys, from their columns and their number."""
 
 
 def key_columns(width: int) -> list[str]:
-    """The names of the columns of a section of keys that have `width` columns."""
+    """The column names of a section, for keys of `width` columns."""
     return [*(f"k{i}" for i in range(width)), HASH, BUCKET]
 
 
 def with_buckets(section: pa.RecordBatch, width: int, bucket_of: BucketOf) -> pa.RecordBatch:
-    """A section of keys of `width` columns with their buckets, which the first ponds did not tell."""
+    """A section of keys of `width` columns, with their buckets added if it is of an early version that lacks them."""
     if BUCKET in section.schema.names:
         return section
     buckets = bucket_of(section.columns[:width], section.num_rows)
@@ -56,7 +56,7 @@ def with_buckets(section: pa.RecordBatch, width: int, bucket_of: BucketOf) -> pa
 
 
 class _Table:
-    """Open addressing with linear probing over `slot + 1`; 0 is empty."""
+    """A hash table with open addressing and linear probing; entries are `slot + 1`, and 0 is empty."""
 
     def __init__(self, entries: npt.NDArray[np.int32]) -> None:
         self.entries = entries
@@ -67,7 +67,7 @@ class _Table:
         return cls(np.zeros(1 << max(4, int(keys * 2 - 1).bit_length()), np.int32))
 
     def insert(self, hashes: Hashes, slots: Ints) -> None:
-        """Place keys that are not there yet; of rows that meet at one place the last wins, the others go on."""
+        """Inserts new keys. If several rows probe one entry, the last row takes it and the others continue."""
         at = self.start(hashes)
         entries = (slots + 1).astype(np.int32)
         rows = np.arange(len(slots))
@@ -79,12 +79,12 @@ class _Table:
             self.next(at, rows)
 
     def renumber(self, first: int, now: Ints) -> None:
-        """Slots from `first` on are others now."""
+        """Changes each slot from `first` on to `now[slot - first]`."""
         later = np.flatnonzero(self.entries > first)
         self.entries[later] = now[self.entries[later] - 1 - first] + 1
 
     def probe(self, rows: Ints, at: Ints) -> Ints:
-        """Entries at the probed places of `rows` (0: empty)."""
+        """The entries at the probed positions of `rows` (0: empty)."""
         found: Ints = self.entries[at[rows]].astype(np.int64)
         return found
 
@@ -97,7 +97,7 @@ class _Table:
 
 
 class KeyDictionary:
-    """Slots of keys; new keys get the next ones. Not shared between threads.
+    """Maps keys to slots; new keys get the next slots. Must not be shared between threads.
 
     >>> keys = KeyDictionary([pa.string()], [], None, lambda keys, count: np.zeros(count, np.int64))
     >>> keys.number([pa.array(["b", "a"])]).tolist(), keys.number([pa.array(["a", "c"])]).tolist()
@@ -108,10 +108,10 @@ class KeyDictionary:
         self, types: Sequence[pa.DataType], sections: Sequence[pa.RecordBatch], cache: Path | None,
         bucket_of: BucketOf, left: Ints | None = None,
     ) -> None:  # fmt: skip
-        """`sections`: the committed `keys` batches in order, columns k0, k1, …, `hash` and `bucket`; `cache`: path
-        prefix.
+        """`sections`: the committed `keys` batches in order, with columns k0, k1, …, `hash` and `bucket`.
 
-        `left`: slots whose keys are another instance's now: a key that comes back gets a slot of its own.
+        `cache`: the path prefix of stored tables. `left`: slots of keys that have migrated to another instance; if such
+        a key comes back, it gets a new slot.
         """
         self._types = list(types)
         self._chunks: list[KeyColumns] = [batch.columns[: len(types)] for batch in sections]
@@ -131,7 +131,7 @@ class KeyDictionary:
         return len(self._hashes)
 
     def number(self, keys: KeyColumns, rows: int | None = None) -> Ints:
-        """The slot of each key; `keys` are canonical and distinct among themselves. Unknown ones are added."""
+        """The slots of `keys`, which must be canonical and distinct; unknown keys are added."""
         count = len(keys[0]) if keys else (1 if rows is None else rows)
         if not keys:
             return self._number_none(count)
@@ -143,7 +143,7 @@ class KeyDictionary:
         return slots
 
     def _number_none(self, count: int) -> Ints:
-        """Without key columns there is one key."""
+        """The slots of a group without key columns, which has one key."""
         if not len(self._hashes):
             self._hashes = np.zeros(1, np.uint64)
             self._new_buckets.append(self._bucket_of([], 1))
@@ -170,7 +170,7 @@ class KeyDictionary:
             if table is None or not len(rows):
                 continue
             at = table.start(hashes)
-            while len(rows):  # once, unless different keys have the same hash
+            while len(rows):  # one iteration, unless different keys have the same hash
                 rows, found = self._same_hash(table, hashes, rows, at)
                 same = self._same(keys, rows, found)
                 if (here := self.here(found)) is not None:
@@ -181,7 +181,7 @@ class KeyDictionary:
         return slots
 
     def _same_hash(self, table: _Table, hashes: Hashes, rows: Ints, at: Ints) -> tuple[Ints, Ints]:
-        """Walk on from `at` to keys of the same hash: the rows that meet one, and its slot."""
+        """Probes on from `at` for keys with equal hashes; returns the rows that find one, and its slot."""
         met: list[Ints] = []
         slots: list[Ints] = []
         while len(rows):
@@ -200,7 +200,7 @@ class KeyDictionary:
         return equal_keys([column.take(pa.array(rows)) for column in keys], self.take(slots), len(rows))
 
     def here(self, slots: Ints) -> Mask | None:
-        """Which of some slots have not left; None: all of them."""
+        """Which of these slots have keys that are still on this instance; None: all have."""
         if self._here is None:
             return None
         new: Mask = slots >= self.committed
@@ -208,8 +208,9 @@ class KeyDictionary:
         return here
 
     def by_bucket(self) -> Ints | None:
-        """Give the keys that are new their slots anew, in the order of their buckets; by the slot each had, from
-        `committed` on, the one it has now. None: they have that order.
+        """Renumbers the new keys in the order of their buckets.
+
+        Returns the new slot of each old slot from `committed` on; None if the keys are in this order already.
         """
         buckets = np.concatenate([np.zeros(0, np.int64), *self._new_buckets])
         if not self._types or bool((buckets[1:] >= buckets[:-1]).all()):
@@ -225,7 +226,7 @@ class KeyDictionary:
         return now
 
     def take(self, slots: Ints) -> list[pa.Array]:
-        """The key columns of some slots; only the sections that hold them are read."""
+        """The key columns of these slots; only sections that contain them are read."""
         if len(self._chunks) == 1:
             return [column.take(pa.array(slots)) for column in self._chunks[0]]
         starts = np.cumsum([0, *(len(columns[0]) for columns in self._chunks if columns)])
@@ -246,11 +247,11 @@ class KeyDictionary:
         return taken
 
     def batch(self, first: int, end: int | None = None) -> pa.RecordBatch:
-        """Keys `first` … `end - 1` (all) as a `keys` section: k0, k1, …, `hash` and `bucket`."""
+        """Keys `first` … `end - 1` (None: to the last) as a `keys` section: k0, k1, …, `hash` and `bucket`."""
         return self._section(np.arange(first, len(self._hashes) if end is None else end))
 
     def opening(self, slots: Ints) -> pa.RecordBatch:
-        """Keys of ascending slots as the section that opens the next generation, where they are 0, 1, 2, …"""
+        """Keys of ascending slots as the section that opens the next generation, in which their slots are 0, 1, 2, …"""
         return self._section(slots).append_column(WAS, pa.array(slots.astype(np.int32)))
 
     def _section(self, slots: Ints) -> pa.RecordBatch:
@@ -259,14 +260,14 @@ class KeyDictionary:
         return pa.RecordBatch.from_arrays([*columns, *more], names=key_columns(len(columns)))
 
     def _buckets(self, slots: Ints) -> npt.NDArray[np.uint16]:
-        """The buckets of ascending slots; committed sections are looked at only if one of them is there."""
+        """The buckets of ascending slots; committed sections are read only if the slots need them."""
         first = self.committed if len(slots) and slots[0] >= self.committed else 0
         known = [] if first else [with_buckets(one, len(self._types), self._bucket_of) for one in self._sections]
         parts = [*(np.asarray(section.column(BUCKET)) for section in known), *self._new_buckets]
         return np.concatenate([np.zeros(0, np.uint16), *parts])[slots - first].astype(np.uint16)
 
     def _load_base(self, cache: Path | None) -> tuple[_Table | None, int]:
-        """The newest base table that belongs to these keys; a new one, and no other, when too many came after it."""
+        """The newest stored base table of these keys; if too many keys are newer, a new table that replaces it."""
         if cache is None or self.committed < _SMALLEST_BASE:
             return None, 0
         known, keys = self._stored_base(cache)
@@ -282,7 +283,7 @@ class KeyDictionary:
         return table, self.committed
 
     def _stored_base(self, cache: Path) -> tuple[_Table | None, int]:
-        """The largest whole table in the folder that is of the first of these keys, and how many those are."""
+        """The largest intact table in the folder for a prefix of these keys, and the length of the prefix."""
         for keys, path in sorted(_tables(cache), reverse=True):
             if keys > self.committed or path.stem.rpartition("-")[2] != f"{self._mark(keys):016x}":
                 continue
@@ -292,7 +293,7 @@ class KeyDictionary:
         return None, 0
 
     def _mark(self, keys: int) -> int:
-        """A number that tells the first keys from any others, by their hashes and places."""
+        """A number that identifies the first `keys` keys, by their hashes and positions."""
         mark = np.uint64(0)
         for first in range(0, keys, _MARKED_AT_ONCE):
             hashes = self._hashes[first : min(first + _MARKED_AT_ONCE, keys)]
@@ -302,7 +303,7 @@ class KeyDictionary:
 
 
 def _tables(cache: Path) -> list[tuple[int, Path]]:
-    """Tables in the folder, with the number of their keys."""
+    """The tables in the folder, each with its number of keys."""
     found = []
     for path in cache.parent.glob(f"{cache.name}-*-*.npy"):
         keys = path.stem[len(cache.name) + 1 :].partition("-")[0]
@@ -320,7 +321,7 @@ def _stored(path: Path) -> npt.NDArray[np.int32] | None:
 
 
 def _is_whole(entries: npt.NDArray[np.int32], keys: int, size: int) -> bool:
-    """Whether a file that a crash may have emptied or torn still holds every slot; one pass over it."""
+    """Whether a file, which a crash may have emptied or torn, contains every slot; reads it once."""
     return (
         entries.dtype == np.int32
         and entries.shape == (size,)
@@ -332,9 +333,10 @@ def _is_whole(entries: npt.NDArray[np.int32], keys: int, size: int) -> bool:
 
 
 def _save(cache: Path, name: str, entries: npt.NDArray[np.int32]) -> None:
-    """Write-then-rename, and remove what was there before: one table per dictionary, whatever came and went.
+    """Writes a table, renames it into place, and removes older tables, so that a dictionary has one stored table.
 
-    A full or missing folder only costs the next worker the same work; who still reads a removed table goes on.
+    If the folder is full or missing, the next worker only has to build the table again. A process that has mapped a
+    removed table can continue to read it.
     """
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Keys as typed Arrow columns: their canonical form, hash and text.
 
-NULL is one key; NaN is one key; -0.0 is 0.0: `canonical` makes equal keys equal bit by bit, once, in the
-gather. Afterwards a hash only locates: the values of the columns decide.
+NULL is one key, NaN is one key, and -0.0 is 0.0: in the gather, `canonical` makes equal keys equal bit by bit.
+Afterwards a hash only locates candidates; the values of the columns decide whether keys are equal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEEP = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [(1 << 64) - 1], np.ui
 
 
 def canonical(column: pa.Array) -> pa.Array:
-    """The key column with one NaN and one zero."""
+    """The key column with a single NaN and a single zero."""
     if not pa.types.is_floating(column.type):
         return column
     data = column.to_numpy(zero_copy_only=False) + 0.0
@@ -35,7 +35,7 @@ def canonical(column: pa.Array) -> pa.Array:
 
 
 def hashes_of(columns: KeyColumns, rows: int) -> Hashes:
-    """A 64-bit hash of each key; the same for equal canonical keys on every host and version of this format."""
+    """A 64-bit hash of each key, equal for equal canonical keys on every host and in every version of this format."""
     total = np.full(rows, _ODD, np.uint64)
     for column in columns:
         if pa.types.is_string(column.type):
@@ -75,7 +75,7 @@ def _words(column: pa.Array) -> Hashes:
 
 
 def _text_hash(column: pa.Array) -> Hashes:
-    """Eight bytes at a time over all rows that still have some."""
+    """Hashes texts, eight bytes at a time over all rows that are long enough."""
     texts = text_bytes(column)
     words, starts, lengths = texts.words, texts.starts, texts.lengths
     total = _mix(lengths.astype(np.uint64) + _ODD)
@@ -91,7 +91,7 @@ def _text_hash(column: pa.Array) -> Hashes:
 
 
 def equal_keys(left: KeyColumns, right: KeyColumns, rows: int) -> Mask:
-    """Row by row, whether two sets of canonical key columns are the same key."""
+    """Compares two sets of canonical key columns row by row."""
     same = np.ones(rows, bool)
     for a, b in zip(left, right, strict=True):
         plain = pa.types.is_string(a.type) or pa.types.is_decimal(a.type)
@@ -104,7 +104,7 @@ def equal_keys(left: KeyColumns, right: KeyColumns, rows: int) -> Mask:
 
 
 def texts_of(columns: KeyColumns, rows: int) -> pa.Array:
-    """The text form of each key, whose CRC16 is its hash slot: a lone column's own text, else joined by U+001F."""
+    """The text of each key, whose CRC16 is its hash slot; the texts of several columns are joined by U+001F."""
     texts = []
     for column in columns:
         if pa.types.is_temporal(column.type):

@@ -17,7 +17,7 @@ COUNT = "count"
 
 
 def added_up(events: Events) -> Events:
-    """The tallies with equal ones as one, in the order in which they first occur."""
+    """The tallies with equal ones added up, in the order of their first occurrence."""
     if not events.rows:
         return events
     leading = {SLOT: events.slots, TIME: events.times_us, CLASS: events.late_class}
@@ -36,5 +36,5 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def as_stored(events: Events) -> Events:
-    """The tallies with numbers as narrow as they can be."""
+    """The tallies with counts in the narrowest integer type."""
     return events._replace(columns=events.columns | {COUNT: pa.array(narrow(np.asarray(events.columns[COUNT])))})

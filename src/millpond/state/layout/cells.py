@@ -1,6 +1,6 @@
 """Cells: partial results by (slice, key), as int64 columns that merge by adding, minimum or maximum.
 
-A column's name is `<measure id>:<part>`; the part says how it merges:
+The name of a column is `<measure id>:<part>`. The part determines how the column merges:
 
     n            a count                                          added
     w<k>         word k of an exact sum (see state/numbers/exact_sums.py)      added
@@ -9,7 +9,7 @@ A column's name is `<measure id>:<part>`; the part says how it merges:
     minlow maxlow  low words of extremes that take 128 bits       with their `min` or `max`, the high words
     r<k>         eight registers, one in each byte                maximum of each byte
 
-A column that a piece of state lacks is 0, or the identity of its merge.
+If a piece of state lacks a column, its value is the identity of the merge, which is 0 for sums.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ LARGEST = np.iinfo(np.int64).max
 SMALLEST = np.iinfo(np.int64).min
 
 _LOOKUP = 40
-"""Looking up the bounds of a run, or cutting it out, takes about as long as reading so many slots."""
+"""The cost of looking up or copying one run, as the number of slots that can be read in the same time."""
 
-_CHUNK = 1 << 15  # of slots that are read: what numpy makes of them stays in the cache
+_CHUNK = 1 << 15  # slots that are read at once, so that intermediate arrays stay in the CPU cache
 
-_AT_ONCE = 1024  # words are below 2**51: there is room to add 2**11 of them
+_AT_ONCE = 1024  # words are below 2**51, so 2**11 of them can be added
 
 
 class Signed(NamedTuple):
-    """The signature of each slice, and what the signatures mean."""
+    """The signature of each slice, and the table of these signatures."""
 
     ids: Ints
     table: Signatures
 
 
 class Slices(NamedTuple):
-    """Slices of event time, [start, end) in µs, with the number of delays their events had missed.
+    """Slices of event time, [start, end) in µs, with the number of delays for which their events were late.
 
-    `signed`: their events are also alike in the filters they pass; None: they are not told apart by filters.
+    `signed`: the slices are also split by the filters that their events pass; None: they are not.
     """
 
     start_us: Ints
@@ -55,7 +55,7 @@ class Slices(NamedTuple):
     signed: Signed | None = None
 
     def take(self, rows: Ints) -> Slices:
-        """Some of the slices."""
+        """The slices at these positions."""
         signed = self.signed
         if signed is not None:
             ids = signed.ids[rows]
@@ -69,7 +69,7 @@ class Slices(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Partials sorted by slice, then slot: slice i owns rows `offsets[i] : offsets[i + 1]`; a slot once per slice."""
+    """Cells sorted by slice, then slot: slice i has rows `offsets[i] : offsets[i + 1]`, with each slot at most once."""
 
     slices: Slices
     offsets: Ints
@@ -78,12 +78,12 @@ class Cells(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of cells."""
+        """The number of cells."""
         return len(self.slots)
 
 
 class Piece(NamedTuple):
-    """Partials to be merged: for each row a slice (position in `slices`) and a slot; a pair at most once."""
+    """Partial results to merge: each row has a slice (position in `slices`) and a slot; a pair occurs at most once."""
 
     slices: Slices
     slice_rows: Ints
@@ -98,13 +98,13 @@ def piece_of(cells: Cells) -> Piece:
 
 
 def needed_slices(cells: Cells, horizon: int | None) -> Ints:
-    """Positions of the slices that end after a time; None: all."""
+    """The positions of the slices that end after `horizon` (None: all slices)."""
     ends = cells.slices.end_us
     return np.arange(len(ends)) if horizon is None else np.flatnonzero(ends > horizon)
 
 
 def span_of(cells: Cells) -> tuple[int, int]:
-    """The first slot that a cell names, and the one after the last; of each slice the first and last cell is read.
+    """The smallest slot of the cells, and the largest one plus 1; only the first and last cell of each slice are read.
 
     >>> slices = Slices(np.array([0, 10]), np.array([10, 20]), np.zeros(2, np.int64))
     >>> span_of(Cells(slices, np.array([0, 3, 4]), np.array([2, 4, 6, 3]), {}))
@@ -118,8 +118,9 @@ def span_of(cells: Cells) -> tuple[int, int]:
 
 
 def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None) -> Cells:
-    """The cells of some slices, their positions ascending, of slots `first` … `until` - 1 (None: all from `first` on);
-    no others are looked at.
+    """The cells of slices `chosen` (ascending positions) and slots `first` … `until` - 1 (None: all from `first` on).
+
+    Other cells are not read.
 
     >>> slices = Slices(np.array([0, 10, 20]), np.array([10, 20, 30]), np.zeros(3, np.int64))
     >>> cells = Cells(slices, np.array([0, 3, 4, 5]), np.array([1, 4, 6, 5, 2]), {"n": np.arange(5)})
@@ -128,7 +129,7 @@ def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None
     """
     low, high = bounds_of(cells, chosen, first, until)
     offsets = np.append(0, np.cumsum(high - low)).astype(np.int64)
-    begins = np.flatnonzero(np.append(True, low[1:] != high[:-1])[: len(low)])  # slices beside each other are one run
+    begins = np.flatnonzero(np.append(True, low[1:] != high[:-1])[: len(low)])  # adjacent slices are one run
     ends = np.append(begins[1:], len(low)) - 1 if len(low) else begins
     if len(begins) > 1 and offsets[-1] < _LOOKUP * len(begins):
         rows = _rows_between(low, high)
@@ -142,7 +143,7 @@ def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None
 
 
 def bounds_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None) -> tuple[Ints, Ints]:
-    """Where the cells of slots `first` … `until` - 1 begin and end in each of some slices; see `part_of`."""
+    """The bounds (low, high; high is exclusive) of the rows of slots `first` … `until` - 1 in each chosen slice."""
     low, high = cells.offsets[chosen], cells.offsets[chosen + 1]
     if first or until is not None:
         found = _looked_up(cells.slots, low, high, np.array([first] if until is None else [first, until]))
@@ -151,9 +152,9 @@ def bounds_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = No
 
 
 def rows_named(cells: Cells, wanted: Mask, runs: Ints) -> Ints:
-    """The rows of the slots that are `wanted`, ascending; `runs`: where these begin and end, from `slot_runs`.
+    """The rows of the slots that are `wanted`, ascending; `runs` are the bounds of their runs, from `slot_runs`.
 
-    Where they are few runs their bounds are looked up in each slice, and other slots are not read.
+    If the runs are few, their bounds are looked up in each slice, and other slots are not read.
 
     >>> slices = Slices(*np.zeros((3, 2), np.int64))
     >>> cells = Cells(slices, np.array([0, 2, 3]), np.array([1, 4, 6]), {})
@@ -171,7 +172,7 @@ def rows_named(cells: Cells, wanted: Mask, runs: Ints) -> Ints:
 
 
 def slot_runs(wanted: Mask) -> Ints:
-    """Where runs of slots that are wanted begin and end, a row each.
+    """The bounds of the runs of wanted slots, one run per row.
 
     >>> slot_runs(np.array([True, False, True, True])).tolist()
     [[0, 1], [2, 4]]
@@ -180,15 +181,16 @@ def slot_runs(wanted: Mask) -> Ints:
 
 
 def _rows_between(low: Ints, high: Ints) -> Ints:
-    """The rows from each low bound to before its high one."""
+    """The rows from each bound `low` up to its bound `high` (exclusive)."""
     run, nth = repeated(high - low)
     rows: Ints = low[run] + nth
     return rows
 
 
 def _looked_up(slots: npt.NDArray[np.integer], begins: Ints, ends: Ints, bounds: Ints) -> Ints:
-    """For each slice, from where it begins to where it ends, and each bound, the first row of the slice whose slot is
-    not below the bound: binary searches, all at once.
+    """For each slice (rows `begins` … `ends` - 1) and each bound, the first row whose slot is not below the bound.
+
+    All binary searches run at once.
     """
     low, high = (np.repeat(of[:, None], len(bounds), axis=1) for of in (begins, ends))
     while (open_ := low < high).any():
@@ -199,7 +201,7 @@ def _looked_up(slots: npt.NDArray[np.integer], begins: Ints, ends: Ints, bounds:
 
 
 def cells_at(cells: Cells, rows: Ints) -> Cells:
-    """The cells at some rows, ascending; slices that have none are left out.
+    """The cells at ascending rows; slices without such cells are left out.
 
     >>> slices = Slices(*np.zeros((3, 2), np.int64))
     >>> cells = Cells(slices, np.array([0, 2, 3]), np.array([1, 4, 6]), {"n": np.arange(3)})
@@ -213,20 +215,20 @@ def cells_at(cells: Cells, rows: Ints) -> Cells:
 
 
 def taken(columns: Mapping[str, npt.NDArray[np.integer]], rows: Ints | slice) -> dict[str, npt.NDArray[np.integer]]:
-    """Some rows; columns that are one array stay one."""
+    """The columns at these rows; columns that share an array still share one afterwards."""
     return each_once(columns, lambda column: column[rows])
 
 
 def each_once(
     columns: Mapping[str, npt.NDArray[Any]], made: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 ) -> dict[str, npt.NDArray[Any]]:
-    """What is made of each column, once of those that are one array."""
+    """Applies `made` to each column, only once for columns that share an array."""
     found = {place: made(column) for place, column in {id(column): column for column in columns.values()}.items()}
     return {name: found[id(column)] for name, column in columns.items()}
 
 
 def with_measures(cells: Cells, ids: Collection[str] | None) -> Cells:
-    """The cells with the columns of some measures alone (None: all): others go where cells are written anew.
+    """The cells with only the columns of these measures (None: all); others are dropped when cells are rewritten.
 
     >>> none = np.zeros(0, np.int64)
     >>> cells = Cells(Slices(none, none, none), np.zeros(1, np.int64), none, {"a:n": none, "b:min": none})
@@ -240,14 +242,14 @@ def with_measures(cells: Cells, ids: Collection[str] | None) -> Cells:
 
 
 def place_of(slots: npt.NDArray[np.integer], bound: int) -> int:
-    """The position of the first of some ascending slots that is not below a bound."""
+    """The position of the first of these ascending slots that is not below a bound."""
     if bound > np.iinfo(slots.dtype).max:
         return len(slots)
-    return int(np.searchsorted(slots, slots.dtype.type(bound)))  # of another type: all slots would be copied
+    return int(np.searchsorted(slots, slots.dtype.type(bound)))  # a bound of another type would copy all slots
 
 
 def merge(pieces: Sequence[Piece], keys: int) -> Cells:
-    """All pieces as one: equal (slice, slot) become one cell. `keys`: slots are below it."""
+    """Merges pieces: rows with equal slice and slot become one cell. All slots must be below `keys`."""
     pieces = [piece for piece in pieces if len(piece.slots)]
     while len(pieces) > _AT_ONCE:
         runs = [pieces[start : start + _AT_ONCE] for start in range(0, len(pieces), _AT_ONCE)]
@@ -268,7 +270,7 @@ def merge(pieces: Sequence[Piece], keys: int) -> Cells:
 
 
 def _union(parts: Sequence[Slices]) -> tuple[Slices, list[Ints]]:
-    """Distinct slices in order of time, and for each part the positions of its own among them."""
+    """The distinct slices in order of time, and for each part the positions of its slices among them."""
     columns = [(part.start_us, part.end_us, part.late_class, part.signatures) for part in parts]
     first, inverse = distinct_rows([np.concatenate(some) for some in zip(*columns, strict=True)])
     ends = np.cumsum([len(part.start_us) for part in parts])
@@ -279,7 +281,7 @@ def _union(parts: Sequence[Slices]) -> tuple[Slices, list[Ints]]:
 
 
 def _merged_columns(pieces: Sequence[Piece], targets: list[Ints], size: int) -> dict[str, Ints]:
-    """Merge column by column; columns that are the same arrays in every piece stay the same array."""
+    """Merges column by column; columns that share an array in every piece still share one afterwards."""
     names = dict.fromkeys(name for piece in pieces for name in piece.columns)
     known: dict[tuple[str, tuple[int, ...]], Ints] = {}
     merged: dict[str, Ints] = {}
@@ -337,9 +339,10 @@ _NUMBERED = {"w": "add", "r": "registers"}
 
 
 def merge_rule(name: str) -> str:
-    """How a column merges: add, min, max, registers, or low: together with the column of high words.
+    """How a column merges: `add`, `min`, `max`, `registers`, or `low` (together with the column of high words).
 
-    ValueError: the name's part is unknown.
+    Raises:
+        ValueError: the part of the name is unknown.
     """
     part = name.rpartition(":")[2]
     rule = _RULES.get(part) or (_NUMBERED.get(part[:1]) if part[1:].lstrip("-").isdecimal() else None)
@@ -349,13 +352,14 @@ def merge_rule(name: str) -> str:
 
 
 def identity(how: str) -> int:
-    """What a missing cell stands for."""
+    """The value of a missing cell: the identity of the merge `how`."""
     return {"add": 0, "registers": 0, "min": int(LARGEST), "max": int(SMALLEST)}[how]
 
 
 def better(how: str, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Element by element the smaller (`min`) or larger one (`max`) of order codes or 128-bit integers; of `registers`
-    the larger one of each.
+    """The smaller (`min`) or larger (`max`) order code or 128-bit integer, element by element.
+
+    For `registers`, the larger one of each byte.
     """
     if how == "registers":
         return np.maximum(_bytes_of(left), _bytes_of(right)).view(np.int64)
@@ -366,10 +370,10 @@ def better(how: str, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDA
 
 
 def best_at(how: str, best: npt.NDArray[Any], places: Ints, values: npt.NDArray[Any]) -> None:
-    """Let each value better the one at its place in `best`."""
+    """Merges each value into `best` at its position, in place."""
     ufunc = np.minimum if how == "min" else np.maximum
     if how == "registers":
-        held = np.flatnonzero(values)  # few, where cells have few values
+        held = np.flatnonzero(values)  # these are few if cells have few values
         at = (places[held, None] * 8 + np.arange(8)).reshape(-1)
         np.maximum.at(best.view(np.uint8), at, _bytes_of(values[held]))
         return
@@ -382,7 +386,7 @@ def best_at(how: str, best: npt.NDArray[Any], places: Ints, values: npt.NDArray[
 
 
 def merged_runs(how: str, column: npt.NDArray[Any], starts: Ints) -> npt.NDArray[Any]:
-    """A column with the rows of each run merged into one; runs begin at `starts`.
+    """A column with the rows of each run merged into one row; runs begin at `starts`.
 
     >>> merged_runs("max", np.array([3, 1, 5]), np.array([0, 2])).tolist()
     [3, 5]
@@ -403,7 +407,7 @@ def _bytes_of(words: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def no_extreme(how: str, dtype: np.dtype[Any], shape: int | tuple[int, ...]) -> npt.NDArray[Any]:
-    """An array that changes nothing when it is merged by `how`."""
+    """An array of identities of the merge `how`."""
     if dtype == WIDE:
         return np.full(shape, wide_integer((1 << 127) - 1 if how == "min" else -(1 << 127)), WIDE)
     return np.full(shape, identity(how), dtype)
@@ -412,7 +416,7 @@ def no_extreme(how: str, dtype: np.dtype[Any], shape: int | tuple[int, ...]) -> 
 def extreme_of(
     name: str, columns: Mapping[str, npt.NDArray[np.integer]], rows: slice = slice(None)
 ) -> npt.NDArray[Any] | None:
-    """The extremes in a column `min` or `max`: 128-bit integers if it has low words; None without the column."""
+    """The extremes of a column `min` or `max`: 128-bit integers if it has low words; None without the column."""
     column, low = columns.get(name), columns.get(f"{name}low")
     if column is None:
         return None
@@ -420,31 +424,31 @@ def extreme_of(
 
 
 def extreme_names(name: str, extremes: npt.NDArray[Any]) -> dict[str, Ints]:
-    """Extremes as columns."""
+    """The columns of extremes."""
     if extremes.dtype != WIDE:
         return {name: extremes}
     return {name: extremes["high"].copy(), f"{name}low": extremes["low"].view(np.int64).copy()}
 
 
 def word_names(measure: str, words: Words) -> dict[str, Ints]:
-    """Exact sums as columns."""
+    """The columns of an exact sum."""
     return {f"{measure}:w{place}": word for place, word in words.items()}
 
 
 def registers_of(measure: str, columns: Mapping[str, Ints]) -> dict[int, Ints]:
-    """The columns of registers among columns, by their number."""
+    """The columns of registers of a measure, by number."""
     prefix = f"{measure}:r"
     return {int(name[len(prefix) :]): column for name, column in columns.items() if name.startswith(prefix)}
 
 
 def words_of(measure: str, columns: Mapping[str, Ints]) -> Words:
-    """The words of an exact sum among columns; {} if there are none."""
+    """The words of an exact sum in these columns; empty if there are none."""
     prefix = f"{measure}:w"
     return {int(name[len(prefix) :]): column for name, column in columns.items() if name.startswith(prefix)}
 
 
 def normalised(columns: Mapping[str, Ints]) -> dict[str, Ints]:
-    """Columns with the words of every sum normalised."""
+    """The columns with the words of every sum normalised."""
     result = {name: column for name, column in columns.items() if ":w" not in name}
     for measure in dict.fromkeys(name.partition(":")[0] for name in columns if ":w" in name):
         result.update(word_names(measure, normalise(words_of(measure, columns))))
@@ -452,7 +456,7 @@ def normalised(columns: Mapping[str, Ints]) -> dict[str, Ints]:
 
 
 def order_codes(values: npt.NDArray[np.floating]) -> Ints:
-    """Doubles as int64 in Spark's order: NaN above infinity, one zero.
+    """Doubles as int64 codes in Spark's order: NaN is above infinity, and there is one zero.
 
     >>> order_codes(np.array([float("nan"), 1.0, -0.0, -2.0])).argsort().tolist()
     [3, 2, 1, 0]
@@ -463,5 +467,5 @@ def order_codes(values: npt.NDArray[np.floating]) -> Ints:
 
 
 def from_order_codes(codes: Ints) -> npt.NDArray[np.float64]:
-    """The doubles that `order_codes` coded."""
+    """The doubles of these order codes."""
     return (codes ^ ((codes >> 63) & LARGEST)).view(np.float64)

@@ -1,7 +1,7 @@
 """Deltas: everything that one instance adds in one epoch, as one file or, if small, as bytes in the epoch's record.
 
 A delta is a sequence of sections, each aligned to 64 bytes so that it can be mapped in place. Its name contains the
-writer's token and Spark's task attempt id: attempts never overwrite each other, and the record says which one counts.
+token of the writer and Spark's task attempt id. So attempts never overwrite each other; the record names the valid one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class DeltaWriter:
-    """Collects the sections of one instance's delta, and what its rows say of parameters (`Receipt.fed`)."""
+    """Collects the sections of one instance's delta, and the values that rows feed to parameters (`Receipt.fed`)."""
 
     def __init__(self) -> None:
         self._parts: list[bytes | pa.Buffer] = []
@@ -36,7 +36,7 @@ class DeltaWriter:
         self, kind: SectionKind, group: str, data: bytes | pa.Buffer, rows: int,
         info: Mapping[str, int | str | list[int]], supersedes: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        """Append a section of `rows` rows."""
+        """Appends a section of `rows` rows."""
         size = len(data) if isinstance(data, bytes) else data.size
         self._sections.append(Section(kind, group, self._size, size, rows, dict(info), supersedes))
         padding = -size % _ALIGNMENT
@@ -45,13 +45,13 @@ class DeltaWriter:
 
     @property
     def sections(self) -> int:
-        """How many sections there are: the ordinal of the next one."""
+        """The number of sections, which is the ordinal of the next one."""
         return len(self._sections)
 
     def finish(
         self, files: Files, number: int, instance: int, attempt: str, counts: dict[str, int]
     ) -> tuple[Receipt, bytes]:
-        """Leave the delta (unless it is small) and return its receipt and the bytes to travel inside the record."""
+        """Writes the delta to a file unless it is small; returns its receipt, and the bytes to store in the record."""
         digest = hashlib.sha256()
         for part in self._parts:
             digest.update(part)
@@ -66,9 +66,9 @@ class DeltaWriter:
 
 
 def check_deltas(folder: Path, log: Log, manifests: Manifests, manifest: Manifest) -> None:
-    """Compare everything that `manifest` still names with its digests: once per driver, at about 1 GB a second.
+    """Compares all deltas that `manifest` names with their digests; called once per driver, at about 1 GB a second.
 
-    The driver before may be at work still, and prune what its epochs supersede meanwhile: that is not missed.
+    The previous driver may still run and prune deltas that its epochs supersede; their absence is not an error.
 
     Raises:
         CorruptError: a file is missing or damaged.
@@ -101,10 +101,10 @@ def _check_body(log: Log, n: int) -> None:
 
 
 def check_delta(path: Path, digest: str) -> None:
-    """Compare a delta's file with its digest.
+    """Compares the file of a delta with its digest.
 
     Raises:
-        CorruptError: it is missing or damaged.
+        CorruptError: the file is missing or damaged.
     """
     found = hashlib.sha256()
     try:

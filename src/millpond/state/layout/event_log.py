@@ -1,8 +1,9 @@
 """The event log of a group on one instance: events that queries need individually, each stored once, as Arrow columns.
 
-A section is one Arrow IPC file with a row per event: `slot` and `time` (µs), `class` (delays missed), then one column
-per distinct value (`v:<id>`) and filter (`f:<id>`, booleans), and for a stream with an order `partition` and
-`offset`. If a section lacks a column, the column was added later, and no window that began earlier uses it.
+A section is one Arrow IPC file with a row per event: `slot`, `time` (µs) and `class` (the number of delays for which
+the event was late), then one column per distinct value (`v:<id>`) and filter (`f:<id>`, booleans), and for a stream
+with an order `partition` and `offset`. If a section lacks a column, the column was added later, and no window that
+began earlier uses it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PARTITION, OFFSET = "partition", "offset"
 
 
 class Events(NamedTuple):
-    """Events: the slot of each one's key, its time, how many of the group's delays it had missed, and columns."""
+    """Events: the slot of the key, the time, the number of the group's delays for which it was late, and columns."""
 
     slots: npt.NDArray[np.integer]
     times_us: Ints
@@ -34,24 +35,24 @@ class Events(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of events."""
+        """The number of events."""
         return len(self.slots)
 
     def take(self, rows: Ints | Mask) -> Events:
-        """Some of the events: by their positions, or a mask."""
+        """The events at these positions, or in this mask."""
         index = np.flatnonzero(rows) if rows.dtype == bool else rows
         places = pa.array(index)
         columns = {name: column.take(places) for name, column in self.columns.items()}
         return Events(self.slots[index], self.times_us[index], self.late_class[index], columns)
 
     def between(self, first: int, end: int) -> Events:
-        """Those at positions `first` … `end` - 1, in place."""
+        """The events at positions `first` … `end` - 1, without a copy."""
         columns = {name: column.slice(first, end - first) for name, column in self.columns.items()}
         return Events(self.slots[first:end], self.times_us[first:end], self.late_class[first:end], columns)
 
 
 def joined(parts: Sequence[Events], types: dict[str, pa.DataType]) -> Events:
-    """All events one after the other, with the columns of `types`; what a part lacks is NULL."""
+    """Concatenates events, with the columns of `types`; a column that a part lacks is NULL."""
     columns = {}
     for name, kind in types.items():
         chunks = [part.columns.get(name, pa.nulls(part.rows, kind)) for part in parts]
@@ -76,7 +77,7 @@ def encode_events(events: Events) -> pa.RecordBatch:
 
 
 def decode_events(batch: pa.RecordBatch) -> Events:
-    """The events in a batch of `encode_events`; arrays are views of its buffers.
+    """The events of a batch from `encode_events`; arrays are views of its buffers.
 
     Raises:
         CorruptError: a leading column is missing.

@@ -1,9 +1,9 @@
 """Segments: cells as immutable Arrow bytes that can be mapped into memory and read in place.
 
-A segment is one Arrow IPC file: columns `slot` and one per distinct cell column, each in the narrowest integer
-type that holds it; the schema's metadata hold the slices, their row offsets and, for columns equal to another, whose
-bytes to read. docs/formats.md pins it. Whoever opens a segment reads what it says of its slices, thousands maybe, so
-these numbers are packed: as JSON they took more of an epoch than all else while buckets moved.
+A segment is one Arrow IPC file with the column `slot` and one column per distinct cell column, each in the narrowest
+integer type that fits. The metadata of the schema contain the slices, their row offsets and, for columns that equal
+another one, the name of that column. docs/formats.md defines the format. A reader of a segment decodes the numbers of
+all slices, possibly thousands, so they are packed: as JSON they took the largest part of an epoch during migrations.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from millpond.state.layout.cells import Cells, Signed, Slices
 Whole: TypeAlias = npt.NDArray[np.integer]
 
 MEASURE_DIGITS = 8
-"""So much of a measure's id tells it from the others of a group."""
+"""The number of leading digits of a measure's id that identify it within a group."""
 
 _WIDTHS = (np.int8, np.int16, np.int32, np.int64)
 
 
 class _Header(msgspec.Struct, omit_defaults=True):
-    """`slices` of them, the first of which starts at `first_us`; the other numbers stand beside the header, packed."""
+    """The header of version 2: the number of slices, the start of the first, and columns that equal others.
+
+    The other numbers of slices are packed beside the header, in the metadata.
+    """
 
     version: int
     slices: int
@@ -40,7 +43,7 @@ class _Header(msgspec.Struct, omit_defaults=True):
 
 
 class _FirstHeader(msgspec.Struct):
-    """The header of version 1: every number of a slice is JSON."""
+    """The header of version 1: all numbers of slices are JSON."""
 
     start_us: list[int]
     end_us: list[int]
@@ -56,7 +59,7 @@ class _Version(msgspec.Struct):
 
 
 def encode_cells(cells: Cells) -> pa.RecordBatch:
-    """The cells as one record batch, ready to be written."""
+    """Encodes cells as one record batch, ready to be written."""
     leading = {"slot": cells.slots.astype(np.int32)}
     batch, same = columns_batch(leading, cells.columns)
     slices, signed = cells.slices, cells.slices.signed
@@ -75,8 +78,9 @@ def encode_cells(cells: Cells) -> pa.RecordBatch:
 def columns_batch(
     leading: Mapping[str, Whole], columns: Mapping[str, Whole]
 ) -> tuple[pa.RecordBatch, dict[str, str]]:
-    """Integer columns as a batch, each in its narrowest type; a column that is the same array as another one is
-    left out, and told in the second value: its name -> the other's.
+    """Integer columns as a batch, each in its narrowest type.
+
+    A column that shares its array with an earlier one is left out; the second value maps its name to the earlier one.
     """
     arrays = {name: pa.array(narrow(column)) for name, column in leading.items()}
     same: dict[str, str] = {}
@@ -91,8 +95,10 @@ def columns_batch(
 
 
 def as_told(cells: Cells) -> tuple[pa.Buffer, dict[str, str]]:
-    """The cells' bytes, and what the section tells of them: `bytes`, what each measure takes, by the beginning of its
-    id, or several that have one column; a column's part of what frames them all is its own.
+    """Encodes cells as bytes; also returns the `info` of their section, with the size of each measure as `bytes`.
+
+    A measure is named by the first digits of its id; measures that share a column are named together. The overhead of
+    the file is divided equally among the columns.
     """
     batch = encode_cells(cells)
     data = to_bytes(batch)
@@ -111,7 +117,7 @@ def as_told(cells: Cells) -> tuple[pa.Buffer, dict[str, str]]:
 
 
 def bytes_told(text: str) -> list[tuple[list[str], int]]:
-    """What `as_told` has told, by measures.
+    """Parses the sizes of measures that `as_told` returns.
 
     >>> bytes_told("5e6b10ee:120 ab21b95a+c26f7aea:64")
     [(['5e6b10ee'], 120), (['ab21b95a', 'c26f7aea'], 64)]
@@ -121,7 +127,7 @@ def bytes_told(text: str) -> list[tuple[list[str], int]]:
 
 
 def decode_cells(batch: pa.RecordBatch) -> Cells:
-    """The cells in a batch of `encode_cells`, of this version or the first; arrays are views of its buffers.
+    """The cells of a batch from `encode_cells`, of this version or version 1; arrays are views of its buffers.
 
     Raises:
         CorruptError: the header is missing, of another version, or does not fit the columns.
@@ -148,7 +154,7 @@ def decode_cells(batch: pa.RecordBatch) -> Cells:
 
 
 _Read: TypeAlias = tuple[Slices, Ints, dict[str, str]]
-"""Slices, their offsets, and the columns that others stand for."""
+"""Slices, their row offsets, and the columns that equal others."""
 
 
 def _read(metadata: dict[bytes, bytes]) -> _Read:
@@ -168,10 +174,10 @@ def _read_first(metadata: dict[bytes, bytes]) -> _Read:
 
 
 def _unpacked(data: bytes, count: int) -> Ints:
-    """So many numbers; how wide one is follows from how many bytes there are.
+    """Unpacks `count` integers; their width follows from the number of bytes.
 
     Raises:
-        ValueError: the bytes are not so many numbers.
+        ValueError: the number of bytes does not fit `count`.
     """
     width = len(data) // count if count else 1
     if width not in (1, 2, 4, 8) or len(data) != width * count:
@@ -182,10 +188,10 @@ def _unpacked(data: bytes, count: int) -> Ints:
 def read_slices(
     start_us: list[int], end_us: list[int], late_class: list[int], signature: list[int] | None, table: Stored | None
 ) -> Slices:
-    """Slices out of a header.
+    """The slices in a header of version 1.
 
     Raises:
-        CorruptError: the table of signatures does not read.
+        CorruptError: the table of signatures cannot be decoded.
     """
     signed = None if signature is None or table is None else Signed(_ints(signature), from_stored(table))
     return Slices(_ints(start_us), _ints(end_us), _ints(late_class), signed)
@@ -196,7 +202,7 @@ def _ints(values: list[int]) -> Ints:
 
 
 def narrow(column: Whole) -> Whole:
-    """The column in the narrowest signed integer type that holds it."""
+    """The column in the narrowest signed integer type that fits."""
     if not len(column):
         return column.astype(np.int8)
     low, high = int(column.min()), int(column.max())
@@ -215,10 +221,10 @@ def to_bytes(batch: pa.RecordBatch, compression: str | None = None) -> pa.Buffer
 
 
 def from_bytes(buffer: pa.Buffer) -> pa.RecordBatch:
-    """The record batch of an Arrow IPC file, in place.
+    """The record batch of an Arrow IPC file, without a copy.
 
     Raises:
-        CorruptError: the bytes are no Arrow file.
+        CorruptError: the bytes are not an Arrow file.
     """
     try:
         return pa.ipc.open_file(buffer, options=IPC_READ).get_batch(0)

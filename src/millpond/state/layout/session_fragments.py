@@ -1,4 +1,4 @@
-"""Atoms: partial results of runs of a key's events that have no hole longer than the smallest gap of a group.
+"""Atoms: partial results of runs of a key's events, without a hole longer than the smallest gap of the group.
 
 A session of a longer gap is a run of atoms, so sessions of all gaps are built from the same atoms. An atom is a cell
 with its first and last event time, in columns that merge by minimum and maximum. Its slice is a lateness class.
@@ -30,25 +30,25 @@ from millpond.state.layout.cells import (
 )
 
 FIRST, LAST = "first:min", "last:max"
-"""Columns of an atom: the times of its first and last event, µs; where events bring their own gaps, the latest end
-of the windows that they open, and the gap between atoms is 0."""
+"""The columns with the times of an atom's first and last event, in µs. If events bring their own gaps, the second is
+the latest end of the windows that they open, and the gap between atoms is 0."""
 
 _LARGEST = np.iinfo(np.int64).max
 _AT_ONCE = 1024
-"""So many rows are added at once: normalised words are below 2**51."""
+"""The number of rows that are added at once; normalised words are below 2**51, so their sum fits into int64."""
 
 
 class Atoms(NamedTuple):
-    """Atoms, one lateness class after the other; `targets`: for each row of each piece, the atom it is part of."""
+    """Atoms, ordered by lateness class; `targets`: for each row of each piece, the atom that contains it."""
 
     cells: Cells
     targets: list[Ints]
 
 
 def begins(owners: Ints, first_us: Ints, last_us: Ints, gap_us: int) -> Mask:
-    """Where a run begins, among rows sorted by owner, then first time: after a hole longer than the gap.
+    """Marks where runs begin in rows sorted by owner, then first time: after a hole longer than the gap.
 
-    A hole as long as the gap is bridged: windows that touch are one.
+    A hole exactly as long as the gap does not end a run, because windows that touch are merged.
 
     >>> begins(np.array([1, 1, 1]), np.array([0, 10, 21]), np.array([0, 10, 21]), 10).tolist()
     [True, False, True]
@@ -61,7 +61,7 @@ def begins(owners: Ints, first_us: Ints, last_us: Ints, gap_us: int) -> Mask:
 
 
 def _reach(places: Ints, last_us: Ints) -> Ints:
-    """The largest time so far of the same owner; `places` number the owners from 0."""
+    """The running maximum of the times of each owner; `places` number the owners from 0."""
     if not len(last_us):
         return last_us
     low, high = int(last_us.min()), int(last_us.max())
@@ -76,7 +76,7 @@ def _reach(places: Ints, last_us: Ints) -> Ints:
 
 
 def reduced(columns: Mapping[str, npt.NDArray[np.integer]], new: Mask) -> dict[str, Ints]:
-    """Columns with the rows of each run merged into one; a run begins where `new` is set."""
+    """The columns with the rows of each run merged into one row; a run begins where `new` is set."""
     found = each_once(columns, lambda column: column.astype(np.int64, copy=False))
     if new.all():
         return found
@@ -112,7 +112,7 @@ def _merged(columns: Mapping[str, Ints], new: Mask) -> dict[str, Ints]:
 
 
 def merge_atoms(pieces: Sequence[Piece], gap_us: int) -> Atoms:
-    """All pieces as one: atoms of a slot and class with no hole longer than the gap between them become one."""
+    """Merges pieces: atoms of the same slot and class without a hole longer than the gap become one."""
     counts = [len(piece.slots) for piece in pieces]
     if not sum(counts):
         none = np.zeros(0, np.int64)
@@ -139,7 +139,7 @@ def merge_atoms(pieces: Sequence[Piece], gap_us: int) -> Atoms:
 
 
 def joined(pieces: Sequence[Piece]) -> dict[str, Ints]:
-    """The columns of all pieces, one after the other; what a piece lacks changes nothing when it is merged."""
+    """Concatenates the columns of all pieces; a column that a piece lacks is filled with the identity of its merge."""
     names = dict.fromkeys(name for piece in pieces for name in piece.columns)
     known: dict[tuple[str, tuple[int, ...]], Ints] = {}
     columns: dict[str, Ints] = {}
@@ -169,7 +169,7 @@ def joined(pieces: Sequence[Piece]) -> dict[str, Ints]:
 
 
 def sorted_by(owners: Ints, times_us: Ints) -> Ints:
-    """The rows in the order of owner (not negative), then time."""
+    """The order of rows by owner (not negative), then time."""
     if not len(owners):
         return np.zeros(0, np.int64)
     low, high = int(times_us.min()), int(times_us.max())
@@ -180,5 +180,5 @@ def sorted_by(owners: Ints, times_us: Ints) -> Ints:
 
 
 def some_atoms(cells: Cells, keep: Mask) -> Cells:
-    """The atoms that are kept."""
+    """The atoms where `keep` is set."""
     return cells if keep.all() else cells_at(cells, np.flatnonzero(keep))

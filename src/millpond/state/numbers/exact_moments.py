@@ -1,7 +1,7 @@
-"""Exact sums of third and fourth powers of doubles, and what skewness and kurtosis make of them.
+"""Exact sums of third and fourth powers of doubles, and the numerators of skewness and kurtosis.
 
-A square is a rounded product and its error (see `exact`); so a cube is a sum of four doubles, a fourth power of six.
-Values are scaled first, band by band of magnitudes, so that no part is lost below the smallest double.
+A square is a rounded product plus its error (see `exact_sums`). So a cube is a sum of four doubles, and a fourth power
+a sum of six. Values are first scaled by bands of magnitude, so that no part is lost below the smallest double.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from millpond.state.numbers.exact_sums import (
 )
 
 _BAND_BITS = 390
-"""Values within 2**±195 have powers of which every bit is in range; 390 is 15 digits."""
+"""All bits of the powers of values within 2**±195 are in range; 390 bits are 15 digits."""
 
 
 def sums_of_powers(cells: Ints, values: Doubles, power: int, size: int) -> Words:
-    """Exact sums of the third or fourth powers of finite doubles by cell: words of shift 12 times `power`."""
+    """Exact sums of the third or fourth powers of finite doubles by cell, as words of shift 12 times `power`."""
     digits: dict[int, Ints] = {}
     bands = np.rint(np.frexp(values)[1] / _BAND_BITS).astype(np.int64)
     for band in np.unique(bands).tolist():

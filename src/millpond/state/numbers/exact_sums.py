@@ -1,10 +1,10 @@
 """Exact sums: a sum is an integer in fixed point, stored as a few 52-bit words, so the order of events never matters.
 
-Word k of a sum counts units of 2**(52 k - SHIFT). SHIFT is 12 for sums of doubles, so that words -1 and 0 hold usual
+Word k of a sum counts units of 2**(52 k - SHIFT). SHIFT is 12 for sums of doubles, so that words -1 and 0 cover usual
 prices and measurements, 24 for their squares, and 0 for integers. Words are balanced (in [-2**51, 2**51)) after
-`normalise`; in between, int64 leaves room to add 2**11 of them. There are as many words as the data needs, two for
-usual data and more for extreme ranges, so every finite double is summed without error. The idea of a long accumulator
-is Kulisch's; storing only the words in use is ours.
+`normalise`; before that, int64 leaves room to add 2**11 of them. There are as many words as the data needs: two for
+usual data, more for extreme ranges. So every finite double is summed without error. The long accumulator is an idea of
+Kulisch; that only used words are stored is an addition of Millpond.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Doubles: TypeAlias = npt.NDArray[np.float64]
 Words: TypeAlias = dict[int, Ints]
 
 SHIFT = {"integer": 0, "double": 12, "squares": 24, "power3": 36, "power4": 48}
-"""Unit of word 0 is 2**-SHIFT."""
+"""The unit of word 0 is 2**-SHIFT."""
 
 WORD_BITS = 52
 _HALF_BITS = 26
 _FAR = 2.0**480
-_LEAST_EXPONENT = -1074  # of the smallest double
+_LEAST_EXPONENT = -1074  # exponent of the smallest double
 _BAND_BITS = 598  # scaling a factor by 2**-598 moves a product by 23 whole digits
 
 
 def sums_of_integers(cells: Ints, values: Ints, size: int) -> Words:
-    """Exact sums of int64 `values` by cell (0 … size-1): words of an integer sum."""
+    """Exact sums of int64 `values` by cell (0 … size-1), as words of an integer sum."""
     if not len(values):
         return {0: np.zeros(size, np.int64)}
     largest = max(abs(int(values.max())), abs(int(values.min())))
@@ -44,7 +44,7 @@ def sums_of_integers(cells: Ints, values: Ints, size: int) -> Words:
 
 
 def sums_of_wide(cells: Ints, values: Wide, size: int) -> Words:
-    """Exact sums of 128-bit integers by cell: words of an integer sum; at most 2**27 values at once."""
+    """Exact sums of 128-bit integers by cell, as words of an integer sum; at most 2**27 values at once."""
     low, high = values["low"], values["high"]
     narrow = low.view(np.int64)
     if bool((high == narrow >> 63).all()):
@@ -62,7 +62,7 @@ def sums_of_wide(cells: Ints, values: Wide, size: int) -> Words:
 
 
 def sums_of_doubles(cells: Ints, values: Doubles, size: int) -> Words:
-    """Exact sums of finite doubles by cell: words of shift 12."""
+    """Exact sums of finite doubles by cell, as words of shift 12."""
     whole = _whole(values)
     if whole is not None:
         return _shifted({0: _counted(cells, whole, size)}, SHIFT["double"])
@@ -72,14 +72,14 @@ def sums_of_doubles(cells: Ints, values: Doubles, size: int) -> Words:
 
 
 def sums_of_squares(cells: Ints, values: Doubles, size: int) -> Words:
-    """Exact sums of the squares of finite doubles by cell: words of shift 24."""
+    """Exact sums of the squares of finite doubles by cell, as words of shift 24."""
     return sums_of_products(cells, values, values, size)
 
 
 def sums_of_products(cells: Ints, left: Doubles, right: Doubles, size: int) -> Words:
-    """Exact sums of products of finite doubles by cell: words of shift 24.
+    """Exact sums of products of finite doubles by cell, as words of shift 24.
 
-    Each product is split into a rounded one and its error (Dekker 1971), both exact doubles.
+    Each product is split into a rounded product and its error (Dekker 1971); both are exact doubles.
     """
     largest = [float(np.abs(values).max()) if len(values) else 0.0 for values in (left, right)]
     if largest[0] * largest[1] * len(left) < 2.0**53:
@@ -102,7 +102,10 @@ def sums_of_products(cells: Ints, left: Doubles, right: Doubles, size: int) -> W
 
 
 def _bands(values: Doubles) -> dict[int, npt.NDArray[np.bool_] | None]:
-    """Where values are so large (1) or small (-1) that their products must be scaled; None: all are in the band."""
+    """Masks of the values that are so large (1) or small (-1) that products must be scaled, and of the others (0).
+
+    None instead of a mask means all values.
+    """
     magnitude = np.abs(values)
     if len(values) and float(magnitude.min()) >= 1 / _FAR and float(magnitude.max()) <= _FAR:
         return {0: None}
@@ -122,7 +125,7 @@ def _add_products(
 
 
 def product_and_error(left: Doubles, right: Doubles) -> tuple[Doubles, Doubles]:
-    """The rounded product and what rounding left of it (Dekker 1971): two doubles, if no bit is out of their range."""
+    """The rounded product and its rounding error (Dekker 1971), exact if no bit is outside the range of doubles."""
     product = left * right
     a, b = _halves(left)
     c, d = (a, b) if right is left else _halves(right)
@@ -130,19 +133,19 @@ def product_and_error(left: Doubles, right: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def _halves(values: Doubles) -> tuple[Doubles, Doubles]:
-    """Values as sums of two of at most 26 bits each (Veltkamp 1968)."""
+    """Splits values into sums of two doubles of at most 26 bits each (Veltkamp 1968)."""
     spread = values * 134217729.0
     high = spread - (spread - values)
     return high, values - high
 
 
 def _counted(cells: Ints, weights: npt.NDArray[np.generic], size: int) -> Ints:
-    """Sum of integer weights by cell; exact because every partial sum stays below 2**53."""
+    """Sums of integer weights by cell; they are exact because every partial sum is below 2**53."""
     return np.bincount(cells, weights=weights, minlength=size).astype(np.int64)
 
 
 def _whole(values: Doubles) -> Doubles | None:
-    """The values if they are integers whose sums stay exact in doubles: the cheap case."""
+    """The values if they are integers whose sums are exact in doubles (the cheap case); else None."""
     if len(values) and float(np.abs(values).max()) * len(values) < 2.0**53:
         return values if bool((values == np.trunc(values)).all()) else None
     return values if not len(values) else None
@@ -151,7 +154,7 @@ def _whole(values: Doubles) -> Doubles | None:
 def add_digits(
     digits: dict[int, Ints], cells: Ints, values: Doubles, size: int, shift: int, offset: int = 0
 ) -> None:
-    """Peel 26-bit digits off the values, highest first, and add each to its sums; stops when nothing is left."""
+    """Splits values into 26-bit digits, highest first, and adds each digit to its sums until nothing is left."""
     rest = values
     largest = float(np.abs(rest).max()) if len(rest) else 0.0
     while largest > 0.0:
@@ -167,7 +170,7 @@ def add_digits(
 
 
 def words_of_digits(digits: Mapping[int, Ints]) -> Words:
-    """26-bit digit sums (each below 2**53) as balanced words."""
+    """Converts sums of 26-bit digits (each below 2**53) to balanced words."""
     if not digits:
         return {}
     carried = dict(digits)
@@ -188,13 +191,13 @@ def words_of_digits(digits: Mapping[int, Ints]) -> Words:
 
 
 def _shifted(words: Words, bits: int) -> Words:
-    """Words of unit 1 as words of unit 2**-bits (bits < 52)."""
+    """Converts words of unit 1 to words of unit 2**-bits (bits < 52)."""
     shifted: Words = {}
     for place, word in words.items():
         high = word >> (WORD_BITS - bits - 1)
         low = word - (high << (WORD_BITS - bits - 1))
         shifted[place] = shifted.get(place, np.int64(0)) + (low << bits)
-        # high counts halves of the next word's unit: bring it down as word, carry what is left
+        # `high` counts halves of the next word's unit: keep its lowest bit in this word, and carry the rest
         carry, odd = high >> 1, high & 1
         shifted[place] = shifted[place] + (odd << (WORD_BITS - 1))
         if carry.any():
@@ -203,7 +206,7 @@ def _shifted(words: Words, bits: int) -> Words:
 
 
 def normalise(words: Words) -> Words:
-    """The same sums with every word in [-2**51, 2**51); words that are zero everywhere at the ends go."""
+    """The same sums with every word in [-2**51, 2**51); words that are zero everywhere are removed."""
     result = dict(words)
     place = min(result)
     while place <= max(result):
@@ -219,7 +222,7 @@ def normalise(words: Words) -> Words:
 
 
 def to_doubles(words: Words, shift: int) -> Doubles:
-    """The correctly rounded doubles nearest to normalised sums (round half to even); beyond range, infinity."""
+    """The doubles nearest to normalised sums (correctly rounded, half to even); infinity beyond their range."""
     places = sorted(words)
     if places[-1] - places[0] < 2 and WORD_BITS * places[0] - shift >= _LEAST_EXPONENT:
         total = words[places[0]].astype(np.float64)
@@ -232,13 +235,13 @@ def to_doubles(words: Words, shift: int) -> Doubles:
 
 
 def _rounded(words: list[Ints], lowest: int, shift: int) -> Doubles:
-    """Round three or more words at once: 62 leading bits and a sticky bit, then one correct rounding."""
+    """Rounds three or more words: takes 62 leading bits and a sticky bit, then rounds correctly once."""
     words, negative = _magnitudes(words)
     shape = words[0].shape
     high, middle, low = (np.zeros(shape, np.int64) for _ in range(3))
     sticky = np.zeros(shape, bool)
     place = np.zeros(shape, np.int64)
-    for k, word in enumerate(words):  # ascending: shift the window of three words up wherever this word leads
+    for k, word in enumerate(words):  # ascending: move the window of three words up wherever this word is not zero
         lead = word != 0
         sticky = np.where(lead, _any_below(words, k - 2, shape), sticky)
         low = np.where(lead, words[k - 2] if k >= 2 else 0, low)
@@ -268,7 +271,7 @@ def _rounded(words: list[Ints], lowest: int, shift: int) -> Doubles:
 
 
 def _halved(leading: Ints, cut: Ints) -> Ints:
-    """`leading / 2**cut` (cut > 0), rounded half to even."""
+    """Computes `leading / 2**cut` (cut > 0), rounded half to even."""
     kept, half = leading >> cut, np.int64(1) << (cut - 1)
     rest = leading - (kept << cut)
     up: Ints = ((rest > half) | ((rest == half) & (kept & 1 == 1))).astype(np.int64)
@@ -283,7 +286,7 @@ def _any_below(words: list[Ints], end: int, shape: tuple[int, ...]) -> npt.NDArr
 
 
 def _magnitudes(words: list[Ints]) -> tuple[list[Ints], npt.NDArray[np.bool_]]:
-    """Balanced words as sign and words in [0, 2**52): the sign is that of the highest word that is not zero."""
+    """Converts balanced words to words in [0, 2**52) and a sign, the sign of the highest word that is not zero."""
     sign = np.zeros(words[0].shape, np.int64)
     for word in words:
         sign = np.where(word != 0, np.sign(word), sign)
@@ -297,7 +300,7 @@ def _magnitudes(words: list[Ints]) -> tuple[list[Ints], npt.NDArray[np.bool_]]:
 
 
 def to_integers(words: Words) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Normalised integer sums as int64, and a mask of those that leave it."""
+    """Converts normalised integer sums to int64; the mask marks sums outside its range."""
     low = words.get(0, np.int64(0))
     high = words.get(1, np.int64(0))
     result = np.asarray(low + (high << WORD_BITS))
@@ -309,7 +312,7 @@ def to_integers(words: Words) -> tuple[Ints, npt.NDArray[np.bool_]]:
 
 
 def covariance_numerators(count: Ints, left: Words, right: Words, products: Words) -> Doubles:
-    """`n Σxy − Σx Σy`, computed exactly and rounded once; sums have shift 12, sums of products shift 24."""
+    """Computes `n Σxy − Σx Σy` exactly, and rounds once; sums have shift 12, sums of products shift 24."""
     result: dict[int, Ints] = {}
     for i, part in _digits(products).items():
         for j, counted in _digits(_balanced(count)).items():
@@ -322,7 +325,7 @@ def covariance_numerators(count: Ints, left: Words, right: Words, products: Word
 
 
 def times(left: Mapping[int, Ints], right: Mapping[int, Ints]) -> dict[int, Ints]:
-    """The product of two numbers in digits, as digits."""
+    """The product of two numbers, all in digits."""
     result: dict[int, Ints] = {}
     for i, part in left.items():
         for j, other in right.items():
@@ -331,7 +334,7 @@ def times(left: Mapping[int, Ints], right: Mapping[int, Ints]) -> dict[int, Ints
 
 
 def total(parts: Sequence[Mapping[int, Ints]]) -> dict[int, Ints]:
-    """The sum of numbers in digits, not carried."""
+    """The sum of numbers in digits, without carrying."""
     result: dict[int, Ints] = {}
     for part in parts:
         for place, digit in part.items():
@@ -340,7 +343,7 @@ def total(parts: Sequence[Mapping[int, Ints]]) -> dict[int, Ints]:
 
 
 def digits_of_words(words: Words) -> dict[int, Ints]:
-    """Words as balanced 26-bit digits."""
+    """Converts words to balanced 26-bit digits."""
     return _digits(normalise(words))
 
 
@@ -349,14 +352,14 @@ def _balanced(count: Ints) -> Words:
 
 
 def _accumulate(result: dict[int, Ints], place: int, product: Ints) -> None:
-    """Add a product of two 26-bit digits; two halves keep every column far below 2**53."""
+    """Adds a product of two 26-bit digits, split into two halves, so that each column stays far below 2**53."""
     carry = (product + (1 << 25)) >> _HALF_BITS
     for at, part in ((place, product - (carry << _HALF_BITS)), (place + 1, carry)):
         result[at] = result[at] + part if at in result else part
 
 
 def _digits(words: Words) -> dict[int, Ints]:
-    """Balanced words as balanced 26-bit digits."""
+    """Converts balanced words to balanced 26-bit digits."""
     digits: dict[int, Ints] = {}
     for place, word in words.items():
         high = (word + (1 << 25)) >> _HALF_BITS

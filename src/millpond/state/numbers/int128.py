@@ -1,4 +1,4 @@
-"""128-bit integers as pairs of 64-bit words, in Arrow's own layout; decimals are computed with them.
+"""Arithmetic of decimals with 128-bit integers as pairs of 64-bit words, in the layout of Arrow.
 
 Arithmetic is modulo 2**128. Unscaled decimals stay below 10**38, so sums, rescaling and rounding have room.
 """
@@ -14,13 +14,13 @@ from millpond.arrays import WIDE, Ints, Mask, Wide
 from millpond.state.numbers.exact_sums import WORD_BITS, Words
 
 _HALF = np.uint64(0xFFFFFFFF)
-_BITS = 13  # of a digit in `divided`: leaves counts 50 bits
+_BITS = 13  # of a digit in `divided`, which leaves 50 bits for counts
 _MOST_DIGITS = 10  # of 13 bits in 127
 _CHUNK = 15  # 10**15 < 2**50
 
 
 def wide(high: Any, low: Any) -> Wide:
-    """Numbers from their high (signed) and low words; low words may come as signed integers of the same bits."""
+    """Numbers from high (signed) and low words; low words may be signed integers with the same bits."""
     low = np.asarray(low)
     low = low if low.dtype.kind == "u" else low.astype(np.int64).view(np.uint64)
     result = np.empty(np.broadcast_shapes(np.shape(high), low.shape), WIDE)
@@ -34,43 +34,43 @@ def wide_integer(value: int) -> Wide:
 
 
 def widened(values: Ints) -> Wide:
-    """int64 as 128-bit integers."""
+    """Converts int64 to 128-bit integers."""
     return wide(values >> 63, values)
 
 
 def equal(left: Wide, right: Wide) -> Mask:
-    """Element by element, whether two numbers are the same."""
+    """Whether numbers are equal, element by element."""
     same: Mask = (left["high"] == right["high"]) & (left["low"] == right["low"])
     return same
 
 
 def less(left: Wide, right: Wide) -> Mask:
-    """Element by element, whether the left number is the smaller one."""
+    """Whether the left number is smaller, element by element."""
     first, second = left["high"], right["high"]
     below: Mask = (first < second) | ((first == second) & (left["low"] < right["low"]))
     return below
 
 
 def added(left: Wide, right: Wide) -> Wide:
-    """Sums."""
+    """Sums, modulo 2**128."""
     with np.errstate(over="ignore"):
         low = left["low"] + right["low"]
         return wide(left["high"] + right["high"] + (low < left["low"]), low)
 
 
 def negated(values: Wide) -> Wide:
-    """Numbers with the other sign."""
+    """Numbers with the opposite sign."""
     with np.errstate(over="ignore"):
         return wide(~values["high"] + (values["low"] == 0), ~values["low"] + np.uint64(1))
 
 
 def magnitudes(values: Wide) -> Wide:
-    """Numbers without their sign."""
+    """Absolute values."""
     return np.where(values["high"] < 0, negated(values), values)
 
 
 def multiplied(left: Wide, right: Wide) -> Wide:
-    """Products, by 32-bit halves of the low words; the high words only matter modulo 2**64."""
+    """Products modulo 2**128, from 32-bit halves of the low words; high words only matter modulo 2**64."""
     shift = np.uint64(32)
     with np.errstate(over="ignore"):
         a0, a1 = left["low"] & _HALF, left["low"] >> shift
@@ -92,13 +92,13 @@ def scaled(values: Wide, power: int) -> Wide:
 
 
 def beyond(values: Wide, precision: int) -> Mask:
-    """Where a number has more than `precision` decimal digits."""
+    """Marks numbers with more than `precision` decimal digits."""
     limit = wide_integer(10**precision)
     return ~(less(values, limit) & less(negated(limit), values))
 
 
 def of_words(words: Words) -> tuple[Wide, Mask]:
-    """Normalised integer sums, and where they need more than 127 bits."""
+    """Converts normalised integer sums; the mask marks sums that need more than 127 bits."""
     zero = np.int64(0)
     low, middle, top = (words.get(place, zero) for place in range(3))
     with np.errstate(over="ignore"):
@@ -113,7 +113,7 @@ def of_words(words: Words) -> tuple[Wide, Mask]:
 
 
 def divided(values: Wide, power: int, count: Ints) -> tuple[Wide, Mask]:
-    """`values * 10**power / count` rounded half up, and where that needs more than 127 bits.
+    """Computes `values * 10**power / count`, rounded half up; the mask marks results of more than 127 bits.
 
     `power` is 0 to 4, `count` from 1 to 2**50.
     """
@@ -148,7 +148,7 @@ def _multiplied_digits(values: Wide, factor: int) -> list[Ints]:
 
 
 def _of_digits(digits: list[Ints]) -> tuple[Wide, Mask]:
-    """13-bit digits as numbers, and where they need more than 127 bits."""
+    """Converts 13-bit digits to numbers; the mask marks numbers that need more than 127 bits."""
     low, high = np.zeros((2, *digits[0].shape), np.int64)
     for place, digit in enumerate(digits[:_MOST_DIGITS]):
         at = place * _BITS
@@ -164,7 +164,7 @@ def _of_digits(digits: list[Ints]) -> tuple[Wide, Mask]:
 
 
 def rounded(values: Wide, power: int) -> Wide:
-    """`values / 10**power` rounded half up, for numbers of at most 38 digits and `power` from 0 to 38."""
+    """Computes `values / 10**power`, rounded half up, for numbers of at most 38 digits and `power` from 0 to 38."""
     if not power:
         return values
     whole = added(magnitudes(values), wide_integer(5 * 10 ** (power - 1)))
@@ -176,7 +176,7 @@ def rounded(values: Wide, power: int) -> Wide:
 
 
 def _floored(values: Wide, divisor: int) -> Wide:
-    """Numbers from 0 on, divided by one below 2**50 and cut."""
+    """Divides numbers that are not negative by a divisor below 2**50, and rounds down."""
     rest = np.zeros(values.shape, np.int64)
     quotient = [rest] * _MOST_DIGITS
     for place, digit in reversed(list(enumerate(_multiplied_digits(values, 1)[:_MOST_DIGITS]))):

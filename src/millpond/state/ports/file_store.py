@@ -4,12 +4,12 @@ It holds copies only. The truth is the pond's folder, which the driver sees; a s
 time. A file has the name that it has in the pond's folder, and never changes.
 
 Guaranteed by every back-end:
-  * `get_many` returns a file complete, as it was put, or None;
+  * `get_many` returns a complete file, as it was put, or None;
   * putting a file again changes nothing;
-  * the *_many forms cost one round trip to each server, never one per file.
+  * the *_many methods take one round trip to each server, not one per file.
 
 Not guaranteed:
-  * that a file which was put still exists: a reader that misses one asks the driver to put it again;
+  * that a file which was put still exists: if a reader misses a file, the driver puts it again;
   * that an unused file stays for longer than `UNNAMED_SECONDS`: the file of a lost attempt expires.
 """
 
@@ -22,35 +22,39 @@ from typing import TypeAlias
 import pyarrow as pa
 
 UNNAMED_SECONDS = 3600
-"""How long a file stays that nobody takes."""
+"""The lifetime of a file that is never taken, in seconds."""
 
 Parts: TypeAlias = Sequence[bytes | pa.Buffer]
-"""The content of a file, one piece after another."""
+"""The content of a file as consecutive pieces."""
 
 
 class FileStore(ABC):
-    """The port; see the module for what holds. StoreError: the store refused or vanished (any method)."""
+    """The port; the module docstring lists its guarantees.
+
+    Raises:
+        StoreError: the store refused or cannot be reached (any method).
+    """
 
     @abstractmethod
     def put(self, name: str, parts: Parts, *, kept: bool = False) -> None:
-        """Store a file; unless it is `kept`, only until it is taken or `UNNAMED_SECONDS` have passed."""
+        """Stores a file; unless `kept`, it expires after `UNNAMED_SECONDS` if it is not taken."""
 
     @abstractmethod
     def get_many(self, names: Sequence[str]) -> list[bytes | None]:
-        """The files, None where one is not there."""
+        """The files; None for a missing file."""
 
     @abstractmethod
     def take_many(self, names: Sequence[str]) -> list[bytes | None]:
-        """As `get_many`; from now on they are kept until they are removed."""
+        """Like `get_many`; from now on the files are kept until they are removed."""
 
     @abstractmethod
     def lacking(self, names: Iterable[str]) -> list[str]:
-        """Those of the files that are not there."""
+        """The names of the missing files."""
 
     @abstractmethod
     def names(self) -> set[str]:
-        """Names of all files that may be there; some may be gone."""
+        """The names of all files that may exist; some may have expired."""
 
     @abstractmethod
     def remove_many(self, names: Iterable[str]) -> None:
-        """Remove the files; one that is not there is no error."""
+        """Removes the files; a missing file is not an error."""

@@ -1,4 +1,4 @@
-"""Reads and writes the files of a pond for an instance: in a folder that every host sees, or through a store."""
+"""Reads and writes the files of a pond for an instance, in a folder that all hosts share or through a store."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from millpond.log.records import Body, body_of
 from millpond.state.ports.file_store import FileStore, Parts
 
 INLINE_BYTES = 256 * 1024
-"""A delta below this size travels in its receipt, so that a tiny epoch is one file in all."""
+"""A delta up to this size is returned with its receipt, so that a tiny epoch writes a single file."""
 
 IDENTITY = "pond.id"
-"""The file of a pond's folder that holds the pond's name."""
+"""The file of a pond's folder that contains the name of the pond."""
 
 UNSHARED_CURE = (
     "Put the pond on a file system that all hosts of executors share, or give it a store that all reach (redis://…)."
@@ -31,7 +31,7 @@ _EPOCHS_PER_SWEEP = 64
 
 
 class Files:
-    """Files of a pond's folder mapped into memory, each once; sections are read in place."""
+    """Maps each file of a pond's folder into memory once; sections are read in place."""
 
     inline_bytes = INLINE_BYTES
 
@@ -41,11 +41,11 @@ class Files:
         self._bodies: dict[str, Body] = {}
 
     def hold(self, file: str, data: pa.Buffer) -> None:
-        """Let a file that is not written yet be read."""
+        """Makes the content of a file readable before it is written."""
         self._mapped[file] = data
 
     def read(self, file: str, offset: int, size: int) -> pa.Buffer:
-        """`size` bytes at `offset`.
+        """Reads `size` bytes at `offset`.
 
         Raises:
             CorruptError: the file is missing or too short.
@@ -61,10 +61,10 @@ class Files:
         return buffer.slice(offset, size)
 
     def read_inline(self, record: str, offset: int, size: int) -> pa.Buffer:
-        """`size` bytes at `offset` of the body of a record's file, copied so that they are aligned.
+        """Reads `size` bytes at `offset` of the body of a record's file, and copies them so that they are aligned.
 
         Raises:
-            CorruptError, FilesLostError: as `read`; the body was taken back.
+            CorruptError, FilesLostError: as for `read`, or the body was removed from the record.
         """
         body = self._bodies.get(record)
         if body is None:
@@ -80,7 +80,7 @@ class Files:
         return aligned
 
     def write(self, file: str, parts: Parts) -> None:
-        """Leave a file, so that it outlives this process and this machine."""
+        """Writes a file durably, so that it survives a crash of this process and this machine."""
         path = self._folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "wb", opener=no_link) as handle:
@@ -90,24 +90,24 @@ class Files:
             os.fsync(handle.fileno())
 
     def fetch(self, names: Iterable[str]) -> None:
-        """Bring files here that will be read, all at once."""
+        """Brings files to this host before they are read, all at once."""
 
     def sweep(self, number: int, needed: Callable[[], Collection[str]]) -> None:
-        """Called once per instance and epoch: time to let go of copies on this host that are not `needed`."""
+        """Called once per instance and epoch, to delete copies on this host that are not `needed`."""
 
     def tell(self, file: str, data: bytes) -> None:
-        """Leave a small file for tasks that wait for it: it is there whole or not at all, and may be lost."""
+        """Publishes a small file for tasks that wait for it; it appears atomically, and may be lost."""
         _leave(self._folder / file, [data])
 
     def told(self, files: Sequence[str]) -> list[bytes | None]:
-        """What the small files say, None where one is not there."""
+        """The contents of small files; None for a missing file."""
         return [_content(self._folder / file) for file in files]
 
     def forget(self, files: Iterable[str]) -> None:
-        """Remove small files; one that is not there is no error."""
+        """Removes small files; a missing file is not an error."""
         for path in (self._folder / file for file in files):
             path.unlink(missing_ok=True)
-            with suppress(OSError):  # it has more than what was told
+            with suppress(OSError):  # the folder contains other files
                 path.parent.rmdir()
 
     def _body(self, record: str) -> Body:
@@ -128,10 +128,10 @@ class Files:
 
 
 def check_sees(folder: Path, pond: str) -> None:
-    """Check, where a task runs, that `folder` is the folder of `pond`, before anything there is read or written.
+    """Checks on the host of a task that `folder` is the folder of `pond`, before anything is read or written there.
 
     Raises:
-        HostError: it is not. Writing would make a folder that only this host has.
+        HostError: it is not. Writing would create a folder that only this host sees.
     """
     try:
         found = (folder / IDENTITY).read_text()
@@ -142,7 +142,7 @@ def check_sees(folder: Path, pond: str) -> None:
 
 
 def shared_files(folder: Path, pond: str) -> Files:
-    """The files of a pond where a task runs, in a folder that all hosts share.
+    """The files of a pond on the host of a task, in a folder that all hosts share.
 
     Raises:
         HostError: this host does not see the folder.
@@ -152,9 +152,9 @@ def shared_files(folder: Path, pond: str) -> Files:
 
 
 class CarriedFiles(Files):
-    """Files that a store carries between hosts; each host keeps copies in `folder`, which may be lost, too.
+    """Files that a store transfers between hosts; each host keeps copies in `folder`, which may be lost, too.
 
-    Every delta is a file of its own, however small: the records of the log are not on this host.
+    Every delta is its own file, even a small one, because the records of the log are not on this host.
     """
 
     inline_bytes = 0
@@ -164,12 +164,12 @@ class CarriedFiles(Files):
         self._store = store
 
     def write(self, file: str, parts: Parts) -> None:
-        """See `Files.write`: it is in the store, and will outlive it once the driver has taken it."""
+        """See `Files.write`: puts the file into the store; it is durable once the driver has taken it."""
         self._store.put(file, parts)
         _leave(self._folder / file, parts)
 
     def fetch(self, names: Iterable[str]) -> None:
-        """See `Files.fetch`: what this host lacks, in one round trip.
+        """See `Files.fetch`: gets the files that this host lacks, in one round trip.
 
         Raises:
             FilesLostError: the store has lost some of them.
@@ -187,7 +187,7 @@ class CarriedFiles(Files):
             raise FilesLostError(f"The store has lost {lost} files of the pond.", "They are put back from its folder.")
 
     def sweep(self, number: int, needed: Callable[[], Collection[str]]) -> None:
-        """See `Files.sweep`; the newest may be needed by others than are asked here, or come late."""
+        """See `Files.sweep`; keeps the newest files, because other instances may need them or write them late."""
         if number % _EPOCHS_PER_SWEEP:
             return
         named = needed()
@@ -196,7 +196,7 @@ class CarriedFiles(Files):
                 for path in folder.iterdir():
                     if f"{folder.parent.name}/{folder.name}/{path.name}" not in named:
                         path.unlink(missing_ok=True)
-                with suppress(OSError):  # another instance of this host has just left something there
+                with suppress(OSError):  # another instance on this host has just written a file there
                     folder.rmdir()
 
     def tell(self, file: str, data: bytes) -> None:
@@ -204,7 +204,7 @@ class CarriedFiles(Files):
         self._store.put(file, [data])
 
     def told(self, files: Sequence[str]) -> list[bytes | None]:
-        """See `Files.told`; one round trip."""
+        """See `Files.told`; it takes one round trip."""
         return self._store.get_many(files)
 
     def forget(self, files: Iterable[str]) -> None:
@@ -217,7 +217,7 @@ class CarriedFiles(Files):
 
 
 def _leave(path: Path, parts: Parts) -> None:
-    """A file that is there whole or not at all; it need not survive the machine."""
+    """Writes a file that appears atomically; it need not survive a crash of the machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
     number, temporary = tempfile.mkstemp(dir=path.parent.parent, prefix=".")
     try:

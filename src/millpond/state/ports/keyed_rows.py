@@ -1,4 +1,4 @@
-"""The port to rows that other programs keep under keys of their own: reads and merges many at a time."""
+"""The port to rows that other programs keep by key: reads and merges many rows at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond.errors import StoreError
 
 
 class Absent(Enum):
-    """Why there is no row: it is not there, it is something else, or its server does not answer."""
+    """Why there is no row: the key does not exist, has another type, or its server does not answer."""
 
     MISSING = "missing"
     WRONG_TYPE = "wrong type"
@@ -23,13 +23,13 @@ class VanishedError(StoreError):
 
 
 Row: TypeAlias = list[bytes | None]
-"""Values of the fields that were asked for; of a JSON row its text alone."""
+"""The values of the requested fields; for a JSON row, only its text."""
 
 
 class Merge(NamedTuple):
-    """What becomes of the row under a key: fields that are set, field and value in turn, and fields that are removed.
+    """A change of the row of a key: the fields to set (alternating field and value), and the fields to remove.
 
-    Of a row that is a string, `puts` is its text alone; none: it goes.
+    For a row that is a string, `puts` contains only its text; if `puts` is empty, the row is deleted.
     """
 
     key: bytes
@@ -39,7 +39,7 @@ class Merge(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Who writes: a pond's name, the number of the record, and the field of a hash in which both are kept."""
+    """Identifies a write: the name of the pond, the number of the record, and the hash field that stores both."""
 
     pond: bytes
     n: int
@@ -47,7 +47,7 @@ class Stamp(NamedTuple):
 
     @property
     def text(self) -> bytes:
-        """What is kept with a row.
+        """The text that is stored with a row.
 
         >>> Stamp(b"p", 7, b"_epoch:q").text
         b'7 p'
@@ -56,7 +56,7 @@ class Stamp(NamedTuple):
 
 
 class Merged(Enum):
-    """What became of a `Merge`."""
+    """The outcome of a `Merge`."""
 
     WRITTEN = 1
     ALREADY = 0
@@ -64,13 +64,13 @@ class Merged(Enum):
 
 
 class KeyedRows(ABC):
-    """Rows by key; several threads may use it."""
+    """Rows by key; several threads may use one object."""
 
     @abstractmethod
     def read(self, keys: Sequence[bytes], slots: Sequence[int], fields: Sequence[bytes]) -> list[Row | Absent]:
-        """The row of each key, in one pipeline to each server; without `fields` it is a string, else a hash.
+        """Reads the row of each key, with one pipeline to each server; rows are strings without `fields`, else hashes.
 
-        `slots` are the hash slots of the keys. A hash with none of the fields is missing.
+        `slots` are the hash slots of the keys. A hash with none of the fields counts as missing.
 
         Raises:
             StoreError: a server refuses this user.
@@ -78,14 +78,14 @@ class KeyedRows(ABC):
 
     @abstractmethod
     def merge(self, rows: Sequence[Merge], stamp: Stamp, *, whole: bool) -> list[Merged]:
-        """Write each row unless it has a stamp of the same pond that is not older; `whole`: strings, else hashes.
+        """Writes each row unless it has a stamp of the same pond that is not older; `whole`: strings, else hashes.
 
-        Each row is atomic by itself, and may be merged again. A string begins with its stamp: `{"_epoch":"7 p"`.
+        Each row is written atomically, and a merge may be repeated. A string begins with its stamp: `{"_epoch":"7 p"`.
 
         Raises:
-            StoreError: a server refused, or did not answer; some rows may be written.
+            StoreError: a server refused, or did not answer; some rows may have been written.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Close every connection."""
+        """Closes all connections."""

@@ -1,6 +1,6 @@
-"""Folders at names that anybody can guess, below `/dev/shm` or the temporary folder: used only if they are this user's.
+"""Checks that folders with predictable names, below `/dev/shm` or the temporary folder, belong to this user.
 
-Whoever makes such a folder first, or a link of that name, could otherwise read and replace what is kept in it.
+Otherwise another user who creates such a folder first, or a link of that name, could read and replace its content.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WRITABLE_BY_OTHERS = 0o022
 
 
 def is_own(folder: Path) -> bool:
-    """Whether a folder, made if it is missing, is this user's, no link, and not writable by others."""
+    """Whether a folder belongs to this user, is no link, and is not writable by others; creates a missing folder."""
     try:
         try:
             found = folder.lstat()
@@ -33,13 +33,13 @@ def is_own(folder: Path) -> bool:
 
 @cache
 def own_folder(base: Path) -> Path:
-    """This user's private folder below `base`: always the same one, unless its name is taken by somebody else."""
+    """This user's private folder below `base`; it is always the same one, unless another user has taken its name."""
     folder = base / f"millpond-{os.getuid()}"
     with suppress(OSError):
         folder.mkdir(mode=_PRIVATE)
     if is_own(folder):
         with suppress(OSError):
-            folder.chmod(_PRIVATE)  # earlier versions made it as the umask says
+            folder.chmod(_PRIVATE)  # earlier versions created it with the permissions of the umask
         return folder
     made = tempfile.mkdtemp(prefix=f"{folder.name}-", dir=base if os.access(base, os.W_OK) else None)
     atexit.register(shutil.rmtree, made, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 The place of a bucket may change while the store is in use (`route`). A reader in another process notices when a
 bucket is empty where it was. Then it calls `fresh` for the current places and reads the missing rows again. Each
-bucket has the guarantees of its own store; buckets of several stores are never read as of one moment.
+bucket has the guarantees of its own store; a read from several stores is not a consistent snapshot.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 Places: TypeAlias = tuple[str, ...]
-"""The place of each bucket."""
+"""The place (address) of each bucket."""
 
 
 class ShardedStore(BucketStore):
-    """Buckets in the stores at `places`; `opens` makes the store of a place when it is first needed."""
+    """Buckets in the stores at `places`; `opens` opens the store of a place when it is first used."""
 
     def __init__(
         self, opens: Callable[[str], BucketStore], places: Places, fresh: Callable[[], Places] | None = None
@@ -34,25 +34,25 @@ class ShardedStore(BucketStore):
 
     @property
     def places(self) -> Places:
-        """The place of each bucket now."""
+        """The current place of each bucket."""
         return self._places
 
     @property
     def note(self) -> str | None:
-        """What its stores have mended themselves, for people."""
+        """A description of the repairs that the stores have made themselves."""
         with self._opening:
             notes = [getattr(store, "note", None) for store in self._stores.values()]
         return "; ".join(note for note in notes if note) or None
 
     def route(self, places: Places) -> None:
-        """Use these places from the next call on."""
+        """Uses these places from the next call on."""
         self._places = places
 
     def at(self, place: str) -> BucketStore:
-        """The store at a place, whoever's buckets it keeps.
+        """The store at a place, even if it has no buckets at present.
 
         Raises:
-            StoreError, ForeignPondError: it cannot be opened, or this one is closed.
+            StoreError, ForeignPondError: it cannot be opened, or this store is closed.
         """
         with self._opening:
             if self._closed:
@@ -62,7 +62,7 @@ class ShardedStore(BucketStore):
             return self._stores[place]
 
     def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
-        """See `BucketStore.apply_many`; a store that fails holds up those after it, and the call may be repeated."""
+        """See `BucketStore.apply_many`; if a store fails, later stores are not called; the call may be repeated."""
         return self._each(steps, [step.bucket for step in steps], lambda store, some: store.apply_many(some))
 
     def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
@@ -125,7 +125,7 @@ class ShardedStore(BucketStore):
     def _each(
         self, asked: Sequence[A], buckets: Sequence[int], call: Callable[[BucketStore, Sequence[A]], Sequence[T]]
     ) -> list[T]:
-        """What each store answers for its own, in the order asked."""
+        """Calls each store for its own buckets, and returns the answers in the order of `asked`."""
         places = self._places
         own: dict[str, list[int]] = {}
         for position, bucket in enumerate(buckets):

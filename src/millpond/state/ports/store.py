@@ -1,29 +1,29 @@
-"""The port of the key-value store that other programs read: per bucket rows, and one number that guards them.
+"""The port of the key-value store that other programs read: rows by bucket, guarded by one number per bucket.
 
-A store holds, for each *bucket* (0 to 65535), one number `applied` and any number of *tables* (named like
-queries), each a map from key to value, both bytes. Derived from the log: losing it costs time, not truth.
+A store contains, for each *bucket* (0 to 65535), one number `applied` and any number of *tables* (named like queries).
+A table maps keys to values, both bytes. The content is derived from the log, so losing it costs time, not data.
 
 Guaranteed by every back-end:
   * `apply` of one bucket is atomic: a reader sees all of its writes together with the new number, or none;
   * `apply(bucket, n, previous, …)` writes only when the stored number is `previous`; at `n` or above it
     changes nothing (`ALREADY`), at any other number it changes nothing either (`BEHIND`: the caller replays).
-    Check and writes are one atomic step, so a publisher that wakes late does no harm;
-  * `read` returns the values of one bucket together with the number they belong to, as of one moment; so
+    Check and writes are one atomic step, so a publisher that was suspended and resumes cannot overwrite newer data;
+  * `read` returns the values of one bucket together with the number they belong to, as one consistent snapshot; so
     does `scan` where `Rows.torn` is false;
-  * the *_many forms cost a constant number of round trips per bucket, never one per key;
-  * after a process dies at any point, each bucket stands at some number that was applied whole;
+  * the *_many methods take a constant number of round trips per bucket, never one per key;
+  * after a process dies at any point, each bucket is at some number that was applied completely;
   * several threads of one process may call one store; other processes may read while one writes.
 
 Not guaranteed:
-  * buckets are not atomic together: a reader may see one at n and the next at n - 1;
-  * what was applied may be lost (power failure, fail-over, flush): the number then falls back with the rows,
-    so the caller asks `applied` and replays, or clears what is ahead of its log and rebuilds;
-  * a mark is what the caller gave with the number, at most 64 bytes of text, and "" from a store of an older version;
+  * several buckets are not atomic together: a reader may see one at n and the next at n - 1;
+  * applied data may be lost (power failure, fail-over, flush): the number then falls back with the rows, so the caller
+    calls `applied` and replays, or clears buckets that are ahead of its log and rebuilds them;
+  * a mark is the text that the caller gave with the number, at most 64 bytes; it is "" in a store of an older version;
   * two writers do not corrupt a bucket, but a back-end may admit only one at a time (`lmdb` does);
   * `drop_table` and `clear_many` are not atomic across buckets; both may be repeated;
   * the order of keys in `scan`; that `Statistics.stored_bytes` of two back-ends can be compared.
 
-Written so that one hash per (bucket, table) and one script per bucket on a server fulfil it as a file does.
+A server can implement the port with one hash per (bucket, table) and one script per bucket; a file can, too.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 NEVER = -1
-"""The number of a bucket that has applied nothing, or was cleared."""
+"""The number of a bucket to which nothing was applied, or that was cleared."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableWrite:
-    """Writes to one table of one bucket, column-wise: `values[i]` for `keys[i]`; None deletes the key.
+    """Writes to one table of one bucket, by column: `values[i]` for `keys[i]`; None deletes the key.
 
-    A key that occurs twice keeps its last value.
+    If a key occurs twice, its last value is kept.
     """
 
     table: str
@@ -58,7 +58,7 @@ class TableWrite:
 class Apply:
     """One atomic step of one bucket: from number `previous` to number `n`, with these writes.
 
-    `mark` is kept with the number, and tells the record from others that might have it.
+    `mark` is stored with the number, and distinguishes the record from others that might have the same number.
     """
 
     bucket: int
@@ -73,26 +73,26 @@ class Apply:
 
 
 class Stand(NamedTuple):
-    """The number a bucket stands at, and the mark that was given with it."""
+    """The number of a bucket, and the mark that was given with it."""
 
     n: int
     mark: str = ""
 
 
 class Verdict(Enum):
-    """What became of an `Apply`."""
+    """The outcome of an `Apply`."""
 
     APPLIED = auto()
-    """Written; the bucket now stands at `n`."""
+    """Written; the bucket is now at `n`."""
     ALREADY = auto()
-    """Nothing done: the bucket stands at `n` or above."""
+    """Nothing was done: the bucket is at `n` or above."""
     BEHIND = auto()
-    """Nothing done: the bucket is not at `previous`, so records before `n` must be replayed first."""
+    """Nothing was done: the bucket is not at `previous`, so records before `n` must be replayed first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The verdict on one `Apply`, and the number its bucket stands at afterwards."""
+    """The verdict on one `Apply`, and the number of its bucket afterwards."""
 
     bucket: int
     verdict: Verdict
@@ -101,7 +101,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Keys to be read from one table of one bucket."""
+    """Keys to read from one table of one bucket."""
 
     bucket: int
     table: str
@@ -110,7 +110,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Values in the order of the keys asked for, None where there is none, as of number `applied`."""
+    """Values in the order of the requested keys, None for a missing key, as of number `applied`."""
 
     applied: int
     values: list[bytes | None]
@@ -118,7 +118,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """All rows of one table of one bucket; `torn` when later numbers may have slipped in meanwhile."""
+    """All rows of one table of one bucket; `torn` if some may already be of later numbers than `applied`."""
 
     applied: int
     keys: list[bytes] = field(default_factory=list)
@@ -128,14 +128,14 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """`keys` is the exact number of rows; `stored_bytes` what they occupy by the back-end's own measure."""
+    """The exact number of rows (`keys`), and the bytes that they occupy by the measure of the back-end."""
 
     keys: int
     stored_bytes: int
 
 
 def decide(stored: int, step: Apply) -> Verdict:
-    """The rule of every back-end: what a bucket at `stored` does with `step`.
+    """The rule of every back-end for a `step` of a bucket at number `stored`.
 
     >>> decide(4, Apply(0, n=5, previous=4)), decide(5, Apply(0, n=5, previous=4))
     (<Verdict.APPLIED: 1>, <Verdict.ALREADY: 2>)
@@ -148,75 +148,81 @@ def decide(stored: int, step: Apply) -> Verdict:
 
 
 class BucketStore(ABC):
-    """The port; see the module for what holds. StoreError: the store refused or vanished (any method)."""
+    """The port; the module docstring lists its guarantees.
+
+    Raises:
+        StoreError: the store refused or cannot be reached (any method).
+    """
 
     @abstractmethod
     def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
-        """Apply each step to its bucket, in order; the outcomes are in the order of the steps.
+        """Applies each step to its bucket, in order; the outcomes are in the order of the steps.
 
         A StoreError leaves each bucket either before or after its steps; the call may be repeated.
         """
 
     @abstractmethod
     def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
-        """Where the buckets stand, at `NEVER` where nothing was applied; number and mark are of one step."""
+        """The number and mark of each bucket (`NEVER`: nothing was applied); both are of the same step."""
 
     def applied_many(self, buckets: Sequence[int]) -> list[int]:
-        """The numbers the buckets stand at, `NEVER` where nothing was applied."""
+        """The number of each bucket; `NEVER` if nothing was applied."""
         return [stand.n for stand in self.stands_many(buckets)]
 
     @abstractmethod
     def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
-        """The values asked for; each `Found` is consistent in itself."""
+        """The requested values; each `Found` is consistent in itself."""
 
     @abstractmethod
     def scan(self, bucket: int, table: str) -> Rows:
-        """Every row of a table in one bucket; an unknown table has none."""
+        """All rows of a table in one bucket; an unknown table has none."""
 
     def scan_many(self, buckets: Iterable[int], table: str) -> list[Rows]:
-        """Every row of a table in some buckets, each consistent in itself; a back-end may promise more."""
+        """All rows of a table in several buckets, each consistent in itself; a back-end may guarantee more."""
         return [self.scan(bucket, table) for bucket in buckets]
 
     @abstractmethod
     def clear_many(self, buckets: Iterable[int]) -> None:
-        """Delete all rows of the buckets and set their numbers to `NEVER`."""
+        """Deletes all rows of the buckets and sets their numbers to `NEVER`."""
 
     @abstractmethod
     def tables(self) -> frozenset[str]:
-        """Names of the tables that were ever written and not dropped."""
+        """The names of all tables that were written and not dropped."""
 
     @abstractmethod
     def drop_table(self, table: str, upto: int) -> None:
-        """Delete a table in all buckets that stand at `upto` or lower: rows of others may be another publisher's. Their
-        numbers stay. An unknown table is no error.
+        """Deletes a table in all buckets that are at `upto` or lower; the numbers of the buckets stay.
+
+        Other buckets are left alone, because their rows may be those of another publisher. An unknown table is not an
+        error.
         """
 
     @abstractmethod
     def shards(self, buckets: Iterable[int]) -> list[str]:
-        """The server or file that each bucket is kept on now; what one name says is one place."""
+        """The server or file that stores each bucket now; equal names are the same server or file."""
 
     @abstractmethod
     def statistics(self) -> Statistics:
-        """How many rows there are and what they occupy."""
+        """The number of rows, and the bytes that they occupy."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything; may be called twice, after which every other method raises StoreError."""
+        """Releases all resources; may be called twice. Afterwards every other method raises StoreError."""
 
     def apply(
         self, bucket: int, n: int, previous: int, writes: Sequence[TableWrite] = (), mark: str = ""
     ) -> Outcome:  # fmt: skip
-        """Apply one step to one bucket."""
+        """Applies one step to one bucket."""
         return self.apply_many([Apply(bucket, n, previous, writes, mark)])[0]
 
     def applied(self, bucket: int) -> int:
-        """The number one bucket stands at, or `NEVER`."""
+        """The number of one bucket, or `NEVER`."""
         return self.applied_many([bucket])[0]
 
     def read(self, bucket: int, table: str, keys: Sequence[bytes]) -> Found:
-        """Values of one table of one bucket."""
+        """The values of keys in one table of one bucket."""
         return self.read_many([Wanted(bucket, table, keys)])[0]
 
     def clear(self, bucket: int) -> None:
-        """Delete all rows of one bucket and set its number to `NEVER`."""
+        """Deletes all rows of one bucket and sets its number to `NEVER`."""
         self.clear_many([bucket])
