@@ -1,12 +1,12 @@
 """Coalesces adjacent slices that no window distinguishes any more, when their segments are merged.
 
-Time is cut at the edges of all windows of a group. So a day beside minutes would be kept in 1,440 slices per key
-until it closes, where alone it is one. An edge is needed only while a window that begins or ends there is open or
-retained. When a cell is rewritten, its slice is widened to the nearest needed edges, and cells of one key that then
-have the same slice become one.
+Time is cut at the edges of all windows of a group. So in a group with windows of a day and of a minute, a day would be
+kept in 1,440 slices per key until it closes; without the windows of a minute, it would be one slice. An edge is needed
+only while a window that begins or ends there is open or retained. When a cell is rewritten, its slice is widened to
+the nearest needed edges, and cells of one key that then have the same slice become one.
 
-Open windows begin and end at needed edges, so none cuts a wider slice; nor does a tile, whose cells repeat those of
-its slices.
+Open windows begin and end at needed edges, so none of them cuts a widened slice. Tiles, whose cells repeat those of
+their slices, do not cut one either, because their edges are needed too.
 """
 
 from __future__ import annotations

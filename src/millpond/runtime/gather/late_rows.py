@@ -1,4 +1,4 @@
-"""Late rows: caught in the gather once per stream, with one bit per filter and delay, and written by the fold.
+"""Late rows: collected in the gather once per stream, with one bit per filter and delay, and written by the fold.
 
 In a packet they are one Arrow IPC stream, lz4. Its columns are the union of those that queries need, `base` (the time
 that the event was compared with, before the delay is subtracted; see `lateness`), and one boolean per distinct

@@ -1,6 +1,4 @@
-"""Builds session fragments (`state.layout.session_fragments`) from the events of a chunk; the gather sends these for
-session windows.
-"""
+"""Builds the session fragments (`state.layout.session_fragments`) that the gather sends for session windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks up rows of keyed tables for batches of events; the distinct keys of a batch are read in one request.
+"""Looks up rows of keyed tables for batches of events: reads each distinct key of a batch once, all in one request.
 
 Keys, hash fields and columns are arrays. Values that do not parse as their column's type are found by bisection. Only
 JSON is decoded row by row, once per distinct key.

@@ -1,4 +1,4 @@
-"""Which windows close when a watermark moves: only those that touch a slice with events are visited."""
+"""Finds the windows that close when a watermark advances; visits only windows that touch a slice with events."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Block(NamedTuple):
 
     @property
     def slots(self) -> Ints:
-        """Its slots, in order."""
+        """The slots of the block, ascending."""
         return np.arange(self.first, self.first + self.size)
 
     def dtype(self, name: str) -> np.dtype[Any]:
@@ -151,8 +151,7 @@ class Range(NamedTuple):
 
 
 def slices_between(held: Held, edges: list[int], late_class: int) -> list[Mask]:
-    """For each part, the slices to read so that each cell between the edges of classes 0 … `late_class` is read once.
-    """
+    """For each part, the slices that contain each cell of classes 0 … `late_class` between the edges exactly once."""
     chosen = cover_of(held, np.array(edges, np.int64))
     return [mask & (cells.slices.late_class <= late_class) for cells, mask in zip(held.parts, chosen, strict=True)]
 

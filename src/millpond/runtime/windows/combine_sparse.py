@@ -1,7 +1,7 @@
 """Combines slices into windows when few keys have events in each slice: merges cells window by window.
 
 `combine` spreads cells over (pane, slot), which grows with the number of keys ever seen. This method grows with the
-number of cells, each counted once per window that holds it. It suits many keys, short panes and little overlap.
+number of cells, each counted once per window that contains it. It suits many keys, short panes and little overlap.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Combines cells that are split by signature, for many filters at once (`combine` does it for one).
 
 Queries that differ only in their filters form chains: each query takes every event that the previous one takes, as
-thresholds do. In a chain, a cell belongs to all queries from some position on, so the result of a key and window
-changes only where one of its cells joins in. Each distinct result is computed once, by one running sum, and copied to
-the queries that emit it. The work grows with the number of cells, not of queries.
+thresholds do. In a chain, a cell belongs to all queries from some position on, where it *enters* the chain. So the
+result of a key and window changes only at positions at which one of its cells enters. Each distinct result is computed
+once, by one running sum, and copied to the queries that emit it. The work grows with the number of cells, not of
+queries.
 
 The cells of a block are sorted once, by key and position in the chain; each window selects its panes in that order.
 """

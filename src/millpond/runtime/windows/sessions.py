@@ -152,7 +152,7 @@ def read_atoms(
 
 
 def _over_us(group: GroupPlan, mark: Watermark) -> int:
-    """An atom whose last time is at most this cannot be the last of an open session; it may be an earlier one."""
+    """A time: an atom that ends at or before it is not the last of an open session, though it may be an earlier one."""
     ends = [(mark.at(group.delays_us[asked.delay]), asked.gap_us) for asked in asked_of(group)]
     return min((_EARLIEST if at is None else at - gap_us for at, gap_us in ends), default=_EARLIEST)
 
