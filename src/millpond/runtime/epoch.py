@@ -1,4 +1,4 @@
-"""The values of an epoch, from the manifest to the two tasks and from receipts to the record. Pure, without Spark."""
+"""Computes the two tasks of an epoch from the manifest, and its record from the receipts. Pure, without Spark."""
 
 from __future__ import annotations
 
@@ -47,13 +47,16 @@ Idle = Mapping[str, frozenset[str]]
 
 
 class Setting(NamedTuple):
-    """What stays the same from epoch to epoch: where the pond is, and how it is laid out; `instances` and `owners` of
-    buckets, as the pond was made with them, and `scaled`, as was asked since: see `maps`.
+    """The properties of a pond that are the same in every epoch: its location, streams, plan and layout.
 
-    `paused`: queries that tell no rows; `replaced`: pairs of a version that was replaced and its query;
-    `parameters`: the constants in force; HAVING and outputs of the plan have them already; `recalled`: versions
-    that begin with retained events: the record of the change, and from when on; `fed`: parameters that rows give
-    values to, whose constants the log has.
+    `instances` and `owners`: the number of instances and the owners of buckets that the pond was created with.
+    `scaled`: the changes of these that were requested since; see `maps`.
+    `paused`: queries that emit no rows.
+    `replaced`: pairs of a version that was replaced and its query.
+    `parameters`: the constants in force; HAVING and outputs of the plan already contain them.
+    `recalled`: versions that begin with retained events, each as (version, the record of its change, the time from
+    which it takes events).
+    `fed`: parameters that are set by rows; the log has their constants.
     `step_bytes`: see `next_step`.
     """
 
@@ -75,7 +78,7 @@ class Setting(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The Spark batch an epoch makes true."""
+    """The Spark batch that an epoch commits."""
 
     spark_query: str
     number: int
@@ -84,7 +87,7 @@ class Batch(NamedTuple):
 
 
 def watermarks(manifest: Manifest) -> dict[str, Watermark]:
-    """How far each stream had come before the next epoch."""
+    """The watermark of each stream before the next epoch."""
     streams = {*manifest.max_time, *manifest.watermark_floor}
     return {
         stream: Watermark(
@@ -95,7 +98,7 @@ def watermarks(manifest: Manifest) -> dict[str, Watermark]:
 
 
 def time_lines(setting: Setting, manifest: Manifest, idle: Idle) -> dict[str, TimeLine]:
-    """Where event time of each stream stands before the next epoch."""
+    """The progress of event time in each stream before the next epoch."""
     marks = watermarks(manifest)
     lines = {}
     for stream in setting.streams:
@@ -112,32 +115,32 @@ def time_lines(setting: Setting, manifest: Manifest, idle: Idle) -> dict[str, Ti
 
 
 def pending(setting: Setting, manifest: Manifest) -> bool:
-    """Whether an epoch that reads nothing is due: rows of one query wait for others, or moved their event time."""
+    """Whether an epoch that reads nothing is due: rows of an upstream query are not read yet, or advance event time."""
     return is_pending(manifest, setting.streams, time_lines(setting, manifest, {}))
 
 
 def depth(setting: Setting) -> int:
-    """How many queries follow each other at most before a stream: a drain takes so many epochs more."""
+    """The largest number of queries between a stream and the source; a drain takes that many additional epochs."""
     return max(levels(setting.streams, setting.plan.asked).values(), default=0)
 
 
 def maps(setting: Setting, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
-    """The map by which state lies, and the one for the next epoch."""
+    """The bucket map by which state is stored now, and the bucket map of the next epoch."""
     return bucket_maps(setting.owners, setting.instances, manifest, setting.scaled)
 
 
 def map_asked(setting: Setting, manifest: Manifest) -> BucketMap:
-    """The map that was asked for last, to which that for the next epoch may be a step."""
+    """The bucket map that was requested last; the map of the next epoch may be a step towards it."""
     return asked_map(setting.owners, setting.instances, manifest, setting.scaled)
 
 
 def map_record(setting: Setting, run: Run, writer: str, owners: Owners, why: str, at_us: int) -> ChangeRecord:
-    """The record by which buckets get other owners, from the next epoch on; there are as many instances as asked."""
+    """The record that changes the owners of buckets from the next epoch on, for the requested number of instances."""
     return _map_record(setting, run, writer, owners, map_asked(setting, run.manifest).instances, why, at_us)
 
 
 def step_record(setting: Setting, run: Run, writer: str, found: Step, at_us: int) -> ChangeRecord:
-    """The record of a step towards another map."""
+    """The record of a step towards the requested bucket map."""
     why = f"a step towards record {found.towards}"
     return _map_record(setting, run, writer, found.owners, found.instances, why, at_us, found.towards)
 
@@ -152,10 +155,13 @@ def _map_record(
 
 
 def next_step(setting: Setting, manifest: Manifest, waits: bool = False) -> Step | None:
-    """The step to record before the next epoch, if there is one; one of several moves nothing if it `waits`.
+    """The step towards the requested bucket map to record before the next epoch; None if there is none.
 
-    It moves `step_bytes`, or a 512th of all state if more: each passes over the state that stays. Where more than that
-    would be made anew by each step (see `taken_over.stays`), all goes at once.
+    `waits`: if the migration takes several steps, this one moves nothing yet.
+
+    A step moves at most `step_bytes`, or a 512th of all state if that is more, because each step reads all of the state
+    that stays. If every step would have to rebuild more than that (see `bucket_handoff.stays`), there are no steps and
+    all buckets move at once.
     """
     (lies, now), asked = maps(setting, manifest), map_asked(setting, manifest)
     if lies[1:] == asked[1:]:
@@ -177,9 +183,9 @@ def next_step(setting: Setting, manifest: Manifest, waits: bool = False) -> Step
 
 
 def told_plan(setting: Setting, manifest: Manifest) -> Plan:
-    """The plan of the next epoch: with the constants that rows have given to parameters, or that they began with.
+    """The plan of the next epoch, with the constants that rows have set, or else the initial ones.
 
-    It is the same object while these are the same, so that it is made, and sent to workers, once.
+    As long as the constants do not change, it is the same object, so it is built and sent to workers only once.
     """
     global _newest_told
     if not setting.fed:
@@ -197,11 +203,11 @@ class _Told(NamedTuple):
 
 
 _newest_told: _Told | None = None
-"""The plan that was told last."""
+"""The plan that `told_plan` built last."""
 
 
 def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> GatherTask:
-    """The gather of the epoch; `now_us` bounds how far ahead an event may be."""
+    """The gather task of the next epoch; `now_us` bounds how far in the future the time of an event may be."""
     layout, now = with_chained(setting.layout, setting.streams, setting.plan), maps(setting, run.manifest)[1]
     return GatherTask(
         told_plan(setting, run.manifest),
@@ -222,8 +228,10 @@ def fold_task(
     setting: Setting, run: Run, writer: str, drain: bool = False, idle: Idle | None = None, level: int = 0,
     merges_wait: bool = False,
 ) -> FoldTask:  # fmt: skip
-    """The fold of the epoch; `drain` closes all that queries of one level wait for (see `plan.chains.upstream`), `idle`
-    partitions are not waited for. `merges_wait`: see `calm`.
+    """The fold task of the next epoch.
+
+    `drain`: close everything that the queries of one level still wait for (see `plan.chains.upstream`). `idle`: source
+    partitions that watermarks do not wait for. `merges_wait`: see `scheduling.quiet_epochs`.
     """
     lines = time_lines(setting, run.manifest, idle or {})
     floors: dict[str, int] = {}
@@ -271,11 +279,13 @@ def drain_floors(
     plan: Plan, manifest: Manifest, lines: Mapping[str, TimeLine] | None = None,
     ready: Collection[str] | None = None, latest: Mapping[str, int] | None = None,
 ) -> dict[str, int]:  # fmt: skip
-    """For each stream the end of the last window that holds an event seen so far, or a row that `lines` announce;
-    `ready`: only what these queries wait for. `latest`: see `last_rows`.
+    """For each stream, the end of the last window that contains an event seen so far, or a row announced by `lines`.
 
-    A join waits for both of its streams, one of which may have been drained before. For it rows count, not how far
-    `lines` have come, since it moves the stream on that its rows are made of: else each drain would go further.
+    `ready`: consider only what these queries wait for. `latest`: see `last_rows`.
+
+    A join waits for both of its streams, one of which may have been drained before. For a join, the times of rows
+    count, not the progress that `lines` report: draining the join advances the streams that its rows are made of, so
+    otherwise each drain would advance them further.
     """
     floors: dict[str, int] = {}
 
@@ -298,15 +308,18 @@ def drain_floors(
         ends_at = [(latest or {}).get(stream, newest([stream])) for stream in join.streams]
         time = max((one for one in ends_at if one is not None), default=None)
         if time is not None:
-            for stream in join.streams:  # one of them may have had no event yet
+            for stream in join.streams:  # one of the two streams may have had no event yet
                 final = last_final_us(join, time)
                 floors[stream] = max(floors.get(stream, final), final)
-    # one that a join of a higher level has set may be above what the queries of this level need
+    # a floor that a join of a higher level has set may be above what the queries of this level need
     return {stream: max(floor, manifest.watermark_floor.get(stream, floor)) for stream, floor in floors.items()}
 
 
 def last_rows(setting: Setting, manifest: Manifest, at: Mapping[str, int]) -> dict[str, int]:
-    """For the streams made of rows, by their levels `at`, the latest time that a row made of what was seen can have."""
+    """For each stream made of rows, the latest time of a row that the events seen so far can produce.
+
+    `at`: the level of each stream.
+    """
     times = {stream: max(seen.values()) for stream, seen in manifest.max_time.items() if seen}
     asked = {query.name: query for query in setting.plan.asked}
     found: dict[str, int] = {}
@@ -322,9 +335,9 @@ def assemble(
     setting: Setting, run: Run, task: FoldTask, batch: Batch, deltas: Iterable[tuple[Receipt, bytes]],
     at_us: int, followed: int,
 ) -> tuple[EpochRecord, bytes]:  # fmt: skip
-    """The record of an epoch and its body, from what the instances returned.
+    """The record of an epoch and its body, from the receipts and deltas that the instances returned.
 
-    `followed`: every follower has applied the records up to this number, so their result rows may go.
+    `followed`: every follower has applied the records up to this number, so their result rows can be retired.
     """
     receipts, bodies, size = [], [], 0
     fates: Fates = {}
@@ -373,7 +386,7 @@ def assemble(
 
 
 def _remade(task: FoldTask) -> dict[int, set[str]]:
-    """Groups and logs whose state an instance has made anew, or that has nothing of them any more."""
+    """By instance, the groups and logs whose old state is obsolete: it was rebuilt, or the instance owns no bucket."""
     every = moving(task.plan)
     return {
         instance: {one.id for one in every if instance not in task.owners or not stays(one)}
@@ -382,7 +395,7 @@ def _remade(task: FoldTask) -> dict[int, set[str]]:
 
 
 def _newest(receipts: Sequence[Receipt]) -> dict[str, dict[str, int]]:
-    """Stream -> source partition -> largest event time of the epoch; every instance saw the same."""
+    """Stream -> source partition -> largest event time of the epoch; every instance reports the same times."""
     newest: dict[str, dict[str, int]] = {}
     for receipt in receipts:
         for name, value in receipt.counts.items():
@@ -397,8 +410,10 @@ _RESULTS = ("rows", "withheld")
 
 
 def _counts(receipts: Sequence[Receipt], quarantined: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    """Counts by query, all instances together. No sink gets the rows of a query that is quarantined in this epoch,
-    whichever instances have made some, so none is counted.
+    """Counts by query, summed over all instances.
+
+    If a query is quarantined in this epoch, no sink receives its rows, even those of instances on which it succeeded.
+    So none of them is counted.
     """
     counts: dict[str, dict[str, int]] = {}
     for receipt in receipts:
@@ -411,7 +426,7 @@ def _counts(receipts: Sequence[Receipt], quarantined: Mapping[str, str]) -> dict
 
 
 def _raised(receipts: Sequence[Receipt]) -> dict[str, str]:
-    """Queries that raised, each with the reason that the first instance gives, or the usual one."""
+    """Queries that raised an error, each with the reason that the first instance reports, or else the usual reason."""
     reasons: dict[str, str] = {}
     for receipt in receipts:
         for name in receipt.counts:
@@ -426,11 +441,14 @@ def retired(
     plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int,
     remade: Mapping[int, Collection[str]] | None = None, again: bool = False,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Sections that nobody needs any more: segments whose slices no open window holds, rows everybody has, what a
-    backfill brought, which this epoch has recalled, and state of instances that was `remade`, these groups of it, as
-    other buckets became theirs, or was dealt `again` to another number of them.
+    """The ids of sections that are no longer needed.
 
-    Rows of served queries stay, so that a lost view can be made again; their late rows go.
+    These are: segments, events and tallies that no open window needs; rows that every follower has applied; the events
+    of a backfill, which this epoch has recalled; by instance, the state of groups that was `remade` because the
+    instance now owns other buckets; and, if they were dealt `again` to another number of instances, the events of
+    joins without keys.
+
+    Rows of served queries stay, so that a lost view can be rebuilt; their late rows are retired.
     """
     remade = remade or {}
     anew = {log.id for log in dealt_logs(plan)} if again else set()
@@ -449,7 +467,7 @@ def retired(
         elif section.kind in ("segment", "events", "tallies"):
             horizon, last = horizons.get((section.kind, section.group)), section.info.get("last")
             past = horizon is not None and isinstance(last, int) and last <= horizon
-            if past or not section.rows:  # one without atoms was written for what it supersedes
+            if past or not section.rows:  # a segment without atoms exists only for what it supersedes
                 gone.append(section.id)
         elif section.n <= followed and (
             section.kind in ("differing", "late", "dead") or (section.kind == "rows" and section.group not in served)

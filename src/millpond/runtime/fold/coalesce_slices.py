@@ -1,12 +1,12 @@
 """Coalesces adjacent slices that no window distinguishes any more, when their segments are merged.
 
-Time is cut at the edges of all windows of a group. So a day beside minutes would be kept in 1,440 slices per key
-until it closes, where alone it is one. An edge is needed only while a window that begins or ends there is open or
-retained. When a cell is rewritten, its slice is widened to the nearest needed edges, and cells of one key that then
-have the same slice become one.
+Time is cut at the edges of all windows of a group. So in a group with windows of a day and of a minute, a day would be
+kept in 1,440 slices per key until it closes; without the windows of a minute, it would be one slice. An edge is needed
+only while a window that begins or ends there is open or retained. When a cell is rewritten, its slice is widened to
+the nearest needed edges, and cells of one key that then have the same slice become one.
 
-Open windows begin and end at needed edges, so none cuts a wider slice; nor does a tile, whose cells repeat those of
-its slices.
+Open windows begin and end at needed edges, so none of them cuts a widened slice. Tiles, whose cells repeat those of
+their slices, do not cut one either, because their edges are needed too.
 """
 
 from __future__ import annotations
@@ -27,20 +27,24 @@ from millpond.state.layout.cells import Cells, part_of, span_of, taken
 from millpond.state.layout.session_fragments import reduced
 
 _EACH = 1 << 8
-"""To sort so many cells takes about as long as to make a part of them: where parts would be smaller, one is made."""
+"""Sorting this many cells takes about as long as building one part; smaller parts are sorted into a single one."""
 
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class Edges(NamedTuple):
-    """The edges that are needed: by (phase, step) of a grid all of it from a time on, and some more, ascending."""
+    """The edges that are needed.
+
+    `since`: for a grid (phase, step), the time from which all its edges are needed. `more`: further edges, ascending.
+    """
 
     since: dict[tuple[int, int], int]
     more: Ints
 
     def around(self, starts_us: Ints, ends_us: Ints) -> tuple[Ints, Ints]:
-        """For each slice the last edge at or before its start, and the first at or after its end; its own bounds where
-        there is none.
+        """For each slice, the last edge at or before its start and the first edge at or after its end.
+
+        Where there is no such edge, the slice keeps its own bound.
 
         >>> edges = Edges({(0, 60): 0, (0, 10): 100}, np.array([], np.int64))
         >>> [bounds.tolist() for bounds in edges.around(np.array([20, 70, 110]), np.array([30, 80, 120]))]
@@ -60,7 +64,7 @@ class Edges(NamedTuple):
 
 
 def needed_edges(group: GroupPlan, mark: Watermark, tiles: Iterable[Cells]) -> Edges:
-    """The edges of windows that are open or retained, those at the grain, and those of tiles that are or will be."""
+    """The edges of open and retained windows, of the grain of retention, and of existing and future tiles."""
     since: dict[tuple[int, int], int] = {}
 
     def need(place: tuple[int, int], from_us: int) -> None:
@@ -72,7 +76,7 @@ def needed_edges(group: GroupPlan, mark: Watermark, tiles: Iterable[Cells]) -> E
         for place in phases([plan.query.window]):
             need(place, from_us)
     grain = group.retention.grain_us
-    if grain:  # of these a query that comes later may ask at any time
+    if grain:  # a query that is added later may need these at any time
         need((0, grain), _EARLIEST)
     for width, phase, since_us in grids(group):
         need((phase, width), since_us)
@@ -81,7 +85,10 @@ def needed_edges(group: GroupPlan, mark: Watermark, tiles: Iterable[Cells]) -> E
 
 
 def widened(cells: Cells, edges: Edges) -> list[Cells]:
-    """The cells, of slices as wide as can be, in parts in each of which a slice comes once: one, of small slices."""
+    """The cells in slices that are as wide as possible, in parts that contain each slice at most once.
+
+    If the parts would be small, there is only one.
+    """
     slices = cells.slices
     start, end = edges.around(slices.start_us, slices.end_us)
     wide = cells._replace(slices=slices._replace(start_us=start, end_us=end))
@@ -96,7 +103,7 @@ def widened(cells: Cells, edges: Edges) -> list[Cells]:
 
 
 def _as_one(cells: Cells, of: Ints, slices: int) -> Cells:
-    """The cells with equal slices as one; `of`: which of so many distinct slices each is."""
+    """The cells, with those of one key in equal slices combined; `of`: for each slice, which distinct slice it is."""
     span = span_of(cells)[1]
     ids = np.repeat(of, np.diff(cells.offsets)) * span + cells.slots
     order = ordered(ids)
@@ -104,7 +111,7 @@ def _as_one(cells: Cells, of: Ints, slices: int) -> Cells:
     new = new_values(ids)
     columns, distinct = reduced(taken(cells.columns, order), new), ids[new]
     first = np.empty(slices, np.int64)
-    first[of] = np.arange(len(of))  # any of its equals
+    first[of] = np.arange(len(of))  # any of the equal slices
     owners = distinct // max(1, span)
     present, begins = firsts_of(owners)
     offsets = np.append(begins, len(distinct))
@@ -112,7 +119,7 @@ def _as_one(cells: Cells, of: Ints, slices: int) -> Cells:
 
 
 def _nth(values: Ints) -> Ints:
-    """The how-manieth of its value each is.
+    """For each element, how many equal elements precede it.
 
     >>> _nth(np.array([4, 7, 4, 4, 7])).tolist()
     [0, 0, 1, 2, 1]

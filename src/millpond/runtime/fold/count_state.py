@@ -1,4 +1,4 @@
-"""State of a group of count windows: how many events each key has had, and the last of them."""
+"""State of a group of count windows: the number of events of each key, and its last events."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from millpond.state.layout.cells import Piece, merge
 
 
 class CountState(State):
-    """Windows of a number of events."""
+    """Windows that consist of a number of events."""
 
     _log: GroupLog
     _pieces: dict[str, Piece]
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
-        """Write the events that arrived."""
+        """Write the new events."""
         self.number(parts)
         assert self.log is not None
         self._log = self.log
 
     def close(self, before: Watermark, after: Watermark) -> None:
-        """Collect the rows of events that the watermark passes, and count these by key."""
+        """Collect the rows of events that the watermark passes, and count these events by key."""
         self._pieces, size = {}, len(self.keys)
         for plan in self.group.queries:
             if (passed := passed_now(self._log, plan, self.old, size, before, after)) is not None:

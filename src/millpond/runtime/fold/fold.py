@@ -35,7 +35,7 @@ from millpond.state.layout.delta import DeltaWriter
 from millpond.state.ports.files import Files
 
 FAN_IN = 8
-"""Segments of one level that a snapshot replaces by one of the next: each cell is rewritten O(log) times."""
+"""The number of segments of one level that are merged into one of the next: each cell is rewritten O(log n) times."""
 
 STATES: Mapping[GroupKind, type[State]] = {"time": TimeState, "session": SessionState, "count": CountState}
 """The state of each kind of group."""
@@ -44,11 +44,11 @@ STATES: Mapping[GroupKind, type[State]] = {"time": TimeState, "session": Session
 def fold(
     task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: str, files: Files
 ) -> tuple[Receipt, bytes]:
-    """The receipt of an instance's epoch, and its delta if that is small enough to travel with it.
+    """Folds the packets of an instance; returns its receipt, and its delta if that is small enough for the record.
 
     Raises:
-        CorruptError: a packet or a section does not read.
-        FilesLostError: a store that carries files has lost some.
+        CorruptError: a packet or a section cannot be read.
+        FilesLostError: a store that carries files has lost some of them.
     """
     reached("fold.start")
     began = lap_us()
@@ -91,7 +91,7 @@ def fold(
 def _fold_group(
     context: FoldContext, group: GroupPlan, parts: Sequence[GroupPart], before: Watermark, after: Watermark
 ) -> None:
-    """Fold what arrived for one group into its state."""
+    """Fold the new packets of one group into its state."""
     state = STATES[group.kind](context, group)
     state.ingest(parts, before, after)
     state.close(before, after)

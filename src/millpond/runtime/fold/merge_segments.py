@@ -3,12 +3,12 @@
 When a level has `fan_in` segments, they are merged into one segment of the next level, so each cell is rewritten
 O(log n) times (O'Neil et al., The Log-Structured Merge-Tree, 1996). A merge of gigabytes would stop its epoch, so an
 epoch merges the cells of some slices, and the next epoch those of the next slices; a large slice is split by key
-slots. Slices that will be coalesced count as one. A portion names the segments that it stands for, and is not read
-while one of them is live (`remembered.group_state`). The last portion supersedes them all.
+slots. Slices that will be coalesced count as one. A portion names the segments that it replaces, and is not read
+while one of them is live (`state_locations.group_state`). The last portion supersedes them all.
 
 Epochs in which windows close, or in which state arrives from other instances, are the longest. Merges wait for a
 neighbouring epoch in which none closes (`closing.each_closes`), and for a limited time for an epoch without a backlog
-(`calm`).
+(`scheduling.quiet_epochs`).
 
 Merges drop the cells of keys whose buckets have moved to another instance. Levels alone might not reach a segment for
 a long time, so a segment that has lost half of its cells is due at once: the merge writes no more than it frees
@@ -32,20 +32,22 @@ from millpond.state.layout.cells import Cells, merge, needed_slices, part_of, pi
 PORTION_BYTES = 4 << 20
 
 _REWRITTEN = 4
-"""A portion is at least so many times as large as what its epoch adds: each cell is rewritten about that often. Where
-twice, thrice, … as many segments of level 0 wait as should, it is that many times larger."""
+"""A portion is at least this many times as large as what its epoch adds, so each cell is rewritten about that often. If
+twice, three times, … as many segments of level 0 wait as a merge needs, it is that many times larger."""
 
 
 _MOST = 64
-"""Of more segments a portion would be reading what they say of themselves, not merging."""
+"""The most segments in one merge. With more, a portion would spend its time on reading their metadata."""
 
 _MUCH = 0.5
-"""Segments of whose cells so much has left are merged."""
+"""Segments are merged if at least this part of their cells has moved to other instances."""
 
 
 class Merge(NamedTuple):
-    """Segments to merge, by their positions, into one of `level`, of which an epoch makes one of so many `portions`,
-    the cells from `begin` on; None: all of it; 0: all of it has left.
+    """Segments to merge, by their positions, into one of `level`.
+
+    `portions`: an epoch writes one of this many portions, with the cells from `begin` on. None: the epoch merges
+    everything. 0: all cells have moved to other instances.
     """
 
     chosen: tuple[int, ...]
@@ -55,13 +57,13 @@ class Merge(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """The cells of a merge before `until`, from where it stood; None: nothing is left to merge."""
+    """The cells of a merge from its current position to `until`; `until` is None if nothing is left to merge."""
 
     cells: Cells
     until: Position | None
 
     def info(self, due: Merge, names: Sequence[str]) -> dict[str, int | str]:
-        """What a section of them tells, where it is a portion of a merge of the sections of these names."""
+        """The section info of a portion of a merge of the sections `names`; empty if the merge has no portions."""
         if not due.portions:
             return {}
         return {"instead": " ".join(names), **dict(zip(UNTIL, self.until or (), strict=False))}
@@ -71,12 +73,14 @@ def merges_due(
     places: Sequence[SectionPlace], waiting: Sequence[SectionPlace], fan_in: int, added: int, moving: bool = False,
     left: Sequence[float] = (), long: bool = False,
 ) -> list[Merge]:  # fmt: skip
-    """The merges of an epoch that adds so many bytes: the next portion of what has begun, and what becomes due.
+    """The merges of an epoch: the next portion of the merge that has begun, and merges that become due.
 
-    `waiting`: the portions that nobody reads yet. One merge in portions goes on at a time; small ones do not wait.
-    There are no portions while buckets are `moving`: that takes its time, and the epochs between its steps are those in
-    which windows close. `left`: what part of each segment has left since it was written. An epoch that is `long` anyway
-    only ends what has left.
+    Only one merge in portions runs at a time; small merges do not wait for it.
+
+    `waiting`: the portions that are not read yet. `added`: bytes that the epoch adds. `moving`: buckets are migrating;
+    then no portion is written, because a migration takes time of its own, and windows close in the epochs between its
+    steps. `left`: the part of each segment that has moved to other instances since it was written. `long`: the epoch
+    takes long anyway, so it only removes segments of which everything has moved.
     """
 
     backlog = max(1, sum(not place.level for place in places) // fan_in)
@@ -105,7 +109,7 @@ def merges_due(
     busy = moving or bool(mine)
     for chosen, level in wanted:
         many = portions(chosen)
-        if many < 2 or (moving and many == 2):  # which would be many small ones before all has moved
+        if many < 2 or (moving and many == 2):  # else many small segments until the end of the migration
             found.append(Merge(chosen, level))
         elif not busy:
             found.append(Merge(chosen, level, many))
@@ -117,11 +121,11 @@ def merged(
     due: Merge, old: Sequence[Cells], left: Ints | None, committed: int, keys: int, horizon: int | None,
     ids: Collection[str] | None = None, edges: Edges | None = None,
 ) -> Merged:  # fmt: skip
-    """What the epoch writes of a merge: all of it, or the next portion that has cells.
+    """The cells that the epoch writes of a merge: all of them, or the next portion that has cells.
 
-    Without slices that end by the `horizon`, keys that have `left`, and columns of measures that are not among `ids`
-    (None: with all); `committed`: old cells have slots below it, all below `keys`. Slices lie between `edges` (None: as
-    they do).
+    Dropped are slices that end at or before `horizon`, the slots `left` of keys that moved to other instances, and
+    columns of measures that are not among `ids` (None: keep all columns). Old cells have slots below `committed`, all
+    cells have slots below `keys`. Slices are widened to `edges` (None: not widened).
     """
     chosen = [with_measures(old[i], ids) for i in due.chosen]
     if due.portions == 0:
@@ -136,7 +140,7 @@ def merged(
             inside = part_of(cells, rows[(starts >= first) & (starts <= last)], *slots)
             parts.append(inside)
         low, high = slots
-        # slots from 0 on, so that arrays over all of them are small
+        # renumber slots from 0, so that arrays over all slots are small
         moved = [
             cells._replace(slots=cells.slots.astype(np.int32) - np.int32(low))
             for cells in still_here(parts, left, committed)
@@ -152,8 +156,10 @@ def merged(
 def _portion(
     chosen: Sequence[Cells], kept: Sequence[Ints], share: int, begin: Position, keys: int, edges: Edges | None
 ) -> tuple[int, int, tuple[int, int | None], Position | None]:
-    """About `share` cells from a position on: the first and the last start of their slices, the range of their slots,
-    and where they end. Slices that become one are not parted but by slots.
+    """About `share` cells from the position `begin` on: the first and last start of their slices, the range of their
+    slots, and the position where they end (None: at the end of all cells).
+
+    Slices that will be coalesced stay in one portion, unless they are split by slots.
     """
     pairs = list(zip(chosen, kept, strict=True))
     starts = np.concatenate([cells.slices.start_us[rows] for cells, rows in pairs])
@@ -166,7 +172,7 @@ def _portion(
     begun = int(np.searchsorted(distinct, begin.start_us + begin.span_us, "right")) if begin.slot else 0
     wide = distinct if edges is None else edges.around(distinct, distinct)[0]
     ends = np.append(np.flatnonzero(np.diff(wide)) + 1, len(wide))
-    # what has begun goes on with the slices that it began with, though edges between it and others may be gone
+    # a begun run of slices continues with the same slices, even if edges between them and others are gone by now
     here, end, slot = int(distinct[0]), begun or int(ends[0]), begin.slot if begun else 0
     if not slot and upto[end - 1] <= share:
         end = int(ends[np.searchsorted(upto[ends - 1], share, "right") - 1])
@@ -181,10 +187,11 @@ def _portion(
 def _slot_after(
     pairs: Sequence[tuple[Cells, Ints]], starts_us: tuple[int, int], slot: int, share: int
 ) -> int | None:  # fmt: skip
-    """The slot before which about `share` cells are, from another one on, of slices that start in a time; None: fewer.
+    """The slot that ends a run of about `share` cells which begins at `slot`; None if there are fewer cells.
 
-    What a segment has of a slice is taken to lie evenly between its first slot and its last: it may have few of them,
-    as what has moved has none of those that were there before.
+    Only slices count that start within `starts_us` (first, last). The cells of a segment in a slice are assumed to be
+    spread evenly between their first slot and their last. These may be few of all slots: the keys of migrated cells,
+    for example, follow all keys that existed before.
     """
     first, end, count = list[Ints](), list[Ints](), list[Ints]()
     for cells, rows in pairs:

@@ -21,7 +21,7 @@ from millpond.state.layout.delta import DeltaWriter
 
 
 class Collected:
-    """What the queries of one group say in an epoch; `counts` and `reasons` are those of the receipt."""
+    """The rows that the queries of one group emit in an epoch; `counts` and `reasons` are those of the receipt."""
 
     def __init__(
         self, task: FoldTask, group: GroupPlan, delta: DeltaWriter, counts: dict[str, int], reasons: dict[str, str],
@@ -35,12 +35,12 @@ class Collected:
         self._read: dict[Family, Mask] = {}
 
     def is_going(self, plan: QueryPlan) -> bool:
-        """Whether a query has not been given up, now or before."""
+        """Whether a query has not failed, neither in this epoch nor in an earlier one."""
         name = plan.query.name
         return name not in self._task.quarantined and f"raised:{name}" not in self._counts
 
     def read(self, family: Family) -> Mask:
-        """Which queries of a family, by their position, have rows that somebody reads, or that are compared."""
+        """For each query of a family, whether its rows are read, set a parameter, or are compared with a shadow."""
         if family not in self._read:
             replaced, feeding = self._task.replaced, {fed.query for fed in self._task.fed}
             self._read[family] = np.array([
@@ -51,11 +51,14 @@ class Collected:
         return self._read[family]
 
     def _leaves(self, query: Query) -> bool:
-        """Whether somebody reads the rows of a query where they are written."""
+        """Whether the rows of a query are read after they are written: by the view, a sink or another query."""
         return query.serve or query.sink.format != "noop" or query.name in self._task.feeds
 
     def take(self, family: Family, make: Callable[[], Made]) -> bool:
-        """Add the rows that are made of a family; False if one of its queries raised: a lone one is given up."""
+        """Add the rows of a family that `make` returns; False if one of its queries raised an error.
+
+        If the family has only one query, that query has failed: its rows are dropped.
+        """
         try:
             made = make()
         except (OverflowedError, UserFunctionError) as error:
@@ -64,7 +67,7 @@ class Collected:
             return False
         for name, rows in made.withheld.items():
             self._counts[f"withheld:{name}"] = self._counts.get(f"withheld:{name}", 0) + rows
-        if made.unread is not None:  # computed and counted: there is nobody to copy them for
+        if made.unread is not None:  # these rows are computed and counted, but nobody reads them
             self._counted[family] = self._counted.get(family, 0) + made.unread
         for name, batch in made.rows.items():
             if len(family.plans) > 1 or self.read(family)[0]:
@@ -74,7 +77,7 @@ class Collected:
         return True
 
     def _fed_by(self, query: str) -> list[Fed]:
-        """The parameters that the rows of a query, or of a version of it, give values to."""
+        """The parameters that the rows of a query, or of a version of it, set."""
         name = self._task.replaced.get(query, query)
         return [fed for fed in self._task.fed if fed.query == name]
 
@@ -86,7 +89,7 @@ class Collected:
         self._unread.pop(name, None)
 
     def write(self) -> None:
-        """Add all rows that somebody reads to the delta, a section for each query, and count all."""
+        """Add all rows that are read to the delta, one section per query, and count all rows."""
         queries = {plan.query.name: plan.query for plan in self._group.queries} if self._rows else {}
         for query, found in self._rows.items():
             rows = sum(batch.num_rows for batch in found)

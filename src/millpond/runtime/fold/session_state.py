@@ -1,4 +1,4 @@
-"""State of a group of session windows: fragments of sessions, of which only those of open sessions are kept."""
+"""State of a group of session windows: session fragments, which are kept while their session is open."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class SessionState(State):
     _level: int | None
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
-        """Read the fragments that what arrived may extend or join, and those that may close."""
+        """Read the fragments that new events may extend or join, and those that may close."""
         places = self.committed.segments
         came = merge_atoms(self.number(parts), self.group.gaps_us[0]).cells
         self._level = full_level([place for place in places if place.rows], self.fan_in)
-        whole = self.log is not None  # events are needed from the first that an open session holds
+        whole = self.log is not None  # events are needed from the first event of an open session on
         self._read = read_atoms(self.group, places, self.old, came, len(self.keys), self._level, whole, before, after)
 
     def close(self, before: Watermark, after: Watermark) -> None:
-        """Collect the rows of sessions that the watermark passes, and of those that change."""
+        """Collect the rows of sessions that the watermark passes, and of sessions with updating results."""
         self._close(self._read.atoms, self._read.came, before, after)
 
     def merge(self, after: Watermark) -> None:
@@ -54,7 +54,7 @@ class SessionState(State):
         ended = [int(cells.columns[LAST].max()) <= until for cells in self.old_revisions]
         rolled = self.roll([fresh], [*expired, *ended])
         sealed = [place.id for place, gone in zip(places, expired, strict=True) if gone and place.rows]
-        horizon = first_needed(read.atoms, read.needed)  # of all atoms, where there is a log
+        horizon = first_needed(read.atoms, read.needed)  # over all atoms, as they were all read if there is a log
         sealed += [place.id for place, gone in zip(self.committed.revisions, ended, strict=True) if gone]
         if self.log is not None:
             sealed += self.log.before(horizon)
@@ -71,7 +71,7 @@ class SessionState(State):
         self.merge_events(horizon)
 
     def _merge_corrections(self, ended: Sequence[bool], until: int) -> None:
-        """Replace `fan_in` segments of how often sessions were corrected by one; `ended`: which of them end here."""
+        """Merge `fan_in` segments with the revision numbers of sessions into one; `ended`: which of them expire."""
         pairs = zip(self.committed.revisions, self.old_revisions, ended, strict=True)
         going = [(place, cells) for place, cells, gone in pairs if not gone]
         level = full_level([place for place, _ in going], self.fan_in)
@@ -81,7 +81,7 @@ class SessionState(State):
             self.write_segment(merged, level + 1, tuple(place.id for place, _ in chosen), "revisions")
 
     def _close(self, atoms: Cells, fresh: Ints, before: Watermark, after: Watermark) -> None:
-        """Rows of sessions; `fresh`: which atoms hold an event of this epoch."""
+        """Collect the rows of sessions; `fresh`: the atoms that contain an event of this epoch."""
         kept = self.old_revisions, self.log
         make = partial(SessionChanges, self.group, self.keys, self.task.buckets, self.old, atoms, fresh, *kept)
         self.collect_changes(make, before, after)
@@ -90,7 +90,7 @@ class SessionState(State):
                 self._answer(asked, atoms, some)
 
     def _answer(self, asked: Asked, atoms: Cells, found: Sessions) -> None:
-        """Rows of the queries that have these closing sessions."""
+        """Collect the rows of the queries to which these closing sessions belong."""
         plans = [plan for plan in asked.plans if not plan.query.changing and self.collected.is_going(plan)]
         if not plans:
             return

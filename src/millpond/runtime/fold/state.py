@@ -76,7 +76,7 @@ class State(ABC):
         self.task, self.group, self.delta, self.counts = task, group, context.delta, context.counts
         self.fan_in = context.fan_in
         self.collected = Collected(task, group, context.delta, context.counts, context.reasons, context.differing)
-        self.long = task.merges_wait or context.instance in task.sources  # merges wait for others
+        self.long = task.merges_wait or context.instance in task.sources  # then merges wait for another epoch
         self.committed = task.of(context.instance, group)
         self._added = 0
         types = [arrow_type(key.type) for key in group.keys]
@@ -100,7 +100,7 @@ class State(ABC):
 
     @abstractmethod
     def close(self, before: Watermark, after: Watermark) -> None:
-        """Collect the rows of windows that the watermark passes, and of those that change."""
+        """Collect the rows of windows that the watermark passes, and of windows with updating results."""
 
     def emit(self) -> None:
         """Write the collected rows to the delta."""
@@ -148,9 +148,9 @@ class State(ABC):
         self.delta.add("keys", self.group.id, data, end - first, info, supersedes)
 
     def add_keys(self) -> None:
-        """Write the keys that are new, and replace `fan_in` sections of keys of one level by one of the next.
+        """Write the new keys, and merge `fan_in` sections of keys of one level into one of the next level.
 
-        Those of a level follow each other.
+        Sections of one level are adjacent.
         """
         if len(self.keys) > self.keys.committed:
             self._write_keys(self.keys.committed, len(self.keys), 0, ())
@@ -164,12 +164,14 @@ class State(ABC):
         self._write_keys(first, end, level + 1, tuple(places[i].id for i in chosen))
 
     def roll(self, added: Sequence[Cells], expired: Sequence[bool], events_from: int | None = None) -> bool:
-        """Begin a generation without the keys that no live cell or event names, if these are half of all.
+        """Begin a new generation without unused keys, if at least half of all keys are unused; returns whether it did.
 
-        `expired`: which of the old segments, then tiles, then revisions, end here. `events_from`: events before it are
-        not needed.
-        Asked only where sections of keys would be merged: finding out is a pass over the slots of all live cells. Not
-        while buckets are moving: that takes its time.
+        A key is unused if no live cell or event refers to it. `added`: the cells that this epoch adds. `expired`: which
+        of the old segments, then tiles, then revisions, are no longer needed. `events_from`: events before this time
+        are not needed.
+
+        This is only checked when sections of keys would be merged, because it reads the slots of all live cells. It is
+        not checked while buckets migrate, because a migration takes time of its own.
         """
         state = self.committed
         if self.task.moving or self.long or full_level(state.keys, self.fan_in) is None:
@@ -177,15 +179,15 @@ class State(ABC):
         old = [*self.old, *self.old_tiles, *self.old_revisions]
         naming: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
         alone = self.group.deduplicated is not None or len(self.group.celled) < len(self.group.queries)
-        if self.log is not None and alone:  # no cell may name the key of an event
+        if self.log is not None and alone:  # a key may occur in events only
             naming += self.log.needed(events_from)
         named = np.flatnonzero(are_named(naming, len(self.keys)))
         if 2 * len(named) > len(self.keys):
             return False
-        replaced = [place.id for place in (*state.keys, *state.left, *state.portions)]  # a merge begins anew
+        replaced = [place.id for place in (*state.keys, *state.left, *state.portions)]  # begun merges start again
         for place, cells, gone in zip([*state.segments, *state.tiles, *state.revisions], old, expired, strict=True):
             if gone:
-                replaced.append(place.id)  # it names keys that end here, so it ends with them
+                replaced.append(place.id)  # it refers to slots of the generation that ends here
             elif place.generation != state.generation:
                 self.write_segment(cells, place.level, (place.id,), state.apart(place), {"gone": 0})
         for log in self.logs:
@@ -196,7 +198,7 @@ class State(ABC):
         info = {"base": 0, "level": OPENING, "generation": state.generation + 1}
         self.delta.add("keys", self.group.id, data, len(named), info, tuple(replaced))
         here = self.keys.here(named)
-        if here is not None and not here.all():  # cells still name them
+        if here is not None and not here.all():  # live cells still refer to keys that moved away
             left, info = np.flatnonzero(~here), {"generation": state.generation + 1}
             self.delta.add("left", self.group.id, slots_section(left), len(left), info)
         return True
@@ -204,7 +206,7 @@ class State(ABC):
     def collect_changes(
         self, make: Callable[[], Changes | SessionChanges], before: Watermark, after: Watermark
     ) -> None:
-        """Rows of queries whose rows may change, and how often they did."""
+        """Collect the rows of queries with updating results, and write how often each row was corrected."""
         plans = [plan for plan in self.group.queries if plan.query.changing and self.collected.is_going(plan)]
         if not plans:
             return
@@ -216,7 +218,7 @@ class State(ABC):
             self.write_segment(corrected, 0, (), "revisions")
 
     def collect_frames(self, plan: QueryPlan, parts: Iterable[Due]) -> None:
-        """Rows of one query, part by part."""
+        """Collect the rows of one query, part by part."""
         family = Family(self.group, [plan])
         for due in parts if self.collected.is_going(plan) else ():
             make = partial(rows_of_events, self.group, family, due, self.keys, self.task.buckets)
@@ -224,21 +226,21 @@ class State(ABC):
                 break
 
     def events_between(self, plans: Sequence[QueryPlan], start_us: int, end_us: int, delay: int) -> Events | None:
-        """The events of a time, if one of the queries needs them."""
+        """The events of a time range, if one of the queries needs them."""
         if self.log is None or not any(needs_events(plan) for plan in plans):
             return None
         return self.log.between(start_us, end_us, delay)
 
     def merge_events(self, horizon: int | None) -> None:
-        """Merge sections of events by level, without events before the horizon."""
+        """Merge sections of events by level, and drop events before the horizon."""
         if self.log is not None:
             self.log.merge(self.delta, horizon, self.fan_in)
 
     def compact(self, horizon: int | None, edges: Callable[[], Edges] | None = None) -> None:
-        """Replace `fan_in` segments of one level by one of the next, without slices that no window needs, and without
-        keys that have left; slices are as wide as `edges` let them be.
+        """Merge `fan_in` segments of one level into one of the next level.
 
-        When nothing of them is needed there is no next: they are retired in this epoch.
+        Slices that no window needs and keys that moved to other instances are dropped, and slices are coalesced as far
+        as `edges` allow. If nothing of the segments is needed, no segment is written: they are retired in this epoch.
         """
         state, keys, committed = self.committed, len(self.keys), self.keys.committed
         parts = (state.segments, self.old), (state.tiles, self.old_tiles), (state.revisions, self.old_revisions)
@@ -251,6 +253,6 @@ class State(ABC):
                 ids = column_ids(self.group, apart)
                 done = merged(due, old, self.left, committed, keys, horizon, ids, needed_at)
                 needed = horizon is None or any((old[i].slices.end_us > horizon).any() for i in due.chosen)
-                # where all that is needed has left, a segment without cells replaces them
+                # if everything that is needed has moved away, a segment without cells replaces them
                 if done.cells.rows or needed:
                     self.write_segment(done.cells, due.level, () if done.until else ends, apart, done.info(due, ends))

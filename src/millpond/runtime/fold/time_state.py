@@ -31,14 +31,14 @@ _SLICES_READ = f"slices_read:{WHOLE_POND}"
 
 
 class TimeState(State):
-    """Tumbling and sliding windows, and windows of time before each event."""
+    """Tumbling and sliding windows, and frames of time before each event."""
 
     _fresh: Cells
     _held: Held
     _tiles: Cells | None
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
-        """Write what arrived as a segment, and the tiles that are complete now."""
+        """Write the new cells as a segment, and the tiles that are complete now."""
         pieces = self.number(parts)
         if self.log is not None and self.group.deduplicated is not None:
             pieces += self._decided(self.log, before, after)
@@ -53,18 +53,18 @@ class TimeState(State):
         self._held = held
 
     def close(self, before: Watermark, after: Watermark) -> None:
-        """Collect the rows of windows that the watermark passes, of those that change, and of single events."""
+        """Collect the rows of windows that the watermark passes, of updating windows, and of single events."""
         self._close(self._held, self._fresh, before, after)
         self._close_events(before, after)
 
     def merge(self, after: Watermark) -> None:
-        """Begin a generation of keys, or write new keys and merge sections that no longer need to be apart."""
+        """Begin a generation of keys, or write new keys and merge sections."""
         tiles = [] if self._tiles is None else [self._tiles]
         horizon, events_from = slices_needed_from(self.group, after), events_needed_from(self.group, after)
         places = *self.committed.segments, *self.committed.tiles, *self.committed.revisions
         expired = [horizon is not None and ends_by(place, horizon) for place in places]
         if self.roll([self._fresh, *tiles], expired, events_from):
-            return  # the snapshot waits for the next epoch: a segment is replaced once
+            return  # merges wait for the next epoch, as a segment can be replaced only once per epoch
         self.add_keys()
         self.merge_events(events_from)
         if self.tallies is not None:
@@ -72,7 +72,7 @@ class TimeState(State):
         self.compact(horizon, cache(lambda: needed_edges(self.group, after, [*self.old_tiles, *tiles])))
 
     def _decided(self, log: GroupLog, before: Watermark, after: Watermark) -> list[Piece]:
-        """The cells of events that repeat none, and that the watermark has passed."""
+        """The cells of events that the watermark has passed and that do not repeat an earlier event."""
         found = decided(self.group, log, len(self.keys), before, after)
         for plan in self.group.queries:
             count = found.repeated.get(self.group.measures[plan.presence].filter, 0)
@@ -81,7 +81,7 @@ class TimeState(State):
         return [] if found.piece is None else [found.piece]
 
     def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
-        """Rows of windows that the watermark passes, and of those that change."""
+        """Collect the rows of windows that the watermark passes, and of windows with updating results."""
         if not held.slices:
             return
         closing = closing_windows(self.group, *held.bounds_us(), before, after)
@@ -98,13 +98,13 @@ class TimeState(State):
         self.long |= bool(closing) and not each_closes(self.group, before, after)
 
     def _close_events(self, before: Watermark, after: Watermark) -> None:
-        """Rows of the events that the watermark has passed, for queries with a row per event."""
+        """Collect the rows of events that the watermark has passed, for queries with a row per event."""
         for plan in self.group.queries:
             if self.log is not None and isinstance(plan.query.window, Range):
                 self.collect_frames(plan, rows_due(self.log, plan, len(self.keys), before, after))
 
     def _answer(self, run: Sequence[Closing], held: Held, delay: int) -> None:
-        """Rows of every query of one delay for a run of closing windows."""
+        """Collect the rows of all queries with one delay for a run of closing windows."""
         group, occurring = self.group, {window.window for window in run}
         asked = [
             plan
@@ -136,13 +136,13 @@ class TimeState(State):
                     windows |= {one: mine for one in alone if self._answer_family(one, block, mine, keys)}
 
     def _answer_family(self, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys) -> bool:
-        """Add the rows of a family; False if one of its queries raised."""
+        """Add the rows of a family; False if one of its queries raised an error."""
         read = self.collected.read(family)
         make = partial(rows_of_block, self.group, family, block, windows, keys, self.task.buckets, read)
         return self.collected.take(family, make)
 
 
 def _windows_of(plan: QueryPlan, group: GroupPlan, run: Sequence[Closing]) -> list[Closing]:
-    """Those of a run that are of a query, and begin in its time."""
+    """The windows of a run that belong to a query and begin while the query is in force."""
     position, first, end = group.windows.index(plan.query.window), plan.from_us, plan.before_us
     return [window for window in run if window.window == position and first <= window.start_us < end]

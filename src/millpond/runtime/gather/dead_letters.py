@@ -30,23 +30,23 @@ EPOCH = "_epoch"
 """Column of a dead letter: the record that wrote it."""
 
 MALFORMED = "malformed"
-"""The count of records of a stream that did not parse, under `counted_as` of the stream."""
+"""The name of the count of a stream's malformed records; the record of an epoch has it under `counted_as(stream)`."""
 
 _LIMIT_BYTES = 16 << 20
 
 
 def counted_as(stream: str) -> str:
-    """Under which name, which no query can have, a record counts what is of a stream."""
+    """The name under which a record of the log keeps the counts of a stream; no query can have this name."""
     return f"stream {stream}"
 
 
 def group_of(stream: str) -> str:
-    """The group of sections that hold dead letters of a stream; no query is called so."""
+    """The group of the sections with dead letters of a stream; no query can have this name."""
     return f"dead letters of {stream}"
 
 
 class DeadLetters:
-    """Takes the dead letters out of what one task reads."""
+    """Separates dead letters from the batches that one task reads."""
 
     def __init__(self, task: GatherTask) -> None:
         self._task = task
@@ -54,10 +54,10 @@ class DeadLetters:
         self._held: list[pa.RecordBatch] = []
 
     def alive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches without them.
+        """The batches without dead letters, which are held for `packets`.
 
         Raises:
-            SourceError: a stream is to fail for the first of them.
+            SourceError: a record of a stream with the policy `fail` is malformed.
         """
         if not self._policies:
             yield from batches
@@ -73,7 +73,10 @@ class DeadLetters:
                 yield alive
 
     def packets(self, partition: int, sequence: int, *, all_of_them: bool) -> Iterator[tuple[int, bytes]]:
-        """What is held, if it is much or all is wanted: a packet per stream, as (instance, bytes)."""
+        """The held dead letters, one packet per stream, as (instance, bytes).
+
+        Without `all_of_them`, there are none until the held dead letters exceed `_LIMIT_BYTES`.
+        """
         if not self._held or not (all_of_them or sum(batch.nbytes for batch in self._held) > _LIMIT_BYTES):
             return
         rows = pa.Table.from_batches(self._held).combine_chunks()
@@ -104,7 +107,7 @@ class DeadLetters:
 
 
 def _count(task: GatherTask, stream: str, rows: pa.Table, header: Header) -> None:
-    """Count them for each query that would have read them: read, and dead."""
+    """Count dead letters as read and as dead, for each query that would have read them."""
     count = rows.num_rows
     header.counts[WHOLE_POND] = {"events": count}
     header.counts[counted_as(stream)] = {MALFORMED: count}
@@ -123,7 +126,7 @@ def _count(task: GatherTask, stream: str, rows: pa.Table, header: Header) -> Non
 
 
 def _readers(plan: Plan, layout: StreamLayout) -> Iterator[tuple[str, list[str]]]:
-    """Queries that read a stream, and what its partitions are called for them: of a join after the side."""
+    """The queries that read a stream, with the prefix of its partition names in their fates: for joins, the stream."""
     for group in plan.groups:
         if group.stream == layout.name:
             yield "", [one.query.name for one in group.queries]
@@ -138,7 +141,7 @@ def _readers(plan: Plan, layout: StreamLayout) -> Iterator[tuple[str, list[str]]
 def write_dead_letters(
     stream: str, batches: Sequence[pa.RecordBatch], epoch: int, delta: DeltaWriter, counts: dict[str, int]
 ) -> None:
-    """One section of the delta for a stream; `batches` in the order of their packets."""
+    """Write the dead letters of a stream as one section of the delta; `batches` are in the order of their packets."""
     rows = sum(batch.num_rows for batch in batches)
     marked = [batch.append_column(EPOCH, pa.array(np.full(batch.num_rows, epoch, np.int64))) for batch in batches]
     counts[f"dead_letters:{counted_as(stream)}"] = rows
@@ -146,9 +149,9 @@ def write_dead_letters(
 
 
 class Breaker:
-    """Stops a driver whose stream has turned to garbage: too many of its newest records do not parse.
+    """Stops a driver if too many of the newest records of a stream are malformed.
 
-    It looks at the newest `WINDOW` records that this driver has read, or at an epoch if that has more.
+    It considers the newest `WINDOW` records that this driver has read, or one epoch if that has more records.
     """
 
     WINDOW = 1000
@@ -157,15 +160,15 @@ class Breaker:
         self._seen: dict[str, deque[tuple[int, int]]] = {}
 
     def check(self, layout: ReadLayout | None, record: EpochRecord) -> None:
-        """Look at an epoch before it is committed.
+        """Check an epoch before it is committed.
 
         Raises:
-            SourceError: the ratio of a stream is above what it may be.
+            SourceError: the ratio of malformed records in a stream is above its limit.
         """
         for stream, _, ratio in () if layout is None else layout.malformed:
             if stream in record.start:
                 read = records_between(record.start, record.end, stream)
-            else:  # where Spark began is not known, so this is of all streams together
+            else:  # the start offsets are unknown, so count the events of all streams
                 read = record.counts.get(WHOLE_POND, {}).get("events", 0)
             if ratio is None or not read:
                 continue
@@ -183,7 +186,7 @@ class Breaker:
 
 
 def records_between(start: Offsets, end: Offsets, stream: str) -> int:
-    """How many offsets an epoch reads of a stream of Kafka; of partitions that are new none, as their first is unknown.
+    """The number of offsets that an epoch reads of a Kafka stream, without new partitions: their start is unknown.
 
     >>> records_between({"tx": '{"tx":{"0":3}}'}, {"tx": '{"tx":{"0":7,"1":5}}'}, "tx")
     4
@@ -197,5 +200,5 @@ def records_between(start: Offsets, end: Offsets, stream: str) -> int:
 
 
 def policy_of(malformed: Malformed) -> tuple[str, float | None]:
-    """How a stream treats them, and the ratio at which it stops, as a layout tells it."""
+    """The policy of a stream for malformed records, and the ratio at which it stops, in the form of a layout."""
     return malformed.policy, malformed.ratio

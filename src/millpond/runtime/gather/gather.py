@@ -48,14 +48,15 @@ CHUNK_ROWS = 1 << 19
 """Rows taken at once: bounds memory, and keeps every partial of an exact sum below 2**53."""
 
 CHUNK_BYTES = 1 << 28
-"""Batches that have more are not joined: a column of text holds no more than two gigabytes."""
+"""Batches are not joined beyond this size, as a text column holds at most two gigabytes."""
 
 
 def gather(
     task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Packets of a source partition as (instance, bytes); every instance gets at least one, so that all of
-    them see the same largest event time.
+    """The packets of a source partition, as (instance, bytes).
+
+    Every instance gets at least one packet, so all instances see the same largest event time.
     """
     reached("gather.start")
     sequence = 0
@@ -147,7 +148,7 @@ def _gather_chunk(
         for join, side in task.plan.joins.users_of(log):
             in_time = late <= log.delays_us.index(join.sides[side].delay_us)
             count_side(counts, join, side, evaluator, judged.timed, in_time, sources)
-    if judged is None and stream.name in task.plan.watched:  # nobody asks for them now; who comes later must know
+    if judged is None and stream.name in task.plan.watched:  # a query that is added later needs them
         times = columns[task.plan.watched[stream.name]]
         newest = judge.judge(times.data, times.null, *order).newest_us
     kept = task.plan.retained_of(stream.name)
@@ -168,7 +169,7 @@ def _gather_chunk(
 
 
 def _order(stream: StreamLayout, columns: StreamColumns) -> tuple[pa.Array | None, Ints | None]:
-    """Source partition (as text) and offset of each event, where they have any."""
+    """The source partition (as text) and the offset of each event; None if the stream does not have them."""
     if stream.partition is None:
         return None, None
     partition = columns[stream.partition].data
@@ -177,7 +178,7 @@ def _order(stream: StreamLayout, columns: StreamColumns) -> tuple[pa.Array | Non
 
 
 def _longest_delays(group: GroupPlan) -> dict[Expression | None, int]:
-    """For each filter that lets a query take events, the longest of the delays: a position among the group's."""
+    """The longest delay of the queries with each presence filter, as a position among the delays of the group."""
     longest: dict[Expression | None, int] = {}
     for plan in group.queries:
         condition = group.measures[plan.presence].filter
@@ -186,7 +187,10 @@ def _longest_delays(group: GroupPlan) -> dict[Expression | None, int]:
 
 
 def _taken(group: GroupPlan, rows: Rows, late: Ints) -> Mask:
-    """Of all rows those that some query of the group takes: the others' keys are neither moved nor numbered."""
+    """The rows that some query of the group takes, as a mask over all rows.
+
+    The keys of other rows are neither shuffled nor added to the dictionary.
+    """
     classes = rows.take(late)
     taken = np.zeros(rows.count, bool)
     for condition, delay in _longest_delays(group).items():
@@ -201,7 +205,7 @@ def _taken(group: GroupPlan, rows: Rows, late: Ints) -> Mask:
 
 
 def _taken_of(group: GroupPlan, bundles: Sequence[Bundle], late_rows: Ints) -> list[Bundle]:
-    """The same for rows that are told apart by the filters they pass: a row stays in all its bundles or in none."""
+    """Like `_taken`, for rows classified by the filters they pass; a row stays in all its bundles or in none."""
     longest = _longest_delays(group)
     delays = [longest.get(condition, -1) for condition in conditions_of(group.ladders)]
     taken = np.zeros(len(late_rows), bool)
@@ -218,9 +222,9 @@ def group_parts(
     task: GatherTask, group: GroupPlan, evaluator: Evaluator, timed: Mask, times_us: Ints, late: Ints,
     order: tuple[pa.Array | None, Ints | None], parts: list[list[GroupPart]],
 ) -> Passed | None:  # fmt: skip
-    """Add what a group takes of a chunk to each instance's packet; returns as `_gather_group`."""
+    """Add the rows of a chunk that a group takes to each instance's packet; returns the same as `_gather_group`."""
     chosen = Rows(evaluator, timed & (late < len(group.delays_us)))
-    if not group.signed and group.deduplicated is None:  # what no query takes may be what others repeat
+    if not group.signed and group.deduplicated is None:  # other events may repeat an event that no query takes
         chosen = Rows(evaluator, _taken(group, chosen, late))
     return _gather_group(task, group, chosen, times_us, late, order, parts)
 
@@ -229,7 +233,7 @@ def _gather_group(
     task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints,
     order: tuple[pa.Array | None, Ints | None], parts: list[list[GroupPart]],
 ) -> Passed | None:  # fmt: skip
-    """Add the group's part of each instance's packet; returns what passed which filter if that is known by now."""
+    """Add the group's part to each instance's packet; returns how many events passed each filter, if already known."""
     if not rows.count:
         return None
     times, late_rows = rows.take(times_us), rows.take(late)
@@ -271,7 +275,7 @@ def _add_atoms(
     task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints, logged: LoggedRows | None,
     parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
-    """The same for a group of session windows."""
+    """Add the parts of a group of session windows to each instance's packet."""
     owned, codes, _ = _owned_keys(task, group, rows)
     if logged is not None:
         _add_events(group, logged, owned, codes, parts)
@@ -286,7 +290,7 @@ def _add(
     group: GroupPlan, rows: Rows, owned: Sequence[_Owned], codes: Ints, slices: Ints, every: Slices,
     parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
-    """Add rows with key `codes` and `slices` (positions in `every`), in the smaller form."""
+    """Add rows with key `codes` and `slices` (positions in `every`), as raw rows or as cells, whichever is smaller."""
     slice_count = len(every.start_us)
     partials = Partials(rows, codes * slice_count + slices, owned[-1].end * slice_count)
     if is_smaller_raw(group, rows, owned[-1].end, len(partials.ids)):
@@ -299,7 +303,7 @@ def _add_signed(
     group: GroupPlan, rows: Rows, bundles: Sequence[Bundle], owned: Sequence[_Owned], codes: Ints, slices: Ints,
     every: Slices, parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
-    """The same for the rows of bundles, of which one may be in several."""
+    """Like `_add` for the rows of bundles; one row may be in several bundles."""
     made, filters = [], [name for ladder in group.ladders for name in ladder.filters]
     for bundle in bundles:
         split = split_slices(every, slices[bundle.rows], bundle, filters)
@@ -316,7 +320,7 @@ def _add_signed(
     sizes = [(len(partials.ids), len(split.start_us)) for partials, _, split in made]
     cells, signed_slices = (sum(column) for column in zip(*sizes, strict=True))
     some, found = _only_used(owned, codes[chosen])
-    # each instance is told its own
+    # each instance gets its own slices and signatures
     told = (min(cells, count * len(some)) for count in (signed_slices, sum(len(bundle.ranks) for bundle in bundles)))
     if is_smaller_raw(group, rows.at(chosen), some[-1].end, cells, *told):
         ranks = ranks_of_bundles(bundles, rows.count)
@@ -327,7 +331,7 @@ def _add_signed(
 
 
 class _Owned(NamedTuple):
-    """The keys of a chunk, in the order of their instances, of which one instance owns `first` … `end` - 1."""
+    """The keys of a chunk in the order of their instances; `instance` owns the keys `first` … `end` - 1."""
 
     instance: int
     keys: list[pa.Array]
@@ -335,12 +339,12 @@ class _Owned(NamedTuple):
     end: int
 
     def columns(self) -> list[pa.Array]:
-        """The instance's keys."""
+        """The key columns of the instance's keys."""
         return [key.slice(self.first, self.end - self.first) for key in self.keys]
 
 
 def _owned_keys(task: GatherTask, group: GroupPlan | SideLog, rows: Rows) -> tuple[Sequence[_Owned], Ints, int]:
-    """The keys of each instance, a code per row for its key, and how many keys there are."""
+    """The keys of each instance, the code of each row's key, and the number of keys."""
     codes, keys, count = _key_codes(group, rows)
     codes, keys, bounds = _by_instance(task, group, codes, keys, count)
     owned = [_Owned(i, keys, int(bounds[i]), int(bounds[i + 1])) for i in range(task.instances)]
@@ -348,7 +352,7 @@ def _owned_keys(task: GatherTask, group: GroupPlan | SideLog, rows: Rows) -> tup
 
 
 def _only_used(owned: Sequence[_Owned], codes: Ints) -> tuple[Sequence[_Owned], Ints]:
-    """Without the keys that no row has, and with the codes of the rest."""
+    """Drops the keys that no row has; returns the other keys, and their new codes for each row."""
     used = np.zeros(owned[-1].end, bool)
     used[codes] = True
     if used.all():
@@ -374,7 +378,7 @@ def _add_raw(
     group: GroupPlan, rows: Rows, owned: Sequence[_Owned], codes: Ints, slices: Ints, every: Slices,
     parts: list[list[GroupPart]], ranks: Sequence[Array] = (),
 ) -> None:  # fmt: skip
-    """The rows themselves; `ranks`: in a group whose cells are kept by signature, theirs in each ladder."""
+    """Add raw rows; `ranks`: their rank in each ladder, if the cells of the group are split by signature."""
     used, slice_rows = places_of(slices)
     for own in owned:
         chosen = np.flatnonzero((codes >= own.first) & (codes < own.end))
@@ -387,7 +391,7 @@ def _gather_side(
     task: GatherTask, log: SideLog, rows: Rows, times_us: Ints, late: Ints,
     order: tuple[pa.Array | None, Ints | None], parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
-    """Add to each instance's packet the events that joins keep."""
+    """Add the events that joins keep to each instance's packet."""
     if rows.count:
         logged = LoggedRows(log.kept, rows, times_us, late, order)
         if isinstance(log.dealt, str):
@@ -411,7 +415,7 @@ def _add_events(
 
 
 def _key_codes(group: GroupPlan | SideLog, rows: Rows) -> tuple[Ints, list[pa.Array], int]:
-    """A code per row for its key, the distinct keys as canonical columns, and how many there are."""
+    """The code of each row's key, the distinct keys as canonical columns, and their number."""
     codes = np.zeros(rows.count, np.int64)
     keys: list[pa.Array] = []
     count = 1
@@ -441,7 +445,7 @@ def _key_column(expression: Expression, rows: Rows) -> pa.Array:
 def _by_instance(
     task: GatherTask, group: GroupPlan | SideLog, codes: Ints, keys: list[pa.Array], count: int
 ) -> tuple[Ints, list[pa.Array], Ints]:
-    """Renumber keys so that those of one instance follow each other; also where each instance's begin."""
+    """Renumber keys so that those of one instance are adjacent; also returns where the keys of each instance begin."""
     owners = np.array(task.owners)[buckets_of_keys(group, keys, count, len(task.owners))]
     order = ordered(owners)
     bounds = np.searchsorted(owners[order], np.arange(task.instances + 1))

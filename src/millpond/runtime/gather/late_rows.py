@@ -1,7 +1,8 @@
-"""Late rows: caught in the gather once per stream, with one bit per filter and delay, and written by the fold.
+"""Late rows: collected in the gather once per stream, with one bit per filter and delay, and written by the fold.
 
-In a packet they are one Arrow IPC stream, lz4: the union of the columns that queries need, `base` (what an event was
-judged against before the delay is subtracted, see `lateness`), and one boolean per distinct (WHERE, delay).
+In a packet they are one Arrow IPC stream, lz4. Its columns are the union of those that queries need, `base` (the time
+that the event was compared with, before the delay is subtracted; see `lateness`), and one boolean per distinct
+(WHERE, delay).
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from millpond.state.layout.delta import DeltaWriter
 
 
 class LateCatch:
-    """The late events of one chunk that some query wants; costs nothing where none does."""
+    """Collects the late events of one chunk that queries request; costs nothing if no query does."""
 
     def __init__(self, asks: Sequence[LateAsk]) -> None:
         self._asks = asks
         self._masks: dict[tuple[Expression | None, int], Mask] = {}
 
     def see(self, group: GroupPlan, rows: Evaluator, late: Ints) -> None:
-        """Take note of the lateness classes of a group."""
+        """Determine which events are late for the queries of a group, from their lateness classes."""
         for ask in self._asks:
             if ask.group == group.id and _bit(ask) not in self._masks:
                 missed = late > ask.delay
@@ -40,7 +41,7 @@ class LateCatch:
                 self._masks[_bit(ask)] = missed
 
     def packed(self, layout: StreamLayout, table: pa.RecordBatch, judged: Judged) -> bytes:
-        """The rows as they travel; no bytes without rows."""
+        """The late rows in the form of a packet; empty if there are none."""
         if not self._masks:
             return b""
         masks = [self._masks[bit] for bit in _bits(self._asks)]
@@ -61,7 +62,7 @@ def write_late_rows(
     asks: Sequence[LateAsk], batches: Iterable[pa.RecordBatch], floor_us: int | None, epoch: int,
     delta: DeltaWriter, counts: dict[str, int],
 ) -> None:  # fmt: skip
-    """One section of the delta per query that has late rows; `batches` are those of one stream, in their order."""
+    """Write one section of the delta per query with late rows; `batches` are those of one stream, in packet order."""
     columns, bits = _columns(asks), _bits(asks)
     arrived = list(batches)
     for ask in asks:
@@ -87,7 +88,7 @@ def _rows(
 
 
 def _bit(ask: LateAsk) -> tuple[Expression | None, int]:
-    """Queries of one filter and delay have the same late events."""
+    """The filter and delay of a query: queries for which both are equal have the same late events."""
     return ask.where, ask.delay_us
 
 
@@ -96,5 +97,5 @@ def _bits(asks: Sequence[LateAsk]) -> list[tuple[Expression | None, int]]:
 
 
 def _columns(asks: Sequence[LateAsk]) -> list[str]:
-    """The union of what the queries want, in one order on both sides of the shuffle."""
+    """The union of the columns that the queries request, in the same order on both sides of the shuffle."""
     return list(dict.fromkeys(name for ask in asks for name in ask.columns))

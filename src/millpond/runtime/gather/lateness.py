@@ -1,15 +1,16 @@
-"""What is late: each event against the largest time before it in its own source partition, and against the stream.
+"""Decides which events are late, from the event times before them in their source partition and in the stream.
 
 For delay d an event is late iff its time is at or below
 
     max(largest time before it in its own source partition, W) - d
 
-where W is the stream's watermark base when the epoch begins: the minimum over source partitions of their largest
-times (idle ones and those of streams without order apart). Rows of one offset, which Spark made of one event, are
-judged together: by what came before the first of them. An accepted event can then meet no closed window, and
-for a stream with an order the answer does not depend on how its input was cut into epochs.
-A stream without order (files, rate) is one partition whose largest time moves only between epochs; a union of
-such streams has a partition for each of them.
+where W is the stream's watermark base when the epoch begins: the minimum, over its source partitions that are not
+idle, of their largest times (for streams without an order see below). If Spark made several rows of one event, they
+have the same offset and are compared with the times before the first of them. So an accepted event never belongs to a
+closed window, and for a stream with an order the decision does not depend on how the input was cut into epochs.
+
+A stream without an order (files, rate) counts as one partition whose largest time advances only between epochs. A
+union of such streams has one partition for each of them.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ from millpond.model.windows import NEVER_LATE_US
 from millpond.runtime.task.task_values import TimeLine, Watermark
 
 ANY_PARTITION = "*"
-"""The stream as a whole: under this name its watermark base is recorded."""
+"""Stands for the stream as a whole: the name under which its watermark base is recorded."""
 
 _LONG_AGO = np.iinfo(np.int64).min
 
 
 class Judged(NamedTuple):
-    """`timed`: events that have a time, not too far ahead; `base_us`: what each is late against (see module),
-    INT64_MIN where nothing came before; `newest_us`: the largest time per source partition of this chunk.
+    """What is known of the event times of a chunk.
+
+    `timed`: which events have a time that is not too far in the future. `base_us`: the time that each event is compared
+    with, before the delay is subtracted (see the module); INT64_MIN if no event precedes it. `newest_us`: the largest
+    time of each source partition in this chunk.
     """
 
     timed: Mask
@@ -42,10 +46,10 @@ class Judged(NamedTuple):
 
 
 class Judge:
-    """Judges the chunks of one source task in order; carries largest times from chunk to chunk."""
+    """Determines the `Judged` of the chunks of one source task, in order; keeps the largest times between chunks."""
 
     def __init__(self, line: TimeLine, latest_us: int | None) -> None:
-        """`latest_us`: events later than this are no events (a broken clock)."""
+        """`latest_us`: events with a later time are treated as events without a time, as their clock must be wrong."""
         self._line = line
         self._latest_us = latest_us
         self._newest = dict(line.partitions)
@@ -53,8 +57,11 @@ class Judge:
         self._base = _LONG_AGO if line.mark.max_time_us is None else line.mark.max_time_us
 
     def judge(self, times_us: Ints, null: Mask, partitions: pa.Array | None, offsets: Ints | None) -> Judged:
-        """Judge a chunk; `partitions` (text) are given where the watermark waits for several, `offsets` where
-        events have an order within them."""
+        """Judge a chunk.
+
+        `partitions`: the source partition of each event, as text, if the watermark waits for several partitions.
+        `offsets`: given if events have an order within their partition.
+        """
         timed = ~null & (times_us >= -FARTHEST_US) & (times_us <= FARTHEST_US)
         if self._latest_us is not None:
             timed = timed & (times_us <= self._latest_us)
@@ -75,7 +82,7 @@ class Judge:
         return Judged(timed, base, newest)
 
     def _running(self, name: str, times_us: Ints, offsets: Ints) -> Ints:
-        """The largest time before each event of a partition, in its order."""
+        """The largest time before each event of a partition, in the order of the partition."""
         seen = np.maximum.accumulate(np.concatenate([[self._newest.get(name, _LONG_AGO)], times_us]))
         self._newest[name] = int(seen[-1])
         before: Ints = seen[:-1]
@@ -85,14 +92,14 @@ class Judge:
         if not first.all():
             before = before[np.flatnonzero(first)][np.cumsum(first) - 1]
         last = self._last.get(name)
-        if last is not None and last[0] == offsets[0]:  # the chunk before ended in the middle of an event
+        if last is not None and last[0] == offsets[0]:  # the previous chunk ended between rows of one event
             before = np.where(offsets == last[0], last[1], before)
         self._last[name] = int(offsets[-1]), int(before[-1])
         return before
 
 
 def _in_order(partitions: pa.Array, offsets: Ints | None) -> Iterable[tuple[str, Ints]]:
-    """Rows of each source partition, in the order of their offsets if they have any."""
+    """The rows of each source partition, in the order of their offsets if there are any."""
     encoded = partitions.dictionary_encode()
     codes = np.asarray(encoded.indices)
     for code, name in enumerate(encoded.dictionary.to_pylist()):
@@ -103,7 +110,7 @@ def _in_order(partitions: pa.Array, offsets: Ints | None) -> Iterable[tuple[str,
 
 
 def late_classes(times_us: Ints, judged: Judged, floor_us: int | None, delays_us: tuple[int, ...]) -> Ints:
-    """For each event the number of delays for which it is late: all of them means that nobody takes it."""
+    """For each event, the number of delays for which it is late; if it is late for all delays, no query takes it."""
     late = np.zeros(len(times_us), np.int64)
     for delay in delays_us:
         limit = limit_us(judged.base_us, floor_us, delay)
@@ -115,7 +122,7 @@ def late_classes(times_us: Ints, judged: Judged, floor_us: int | None, delays_us
 
 
 def limit_us(base_us: Ints, floor_us: int | None, delay_us: int) -> Ints:
-    """The watermark that each event must be above for a delay; INT64_MIN where nothing is late."""
+    """The watermark for a delay, which the time of each event must exceed; INT64_MIN where no event is late."""
     if delay_us >= NEVER_LATE_US:
         return np.full_like(base_us, _LONG_AGO)
     judgeable = base_us > _LONG_AGO
@@ -124,7 +131,7 @@ def limit_us(base_us: Ints, floor_us: int | None, delay_us: int) -> Ints:
 
 
 def advanced(line: TimeLine, newest_us: Mapping[str, int]) -> Watermark:
-    """The watermark after an epoch whose events reached `newest_us` per source partition; it never goes back."""
+    """The watermark after an epoch with the largest times `newest_us` per source partition; it never decreases."""
     if line.reaches_us is not None:
         return line.mark.advanced(line.reaches_us)
     if not line.ordered:
@@ -141,7 +148,10 @@ def advanced(line: TimeLine, newest_us: Mapping[str, int]) -> Watermark:
 def marks_of(
     lines: Mapping[str, TimeLine], newest: Mapping[str, Mapping[str, int]], floors_us: Mapping[str, int]
 ) -> dict[str, tuple[Watermark, Watermark]]:
-    """The watermark of each stream before and after an epoch whose events reached `newest`; `floors_us` of a drain."""
+    """The watermark of each stream before and after an epoch.
+
+    `newest`: the largest event times of the epoch, by stream and source partition. `floors_us`: the floors of a drain.
+    """
     marks = {}
     for stream in {*lines, *newest, *floors_us}:
         line = lines.get(stream, TimeLine())

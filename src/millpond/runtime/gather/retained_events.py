@@ -1,9 +1,10 @@
-"""Retained events of streams: caught in the gather once per stream and stored by the fold, whatever the queries take.
+"""Retained events of streams: collected in the gather once per stream, independent of queries; stored by the fold.
 
-A section is an Arrow IPC stream, lz4: `time` (µs); `base`, what the event was judged against before a delay is
-subtracted (INT64_MIN: nothing; INT64_MAX: it arrived after a drain, late for every delay); `c:<name>` for each
-column; and for a stream with an order `partition` and `offset`. So for each event it is known for which delays it was
-late. Each chunk is cut into equal runs, one per instance: these events belong to no bucket and do not move.
+A section is an Arrow IPC stream, lz4. Its columns are `time` (µs); `base`, the time that the event was compared with,
+before a delay is subtracted (INT64_MIN: no earlier event; INT64_MAX: it arrived after a drain and is late for every
+delay); `c:<name>` for each column; and, for a stream with an order, `partition` and `offset`. So it is known for which
+delays each event was late. Each chunk is cut into equal runs, one per instance: these events belong to no bucket and
+are never migrated.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from millpond.state.ports.files import Files
 BASE = "base"
 
 ALWAYS_LATE = np.iinfo(np.int64).max
-"""The base of an event that came after a drain."""
+"""The base of an event that arrived after a drain."""
 
 
 def column_name(name: str) -> str:
-    """What a column of the stream is called in a section."""
+    """The name in a section of a column of the stream."""
     return f"c:{name}"
 
 
@@ -45,7 +46,7 @@ def kept_rows(
     kept: KeptEvents, layout: StreamLayout, table: pa.RecordBatch, times_us: Ints, judged: Judged,
     floor_us: int | None, order: tuple[pa.Array | None, Ints | None],
 ) -> Events:  # fmt: skip
-    """The events of a chunk that have a time, as they are kept; `order`: their source partitions and offsets."""
+    """The events of a chunk that have a time, in stored form; `order`: their source partitions and offsets."""
     rows = np.flatnonzero(judged.timed)
     places, count = pa.array(rows), table.num_rows
     base = np.broadcast_to(judged.base_us, (count,))[rows]
@@ -67,7 +68,7 @@ def kept_rows(
 
 
 def dealt_out(kept: KeptEvents, events: Events, parts: Sequence[list[GroupPart]]) -> None:
-    """Add to each instance's packet its run of the events."""
+    """Add each instance's run of the events to its packet."""
     bounds = (np.arange(len(parts) + 1) * events.rows // len(parts)).tolist()
     for mine, first, end in zip(parts, bounds, bounds[1:], strict=False):
         if first < end:
@@ -75,7 +76,7 @@ def dealt_out(kept: KeptEvents, events: Events, parts: Sequence[list[GroupPart]]
 
 
 def kept_from(kept: KeptEvents, mark: Watermark) -> int | None:
-    """Events before this time need not be kept; None: all are."""
+    """The time before which events need not be kept; None: all events are kept."""
     return None if mark.max_time_us is None else mark.max_time_us - kept.kept_us
 
 
@@ -83,10 +84,10 @@ def fold_retained(
     task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]],
     marks: Mapping[str, tuple[Watermark, Watermark]], files: Files, delta: DeltaWriter, fan_in: int,
 ) -> None:  # fmt: skip
-    """Keep what arrived, and merge sections.
+    """Store new events, and merge sections.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section cannot be read.
     """
     for kept in task.plan.retained:
         found = [_batch(part.body) for part in parts.get(kept.id, ()) if isinstance(part.body, Events)]
@@ -117,7 +118,7 @@ def _write(
 def _merge(
     kept: KeptEvents, places: Sequence[SectionPlace], horizon: int | None, files: Files, delta: DeltaWriter, fan_in: int
 ) -> None:
-    """Replace `fan_in` sections of one level, with the same columns, by one of the next."""
+    """Merge `fan_in` sections of one level that have the same columns into one of the next level."""
     live = [one for one in places if horizon is None or one.last_us is None or one.last_us > horizon]
     for columns in dict.fromkeys(one.columns for one in live):
         chosen = due_sections([one for one in live if one.columns == columns], fan_in, MOST_ROWS)
@@ -134,7 +135,7 @@ def read_events(files: Files, place: SectionPlace) -> Iterator[pa.RecordBatch]:
     """The batches of a section.
 
     Raises:
-        CorruptError: it does not read.
+        CorruptError: the section cannot be read.
     """
     read = files.read_inline if place.inline else files.read
     try:
@@ -145,10 +146,10 @@ def read_events(files: Files, place: SectionPlace) -> Iterator[pa.RecordBatch]:
 
 
 def retained_sections(manifest: Manifest, kept: KeptEvents) -> list[LiveSection]:
-    """The live sections of what a stream retains, of all instances."""
+    """The live sections, of all instances, with the retained events of a stream."""
     return [one for one in manifest.sections.values() if one.kind == "events" and one.group == kept.id]
 
 
 def columns_in(section: LiveSection) -> tuple[str, ...]:
-    """The columns of the stream that a section has."""
+    """The columns of the stream that a section contains."""
     return msgspec.json.decode(str(section.info["columns"]), type=tuple[str, ...])

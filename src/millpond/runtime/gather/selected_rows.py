@@ -1,7 +1,8 @@
 """Rows of stateless queries: selected in the gather once per distinct filter, written by the fold in the same epoch.
 
-In a packet they are one Arrow IPC stream, lz4: the carried columns (see `plan.groups.stateless`) of every row that some
-query takes, then one boolean per distinct bit. A column that Spark evaluates is carried as sent, `struct<v>`.
+In a packet they are one Arrow IPC stream, lz4. It has the carried columns (see `plan.groups.stateless`) of every row
+that some query takes, then one boolean per distinct `Bit`. A column that Spark evaluates is carried as Spark sent it,
+as `struct<v>`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ def select_rows(
     selections: Sequence[Selection], layout: StreamLayout, table: pa.RecordBatch, every: Evaluator,
     sources: Sources | None, counts: Counts, compared: Collection[str] = (),
 ) -> bytes:  # fmt: skip
-    """Count what became of a chunk's events, and give the rows that some query wants, or that are `compared`, as they
-    travel; no bytes without rows. `every` evaluates over the whole chunk; outputs are evaluated for the rows that WHERE
-    takes.
+    """Count the fates of a chunk's events, and return the rows that are needed, in the form of a packet.
+
+    Needed are the rows that some query emits, and those of `compared` queries; if there are none, the result is empty.
+    `every` evaluates over the whole chunk. Outputs are only evaluated for the rows that WHERE takes.
     """
     if not selections:
         return b""
@@ -60,7 +62,7 @@ def select_rows(
 
 
 def _tested(every: Evaluator, where: Expression | None) -> tuple[Mask, Mask]:
-    """For which rows a condition is TRUE, and for which it raises."""
+    """The rows for which a condition is TRUE, and those for which it raises an error."""
     if where is None:
         return np.ones(every.rows, bool), NONE
     values = every(where)
@@ -87,14 +89,14 @@ def _carry(expression: Expression, columns: StreamColumns, some: Evaluator) -> p
     if isinstance(expression, Column | Foreign):
         return columns.raw(expression.name)
     values = some(expression)
-    # where an expression raises there is no value: such rows are other queries' only
+    # an expression that raises has no value: only other queries take such rows
     return to_arrow(values._replace(null=values.null | values.error), expression.type, some.rows)
 
 
 def write_selected_rows(
     selections: Sequence[Selection], batches: Iterable[pa.RecordBatch], delta: DeltaWriter, differing: Differing
 ) -> None:  # fmt: skip
-    """One section of the delta per query that has rows; `batches` are those of one stream, in their order."""
+    """Write one section of the delta per query that has rows; `batches` are those of one stream, in packet order."""
     moved, leaving = moved_selections(selections, differing.names), {one.name for one in moved_selections(selections)}
     places = {expression: place for place, expression in enumerate(carried(moved))}
     bits, arrived = _bits(moved), list(batches)

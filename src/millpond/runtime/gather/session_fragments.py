@@ -1,6 +1,4 @@
-"""Builds session fragments (`state.layout.session_fragments`) from the events of a chunk; the gather sends these for
-session windows.
-"""
+"""Builds the session fragments (`state.layout.session_fragments`) that the gather sends for session windows."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from millpond.state.layout.session_fragments import FIRST, LAST, begins, sorted_
 def atoms_of_rows(group: GroupPlan, rows: Rows, keys: Ints, times_us: Ints, late_classes: Ints) -> Piece:
     """The atoms of a chunk, sorted by key, lateness class and time; all arguments have one value per row.
 
-    Two events are in one atom only if their keys and classes are equal: a query takes an atom whole or not at all.
+    Two events are in one atom only if their keys and classes are equal, so a query takes all events of an atom or none.
     """
     class_count = int(late_classes.max()) + 1
     owners = keys * class_count + late_classes
@@ -35,7 +33,7 @@ def atoms_of_rows(group: GroupPlan, rows: Rows, keys: Ints, times_us: Ints, late
 
 
 def cut_atoms(atoms: Piece, first_key: int, end_key: int) -> Piece | None:
-    """The atoms of keys `first_key` … `end_key` - 1, keys counted from the first; None if there are none."""
+    """The atoms of keys `first_key` … `end_key` - 1, with keys numbered from 0; None if there are none."""
     low, high = np.searchsorted(atoms.slots, [first_key, end_key]).tolist()
     if low == high:
         return None

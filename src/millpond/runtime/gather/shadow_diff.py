@@ -14,13 +14,13 @@ from millpond.runtime.packets.row_batches import leaving, rows_stream
 from millpond.state.layout.delta import DeltaWriter
 
 NET = "__net"
-"""How often more the query tells a row than its shadow."""
+"""The column with how many more times the query emits a row than its shadow does; negative if fewer."""
 
 
 class Differing:
-    """What the compared queries of a plan and their shadows tell in one epoch, until both are known.
+    """Collects the rows that compared queries and their shadows emit in one epoch, until both are complete.
 
-    `silent`: those that tell nothing, so that nothing can be told of their pairs.
+    `silent`: queries that emit nothing; their pairs cannot be compared.
     """
 
     def __init__(self, plan: Plan, silent: Collection[str]) -> None:
@@ -28,12 +28,12 @@ class Differing:
         self._told: dict[str, list[pa.RecordBatch]] = {}
 
     def add(self, name: str, rows: Sequence[pa.RecordBatch]) -> None:
-        """The rows of one of them; those of a served query have columns that only the view reads."""
+        """Add rows of a query or shadow, without the columns of served queries that only the view reads."""
         if name in self.names:
             self._told[name] = [leaving(batch) for batch in rows if batch.num_rows]
 
     def write(self, delta: DeltaWriter) -> None:
-        """Add what differs to the delta: of each pair a section that is named like the query."""
+        """Add the differing rows of each pair to the delta, as a section that is named after the query."""
         for query, shadow in self._compared.items():
             if query in self._silent or shadow in self._silent:
                 continue
@@ -43,9 +43,10 @@ class Differing:
 
 
 def differing(query: Sequence[pa.RecordBatch], shadow: Sequence[pa.RecordBatch]) -> pa.Table | None:
-    """The rows that one tells more often than the other, each with `NET`; None: both tell the same. No batch is empty.
+    """The rows that one side emits more often than the other, each with `NET`; None if both emit the same rows.
 
-    Rows are the same if their bits are. With lists and the like all of them differ.
+    No batch may be empty. Rows are equal if their bits are. If a column has no fixed size (lists, for example), all
+    rows count as different.
     """
     sides = [(_nullable(pa.Table.from_batches(rows)), net) for rows, net in ((query, 1), (shadow, -1)) if rows]
     if not sides:
@@ -57,8 +58,9 @@ def differing(query: Sequence[pa.RecordBatch], shadow: Sequence[pa.RecordBatch])
 
 
 def added_up(told: pa.Table, keys: pa.Array | None = None) -> pa.Table | None:
-    """Rows with `NET`, their last column: each once, with what it comes to, and none where that is nothing. Rows of
-    equal `keys` are the same, without any those of equal bits; None: some have no fixed size.
+    """Equal rows combined into one with the sum of their `NET`, the last column, and without rows whose sum is 0.
+
+    Rows are equal if their `keys` are, or without `keys` if their bits are. None: a column has no fixed size.
     """
     rows = told.drop_columns([NET])
     keys = _keys(rows) if keys is None else keys
@@ -73,7 +75,7 @@ def added_up(told: pa.Table, keys: pa.Array | None = None) -> pa.Table | None:
 
 
 def _nullable(rows: pa.Table) -> pa.Table:
-    """The rows without a word on which parts of their values are never NULL: two versions may know differently."""
+    """The rows with all fields nullable: two versions of a query may differ in which fields can be NULL."""
     schema = pa.schema([pa.field(field.name, _with_nulls(field.type)) for field in rows.schema])
     return rows if rows.schema == schema else rows.cast(schema)
 
@@ -85,16 +87,16 @@ def _with_nulls(kind: pa.DataType) -> pa.DataType:
 
 
 def _keys(told: pa.Table) -> pa.Array | None:
-    """Rows as bytes, equal where the rows are; None: there is a column whose values have no fixed size.
+    """Each row as bytes, which are equal if the rows are; None if the values of some column have no fixed size.
 
-    Arrow's own grouping by columns imports Pandas, 0.2 s in a worker's first epoch that needs it.
+    This is used because Arrow's grouping by columns imports Pandas: 0.2 s in a worker's first epoch that needs it.
     """
     words: list[npt.NDArray[Any]] = []
     for part in (part for column in told.columns for part in _plain(column.combine_chunks())):
         found = _words(part)
         if found is None:
             return None
-        words += [word for word in found if (word != word[0]).any()]  # the window is the same, mostly
+        words += [word for word in found if (word != word[0]).any()]  # without constant columns, mostly the window
     rows = np.empty(len(told), [(str(i), word.dtype) for i, word in enumerate(words)])
     for i, word in enumerate(words):
         rows[str(i)] = word
@@ -103,7 +105,7 @@ def _keys(told: pa.Table) -> pa.Array | None:
 
 
 def _plain(column: pa.Array) -> Iterator[pa.Array]:
-    """A column as such without fields: of a struct whether it is NULL, and its fields."""
+    """A column as columns without fields: for a struct, whether it is NULL, then its fields."""
     if not pa.types.is_struct(column.type):
         yield column
         return
@@ -113,7 +115,10 @@ def _plain(column: pa.Array) -> Iterator[pa.Array]:
 
 
 def _words(column: pa.Array) -> list[npt.NDArray[Any]] | None:
-    """The values of a column as words that tell which are equal: whether it is NULL, then its bits, 0 where it is."""
+    """The values of a column as words that are equal if the values are: whether it is NULL, then its bits (0 if NULL).
+
+    None: the values have no fixed size.
+    """
     kind, null = column.type, np.asarray(column.is_null())
     if pa.types.is_null(kind):
         return []

@@ -11,7 +11,7 @@ from millpond.runtime.task.column_layout import StreamLayout
 
 
 class StreamColumns(dict[str, Values]):
-    """Values by column name; with `rows`, of these rows only."""
+    """Values by column name; with `rows`, only the values of these rows."""
 
     def __init__(self, layout: StreamLayout, table: pa.RecordBatch, rows: Ints | None = None) -> None:
         super().__init__()

@@ -36,26 +36,26 @@ _FIRST = -(1 << 63)
 
 
 class Span(NamedTuple):
-    """How the lesser watermark of a join moves in an epoch: what is final at `after`, but not at `before`, is due."""
+    """The lesser watermark of a join before and after an epoch: rows that become final in between are due."""
 
     before: int
     after: int
 
     def holds(self, final_us: Ints) -> Mask:
-        """What is due."""
+        """Which rows with these final times are due."""
         due: Mask = (final_us > self.before) & (final_us <= self.after)
         return due
 
 
 def lesser_mark(join: Join, marks: Mapping[str, Watermark]) -> int | None:
-    """The lesser of the watermarks of both sides; None: one of them has none yet."""
+    """The lesser of the watermarks of both sides; None if one of them has no watermark yet."""
     found = [marks.get(side.stream, Watermark()).at(side.delay_us) for side in join.sides.values()]
     known = [mark for mark in found if mark is not None]
     return min(known) if len(known) == len(found) else None
 
 
 def joins_need_from(joins: Joins, log: SideLog, after: Mapping[str, Watermark]) -> int | None:
-    """Events of a log before this time are in no row to come; None: all are needed."""
+    """The time before which events of a log are in no future row; None if all events are needed."""
     times = []
     for join, side in joins.users_of(log):
         mark = lesser_mark(join, after)
@@ -69,7 +69,7 @@ def fold_joins(
     task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]], marks: Marks, files: Files,
     delta: DeltaWriter, counts: dict[str, int], reasons: dict[str, str], fan_in: int,
 ) -> None:  # fmt: skip
-    """Keep what arrived, write the rows that became final, merge sections."""
+    """Store new events, write the rows that become final, and merge sections."""
     joins, after = task.plan.joins, {stream: mark for stream, (_, mark) in marks.items()}
     logs = []
     for side_log in joins.logs:
@@ -91,7 +91,7 @@ def fold_joins(
 
 
 def _hashed(part: GroupPart) -> Events:
-    """The events of a packet, with hashes of their keys for slots."""
+    """The events of a packet, with the hashes of their keys as slots."""
     assert isinstance(part.body, Events)
     return part.body._replace(slots=hashes_of(part.keys, part.key_count).view(np.int64)[part.body.slots])
 
@@ -104,7 +104,7 @@ def _span(join: Join, marks: Marks) -> Span | None:
 
 
 class _JoinFold:
-    """One join of one instance in one epoch."""
+    """Computes the due rows of one join, on one instance, in one epoch."""
 
     def __init__(self, plan: JoinPlan, logs: Mapping[str, tuple[SideLog, GroupLog]], span: Span) -> None:
         self._join, self._span = plan.join, span
@@ -115,7 +115,7 @@ class _JoinFold:
         self._tried = 0
 
     def _live(self, plan: JoinPlan, side: str, of: SideLog, log: GroupLog) -> list[Live]:
-        """The events of a side that take part, and what each may be in a row that is due."""
+        """The events of a side that may be in due rows, and the role of each, as `kernels.semijoin.Live` describes."""
         join, span, found = plan.join, self._span, list[Live]()
         start, end = self._reach(side)
         start, delay = max(start, plan.from_us), of.delays_us.index(join.sides[side].delay_us)
@@ -133,7 +133,7 @@ class _JoinFold:
         return found
 
     def _reach(self, side: str) -> tuple[int, int]:
-        """From when on, and before when, events of a side may be in rows that are due."""
+        """The range of times [first, end) of the events of a side that may be in due rows."""
         before, after, window = self._span.before, self._span.after, self._join.when
         if isinstance(window, Sliding):
             edge = window.offset_us + window.size_us
@@ -142,25 +142,25 @@ class _JoinFold:
         return (_FIRST if before == _FIRST else before - kept_us(self._join, side) + 1), after + 1
 
     def _side(self, side: str, events: Events) -> SideEvents:
-        """What a join reads of the events of a side that may be in a row."""
+        """The keys and values of those events of a side that may be in a row."""
         join, rows = self._join, np.arange(events.rows)
         condition = kept_rows(join, side)
         if condition is not None:
             passed = events.columns[filter_name(condition)]
             rows = np.flatnonzero(passed.fill_null(False).to_numpy(zero_copy_only=False))
-        events = events.take(rows[ordered(events.slots[rows])])  # so lookups that follow each other are near
+        events = events.take(rows[ordered(events.slots[rows])])  # so that consecutive lookups are close in memory
         keys = [canonical(events.columns[value_name(key)]) for key in join.sides[side].keys]
         values = [events.columns[value_name(value)] for value in join.sides[side].values]
         return SideEvents(events.slots.astype(np.int64, copy=False), events.times_us, keys, values)
 
     def _place(self, side: SideEvents, distinct: Ints) -> Placed:
-        """Where the events of a side stand that have no NULL in their keys: once, or once in each window."""
+        """The events of a side without a NULL in their keys, as `Placed`: once, or once per window."""
         chosen = np.flatnonzero(side.has_key)
         codes = np.searchsorted(distinct, side.hashes[chosen])
         return self._in_windows(Placed(chosen, codes, side.times_us[chosen]))
 
     def _in_windows(self, rows: Placed) -> Placed:
-        """A row for each window that is due; without windows the rows as they are."""
+        """Repeats each row once per due window that contains it; without windows, returns `rows` unchanged."""
         window = self._join.when
         if not isinstance(window, Sliding):
             return rows
@@ -173,7 +173,7 @@ class _JoinFold:
         return Placed(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
     def run(self, delta: DeltaWriter | None, counts: dict[str, int], reasons: dict[str, str]) -> None:
-        """Write the rows that are due, or only count them; a join that raises is given up."""
+        """Write the due rows, or only count them if `delta` is None; a join that raises is marked as failed."""
         join = self._join
         try:
             made = [*self._pairs(), *(self._alone(side) for side in (LEFT, RIGHT) if join.preserves(side))]
@@ -192,12 +192,12 @@ class _JoinFold:
             delta.add("rows", join.name, rows_stream(batches), rows, {})
 
     def _pairs(self) -> list[Joined]:
-        """All pairs that are due, those for which the condition is TRUE."""
+        """All due pairs for which the condition is TRUE."""
         left, right = self._placed[LEFT], self._placed[RIGHT]
         when = self._join.when
         if not isinstance(when, Within):
             return list(self._matching(left, left.at, left.at, right, LEFT))
-        # a pair is due with the later of its events: asked for from there, each pair is found once
+        # a pair is due with its later event; looking up from there finds each pair once
         due = left.take(self._span.holds(left.at))
         found = list(self._matching(due, due.at + when.lower_us, due.at + min(when.upper_us, 0), right, LEFT))
         due = right.take(self._span.holds(right.at))
@@ -205,7 +205,7 @@ class _JoinFold:
         return [*found, *self._matching(due, low, high, left, RIGHT)]
 
     def _matching(self, asking: Placed, low: Ints, high: Ints, other: Placed, side: str) -> list[Joined]:
-        """Pairs of asking rows, which are of `side`, and other rows whose places are near."""
+        """Pairs of asking rows, which belong to `side`, and rows of the other side with a place in [low, high]."""
         candidates, found = Candidates(asking, low, high, other), []
         self._check(candidates)
         for mine, theirs in candidates.runs():
@@ -215,7 +215,11 @@ class _JoinFold:
         return found
 
     def _check(self, candidates: Candidates) -> None:
-        """Refuse to try more pairs than the join may."""
+        """Count the pairs that are tried in the epoch.
+
+        Raises:
+            TooManyPairsError: there are more than the limit of the join.
+        """
         self._tried += candidates.count
         most = self._join.most_pairs
         if isinstance(most, int) and self._tried > most:
@@ -229,7 +233,7 @@ class _JoinFold:
         return (rows.at[at], rows.at[at] + when.size_us) if isinstance(when, Sliding) else None
 
     def _kept(self, rows: Joined) -> Ints:
-        """Positions of the pairs whose keys are equal, not only their hashes, and whose condition is TRUE."""
+        """The positions of the pairs with equal keys (not only equal hashes) and a condition that is TRUE."""
         kept = np.flatnonzero(equal_rows(rows))
         condition: Expression | None = self._join.condition
         if condition is None:
@@ -238,7 +242,7 @@ class _JoinFold:
         return kept[passing(self._join, condition, some)]
 
     def _alone(self, side: str) -> Joined:
-        """The events of a side that are due without a partner."""
+        """The due rows of events of a side that have no partner."""
         mine, other = self._placed[side], self._placed[RIGHT if side == LEFT else LEFT]
         when, events = self._join.when, self._sides[side]
         keyless = np.flatnonzero(~events.has_key)

@@ -1,4 +1,4 @@
-"""Rows of joins: columns of both sides by position, and conditions and outputs over them."""
+"""Computes rows of joins: takes columns of both sides by position, and evaluates conditions and outputs over them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOBODY = -1
 
 
 class SideEvents(NamedTuple):
-    """Events of one side: hashes of their keys, times, canonical keys, values."""
+    """Events of one side: the hashes of their keys, their times, canonical keys and values."""
 
     hashes: Ints
     times_us: Ints
@@ -31,7 +31,7 @@ class SideEvents(NamedTuple):
 
     @property
     def has_key(self) -> Mask:
-        """Events without a NULL in their key."""
+        """Which events have no NULL in their key."""
         known = np.ones(len(self.hashes), bool)
         for key in self.keys:
             if key.null_count:
@@ -40,7 +40,7 @@ class SideEvents(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Rows: the positions of the events they are made of, `_NOBODY` where there is none; of windows, both bounds."""
+    """Rows: the positions of their left and right events (`_NOBODY` if there is none), and their windows' bounds."""
 
     sides: Mapping[str, SideEvents]
     left: Ints
@@ -51,7 +51,7 @@ class Joined(NamedTuple):
     def alone(
         cls, sides: Mapping[str, SideEvents], side: str, events: Ints, window: tuple[Ints, Ints] | None
     ) -> Joined:  # fmt: skip
-        """Events of one side without a partner."""
+        """Rows of events of one side without a partner."""
         nobody = np.full(len(events), _NOBODY)
         left, right = (events, nobody) if side == LEFT else (nobody, events)
         return cls(sides, left, right, window)
@@ -73,13 +73,13 @@ class Joined(NamedTuple):
         return self.left if side == LEFT else self.right
 
     def missing(self, side: str) -> Mask:
-        """Rows that have no event of a side."""
+        """Which rows have no event of a side."""
         absent = self.of(side) == _NOBODY
         return absent if absent.any() else NONE
 
 
 class _Columns(dict[str, Values]):
-    """The columns of rows, made when they are first asked for."""
+    """The columns of rows, created on first use."""
 
     def __init__(self, join: Join, rows: Joined) -> None:
         super().__init__()
@@ -100,26 +100,26 @@ class _Columns(dict[str, Values]):
 
 
 def equal_rows(rows: Joined) -> Mask:
-    """Of pairs, those whose keys are equal."""
+    """Which pairs have equal keys."""
     left, right = ([key.take(pa.array(rows.of(side))) for key in rows.sides[side].keys] for side in (LEFT, RIGHT))
     return equal_keys(left, right, rows.size)
 
 
 def passing(join: Join, condition: Expression, rows: Joined) -> Mask:
-    """The rows for which a condition is TRUE.
+    """Which rows meet a condition.
 
     Raises:
-        OverflowedError: it raises for a row.
+        OverflowedError: the condition raises an error for a row.
     """
     values = _checked(join, Evaluator(_Columns(join, rows), rows.size)(condition))
     return np.broadcast_to(values.is_true(), (rows.size,))
 
 
 def joined_rows(join: Join, made: Sequence[Joined]) -> tuple[list[pa.RecordBatch], int]:
-    """The rows as they leave, and how many HAVING withheld.
+    """The rows in the form in which they are emitted, and how many HAVING withheld.
 
     Raises:
-        OverflowedError: a condition or an output raises for a row.
+        OverflowedError: a condition or an output raises an error for a row.
     """
     batches, withheld = [], 0
     for rows in made:
@@ -154,7 +154,7 @@ def _windows(rows: Joined, missing: Mask) -> pa.Array:
 
 
 def _made_windows(bounds: Sequence[pa.Array]) -> pa.Array:
-    """Windows that the rows of another query had; NULL where an event is missing."""
+    """Windows of the upstream query's rows; NULL where an event is missing."""
     parts = [bound.view(pa.int64()).view(field.type) for bound, field in zip(bounds, ARROW_WINDOW, strict=True)]
     return pa.StructArray.from_arrays(parts, fields=list(ARROW_WINDOW), mask=bounds[0].is_null())
 

@@ -23,14 +23,14 @@ from millpond.state.layout.event_log import Events
 
 
 class Grid(NamedTuple):
-    """Instance i stands in row i // columns and column i % columns; those behind the last row hold nothing."""
+    """Instance i is in row i // columns and column i % columns; instances after the last row store no events."""
 
     rows: int
     columns: int
 
 
 def grid_of(instances: int) -> Grid:
-    """As square as whole rows allow.
+    """The grid that is as square as complete rows allow.
 
     >>> grid_of(4), grid_of(6), grid_of(7)
     (Grid(rows=2, columns=2), Grid(rows=2, columns=3), Grid(rows=2, columns=3))
@@ -40,7 +40,7 @@ def grid_of(instances: int) -> Grid:
 
 
 def dealt_events(log: LogPlan, dealt: str, logged: LoggedRows, instances: int) -> Iterator[tuple[int, Events]]:
-    """The events that each instance keeps, of those that have some; `dealt` as in `plan.groups.joins.dealt`."""
+    """The events for each instance that stores any; for `dealt` see `plan.groups.joins.dealt`."""
     events = logged.events(logged.index, np.zeros(len(logged.index), np.int64))
     if not events.rows:
         return
@@ -57,7 +57,7 @@ def dealt_events(log: LogPlan, dealt: str, logged: LoggedRows, instances: int) -
 
 
 def holders(dealt: str, instances: int) -> tuple[int, ...]:
-    """Instances that hold each event once between them.
+    """The instances that together store each event exactly once.
 
     >>> holders(ROW, 6), holders(COLUMN, 6), holders(ONE, 3), holders(EVERY, 3)
     ((0, 3), (0, 1, 2), (0, 1, 2), (0,))
@@ -69,9 +69,10 @@ def holders(dealt: str, instances: int) -> tuple[int, ...]:
 
 
 def dealt_again(log: LogPlan, dealt: str, events: Events, instance: int, instances: int) -> Ints:
-    """Positions of the events that an instance holds when they are dealt to `instances`, of which it is one.
+    """The positions of the events that an instance stores after they are dealt again, to `instances` instances.
 
-    Values that a section lacks are left out: then its events lie on other lines, but each still lies on one.
+    Values that a section lacks are not hashed. Its events are then assigned to other lines than before, but each event
+    is still assigned to exactly one line.
     """
     if dealt == EVERY:
         return np.arange(events.rows)
@@ -84,7 +85,7 @@ def _count(dealt: str, instances: int) -> int:
 
 
 def _line(dealt: str, instance: int, instances: int) -> int | None:
-    """The line an instance stands on; None: it is behind the last row."""
+    """The line (row or column) of an instance; None if it is after the last row."""
     if dealt == ONE:
         return instance
     grid = grid_of(instances)
@@ -94,7 +95,7 @@ def _line(dealt: str, instance: int, instances: int) -> int | None:
 
 
 def _lines(log: LogPlan, events: Events, count: int) -> Ints:
-    """One of `count` lines for each event, by its time and those of its values that can be hashed."""
+    """The line of each event, out of `count`, from a hash of its time and of those of its values that can be hashed."""
     names = [value_name(value) for value in log.values if is_known(value.type)]
     columns = [events.columns[name] for name in names if name in events.columns]
     hashes = hashes_of([pa.array(events.times_us), *columns], events.rows)

@@ -1,4 +1,4 @@
-"""Looks up rows of keyed tables for batches of events: each distinct key of a batch once, all in one request.
+"""Looks up rows of keyed tables for batches of events: reads each distinct key of a batch once, all in one request.
 
 Keys, hash fields and columns are arrays. Values that do not parse as their column's type are found by bisection. Only
 JSON is decoded row by row, once per distinct key.
@@ -29,10 +29,10 @@ from millpond.placement.slots import slots_of
 from millpond.state.ports.keyed_rows import Absent, KeyedRows, Row, VanishedError
 
 OpenRows: TypeAlias = Callable[[], KeyedRows]
-"""Opens the rows of other programs, in whatever process it is called; the same ones each time."""
+"""Opens the rows of other programs in the process in which it is called; always returns the same object there."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds between two attempts at a server that does not answer."""
+"""Seconds between two attempts to reach a server that does not answer: the first pause, and the limit."""
 
 _TAG = r"^[^{]*\{(?P<tag>[^}]+)\}"
 _PLAIN: dict[str, Any] = {
@@ -45,14 +45,17 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class _Read(NamedTuple):
-    """Values of the rows of distinct keys; `state`: 0, or 1 + the place in `_ABSENT` of why a row is none."""
+    """The values of the rows of distinct keys.
+
+    `state`: 0 if there is a row, or else 1 + the position in `_ABSENT` of the reason why there is none.
+    """
 
     columns: list[pa.Array]
     state: npt.NDArray[np.int8]
 
 
 def key_texts(table: KeyedTable, keys: Sequence[pa.Array]) -> pa.Array:
-    """The keys of rows as texts, of their key columns' values; NULL where one of these is."""
+    """The keys of rows as texts, built from the values of their key columns; NULL if one of the values is NULL."""
     by_name = {name: key.cast(pa.string()) for name, key in zip(table.keys, keys, strict=True)}
     parts: list[pa.Array | pa.Scalar] = []
     for piece in table.pieces:
@@ -63,7 +66,7 @@ def key_texts(table: KeyedTable, keys: Sequence[pa.Array]) -> pa.Array:
 
 
 def slots_of_keys(texts: pa.Array) -> npt.NDArray[np.int64]:
-    """The hash slot of each key, by what stands in its first pair of braces, if anything does.
+    """The hash slot of each key: from the text in its first pair of braces, or from the whole key if there is none.
 
     >>> slots_of_keys(pa.array(["{a}:1", "a", "{}a"])).tolist() == slots_of(pa.array(["a", "a", "{}a"])).tolist()
     True
@@ -73,7 +76,7 @@ def slots_of_keys(texts: pa.Array) -> npt.NDArray[np.int64]:
 
 
 class KeyedReader:
-    """Reads rows of one table; a value that is sent to workers, whose place is known to `opens` alone."""
+    """Reads rows of one table; it is sent to workers as a value, and only `opens` knows the location of the rows."""
 
     def __init__(self, table: KeyedTable, opens: OpenRows) -> None:
         self.table = table
@@ -83,10 +86,11 @@ class KeyedReader:
         return f"KeyedReader({self.table.name})"
 
     def __call__(self, *keys: pa.Array) -> pa.StructArray:
-        """For each event `partner` and `alive` (TRUE or NULL) and the table's columns, from its key columns' values.
+        """For each event, `partner` and `alive` (TRUE or NULL) and the columns of the table; `keys`: its key columns.
 
         Raises:
-            SourceError: a row is of a wrong type, VanishedError: its server is gone, where the table says `fail`.
+            SourceError: a row has a wrong type, and the table says `fail` for this.
+            VanishedError: a server does not answer, and the table says `fail` for this.
             StoreError: a server refuses this user.
         """
         texts = key_texts(self.table, keys).dictionary_encode()
@@ -145,7 +149,7 @@ class KeyedReader:
         return _Read([column.take(places) for column in columns], state)
 
     def _asked(self, texts: pa.Array) -> list[Row | Absent]:
-        """The rows; while a server is gone, by what the table says."""
+        """The rows; while a server does not answer, waits, fails or goes on as the table says."""
         keys = texts.cast(pa.binary()).to_pylist()
         slots = slots_of_keys(texts).tolist()
         fields = [] if self.table.form == "json" else [field.name.encode() for field in self.table.values]
@@ -173,10 +177,10 @@ class KeyedReader:
 
 
 def defaults_of(table: KeyedTable) -> list[pa.Array]:
-    """The values that stand in for a row, each an array of one.
+    """The default values of a row, each as an array with one element.
 
     Raises:
-        QueryTypeError: they are no JSON object of the table's columns.
+        QueryTypeError: the defaults are not a JSON object of the table's columns.
     """
     columns, wrong = _from_json(table, [[table.defaults.encode()]])
     names = {field.name for field in table.values}
@@ -188,7 +192,7 @@ def defaults_of(table: KeyedTable) -> list[pa.Array]:
 
 
 def _from_hashes(table: KeyedTable, rows: Sequence[Row]) -> tuple[list[pa.Array], Mask]:
-    """Columns of hashes' fields, and which rows hold what is no value of its column."""
+    """The columns of the fields of hashes, and which rows have a value that does not parse as its column's type."""
     wrong = np.zeros(len(rows), bool)
     columns = []
     given = zip(*rows, strict=True) if rows else [()] * len(table.values)
@@ -201,7 +205,7 @@ def _from_hashes(table: KeyedTable, rows: Sequence[Row]) -> tuple[list[pa.Array]
 
 
 def _from_json(table: KeyedTable, rows: Sequence[Row]) -> tuple[list[pa.Array], Mask]:
-    """The same of JSON objects; what they hold besides the table's columns is passed over."""
+    """Like `_from_hashes`, for JSON objects; members that are not columns of the table are ignored."""
     names = {f"f{number}": field.name for number, field in enumerate(table.values)}
     members: list[tuple[str, Any, Any]] = [
         (own, _json_type(field) | None, None) for own, field in zip(names, table.values, strict=True)
@@ -231,7 +235,7 @@ def _json_type(field: Field) -> Any:
 
 
 def _tolerant(values: Any, convert: Callable[[Any], pa.Array]) -> tuple[pa.Array, Mask]:
-    """The values, an array or a list, converted, NULL where that cannot be done, and where that is."""
+    """Converts an array or a list; values that cannot be converted become NULL, and the mask says which these are."""
     try:
         return convert(values), np.zeros(len(values), bool)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError, ValueError):

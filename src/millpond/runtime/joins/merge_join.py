@@ -16,7 +16,7 @@ PAIRS_AT_ONCE = 1 << 18
 
 
 class Placed(NamedTuple):
-    """Rows of one side: positions of events, codes of their keys, and a place: time or the start of a window."""
+    """Rows of one side: positions of events, codes of their keys, and their place (time, or start of a window)."""
 
     events: Ints
     codes: Ints
@@ -28,7 +28,7 @@ class Placed(NamedTuple):
 
 
 class Candidates:
-    """For each asking row the rows of the other side with its code and a place in [low, high]."""
+    """For each asking row, the rows of the other side with the same code and a place in [low, high]."""
 
     def __init__(self, asking: Placed, low: Ints, high: Ints, other: Placed) -> None:
         near = _near(asking, low, high, other)
@@ -46,11 +46,11 @@ class Candidates:
 
     @property
     def count(self) -> int:
-        """How many pairs there are."""
+        """The number of pairs."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def runs(self) -> Iterator[tuple[Ints, Ints]]:
-        """All pairs, `PAIRS_AT_ONCE` at most: positions among the asking rows, and among the other ones."""
+        """All pairs, in runs of at most `PAIRS_AT_ONCE`: positions of the asking rows, and of the other rows."""
         for start in range(0, self.count, PAIRS_AT_ONCE):
             nth = np.arange(start, min(start + PAIRS_AT_ONCE, self.count))
             asking = np.searchsorted(self._ends, nth, "right")
@@ -59,7 +59,10 @@ class Candidates:
 
 
 def _near(asking: Placed, low: Ints, high: Ints, other: Placed) -> Ints:
-    """Positions of the other rows that could be asked for: by a code that asks, at a place between all bounds."""
+    """The positions of the other rows that may match.
+
+    Some asking row has their code, and their place is between the smallest `low` and the largest `high`.
+    """
     if not len(low) or not len(other.at):
         return np.zeros(0, np.int64)
     asked = np.zeros(max(int(asking.codes.max()), int(other.codes.max())) + 1, bool)

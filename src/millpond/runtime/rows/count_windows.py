@@ -1,7 +1,7 @@
 """Count windows, over the last n events of a key: which rows are due, and which events must be kept.
 
-An event counts when the watermark reaches its time, because then all earlier events have arrived. Stored per key are
-the number of events counted, in cells of one slice that never ends, and the last events, in the event log.
+An event is counted when the watermark reaches its time, because then all earlier events have arrived. The state of a
+key is the number of its counted events, in cells of one slice that never ends, and its last events, in the event log.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from millpond.state.layout.cells import Cells, Piece, Slices
 from millpond.state.layout.event_log import OFFSET, PARTITION, Events
 
 ALL_TIME = Slices(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
-"""The one slice of counts."""
+"""The only slice of the cells with counts."""
 
 
 class Passed(NamedTuple):
-    """Events of a query that count in this epoch, after those of their keys that did before, by slot and order.
+    """The events of a query that are counted in this epoch, and the earlier events of their keys that windows need.
 
-    `places` are the positions of those that count now; `numbers` how many of their key have, with each.
+    `events` are sorted by slot, then by their order within the key. `places`: the positions of the events that are
+    counted now. `numbers`: for each of these, the number of counted events of its key, this one included.
     """
 
     events: Events
@@ -45,12 +46,12 @@ class Passed(NamedTuple):
     numbers: Ints
 
     def piece(self, plan: QueryPlan) -> Piece:
-        """How many count now, by key."""
+        """The number of events that are counted now, by key."""
         slots, counts = np.unique(self.events.slots[self.places], return_counts=True)
         return Piece(ALL_TIME, np.zeros(len(slots), np.int64), slots, {f"{counter_of(plan)}:n": counts})
 
     def due(self, plan: QueryPlan) -> Due:
-        """The rows that end with one of them."""
+        """The rows that are due: their window ends with an event that is counted now."""
         window = plan.query.window
         assert isinstance(window, Counted)
         last = self.numbers % window.every == 0
@@ -61,14 +62,14 @@ class Passed(NamedTuple):
 
 
 def counter_of(plan: QueryPlan) -> str:
-    """Twelve hex digits that name the counts of a query: those with the same filter, delay and beginning share them."""
+    """The id of a query's counts, twelve hex digits; queries with equal filter, delay and start share the counts."""
     return fingerprint((presence_filter(plan.query), plan.query.delay_us, plan.from_us))
 
 
 def passed_now(
     log: GroupLog, plan: QueryPlan, counts: Sequence[Cells], keys: int, before: Watermark, after: Watermark
 ) -> Passed | None:
-    """The events of a query whose time the watermark reaches; None: there are none. `keys`: slots are below it."""
+    """The events of a query whose time the watermark reaches; None if there are none. All slots are below `keys`."""
     window, presence = plan.query.window, presence_filter(plan.query)
     assert isinstance(window, Counted)
     low, high = before.at(plan.query.delay_us), after.at(plan.query.delay_us)
@@ -90,23 +91,23 @@ def passed_now(
 
 
 def _counted(parts: Sequence[Cells], counter: str, keys: int) -> Ints:
-    """How many events of each key have counted before."""
+    """The number of events of each key that were counted in earlier epochs."""
     counts = np.zeros(keys, np.int64)
     for cells in parts:
         column = cells.columns.get(f"{counter}:n")
         if column is not None:
-            counts[cells.slots] += column  # one slice: a slot stands in it once
+            counts[cells.slots] += column  # there is one slice, so a slot occurs once
     return counts
 
 
 def _takes(plan: QueryPlan, events: Events) -> Mask:
-    """Those in time for a query and after it was added; its filter is not asked."""
+    """The events that are in time for a query and not from before it was added; its filter is not checked."""
     taken: Mask = (events.late_class <= plan.delay) & (events.times_us >= plan.from_us)
     return taken
 
 
 def _order(events: Events, plan: QueryPlan) -> Ints:
-    """By slot and time; those of one time by source partition and offset, without such by what they contribute."""
+    """The order by slot and time; events of equal time by source partition and offset, or else by contribution."""
     if OFFSET in events.columns:
         ties = [ranks(events.columns[PARTITION], "string"), np.asarray(events.columns[OFFSET])]
     else:
@@ -115,7 +116,10 @@ def _order(events: Events, plan: QueryPlan) -> Ints:
 
 
 def _contributions(events: Events, plan: QueryPlan) -> list[Ints]:
-    """For each aggregate whether it takes an event, and what of it; to the query events with the same are the same."""
+    """For each aggregate, whether it takes an event, and the values that it takes.
+
+    Events that are equal in all of these are interchangeable for the query.
+    """
     presence, found, zeros = presence_filter(plan.query), list[Ints](), list[Ints]()
     for aggregate in plan.query.aggregates:
         rows = logged_rows(aggregate, presence) if aggregate.logged else measures_of(aggregate, presence)[-1].filter
@@ -133,9 +137,9 @@ def _contributions(events: Events, plan: QueryPlan) -> list[Ints]:
 
 
 def needed_events(log: GroupLog, group: GroupPlan, mark: Watermark) -> list[Mask]:
-    """For each live section of the log, then what came in this epoch, which events some row to come is made of.
+    """For each live section of the log, then for the events of this epoch, which events future rows need.
 
-    Those are the ones that have not counted yet, and of each key the last ones that have.
+    Those are the events that are not counted yet, and the last counted events of each key.
     """
     parts = log.parts()
     every = log.together(parts)
@@ -161,8 +165,10 @@ def needed_events(log: GroupLog, group: GroupPlan, mark: Watermark) -> list[Mask
 
 
 def worth_merging(places: Sequence[SectionPlace], needed: Sequence[Mask], level: int) -> list[int]:
-    """Positions of the sections that one of the next level shall replace: those of a level that is full, those of which
-    nothing is needed, and all where less than half of what is stored is needed.
+    """The positions of the sections to merge into one of the next level.
+
+    These are the sections of `level`, which is full, and those of which nothing is needed. If less than half of all
+    stored events is needed, these are all sections.
     """
     kept = [int(np.count_nonzero(mask)) for mask in needed[: len(places)]]
     if 2 * sum(kept) < sum(place.rows for place in places):

@@ -34,17 +34,17 @@ from millpond.state.layout.cells import better, extreme_of, merge_rule
 from millpond.state.layout.event_log import Events
 
 AT_ONCE = 1 << 20
-"""About so many events of frames are held at once, a frame that is larger alone."""
+"""About this many events of frames are held at once; a frame with more events is computed alone."""
 
 _HALF_BITS = 26
 _WORD_BITS = 52
 
 
 class Due(NamedTuple):
-    """Rows of one query: row i is of the events `lows[j][i]` … `highs[i]` - 1 for aggregate j; the last low is least.
+    """Rows of one query: for aggregate j, row i is computed from the events `lows[j][i]` … `highs[i]` - 1.
 
-    `events` are sorted by slot, then as frames want them. Row i is about event `at[i]`, in the window [`starts_us[i]`,
-    `ends_us[i]`).
+    The last of `lows` belongs to the whole window and is the smallest. `events` are sorted by slot, then in the order
+    that frames use. Row i is the row of event `at[i]`, with the window [`starts_us[i]`, `ends_us[i]`).
     """
 
     events: Events
@@ -55,7 +55,7 @@ class Due(NamedTuple):
     ends_us: Ints
 
     def cut(self, plan: QueryPlan) -> Iterator[Due]:
-        """The same in parts that are answered one after the other."""
+        """The rows in parts that are computed one after the other."""
         if not len(self.at):
             return
         whole = any(aggregate.logged for aggregate in plan.query.aggregates)
@@ -73,11 +73,11 @@ class Due(NamedTuple):
 def rows_of_events(
     group: GroupPlan, family: Family, due: Due, dictionary: KeyDictionary, buckets: int
 ) -> Made:
-    """The rows, by query; none: left out. Then how many HAVING withheld, likewise.
+    """The rows of the family's query, and the number of rows that HAVING withheld.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
-        UserFunctionError: a function of a user failed.
+        UserFunctionError: a user function failed.
     """
     plan = family.first
     slots, places = places_of(due.events.slots)
@@ -109,7 +109,7 @@ def _inputs(plan: QueryPlan, due: Due, keys: BlockKeys) -> dict[str, Values]:
 
 
 class _EventFacts:
-    """Events of the log as facts for partials: conditions and values were evaluated when they came."""
+    """Events of the log as `Facts` for partials: conditions and values were evaluated when the events arrived."""
 
     def __init__(self, events: Events) -> None:
         self._columns = events.columns
@@ -137,7 +137,7 @@ class _EventFacts:
 
 
 class _Frames:
-    """Measures of frames of some events: each event is a cell, a frame is a run of cells."""
+    """Computes measures of frames: each event is a cell, and a frame is a run of cells."""
 
     def __init__(self, events: Events) -> None:
         self._partials = Partials(_EventFacts(events), np.arange(events.rows), events.rows)
@@ -145,7 +145,7 @@ class _Frames:
         self._added: set[str] = set()
 
     def columns(self, measures: Sequence[Measure], low: Ints, high: Ints) -> dict[str, npt.NDArray[Any]]:
-        """The columns of some measures, a row for each frame [low, high)."""
+        """The columns of some measures, with one row per frame [low, high)."""
         for measure in measures:
             if measure.id not in self._added:
                 self._partials.add(measure)
@@ -167,12 +167,12 @@ class _Frames:
 
 def _summed(column: Ints, low: Ints, high: Ints) -> Ints:
     running = np.concatenate([np.zeros(1, np.int64), np.cumsum(column, dtype=np.int64)])
-    total: Ints = running[high] - running[low]  # right even where the running sum wraps around
+    total: Ints = running[high] - running[low]  # correct even if the running sum wraps around
     return total
 
 
 def _add_words(found: dict[str, npt.NDArray[Any]], name: str, column: Ints, low: Ints, high: Ints) -> None:
-    """Sums of words in halves, for whole words of many events would not fit."""
+    """Sum words in halves, because sums of full words of many events would leave int64; adds the results to `found`."""
     prefix, _, place = name.rpartition(":w")
     lower = _summed(column & ((1 << _HALF_BITS) - 1), low, high)
     upper = _summed(column >> _HALF_BITS, low, high)
@@ -187,7 +187,7 @@ def _add_words(found: dict[str, npt.NDArray[Any]], name: str, column: Ints, low:
 
 
 def best_of_frames(how: str, values: npt.NDArray[Any], low: Ints, high: Ints) -> npt.NDArray[Any]:
-    """The best value of each frame [low, high), none of them empty, by a rule of `state.layout.cells.better`.
+    """The best value of each frame [low, high) by a rule of `state.layout.cells.better`; no frame may be empty.
 
     >>> best_of_frames("min", np.array([3, 1, 2]), np.array([0, 2]), np.array([3, 3])).tolist()
     [1, 2]
@@ -195,7 +195,7 @@ def best_of_frames(how: str, values: npt.NDArray[Any], low: Ints, high: Ints) ->
     level = np.frexp((high - low).astype(np.float64))[1] - 1
     found = np.empty(len(low), values.dtype)
     for step in range(int(level.max()) + 1 if len(level) else 0):
-        width = 1 << step  # values[i] is the best of so many from i on
+        width = 1 << step  # values[i] is the best of `width` values from i on
         at = np.flatnonzero(level == step)
         found[at] = better(how, values[low[at]], values[high[at] - width])
         values = better(how, values[:-width], values[width:])

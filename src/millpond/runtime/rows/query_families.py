@@ -20,12 +20,13 @@ from millpond.runtime.windows.filter_chains import Chains
 from millpond.state.keys.filter_signatures import Signatures
 
 _COPIED = 1 << 22
-"""Rows that are copied at once: bounds memory."""
+"""The number of rows that are copied at once; it bounds memory."""
 
 
 class Made(NamedTuple):
-    """Rows by query, and how many HAVING withheld, likewise; `unread`: how many there are of each query whose rows
-    nobody reads, by its position in the family.
+    """The rows of each query, and the number of rows that HAVING withheld, by query.
+
+    `unread`: the number of rows of each query whose rows nobody reads, by its position in the family.
     """
 
     rows: Mapping[str, pa.RecordBatch]
@@ -34,7 +35,7 @@ class Made(NamedTuple):
 
 
 class Family:
-    """Queries that differ in their filters alone: their rows are made together."""
+    """Queries that differ only in their filters, so their rows are computed together."""
 
     def __init__(self, group: GroupPlan, plans: Sequence[QueryPlan]) -> None:
         self.plans = plans
@@ -43,27 +44,27 @@ class Family:
 
     @property
     def first(self) -> QueryPlan:
-        """One of them, for what all have alike."""
+        """One of the queries; used for the properties that all of them share."""
         return self.plans[0]
 
     @property
     def window(self) -> Window:
-        """The window of all of them."""
+        """The window of all queries."""
         return self.first.query.window
 
     def chains(self, table: Signatures) -> Chains:
-        """The queries in chains, by the signatures that occur."""
+        """The chains of the queries, for the signatures in `table`."""
         if self._chains is None or self._chains[0] is not table:
             self._chains = table, Chains(self._group, self.plans, table)
         return self._chains[1]
 
 
 _FORMER = 4
-"""So many times as many plans are known as a group has queries."""
+"""The most plans whose shape is cached, as a multiple of the number of a group's queries."""
 
 
 def families(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[Family]:
-    """All of `plans` in families; without signatures each query is one of its own."""
+    """Divides `plans` into families; in a group without signatures, each query is a family of its own."""
     if not group.signed:
         return [Family(group, [plan]) for plan in plans]
     shapes: dict[_Shape, list[QueryPlan]] = {}
@@ -78,7 +79,7 @@ def families(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[Family]:
 
 
 class _Shape(msgspec.Struct, frozen=True, cache_hash=True):
-    """What queries of a family have alike; `alone` is the name of one that has no family."""
+    """The properties that the queries of a family share; `alone` is the name of a query that is a family of its own."""
 
     alone: str
     of: tuple[Hashable, ...] = ()
@@ -86,15 +87,17 @@ class _Shape(msgspec.Struct, frozen=True, cache_hash=True):
 
 @lru_cache(64)
 def _shapes_in(_group: str) -> dict[QueryPlan, _Shape]:
-    """By the plans of queries, which stay the same from epoch to epoch, unless a parameter is fed: then the former ones
-    go with time.
+    """The cache of a group's shapes, by plan.
+
+    Plans stay the same from epoch to epoch, unless rows set a parameter. `families` clears the cache when it contains
+    too many former plans.
     """
     return {}
 
 
 def _shape_of(plan: QueryPlan) -> _Shape:
     query = plan.query
-    if needs_events(plan) or needs_tallies(plan):  # whose events are told by the filters of one query
+    if needs_events(plan) or needs_tallies(plan):  # its events are selected by the filters of one query
         return _Shape(query.name)
     aggregates = tuple(msgspec.structs.replace(aggregate, filter=None) for aggregate in query.aggregates)
     asked = query.window, plan.delay, plan.from_us, plan.before_us
@@ -102,7 +105,10 @@ def _shape_of(plan: QueryPlan) -> _Shape:
 
 
 class Shares(NamedTuple):
-    """Results that are of several queries: result i is of those at places `first[i]` … `until[i]` - 1 of `order`."""
+    """Results that several queries share: result i belongs to the queries at `first[i]` … `until[i]` - 1 of `order`.
+
+    `order` has positions of queries.
+    """
 
     first: Ints
     until: Ints
@@ -110,7 +116,7 @@ class Shares(NamedTuple):
 
     @staticmethod
     def of_one(count: int) -> Shares:
-        """So many results of the only query."""
+        """The shares of `count` results of a single query."""
         return Shares(np.zeros(count, np.int64), np.ones(count, np.int64), np.zeros(1, np.int64))
 
     def take(self, rows: Ints) -> Shares:
@@ -118,7 +124,7 @@ class Shares(NamedTuple):
         return Shares(self.first[rows], self.until[rows], self.order)
 
     def counts(self) -> Ints:
-        """How many results each query has, by its position."""
+        """The number of results of each query, by its position."""
         if len(self.order) == 1:
             return np.array([np.count_nonzero(self.first < self.until)])
         counts = np.empty(len(self.order), np.int64)
@@ -132,8 +138,9 @@ class Shares(NamedTuple):
         return counts
 
     def dealt(self, rows: pa.RecordBatch, read: Mask) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows, one for each result, of each query that is `read` and has some, by its position; in the order of
-        results.
+        """The position and the rows of each query that is `read` and has rows, in the order of results.
+
+        `rows` has one row per result.
         """
         if len(self.order) == 1:
             if read[0] and rows.num_rows:
@@ -149,7 +156,7 @@ class Shares(NamedTuple):
             first = end
 
     def _copied(self, rows: pa.RecordBatch, first: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The same for the places `first` … `end` - 1."""
+        """Like `dealt`, for the places `first` … `end` - 1 of `order`, whose queries are all read."""
         some = np.flatnonzero((self.first < end) & (self.until > first) & (self.first < self.until))
         begins = np.maximum(self.first[some], first)
         of, nth = repeated(np.minimum(self.until[some], end) - begins)

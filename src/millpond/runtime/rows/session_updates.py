@@ -1,8 +1,8 @@
 """Updating sessions: which sessions an epoch's events change, for `update` queries and for corrected closed sessions.
 
-As in `changes`, no emitted row is stored. The atoms from before the epoch give the previous sessions, all atoms the
-current ones, and the two are compared for keys with new events. A session only grows, so each previous session lies
-within a current one. A session whose bounds changed is deleted, and the one that contains it is a new window with
+As in `window_updates`, no emitted row is stored. The atoms from before the epoch give the previous sessions, all atoms
+the current ones, and the two are compared for keys with new events. A session only grows, so each previous session
+lies within a current one. A session whose bounds changed is deleted, and the one that contains it is a new window with
 revision 0. Corrections are counted in rows of their own, with (slot, start, end) stored like an atom's slot, first
 and last time, in separate segments.
 """
@@ -31,7 +31,7 @@ from millpond.state.layout.session_fragments import FIRST, LAST, joined, merge_a
 
 
 class _Compared(NamedTuple):
-    """Sessions of one gap and delay: those of now, which of them hold a fresh event; those from before in these."""
+    """The current sessions of one gap and delay; which of them contain a new event; the previous sessions in these."""
 
     now: Sessions
     touched: Mask
@@ -39,7 +39,7 @@ class _Compared(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """Rows of one query, which of the sessions that were asked each is of, and how many HAVING withheld."""
+    """Rows of one query, the position of each row's session among the given ones, and how many rows HAVING withheld."""
 
     rows: list[pa.RecordBatch]
     places: Ints
@@ -47,14 +47,16 @@ class _Told(NamedTuple):
 
 
 class SessionChanges:
-    """What changes in one group of session windows of one instance in one epoch."""
+    """Computes the updated rows of one group of session windows, on one instance, in one epoch."""
 
     def __init__(
         self, group: GroupPlan, keys: KeyDictionary, buckets: int, old: Sequence[Cells], atoms: Cells, fresh: Ints,
         revisions: Sequence[Cells], log: GroupLog | None,
     ) -> None:  # fmt: skip
-        """`old`: atoms from before the epoch; `atoms`: all of now, merged; `fresh`: those of them with fresh events;
-        `revisions`: how often sessions were corrected.
+        """Prepares the comparison of previous and current sessions.
+
+        `old`: atoms from before the epoch; `atoms`: all current atoms, merged; `fresh`: the positions of the atoms with
+        new events; `revisions`: how often sessions were corrected.
         """
         self._group, self._keys, self._buckets = group, keys, buckets
         self._atoms, self._revisions, self._log = atoms, revisions, log
@@ -68,7 +70,7 @@ class SessionChanges:
         self._corrected: dict[str, list[Piece]] = {}
 
     def rows(self, plan: QueryPlan, before: Watermark, after: Watermark) -> Made:
-        """What a query has to say, by its name, and how many rows HAVING withheld, likewise.
+        """The updated rows of a query, and how many rows HAVING withheld, both by the query's name.
 
         Raises:
             OverflowedError: an exact sum, or an output expression, leaves its SQL type.
@@ -76,7 +78,7 @@ class SessionChanges:
         query, (now, was, places) = plan.query, self._asked(plan, before, after)
         size, having = len(now.slots), plan.query.having is not None
         upserts = self._answered(plan, now, self._atoms, fresh=True)
-        asked = np.ones(len(places), bool) if having else places >= size  # without HAVING those that stand are replaced
+        asked = np.ones(len(places), bool) if having else places >= size  # else an upsert replaces it
         held = self._answered(plan, was.take(asked), self._before, fresh=False)
         told_before = places[asked][held.places]
         gone = ~np.isin(told_before, upserts.places)
@@ -97,12 +99,14 @@ class SessionChanges:
         return Made({} if whole is None else {query.name: whole}, withheld)
 
     def corrected(self, queries: Collection[str]) -> Cells:
-        """How often sessions of these queries were corrected now, to be added to what was known."""
+        """How often sessions of these queries were corrected in this epoch, to be added to the earlier numbers."""
         return added_up([piece for name in queries for piece in self._corrected.get(name, ())])
 
     def _asked(self, plan: QueryPlan, before: Watermark, after: Watermark) -> tuple[Sessions, Sessions, Ints]:
-        """The sessions to tell, those told before that these or longer ones hold, and a number for each of the latter:
-        the place of the one of now with its bounds or, without such, one behind all of these.
+        """The current sessions to emit, the previously emitted sessions that current ones contain, and their numbers.
+
+        The number of a previously emitted session is the position of the current session with the same bounds. If there
+        is none, it is a number of its own, above all positions.
         """
         query, (now, touched, was) = plan.query, self._sessions(plan)
         mine, told = touched & (now.starts_us >= plan.from_us), was.starts_us >= plan.from_us
@@ -132,7 +136,7 @@ class SessionChanges:
         return self._compared[asked]
 
     def _answered(self, plan: QueryPlan, sessions: Sessions, atoms: Cells, *, fresh: bool) -> _Told:
-        """The rows that atoms, and events, make for sessions."""
+        """The rows of sessions, from their atoms and from the events of the log."""
         ids, first = {self._group.measures[i].id for i in measures_read([plan])}, 0
         rows, places, withheld = list[pa.RecordBatch](), [np.zeros(0, np.int64)], 0
         for some in sessions.runs(AT_ONCE):
@@ -149,7 +153,7 @@ class SessionChanges:
         return _Told(rows, np.concatenate(places), withheld)
 
     def _earlier(self, plan: QueryPlan, slots: Ints, starts_us: Ints, ends_us: Ints) -> Ints:
-        """For each session how often its row was corrected before."""
+        """For each session, how often its row was corrected in earlier epochs."""
         name, known = revisions_of(plan), [[slots, starts_us, ends_us]]
         counts = [np.zeros(len(slots), np.int64)]
         for cells in self._revisions:
@@ -166,7 +170,7 @@ class SessionChanges:
         return total[owners[: len(slots)]]
 
     def _note(self, plan: QueryPlan, sessions: Sessions, places: Ints, after: Watermark) -> None:
-        """Count a correction of each of the sessions, if it may be corrected again."""
+        """Count a correction of each of these sessions that may be corrected again."""
         final = after.at(plan.query.late_after_us)
         places = places if final is None else places[sessions.ends_us[places] > final]
         if not len(places):
@@ -178,7 +182,7 @@ class SessionChanges:
 
 
 def added_up(pieces: Sequence[Piece], until_us: int | None = None) -> Cells:
-    """Counts of corrections as one, those of a session added up; without sessions that end at or before a time."""
+    """Merges counts of corrections, summed by session; drops sessions that end at or before `until_us`."""
     pieces = [piece for piece in pieces if len(piece.slots)]
     none = np.zeros(0, np.int64)
     columns = joined(pieces) if pieces else {FIRST: none, LAST: none}
@@ -193,14 +197,15 @@ def added_up(pieces: Sequence[Piece], until_us: int | None = None) -> Cells:
 
 
 def corrected_until(group: GroupPlan, mark: Watermark) -> int:
-    """Sessions that end at or before this time are corrected no more."""
+    """The time at or before which ended sessions can no longer be corrected."""
     times = [mark.at(plan.query.late_after_us) for plan in group.queries if plan.query.corrected_for_us]
     return min((int(SMALLEST) if time is None else time for time in times), default=int(LARGEST))
 
 
 def _holding(now: Sessions, some: Sessions) -> Ints:
-    """For each of some sessions the place of the last of now, of its slot, that begins no later: if one holds it, this
-    is it. `now` are not empty.
+    """For each of `some` sessions, the position of the last current session of its slot that begins no later.
+
+    If a current session contains the given one, it is this session. `now` must not be empty.
     """
     times = distinct_of(np.concatenate([now.starts_us, some.starts_us]))
     known, asked = (each.slots * len(times) + np.searchsorted(times, each.starts_us) for each in (now, some))
@@ -208,7 +213,7 @@ def _holding(now: Sessions, some: Sessions) -> Ints:
 
 
 def _alike(slots: Ints, starts_us: Ints, ends_us: Ints) -> tuple[Ints, Mask]:
-    """An order in which equal sessions follow each other, and where in it another begins."""
+    """An order in which equal sessions are adjacent, and a mask of where in it a different session begins."""
     order = np.lexsort((ends_us, starts_us, slots))
     new = np.ones(len(order), bool)
     pairs = [column[order] for column in (slots, starts_us, ends_us)]
@@ -217,7 +222,7 @@ def _alike(slots: Ints, starts_us: Ints, ends_us: Ints) -> tuple[Ints, Mask]:
 
 
 def _spanned(starts_us: Ints, ends_us: Ints) -> Slices:
-    """One slice over all sessions; none without any."""
+    """One slice that contains all sessions; no slice if there are no sessions."""
     if not len(starts_us):
         return Slices(starts_us, ends_us, starts_us)
     return Slices(np.array([starts_us.min()]), np.array([ends_us.max()]), np.zeros(1, np.int64))

@@ -23,7 +23,7 @@ _ALWAYS = -(1 << 63)
 
 
 def frames_of(plan: QueryPlan) -> list[int]:
-    """How far back each aggregate's frame reaches, in microseconds; last, the whole window."""
+    """How far back the frame of each aggregate reaches, and last the whole window, in microseconds."""
     window = plan.query.window
     assert isinstance(window, Range)
     own = (aggregate.preceding_us for aggregate in plan.query.aggregates)
@@ -31,7 +31,7 @@ def frames_of(plan: QueryPlan) -> list[int]:
 
 
 def first_answered(plan: QueryPlan, mark_us: int | None) -> int:
-    """The earliest time of an event above a watermark that has a row: its whole frame is after the query was added."""
+    """The earliest time above a watermark at which an event has a row: its frame begins after the query was added."""
     first = _ALWAYS if mark_us is None else mark_us + 1
     return max(first, plan.from_us + frames_of(plan)[-1]) if plan.from_us > _ALWAYS else first
 
@@ -39,7 +39,8 @@ def first_answered(plan: QueryPlan, mark_us: int | None) -> int:
 def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after: Watermark) -> Iterator[Due]:
     """The rows of a query with a `Range` window for the events whose time the watermark reaches.
 
-    Of events that have had theirs only those of the same keys are read, which are few; slots are below `keys`.
+    Of the events that had their rows before, only those of the same keys are read, which are few. All slots are below
+    `keys`.
     """
     delay_us = plan.query.delay_us
     low, high = before.at(delay_us), after.at(delay_us)
@@ -67,7 +68,10 @@ def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after
 
 
 def _order(events: Events, plan: QueryPlan) -> Ints:
-    """By slot and time; of a served query those of one time by what its rows tell, for the last one stays."""
+    """The order by slot and time; for a served query, events of equal time by the values in their rows.
+
+    The view keeps the last of these rows, so their order must be defined.
+    """
     shown = plan.query.of_event if plan.query.serve else ()
     keys = ranks_and_signs([(events.columns[value_name(one)], one.type) for one in shown])
     return np.lexsort((*keys, events.times_us, events.slots))

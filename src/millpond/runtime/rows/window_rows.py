@@ -1,4 +1,4 @@
-"""Result rows of one query from its closing windows: finishes aggregates, applies HAVING, computes outputs."""
+"""Computes the result rows of queries for their windows: finishes aggregates, applies HAVING, evaluates outputs."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ from millpond.state.keys.key_dictionary import KeyDictionary
 from millpond.state.layout.event_log import Events
 
 _NO_JSON = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-"""Numbers that JSON has no word for, by their `repr`: without one they would all be null."""
+"""Texts for numbers that JSON cannot represent, by their `repr`; without these, all of them would become null."""
 
 ARROW_WINDOW = pa.struct([("start", ARROW_TYPES["timestamp"]), ("end", ARROW_TYPES["timestamp"])])
 
 
 def output_schema(asked: AnyQuery) -> pa.Schema:
-    """Arrow schema of the query's rows as they leave; a type that only passes through is `null`."""
+    """The Arrow schema of a query's emitted rows; types that are only passed through appear as `null`."""
     own = [(item.name, _arrow_type(item.expression.type)) for item in asked.output]
     return pa.schema([*own, *(change_columns(asked) if isinstance(asked, Query) else ())])
 
 
 def change_columns(query: Query) -> list[tuple[str, pa.DataType]]:
-    """The columns of ours that end the rows of a query whose rows may change."""
+    """The columns that Millpond appends to the rows of a query with updating results."""
     columns = [(OP, pa.string())] if query.changing else []
     return [*columns, (REVISION, pa.int64())] if query.corrected_for_us else columns
 
@@ -69,14 +69,14 @@ def _arrow_type(kind: str) -> pa.DataType:
 
 
 Wanted: TypeAlias = Callable[[Ints, Ints], Mask]
-"""Which pairs of a window (its position) and a slot (within the block) are."""
+"""Selects pairs of a window (by position) and a slot (within the block); TRUE for the pairs that are wanted."""
 
 
 class BlockKeys:
-    """The keys of some slots, those of a block say, read from the dictionary once for all queries.
+    """The keys of some slots, for example those of a block, read from the dictionary once for all queries.
 
-    `events`: theirs, where some query needs them, with slots counted likewise; so are `tallies`. `spread` is the
-    group's.
+    `events` and `tallies`: those of these keys, if some query needs them; their slots are positions among the given
+    slots. `spread`: the `spread_by` of the group.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class BlockKeys:
         cls, group: GroupPlan, keys: KeyDictionary, block: AnyBlock, events: Events | None = None,
         tallies: Events | None = None,
     ) -> BlockKeys:  # fmt: skip
-        """Those of a block; `events` and `tallies` are in the order of their slots."""
+        """The keys of a block; unless it is sparse, `events` and `tallies` must be in the order of their slots."""
         if isinstance(block, SparseBlock):
             return cls(group, keys, block.slots, events, tallies)
         found = cls(group, keys, block.slots)
@@ -102,7 +102,7 @@ class BlockKeys:
         return found
 
     def still_here(self, wanted: Wanted | None = None) -> Wanted | None:
-        """Of the pairs that are wanted those whose keys are still this instance's; None: all."""
+        """The wanted pairs whose keys still belong to this instance; None: all pairs."""
         here = self._here
         if here is None:
             return wanted
@@ -111,7 +111,7 @@ class BlockKeys:
         return lambda windows, slots: here[slots] & wanted(windows, slots)
 
     def take(self, slots: Ints) -> list[pa.Array]:
-        """The key columns of some slots, counted within the block."""
+        """The key columns of some slots, given by their positions within the block."""
         return [column.take(pa.array(slots)) for column in self._columns]
 
 
@@ -119,8 +119,9 @@ def rows_of_block(
     group: GroupPlan, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys,
     buckets: int, read: Mask,
 ) -> Made:  # fmt: skip
-    """The rows, by query, of a family for some windows and the slots of one block; none: left out. Those that are not
-    `read` are counted. Then how many HAVING withheld.
+    """The rows of a family for some windows and the slots of one block, and how many HAVING withheld, by query.
+
+    Queries without rows are left out. Rows of queries that are not `read` are only counted.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
@@ -134,7 +135,9 @@ def rows_of_block(
 def rows_of_sessions(
     group: GroupPlan, family: Family, sessions: Sessions, columns: dict[str, Ints], keys: BlockKeys, buckets: int
 ) -> Made:
-    """The same for one query and its sessions, whose slots count among `keys`; `columns` are of its measures.
+    """Like `rows_of_block`, for one query and its sessions.
+
+    The slots of `sessions` are positions among `keys`; `columns` are those of the query's measures.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
@@ -147,7 +150,7 @@ _READ = np.ones(1, bool)
 
 
 class Told(NamedTuple):
-    """Rows of one query, of which window (position) and slot (within the block) each is, how many HAVING withheld."""
+    """Rows of one query, the window (position) and slot (within the block) of each row, how many HAVING withheld."""
 
     rows: pa.RecordBatch
     windows: Ints
@@ -159,7 +162,7 @@ def told_of_block(
     group: GroupPlan, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys,
     buckets: int, wanted: Wanted,
 ) -> Told | None:  # fmt: skip
-    """The rows of one query for the wanted pairs of window and slot; None: no events.
+    """The rows of one query for the wanted pairs of window and slot; None if there are no events.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
@@ -175,7 +178,9 @@ def told_of_block(
 def told_of_sessions(
     group: GroupPlan, plan: QueryPlan, sessions: Sessions, columns: dict[str, Ints], keys: BlockKeys, buckets: int
 ) -> Told:
-    """The rows of one query for sessions, whose slots count among `keys`; `columns` are of its measures.
+    """The rows of one query for sessions.
+
+    The slots of `sessions` are positions among `keys`; `columns` are those of the query's measures.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
@@ -198,8 +203,9 @@ def rows_of_found(
     group: GroupPlan, plan: QueryPlan, slots: Ints, bounds: tuple[Ints, Ints], inputs: dict[str, Values],
     keys: BlockKeys, buckets: int,
 ) -> Made:  # fmt: skip
-    """The same for one query whose aggregates are known: `inputs` lacks keys and window. `bounds`: start and end of
-    each row's window.
+    """Like `rows_of_block`, for one query whose aggregates are known.
+
+    `inputs` has everything except keys and windows. `bounds`: start and end of each row's window.
 
     Raises:
         OverflowedError: an output expression leaves its SQL type.
@@ -220,7 +226,7 @@ def _by_plan(
 def _emitted(
     plans: Sequence[QueryPlan], inputs: dict[str, Values], found: _Found, keys: BlockKeys, buckets: int
 ) -> tuple[_Found, pa.RecordBatch, dict[str, int]]:
-    """What HAVING leaves of results whose inputs are known, their rows, and how many it withheld by query."""
+    """The results that meet HAVING, their rows, and how many results it withheld, by query."""
     plan = plans[0]
     having, withheld = plan.query.having, dict[str, int]()
     if having is not None:
@@ -239,7 +245,7 @@ def _by_query(plans: Sequence[QueryPlan], counts: Ints) -> dict[str, int]:
 
 
 class _Found(NamedTuple):
-    """Results: of which queries each is, position of its window, slot within the block, bounds of the window."""
+    """Results: the queries that share each, the position of its window, its slot in the block, its window's bounds."""
 
     shares: Shares
     windows: Ints
@@ -249,12 +255,12 @@ class _Found(NamedTuple):
 
     @staticmethod
     def of_one(slots: Ints, starts_us: Ints, ends_us: Ints) -> _Found:
-        """Those of a family's only query; windows are not told apart."""
+        """The results of a family's only query; all windows get the position 0."""
         return _Found(Shares.of_one(len(slots)), np.zeros(len(slots), np.int64), slots, starts_us, ends_us)
 
     @staticmethod
     def at(shares: Shares, windows: Ints, slots: Ints, closing: Sequence[Closing]) -> _Found:
-        """Those of closing windows."""
+        """The results of closing windows."""
         starts, ends = np.array([(window.start_us, window.end_us) for window in closing], np.int64).T
         return _Found(shares, windows, slots, starts[windows], ends[windows])
 
@@ -267,7 +273,7 @@ def _results(
     group: GroupPlan, family: Family, block: AnyBlock, windows: Sequence[Closing],
     wanted: Wanted | None = None,
 ) -> tuple[_Found, dict[str, Ints]]:  # fmt: skip
-    """Where some query has events, and the columns of the first query's measures there."""
+    """The results of windows in which some query has events, and the columns of the first query's measures for them."""
     if isinstance(block, SignedBlock):
         chains = family.chains(block.table)
         runs = chains.runs(block, windows)
@@ -295,8 +301,8 @@ def _results(
 
 
 def _measured(block: Block, measures: Collection[str], windows: Sequence[Closing], found: _Found) -> dict[str, Ints]:
-    """Columns of some measures."""
-    borders = np.searchsorted(found.windows, np.arange(len(windows) + 1)).tolist()  # they are in order
+    """The columns of some measures for the found results."""
+    borders = np.searchsorted(found.windows, np.arange(len(windows) + 1)).tolist()  # results are ordered by window
     rows_of = [slice(*pair) for pair in pairwise(borders)]
     measured: dict[str, Ints] = {}
     for column in (*block.columns, *block.extremes):
@@ -344,12 +350,12 @@ def _of_log(plan: QueryPlan, aggregate: Aggregate, events: Events, found: Found,
 
 
 def of_events(plan: QueryPlan, taken: Taken, slots: Ints, keys: BlockKeys, found: Found | None = None) -> Values:
-    """The value for each row of an aggregate that has taken its events; `slots`: those of the rows' keys.
+    """The value of an aggregate for each row, from the events that it has taken; `slots`: the slots of the rows' keys.
 
-    `found`: the rows' windows, if these say which events are in them.
+    `found`: the windows of the rows, if these determine which events belong to a row.
 
     Raises:
-        UserFunctionError: a function of a user failed.
+        UserFunctionError: a user function failed.
     """
     function = plan.query.user_functions.get(taken.aggregate.function)
     if function is None:
@@ -364,10 +370,10 @@ def of_events(plan: QueryPlan, taken: Taken, slots: Ints, keys: BlockKeys, found
 
 
 def checked(plan: QueryPlan, values: Values) -> Values:
-    """The values, if none of them raised.
+    """The values, if none of them raised an error.
 
     Raises:
-        OverflowedError: one did.
+        OverflowedError: one of them did.
     """
     if values.error.any():
         raise OverflowedError(
@@ -429,8 +435,9 @@ def _windows(starts: Ints, ends: Ints) -> pa.Array:
 
 
 def served_key(columns: Sequence[pa.Array], count: int, buckets: int, spread: int | None) -> list[pa.Array]:
-    """The text under which a row is served, a JSON list of its key's values, and the key's bucket, which the value at
-    `spread` makes alone, or all.
+    """The text under which a row is served, a JSON list of its key's values, and the bucket of the key.
+
+    The bucket depends on the value at position `spread` only, or if that is None, on all values.
     """
     texts = [_json_values(column) for column in columns]
     inner = pc.binary_join_element_wise(*texts, ",") if texts else pa.array([""] * count, pa.string())
@@ -440,7 +447,7 @@ def served_key(columns: Sequence[pa.Array], count: int, buckets: int, spread: in
 
 
 def _json_values(column: pa.Array) -> pa.Array:
-    """Each value as JSON text, by distinct value: text needs escaping that only an encoder does right."""
+    """Each value as JSON text; distinct values are encoded one by one, as only an encoder escapes text correctly."""
     encoded = column.dictionary_encode(null_encoding="encode")
     texts = [msgspec.json.encode(_NO_JSON.get(repr(value), value)).decode() for value in encoded.dictionary.to_pylist()]
     return pa.array(texts, pa.string()).take(encoded.indices)

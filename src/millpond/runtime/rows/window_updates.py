@@ -34,13 +34,13 @@ from millpond.state.keys.key_dictionary import KeyDictionary
 from millpond.state.layout.cells import Cells, Piece, Slices, merge, taken
 
 AT_ONCE = 64
-"""Windows that are answered together."""
+"""The number of windows that are computed together."""
 
 UPSERT, DELETE = "upsert", "delete"
 
 
 class _Pairs(NamedTuple):
-    """Rows of one query and the pair (window of a run, key) that each is of, as one number."""
+    """Rows of one query, and for each row its pair (window of a run, key) as one number; how many HAVING withheld."""
 
     rows: list[pa.RecordBatch]
     pairs: Ints
@@ -48,13 +48,13 @@ class _Pairs(NamedTuple):
 
 
 class Changes:
-    """What changes in one group of one instance in one epoch; `slots` count the keys of its dictionary."""
+    """Computes the updated rows of one group, on one instance, in one epoch; slots are those of its dictionary."""
 
     def __init__(
         self, group: GroupPlan, keys: KeyDictionary, buckets: int, old: Held, now: Held, fresh: Cells,
         revisions: Sequence[Cells], log: GroupLog | None, tallies: TallyLog | None,
     ) -> None:  # fmt: skip
-        """`old`: state before the epoch; `now`: with what arrived, `fresh`; `revisions`: how often rows changed."""
+        """`old`: state before the epoch; `now`: state with the new cells, `fresh`; `revisions`: earlier corrections."""
         self._group, self._keys, self._buckets = group, keys, buckets
         self._old, self._now, self._fresh, self._revisions = old, now, fresh, revisions
         self._log, self._tallies = log, tallies
@@ -63,7 +63,7 @@ class Changes:
     def rows(
         self, plan: QueryPlan, before: Watermark, after: Watermark
     ) -> Made:
-        """What a query has to say, by its name, and how many rows HAVING withheld, likewise.
+        """The updated rows of a query, and how many rows HAVING withheld, both by the query's name.
 
         Raises:
             OverflowedError: an exact sum, or an output expression, leaves its SQL type.
@@ -85,17 +85,17 @@ class Changes:
         return Made({} if whole is None else {query.name: whole}, {query.name: withheld} if withheld else {})
 
     def corrected(self, queries: Collection[str]) -> Cells:
-        """How often rows of these queries were corrected now, to be added to what was known."""
+        """How often rows of these queries were corrected in this epoch, to be added to the earlier numbers."""
         return merge([piece for name in queries for piece in self._corrected.get(name, ())], max(len(self._keys), 1))
 
     def _closing(self, plan: QueryPlan, low_us: int | None, high_us: int | None) -> list[Closing]:
-        """The windows that close now."""
+        """The windows that close in this epoch."""
         if high_us is None or not self._now.slices:
             return []
         return self._windows(plan, *self._now.bounds_us(), low_us, high_us)
 
     def _touched(self, plan: QueryPlan, most_us: int | None) -> list[Closing]:
-        """The windows, those that end at or before `most_us` if given, that hold a fresh event of the query."""
+        """The windows that contain a new event of the query; if `most_us` is given, only those that end by then."""
         taken = _present(self._group.measures[plan.presence], plan.delay, self._fresh)
         touched = distinct_of(taken.slices)
         if not len(touched):
@@ -115,7 +115,7 @@ class Changes:
         return [closing for closing in found if plan.from_us <= closing.start_us < plan.before_us]
 
     def _changed(self, plan: QueryPlan, run: Sequence[Closing]) -> tuple[list[pa.RecordBatch], int]:
-        """Rows of the windows of a run that fresh events changed, and how many HAVING withheld."""
+        """The rows of a run's windows that new events changed, and how many rows HAVING withheld."""
         query, fresh = plan.query, self._fresh
         taken = _present(self._group.measures[plan.presence], plan.delay, fresh)
         starts, ends = fresh.slices.start_us[taken.slices], fresh.slices.end_us[taken.slices]
@@ -146,7 +146,7 @@ class Changes:
     def _answered(
         self, plan: QueryPlan, held: Held, run: Sequence[Closing], slots: Ints | None, pairs: Ints | None
     ) -> _Pairs:
-        """The rows that some state makes for windows: of all keys, or of pairs of a window and one of `slots`."""
+        """The rows of windows from the state `held`: of all keys, or of given pairs of a window and one of `slots`."""
         group, edges, found, withheld = self._group, edges_of(run), list[pa.RecordBatch](), 0
         places = dict.fromkeys([plan.presence, *(i for own in plan.measures for i in own)])
         measures = [group.measures[i] for i in places]
@@ -177,7 +177,7 @@ class Changes:
         return _Pairs(found, np.concatenate(of) if of else np.zeros(0, np.int64), withheld)
 
     def _earlier(self, plan: QueryPlan, run: Sequence[Closing], slots: Ints, pairs: Ints) -> Ints:
-        """For each pair how often its row was corrected before."""
+        """For each pair, how often its row was corrected in earlier epochs."""
         counts = np.zeros(len(pairs), np.int64)
         order = np.argsort(pairs)
         if not len(pairs):
@@ -197,7 +197,7 @@ class Changes:
         return counts
 
     def _note(self, plan: QueryPlan, run: Sequence[Closing], slots: Ints, pairs: Ints) -> None:
-        """Count a correction of each pair."""
+        """Count a correction of the row of each pair."""
         if not len(pairs):
             return
         starts, ends = np.array([one.start_us for one in run]), np.array([one.end_us for one in run])
@@ -208,12 +208,12 @@ class Changes:
 
 
 def revisions_of(plan: QueryPlan) -> str:
-    """The column that counts corrections of a query's rows, whichever version answers their window."""
+    """The column that counts corrections of a query's rows; the same for all versions of the query."""
     return f"{fingerprint(('revisions', plan.query.name.partition('@')[0]))}:n"
 
 
 def _bare(plan: QueryPlan) -> QueryPlan:
-    """The query without what it tells: which rows it has."""
+    """The query without aggregates and outputs: enough to find out which rows it has."""
     query = msgspec.structs.replace(plan.query, aggregates=(), output=(), serve=False)
     return msgspec.structs.replace(plan, query=query, measures=())
 
@@ -225,7 +225,7 @@ def _window_of(plan: QueryPlan) -> Sliding:
 
 
 class _Present(NamedTuple):
-    """Cells with events of a query: position of the slice, slot."""
+    """Cells with events of a query: the position of the slice, and the slot, of each."""
 
     slices: Ints
     slots: npt.NDArray[np.integer]
@@ -241,7 +241,7 @@ def _present(presence: Measure, delay: int, cells: Cells) -> _Present:
 
 
 def counted_in(measure: Measure, cells: Cells) -> tuple[npt.NDArray[np.integer] | None, Mask]:
-    """The column that counts a measure's events (None: there is none), and the slices in which it does so."""
+    """The column that counts a measure's events (None: it does not exist), and the slices for which it does so."""
     signed = cells.slices.signed
     if signed is None:
         return cells.columns.get(f"{measure.id}:n"), np.ones(len(cells.slices.start_us), bool)
@@ -250,12 +250,13 @@ def counted_in(measure: Measure, cells: Cells) -> tuple[npt.NDArray[np.integer] 
 
 
 def narrowed(cells: Cells, chosen: Mask, slots: Ints, measures: Collection[str]) -> Cells:
-    """Of the chosen slices the cells of some slots, ascending, by their positions; with the columns of some measures.
+    """The cells of the chosen slices that are of `slots` (ascending), with the columns of some measures.
 
-    Slots are sorted within a slice, so that few slots are found without reading all of it.
+    The slots of the result are positions in `slots`. Slots are sorted within a slice, so a few slots are found without
+    reading the whole slice.
     """
     picked = np.flatnonzero(chosen)
-    # those of stored cells are as narrow as they can be: slots that are too large for them are in none
+    # stored slots have the narrowest type that fits, so slots too large for this type occur in no cell
     wanted = slots[slots <= np.iinfo(cells.slots.dtype).max].astype(cells.slots.dtype)
     rows, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for low, high in zip(cells.offsets[picked].tolist(), cells.offsets[picked + 1].tolist(), strict=True):
@@ -273,7 +274,7 @@ def narrowed(cells: Cells, chosen: Mask, slots: Ints, measures: Collection[str])
 
 
 def _among(pairs: Ints | None, count: int, here: Ints) -> Callable[[Ints, Ints], Mask]:
-    """Whether the row of a window and a slot, counted among `here`, is one of the pairs; None: all are."""
+    """Selects the rows whose window and slot (a position in `here`) are one of the pairs; None: selects all rows."""
 
     def wanted(windows: Ints, slots: Ints) -> Mask:
         if pairs is None:
@@ -284,7 +285,7 @@ def _among(pairs: Ints | None, count: int, here: Ints) -> Callable[[Ints, Ints],
 
 
 def joined_rows(batches_: Sequence[pa.RecordBatch], kept: Mask | None = None) -> pa.RecordBatch | None:
-    """All rows as one batch, or those that are kept; None: there are none."""
+    """All rows, or only those that are `kept`, as one batch; None if there are none."""
     if not batches_:
         return None
     table = pa.Table.from_batches(batches_)
@@ -295,7 +296,10 @@ def joined_rows(batches_: Sequence[pa.RecordBatch], kept: Mask | None = None) ->
 
 
 def marked(rows: pa.RecordBatch, how: str, revisions: Ints | None) -> pa.RecordBatch:
-    """The rows with what happens to them, and their revision if they have one; served ones tell it the view as well."""
+    """The rows with the operation `how` and, if given, their revisions.
+
+    Rows of served queries also get the column `__deleted`, for the view.
+    """
     names, arrays = [*rows.schema.names, OP], [*rows.columns, pa.array([how] * len(rows), pa.string())]
     if revisions is not None:
         names, arrays = [*names, REVISION], [*arrays, pa.array(revisions, pa.int64())]

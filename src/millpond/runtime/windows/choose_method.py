@@ -20,7 +20,7 @@ def blocks_of(
     group: GroupPlan, run: Sequence[Closing], parts: Sequence[Cells], chosen: Sequence[Mask],
     measures: Sequence[Measure], keys: int,
 ) -> Iterator[AnyBlock]:  # fmt: skip
-    """The cells of the chosen slices for the windows of a run and some measures; `keys`: slots are below it."""
+    """The cells of the chosen slices for a run of windows and some measures, in blocks; slots are below `keys`."""
     edges = edges_of(run)
     if group.signed:
         return signed_blocks(edges, parts, chosen, measures, keys)

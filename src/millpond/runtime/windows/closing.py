@@ -1,4 +1,4 @@
-"""Which windows close when a watermark moves: only those that touch a slice with events are visited."""
+"""Finds the windows that close when a watermark advances; visits only windows that touch a slice with events."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.task.task_values import SectionPlace, Watermark
 
 WINDOWS_AT_ONCE = 512
-"""So many windows are answered from the same arrays, which are filled once for all of them."""
+"""The most windows that are computed from the same arrays, which are filled once for all of them."""
 
 EVENTS_AT_ONCE = 1 << 24
-"""So many times at most events of the log are handed to windows at once: bounds memory."""
+"""The most pairs of a window and an event of the log that are processed at once; bounds memory."""
 
 
 class Closing(NamedTuple):
@@ -31,8 +31,9 @@ class Closing(NamedTuple):
 def closing_windows(
     group: GroupPlan, starts_us: Ints, ends_us: Ints, before: Watermark, after: Watermark
 ) -> list[Closing]:
-    """Windows of the group that hold a slice [start, end) and whose end the watermark passes, by end; those of queries
-    whose rows may change are told in `changes`.
+    """The windows of the group that contain a slice [start, end) and whose end the watermark passes, ordered by end.
+
+    Windows of queries with updating results are not included; `rows.window_updates` emits them.
     """
     found = []
     for (position, delay), (from_us, before_us) in sorted(_asked(group).items()):
@@ -49,18 +50,18 @@ def closing_windows(
 def touched(
     group: GroupPlan, places: Sequence[SectionPlace], before: Watermark, after: Watermark
 ) -> list[int]:
-    """Positions of the segments that may hold a slice of a window that `closing_windows` finds; no other is read."""
+    """The positions of the segments that may contain a slice of a window that closes; no other segment is read."""
     spans = list(_spans(group, before, after))
     return [i for i, place in enumerate(places) if place.rows and any(_meets(place, *span) for span in spans)]
 
 
 def may_close(group: GroupPlan, before: Watermark, after: Watermark) -> bool:
-    """Whether `closing_windows` finds a window if there are slices in it."""
+    """Whether the watermark passes the end of some window, which closes if it contains slices."""
     return any(True for _ in _spans(group, before, after))
 
 
 def each_closes(group: GroupPlan, before: Watermark, after: Watermark) -> bool:
-    """Whether the epochs on both sides of one may close windows, too, if event time goes on in them as in it."""
+    """Whether the previous and the next epoch may close windows too, if event time advances in them as in this."""
     if before.max_time_us is None or after.max_time_us is None:
         return False
     gained = after.max_time_us - before.max_time_us
@@ -69,7 +70,7 @@ def each_closes(group: GroupPlan, before: Watermark, after: Watermark) -> bool:
 
 
 def _spans(group: GroupPlan, before: Watermark, after: Watermark) -> Iterator[tuple[int | None, int]]:
-    """Of each window and delay of which ends are passed: (low, high], where the slices of these windows are."""
+    """For each window and delay with passed ends, the range (low, high] of the slices of the closing windows."""
     for position, delay in _asked(group):
         passed, window = _passed(group, delay, before, after), group.sliding[position]
         if passed is not None and _ends_within(window, *passed):
@@ -78,8 +79,9 @@ def _spans(group: GroupPlan, before: Watermark, after: Watermark) -> Iterator[tu
 
 
 def _asked(group: GroupPlan) -> dict[tuple[int, int], tuple[int, int]]:
-    """The windows with a grid, by position and delay, of queries whose rows do not change; from when until when they
-    start.
+    """The sliding windows of queries without updating results, by position and delay.
+
+    The values are the range of window starts that these queries answer, [first, until).
     """
     pairs: dict[tuple[int, int], tuple[int, int]] = {}
     for plan in group.celled:
@@ -92,7 +94,7 @@ def _asked(group: GroupPlan) -> dict[tuple[int, int], tuple[int, int]]:
 
 
 def _passed(group: GroupPlan, delay: int, before: Watermark, after: Watermark) -> tuple[int | None, int] | None:
-    """(low, high] of the ends that a watermark passes; None: it passes none."""
+    """The range (low, high] of the window ends that the watermark passes; None if it does not advance."""
     low, high = before.at(group.delays_us[delay]), after.at(group.delays_us[delay])
     return None if high is None or (low is not None and low >= high) else (low, high)
 
@@ -104,19 +106,19 @@ def _ends_within(window: Sliding, low_us: int | None, high_us: int) -> bool:
 
 
 def _meets(place: SectionPlace, low_us: int | None, high_us: int) -> bool:
-    """Whether slices that lie within (low, high] may be there; what nobody knows may be."""
+    """Whether a segment may contain slices within (low, high]; TRUE if its times are unknown."""
     if place.first_us is None or place.last_us is None:
         return True
     return place.first_us < high_us and (low_us is None or place.last_us > low_us)
 
 
 def ends_over(window: Sliding, starts_us: Ints, ends_us: Ints, low_us: int | None, high_us: int) -> list[int]:
-    """Ends in (low, high] of windows that hold one of the slices, ascending."""
+    """The ends in (low, high] of windows that contain one of the slices, ascending."""
     step, phase = window.slide_us, (window.offset_us + window.size_us) % window.slide_us
     near = ends_us <= high_us
     if low_us is not None:
         near &= starts_us > low_us - window.size_us
-    starts_us, ends_us = starts_us[near], ends_us[near]  # of all that is remembered few are near a watermark
+    starts_us, ends_us = starts_us[near], ends_us[near]  # few of all stored slices are near a watermark
     first = -((phase - ends_us) // step) * step + phase  # first grid end at or after the slice's end
     last = (starts_us + window.size_us - phase) // step * step + phase
     if low_us is not None:
@@ -133,7 +135,7 @@ def ends_over(window: Sliding, starts_us: Ints, ends_us: Ints, low_us: int | Non
 
 
 def _overlapping(ranges: Ints) -> Iterator[tuple[int, int]]:
-    """Inclusive ranges in order of their begin, those within the ones before left out."""
+    """The inclusive ranges in the order of their begin, without those that lie within previous ranges."""
     begins, ends = ranges[ordered(ranges[:, 0])].T
     new = np.ones(len(ends), bool)
     new[1:] = ends[1:] > np.maximum.accumulate(ends)[:-1]
@@ -141,7 +143,7 @@ def _overlapping(ranges: Ints) -> Iterator[tuple[int, int]]:
 
 
 def at_once(events: int) -> int:
-    """So many windows are answered together that each of `events` is not handed to too many of them."""
+    """The number of windows to compute together, so that each of `events` is not handed to too many windows at once."""
     return max(1, min(WINDOWS_AT_ONCE, EVENTS_AT_ONCE // max(1, events)))
 
 
@@ -152,7 +154,7 @@ def batches(closing: Sequence[Closing], most: int) -> Iterator[Sequence[Closing]
 
 
 def together(group: GroupPlan, run: Sequence[Closing]) -> list[list[Closing]]:
-    """Windows that are answered from the same dense arrays: of one delay; where filters are many, of one size too."""
+    """Divides windows into those that share dense arrays: of one delay and, in a group with signatures, of one size."""
     kinds: dict[tuple[int, int], list[Closing]] = {}
     for window in run:
         kinds.setdefault((window.delay, window.window if group.signed else 0), []).append(window)

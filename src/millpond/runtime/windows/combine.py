@@ -1,4 +1,4 @@
-"""Combines slices into windows: partial results of all keys, added up over consecutive slices for many windows at once.
+"""Combines slices into windows: merges partial results of all keys over slices, for many windows at once.
 
 Event time is cut into panes at the starts and ends of the windows that close. Cells are spread into dense arrays
 (pane, slot), one block of slots at a time. Sums are prefix-summed over panes, so that each window is one subtraction,
@@ -36,14 +36,15 @@ _BLOCK_SLOTS = 1 << BLOCK_BITS
 _BLOCK_CELLS = 1 << 23
 
 _SPARSE = 8
-"""Of so many slots of a block less than one is wanted: each is looked up by itself."""
+"""If fewer than one in this many slots of a block are wanted, they are looked up individually."""
 
 _ADDED_AT_ONCE = 1024  # normalised words are below 2**51: with prefix sums over panes there is room for 2**11
 
 
 class Block(NamedTuple):
-    """Slots `first` … `first + size - 1` over all panes of a run, ready to answer for any of its windows; `edges_us`:
-    the pane that begins there.
+    """Slots `first` … `first + size - 1` over all panes of a run, prepared for lookups of any of its windows.
+
+    `edges_us` maps each edge to the pane that begins there.
     """
 
     first: int
@@ -54,15 +55,15 @@ class Block(NamedTuple):
 
     @property
     def slots(self) -> Ints:
-        """Its slots, in order."""
+        """The slots of the block, ascending."""
         return np.arange(self.first, self.first + self.size)
 
     def dtype(self, name: str) -> np.dtype[Any]:
-        """Of a column."""
+        """The type of a column."""
         return self.columns[name].dtype if name in self.columns else self.extremes[name][0].dtype
 
     def window(self, name: str, window: Closing, rows: Ints | slice = slice(None)) -> Extremes:
-        """A column's merged value over the window, for all slots of the block or some."""
+        """The merged values of a column over a window, for all slots of the block or for `rows`."""
         low, high = self.edges_us[window.start_us], self.edges_us[window.end_us]
         if isinstance(rows, np.ndarray) and len(rows) * _SPARSE > self.size:  # one pass in order, then one out of order
             return self.window(name, window)[rows]
@@ -76,16 +77,16 @@ class Block(NamedTuple):
 
 
 def edges_of(run: Sequence[Closing]) -> list[int]:
-    """Starts and ends of the windows of a run, ascending: the borders of its panes."""
+    """The starts and ends of the windows of a run, ascending; these are the borders of its panes."""
     return sorted({edge for window in run for edge in (window.start_us, window.end_us)})
 
 
 def blocks(
     edges: list[int], ranges: Sequence[Range], measures: Collection[str], keys: int
 ) -> Iterator[Block]:
-    """The panes between `edges` filled from `ranges`, block by block of slots.
+    """The panes between `edges`, filled from `ranges`, in blocks of slots.
 
-    `measures` are the ids of those wanted. Blocks are small enough that their dense arrays fit in 64 MB.
+    `measures`: the ids of the measures to fill. Blocks are so small that their dense arrays fit in 64 MB.
     """
     parts = {id(part.cells): part.cells for part in ranges}.values()
     names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
@@ -105,7 +106,7 @@ def _block(dense: _Dense, names: Sequence[str], edges: Mapping[int, int]) -> Blo
     columns: dict[str, Extremes] = {
         name: dense.filled(name) if how == "add" else dense.best(name)
         for name, how in rules.items()
-        if how != "low"  # part of the column of high words
+        if how != "low"  # it belongs to the column of high words
     }
     for measure in dict.fromkeys(name.partition(":")[0] for name in names if ":w" in name):
         columns |= dense.filled_words([name for name in names if name.startswith(f"{measure}:w")])
@@ -121,7 +122,10 @@ def _block(dense: _Dense, names: Sequence[str], edges: Mapping[int, int]) -> Blo
 
 
 def _prefix_sums(filled: Ints) -> Ints:
-    """Sums over the panes before each; row by row, since NumPy's own along this axis takes five times as long."""
+    """For each pane, the sum of all previous panes.
+
+    Computed row by row, because NumPy's own sums along this axis take five times as long.
+    """
     sums = np.empty((len(filled) + 1, filled.shape[1]), np.int64)
     sums[0] = 0
     for pane, row in enumerate(filled):
@@ -130,7 +134,7 @@ def _prefix_sums(filled: Ints) -> Ints:
 
 
 class Range(NamedTuple):
-    """Rows begin … end of some cells, all of one slice, that lies in one pane."""
+    """The rows [begin, end) of some cells, all of one slice that lies in one pane."""
 
     cells: Cells
     begin: int
@@ -147,13 +151,13 @@ class Range(NamedTuple):
 
 
 def slices_between(held: Held, edges: list[int], late_class: int) -> list[Mask]:
-    """For each part the slices by which each cell of classes 0 … `late_class` between the edges is read once."""
+    """For each part, the slices that contain each cell of classes 0 … `late_class` between the edges exactly once."""
     chosen = cover_of(held, np.array(edges, np.int64))
     return [mask & (cells.slices.late_class <= late_class) for cells, mask in zip(held.parts, chosen, strict=True)]
 
 
 def ranges_of(parts: Sequence[Cells], edges: list[int], chosen: Sequence[Mask]) -> list[Range]:
-    """Rows of the chosen slices."""
+    """The ranges of rows of the chosen slices."""
     ranges = []
     borders = np.array(edges, np.int64)
     for cells, mask in zip(parts, chosen, strict=True):
@@ -172,7 +176,7 @@ class _Dense(NamedTuple):
     size: int
 
     def filled(self, name: str) -> Ints:
-        """One column, spread out and added up."""
+        """One column as a dense array, summed."""
         dense = np.zeros((self.panes, self.size), np.int64)
         for part in self.parts:
             column = part.cells.columns.get(name)
@@ -181,7 +185,7 @@ class _Dense(NamedTuple):
         return dense
 
     def best(self, name: str) -> Extremes:
-        """One column of extremes, spread out and merged."""
+        """One column of extremes as a dense array, merged."""
         how = merge_rule(name)
         is_wide = any(f"{name}low" in part.cells.columns for part in self.parts)
         dense = no_extreme(how, WIDE if is_wide else np.dtype(np.int64), (self.panes, self.size))
@@ -193,7 +197,7 @@ class _Dense(NamedTuple):
         return dense
 
     def filled_words(self, names: Sequence[str]) -> dict[str, Ints]:
-        """The words of one exact sum; carried over before so many are added that one could leave int64."""
+        """The words of one exact sum as dense arrays; carries are propagated before a word could leave int64."""
         measure = names[0].partition(":")[0]
         columns: dict[str, Ints] = {}
         for start in range(0, len(self.parts), _ADDED_AT_ONCE):
@@ -207,7 +211,7 @@ class _Dense(NamedTuple):
 
 
 def _sparse_table(dense: Extremes, how: str) -> list[Extremes]:
-    """Level k holds, for each pane, the best over 2**k panes from it on (Bender, Farach-Colton 2000)."""
+    """Level k has, for each pane, the best value of the 2**k panes that begin with it (Bender, Farach-Colton 2000)."""
     levels = [dense]
     width = 1
     while 2 * width <= len(dense):

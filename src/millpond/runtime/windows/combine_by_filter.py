@@ -1,4 +1,4 @@
-"""Blocks of cells that are split by signature: one row per cell, in pane order."""
+"""Builds blocks of cells that are split by signature: one row per cell, in the order of panes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from millpond.state.keys.filter_signatures import Signatures, union
 from millpond.state.layout.cells import Cells, extreme_of, merge_rule, no_extreme
 
 _ENTRIES = 1 << 19
-"""Cells, each as often as it comes into a chain, that make a block."""
+"""The number of cells in a block; a cell counts as often as it enters a chain."""
 
 
 class SignedBlock(NamedTuple):
-    """Cells of slots `first` … `first + size - 1`, in the order of panes: pane i begins at `bounds[i]`, and `of` are
-    their slots, counted from `first`; `edges_us`: the pane that begins there.
+    """Cells of slots `first` … `first + size - 1`, in the order of panes; pane i begins at `bounds[i]`.
+
+    `of`: the slots of the cells, counted from `first`. `edges_us` maps each edge to the pane that begins there.
 
     `signatures` are positions in `table`; its last row is of none of them.
     """
@@ -36,14 +37,14 @@ class SignedBlock(NamedTuple):
 
     @property
     def slots(self) -> Ints:
-        """Its slots, in order."""
+        """The slots of the block, ascending."""
         return np.arange(self.first, self.first + self.size)
 
 
 def signed_blocks(
     edges: list[int], parts: Sequence[Cells], chosen: Sequence[Mask], measures: Sequence[Measure], keys: int
 ) -> Iterator[SignedBlock]:
-    """The cells of the chosen slices between `edges`, block by block of slots, for some measures."""
+    """The cells of the chosen slices between `edges` for some measures, in blocks; all slots are below `keys`."""
     tables = [cells.slices.signed.table for cells in parts if cells.slices.signed is not None]
     if not tables:
         return
@@ -77,7 +78,7 @@ def _asked(table: Signatures, measures: Sequence[Measure]) -> Mask:
 
 
 class _Flat(NamedTuple):
-    """Rows of many cells one after the other: slot, pane, and place of the signature in the table."""
+    """Rows of several `Cells`, concatenated: the slot, the pane, and the position of the signature in the table."""
 
     slots: Ints
     panes: Ints
@@ -88,7 +89,7 @@ class _Flat(NamedTuple):
 def _flat(
     edges: list[int], parts: Sequence[Cells], chosen: Sequence[Mask], measures: set[str], table: Signatures, asked: Mask
 ) -> _Flat:
-    """The rows of the chosen slices whose signature is asked for."""
+    """The rows of the chosen slices whose signature is in the mask `asked`."""
     borders = np.array(edges, np.int64)
     names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
     slots, panes, signatures = [], [], []
@@ -97,7 +98,7 @@ def _flat(
     for cells, mask in zip(parts, chosen, strict=True):
         if cells.slices.signed is None:
             continue
-        own = np.searchsorted(table.ids, cells.slices.signatures, "right") - 1  # UNSIGNED is before all of them
+        own = np.searchsorted(table.ids, cells.slices.signatures, "right") - 1  # UNSIGNED is less than all ids
         wanted = mask & (own >= 0) & asked[own]
         owners = np.repeat(np.arange(len(mask)), np.diff(cells.offsets))
         rows = np.flatnonzero(wanted[owners])
@@ -112,7 +113,7 @@ def _flat(
 
 
 def _taken(name: str, cells: Cells, rows: Ints, dtype: np.dtype[Any]) -> Extremes:
-    """Some rows of a column; of one that the cells lack, what changes nothing."""
+    """Some rows of a column; if the cells lack the column, values that change no result."""
     how = merge_rule(name)
     column = cells.columns.get(name) if how == "add" else extreme_of(name, cells.columns)
     if column is None:

@@ -1,7 +1,7 @@
-"""Combines slices into windows where few keys have events in each slice: merges cells window by window.
+"""Combines slices into windows when few keys have events in each slice: merges cells window by window.
 
 `combine` spreads cells over (pane, slot), which grows with the number of keys ever seen. This method grows with the
-number of cells, each counted once per window that holds it. It suits many keys, short panes and little overlap.
+number of cells, each counted once per window that contains it. It suits many keys, short panes and little overlap.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from millpond.runtime.windows.combine import BLOCK_BITS, Extremes, edges_of
 from millpond.state.layout.cells import Cells, Piece, Slices, bounds_of, extreme_of, merge, merge_rule, taken
 
 LEAST_PLACES = 1 << 17
-"""So few places, slots times panes, are spread out in any case."""
+"""Below this number of places (slots times panes), cells are always spread into dense arrays."""
 
 _PLACES_PER_ROW, _PLACES_PER_PIECE = 8, 5000
-"""So many places are spread out in the time that merging a cell takes, and a piece of them, whatever is in it."""
+"""How many places the dense method fills while this one merges a cell, and while it handles a piece.
+
+The time for a piece does not depend on its cells."""
 
 _ROWS_AT_ONCE = 1 << 19
 
 
 class SparseBlock(NamedTuple):
-    """Cells of some slots, merged: the slices of `cells` are windows, whose positions `places` tells by their start and
-    end; its slots count among `slots`.
+    """Merged cells of some slots, where each slice of `cells` is a window.
+
+    `places` maps the (start, end) of a window to the position of its slice. The slots of `cells` are positions in
+    `slots`.
     """
 
     slots: Ints
@@ -35,7 +39,7 @@ class SparseBlock(NamedTuple):
     cells: Cells
 
     def found(self, presence: str, windows: Sequence[Closing]) -> tuple[Ints, Ints]:
-        """Cells of some windows in which a column counts something, and the window (its position) of each."""
+        """The cells of some windows with a count above 0 in column `presence`, and the window (position) of each."""
         rows, of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         counted = self.cells.columns.get(presence)
         for i, window in enumerate(windows):
@@ -47,14 +51,14 @@ class SparseBlock(NamedTuple):
         return np.concatenate(rows), np.concatenate(of)
 
     def columns(self, measures: Collection[str], rows: Ints) -> dict[str, Extremes]:
-        """Columns of some measures at some cells."""
+        """The columns of some measures, for the cells `rows`."""
         every = self.cells.columns
         names = [name for name in every if name.partition(":")[0] in measures and merge_rule(name) != "low"]
         return {name: extreme[rows] for name in names if (extreme := extreme_of(name, every)) is not None}
 
 
 class _Covered(NamedTuple):
-    """Slices of one part that windows hold, a pair each; `nth`: the how-manieth of the window's slices it is."""
+    """Pairs of a slice of one part and a window that contains it; `nth`: the number of the slice within its window."""
 
     cells: Cells
     slices: Ints
@@ -63,7 +67,7 @@ class _Covered(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Cells, each as often as windows hold it."""
+        """The number of cells, each counted once per window that contains it."""
         return int((self.cells.offsets[self.slices + 1] - self.cells.offsets[self.slices]).sum())
 
     @property
@@ -74,9 +78,10 @@ class _Covered(NamedTuple):
 def sparse_blocks(
     run: Sequence[Closing], parts: Sequence[Cells], chosen: Sequence[Mask], measures: Collection[str], keys: int
 ) -> Iterator[SparseBlock] | None:
-    """The chosen slices by the windows of a run that hold them; None: spread out they take less time.
+    """The cells of the chosen slices, by the windows of a run that contain them; None if the dense method is faster.
 
-    A chosen slice is within a window or beside it. `measures` are ids of those that are wanted.
+    A chosen slice lies either completely within a window or outside of it. `measures`: the ids of the measures to
+    merge. All slots are below `keys`.
     """
     panes = len(edges_of(run)) - 1
     if keys * panes < LEAST_PLACES:
@@ -91,7 +96,7 @@ def sparse_blocks(
 
 
 def _covered(cells: Cells, chosen: Mask, starts: Ints, ends: Ints) -> _Covered:
-    """Slices are in the order of their starts."""
+    """Pairs the chosen slices, which are in the order of their starts, with the windows that contain them."""
     held = np.flatnonzero(chosen)
     begins = cells.slices.start_us[held]
     low, high = np.searchsorted(begins, starts), np.searchsorted(begins, ends)
@@ -100,7 +105,7 @@ def _covered(cells: Cells, chosen: Mask, starts: Ints, ends: Ints) -> _Covered:
 
 
 def _touched(parts: Sequence[Cells], chosen: Sequence[Mask], keys: int) -> int:
-    """Slots in blocks of them that have a cell: others are not spread out."""
+    """The number of slots in the blocks that contain a cell; the dense method skips other blocks."""
     blocks = np.zeros((keys >> BLOCK_BITS) + 1, bool)
     for cells, mask in zip(parts, chosen, strict=True):
         for i in np.flatnonzero(mask).tolist():
@@ -126,7 +131,7 @@ def _merged(
 def _pieces(
     one: _Covered, windows: Slices, measures: Collection[str], first: int, until: int | None
 ) -> Iterator[Piece]:
-    """The cells of slots `first` … `until` - 1: in a piece a window has one slice, so a slot once."""
+    """The cells of slots `first` … `until` - 1; a piece has one slice per window, so each slot at most once in it."""
     cells = one.cells
     columns = {name: column for name, column in cells.columns.items() if name.partition(":")[0] in measures}
     distinct, places = places_of(one.slices)

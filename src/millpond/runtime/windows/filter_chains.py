@@ -1,9 +1,10 @@
 """Combines cells that are split by signature, for many filters at once (`combine` does it for one).
 
 Queries that differ only in their filters form chains: each query takes every event that the previous one takes, as
-thresholds do. In a chain, a cell belongs to all queries from some position on, so the result of a key and window
-changes only where one of its cells joins in. Each distinct result is computed once, by one running sum, and copied to
-the queries that emit it. The work grows with the number of cells, not of queries.
+thresholds do. In a chain, a cell belongs to all queries from some position on, where it *enters* the chain. So the
+result of a key and window changes only at positions at which one of its cells enters. Each distinct result is computed
+once, by one running sum, and copied to the queries that emit it. The work grows with the number of cells, not of
+queries.
 
 The cells of a block are sorted once, by key and position in the chain; each window selects its panes in that order.
 """
@@ -26,16 +27,18 @@ from millpond.state.layout.cells import better, merge_rule, merged_runs, no_extr
 from millpond.state.numbers.exact_sums import digits_of_words, words_of_digits
 
 _PAIRS = 1 << 16
-"""Cells, each as often as windows and chains hold it, that are worked on together: so few stay in the cache."""
+"""The number of cells that are processed together, each counted per window and chain; so few stay in the CPU cache."""
 
-_EVERY = -1  # the position of a filter by which every entry counts
+_EVERY = -1  # stands for a filter that every entry passes
 
 _ADDED_AT_ONCE = 1024  # normalised words are below 2**51: int64 has room for 2**11 of them
 
 
 class Runs(NamedTuple):
-    """Results: each is of the queries at places `first` … `until` - 1 of their chains, of a window (its position) and a
-    slot (within the block); in the order of windows, then slots. `columns` are of the first query's measures.
+    """Results, each of a window (position) and a slot (within the block), in the order of windows, then slots.
+
+    A result belongs to the queries at places `first` … `until` - 1 of their chains. `columns` are those of the first
+    query's measures.
     """
 
     first: Ints
@@ -46,13 +49,13 @@ class Runs(NamedTuple):
 
 
 class Chains:
-    """Some queries in chains, one after the other, in each the query first that takes least: `order` are positions.
+    """Arranges queries in chains; in each chain, the query that takes the fewest events is first.
 
-    `ends[p]` is where the chain of place p ends.
+    `order`: the positions of the queries, chain after chain. `ends[p]`: the end of the chain that contains place p.
     """
 
     def __init__(self, group: GroupPlan, plans: Sequence[QueryPlan], table: Signatures) -> None:
-        """`plans` have measures that are alike but for their filters."""
+        """The measures of all `plans` must be equal except for their filters."""
         asked = [[plan.presence, *(i for places in plan.measures for i in places)] for plan in plans]
         columns = [[group.measures[i] for i in same] for same in zip(*asked, strict=True)]
         places, nowhere = table.places, (len(table.lengths), 0)
@@ -82,14 +85,14 @@ class Chains:
         self._of = [(measure, _EVERY if by[:, own].all() else own) for measure, own in asked_by]
 
     def runs(self, block: SignedBlock, windows: Sequence[Closing]) -> Runs:
-        """The results of some windows."""
+        """The results of some windows for a block."""
         entered = self._entered(block)
         panes = [(block.edges_us[window.start_us], block.edges_us[window.end_us]) for window in windows]
         found = [self._results(entered, rows, of) for rows, of in _pairs(entered.panes, panes)]
         first, until, of, slots = (np.concatenate(parts) for parts in zip(*(runs[:4] for runs in found), strict=True))
         names = dict.fromkeys(name for runs in found for name in runs.columns)
         columns = {}
-        for name in names:  # a word that is zero throughout is left out
+        for name in names:  # a word that is zero everywhere is left out
             parts = [runs.columns.get(name, np.zeros(len(runs.first), np.int64)) for runs in found]
             columns[name] = np.concatenate(parts)
         return Runs(first, until, of, slots, columns)
@@ -111,7 +114,7 @@ class Chains:
         return _Entered(codes[order], panes[rows], asked)
 
     def _results(self, entered: _Entered, rows: Ints, of: Ints) -> Runs:
-        """Of some entries, in the order of windows (positions), then as they are."""
+        """The results of some entries; `of` is the window (position) of each, in ascending order."""
         codes = entered.codes[rows]
         starts = np.flatnonzero(new_values(codes) | new_values(of))
         of, (slots, places) = of[starts], np.divmod(codes[starts], len(self.order))
@@ -133,8 +136,10 @@ class Chains:
 
 
 class _Entries(NamedTuple):
-    """Where cells come into chains: those of signature i do at `places[bounds[i] : bounds[i + 1]]`, each of them by the
-    filters (columns) for which `by` is true.
+    """The places at which cells enter chains.
+
+    Cells of signature i enter at `places[bounds[i] : bounds[i + 1]]`, and at each of these places by the filters
+    (columns) for which `by` is true.
     """
 
     bounds: Ints
@@ -143,7 +148,7 @@ class _Entries(NamedTuple):
 
 
 def _joined(found: Sequence[tuple[Ints, Ints]], signatures: int, queries: int) -> _Entries:
-    """The signatures and places of each filter, as one."""
+    """Combines the signatures and places of all filters."""
     distinct, targets = places_among([rows * queries + places for rows, places in found], signatures * queries)
     by = np.zeros((len(distinct), len(found)), bool)
     for column, own in enumerate(targets):
@@ -153,8 +158,10 @@ def _joined(found: Sequence[tuple[Ints, Ints]], signatures: int, queries: int) -
 
 
 class _Entered(NamedTuple):
-    """The cells of a block as often as they come into a chain, in the order of slots, then places, then panes; `codes`
-    are slot times queries plus place; columns by the measure without its filter, and the position of the filter.
+    """The cells of a block, once per chain that they enter, in the order of slots, then places, then panes.
+
+    `codes`: slot * number of queries + place. `columns`: by the id of the measure without its filter, and the position
+    of the filter.
     """
 
     codes: Ints
@@ -163,8 +170,10 @@ class _Entered(NamedTuple):
 
 
 def _entries(ranks: Ranks, ladders: Ints, steps: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """For one filter of each query the signatures that come into a chain, and at which places; `ladders` of chains,
-    `steps` of places; chains begin at `starts`.
+    """For one filter of each query, the signatures that enter a chain, and the places at which they do.
+
+    `ladders`: the ladder of the filter in each chain. `steps`: its step in the ladder at each place. `starts` and
+    `ends`: the bounds of the chains.
     """
     by_ladder = np.argsort(ladders, kind="stable")
     used, first, many = np.unique(ladders[by_ladder], return_index=True, return_counts=True)
@@ -182,7 +191,7 @@ def _entries(ranks: Ranks, ladders: Ints, steps: Ints, starts: Ints, ends: Ints)
 
 
 def _only(mine: Mask, columns: Mapping[str, Extremes]) -> dict[str, Extremes]:
-    """Columns that where they are not `mine` change nothing."""
+    """Copies of the columns, with values that change no result in the rows that are not `mine`."""
     kept = {name: column.copy() for name, column in columns.items()}
     for name, column in kept.items():
         column[~mine] = no_extreme(merge_rule(name), column.dtype, ())
@@ -190,7 +199,10 @@ def _only(mine: Mask, columns: Mapping[str, Extremes]) -> dict[str, Extremes]:
 
 
 def _pairs(panes: npt.NDArray[np.int32], windows: Sequence[tuple[int, int]]) -> Iterator[tuple[Ints, Ints]]:
-    """The entries in each window, from a pane to one before another, and which window it is; some windows together."""
+    """The entries of each window, and the window (position) of each entry; several windows at once.
+
+    `windows`: the range of panes [first, end) of each window.
+    """
     rows, of, count = list[Ints](), list[Ints](), 0
     for window, (first, end) in enumerate(windows):
         own = np.flatnonzero((panes >= first) & (panes < end))
@@ -203,10 +215,13 @@ def _pairs(panes: npt.NDArray[np.int32], windows: Sequence[tuple[int, int]]) -> 
 
 
 class _Groups:
-    """Rows in groups, those of a part one after the other: of each group, all of its part up to its end."""
+    """Running results of groups of rows: for each group, of all rows from the start of its part to its own end.
+
+    A part consists of consecutive groups.
+    """
 
     def __init__(self, starts: Ints, rows: int, begins: Mask) -> None:
-        """Groups of so many rows begin at `starts`; `begins`: which of them begin a part."""
+        """`starts`: the first row of each group, of `rows` in total; `begins`: which groups begin a part."""
         parts = np.flatnonzero(begins)
         first = np.repeat(parts, np.diff(np.append(parts, len(starts))))
         self._starts, self._alone = starts, len(starts) == rows
@@ -216,7 +231,7 @@ class _Groups:
         self._rows = int((self._ends - self._from).max(initial=0))
 
     def of(self, measure: str, columns: Mapping[str, Extremes]) -> dict[str, Extremes]:
-        """The columns of a measure, added up, or their best."""
+        """The running sums or extremes of the columns of a measure."""
         words = words_of(measure, columns)
         if words and self._rows > _ADDED_AT_ONCE:
             digits = {place: self._added(digit) for place, digit in digits_of_words(words).items()}
@@ -236,7 +251,7 @@ class _Groups:
         return added
 
     def _best(self, how: str, column: Extremes) -> Extremes:
-        """Of groups, then by doubling: after k steps each is the best of 2**k up to it (Hillis, Steele 1986)."""
+        """The best of each group, then by doubling: after k steps, of 2**k groups up to each (Hillis, Steele 1986)."""
         if not self._alone:
             column = merged_runs(how, column, self._starts)
         step, longest = 1, int(self._nth.max(initial=0))

@@ -22,14 +22,14 @@ from millpond.runtime.windows.closing import touched
 from millpond.state.layout.cells import Cells, Piece, Slices, merge
 
 FACTOR = 8
-"""Tiles of one width in a tile of the next."""
+"""The number of tiles of one width in a tile of the next width."""
 
 _WORTH_SLIDES = 4 * FACTOR
-"""Windows of fewer slides than this read their slices directly."""
+"""Windows with fewer slides than this read their slices directly."""
 
 
 class Grid(NamedTuple):
-    """Spans of `width_us` that begin at `phase_us` modulo the width; none before `since_us`."""
+    """Spans of `width_us` that begin at `phase_us` modulo the width, and not before `since_us`."""
 
     width_us: int
     phase_us: int
@@ -37,21 +37,21 @@ class Grid(NamedTuple):
 
 
 class Held(NamedTuple):
-    """State as it is read: cells of slices, and tiles that repeat some of them."""
+    """The state that an epoch reads: cells of slices, and tiles that repeat some of these cells."""
 
     slices: Sequence[Cells]
     tiles: Sequence[Cells]
 
     @classmethod
     def of(cls, slices: Sequence[Cells], tiles: Sequence[Cells]) -> Held:
-        """Those that have cells."""
+        """The given state without parts that have no cells."""
         return cls([cells for cells in slices if cells.rows], [cells for cells in tiles if cells.rows])
 
     @classmethod
     def near(
         cls, group: GroupPlan, old: Attached, tiles: Attached, fresh: Cells, before: Watermark, after: Watermark
     ) -> Held:
-        """Those in which an epoch that adds `fresh` cells may look: others are not read, however many there are."""
+        """The parts that an epoch with `fresh` cells may need; other parts are not read, however many there are."""
         if grids(group) or any(plan.query.changing for plan in group.queries):
             return cls.of([*old, fresh], tiles)
         slices, repeated = ([of[i] for i in touched(group, of.places, before, after)] for of in (old, tiles))
@@ -59,17 +59,17 @@ class Held(NamedTuple):
 
     @property
     def parts(self) -> list[Cells]:
-        """All of it."""
+        """All parts: slices, then tiles."""
         return [*self.slices, *self.tiles]
 
     def bounds_us(self) -> tuple[Ints, Ints]:
-        """Starts and ends of all slices, each as often as it is held; there is one at least."""
+        """The starts and ends of the slices of all parts, with repetitions; there must be at least one part."""
         starts = np.concatenate([cells.slices.start_us for cells in self.slices])
         return starts, np.concatenate([cells.slices.end_us for cells in self.slices])
 
 
 def grids(group: GroupPlan) -> tuple[Grid, ...]:
-    """The grids of tiles that the group's windows are worth, narrowest first."""
+    """The grids of tiles that pay off for the windows of a group, narrowest first."""
     since: dict[Sliding, int] = {}
     for plan in group.celled:
         window = plan.query.window
@@ -82,14 +82,14 @@ def grids(group: GroupPlan) -> tuple[Grid, ...]:
         width = FACTOR * window.slide_us
         while 2 * width <= window.size_us:
             place = width, window.offset_us % width
-            # spans of one grid that several windows ask for begin where all of them may use them
+            # if several windows need one grid, it begins where all of them can use it
             found[place] = max(from_us, found.get(place, from_us))
             width *= FACTOR
     return tuple(sorted(Grid(*place, from_us) for place, from_us in found.items()))
 
 
 def new_tiles(group: GroupPlan, held: Held, before: Watermark, after: Watermark, keys: int) -> Cells | None:
-    """Tiles of the spans that the watermark of the longest delay has passed in this epoch."""
+    """The tiles of the spans that the watermark of the longest delay passes in this epoch; None if there are none."""
     longest = group.delays_us[-1]
     low, high = before.at(longest), after.at(longest)
     if high is None or (low is not None and low >= high):
@@ -105,14 +105,14 @@ def new_tiles(group: GroupPlan, held: Held, before: Watermark, after: Watermark,
 
 
 def _sealed(grid: Grid, held: Held, low_us: int | None, high_us: int) -> Ints:
-    """Starts of the grid's spans that hold cells, have no tile, and whose end lies in (low, high]."""
+    """The starts of the grid's spans that contain cells, have no tile, and end in (low, high]."""
     starts = [_span_start(grid, cells.slices.start_us) for cells in held.slices]
     found = distinct_of(np.concatenate(starts)) if starts else np.zeros(0, np.int64)
     ends = found + grid.width_us
     sealed = (found >= grid.since_us) & (ends <= high_us)
     if low_us is not None:
         sealed &= ends > low_us
-    for cells in held.tiles:  # a shorter delay than the longest of now may have passed them before
+    for cells in held.tiles:  # the longest delay may have been shorter before, so that it passed them
         start, end, _, _ = cells.slices
         sealed &= ~np.isin(found, start[end - start == grid.width_us])
     return found[sealed]
@@ -135,7 +135,7 @@ def _rolled_up(grid: Grid, spans: Ints, held: Held, keys: int) -> Cells:
 
 
 def _widened(grid: Grid, cells: Cells, position: int, start_us: int) -> Piece:
-    """One slice's cells, said to be of the whole span."""
+    """The cells of one slice, with the whole span as their slice."""
     low, high = int(cells.offsets[position]), int(cells.offsets[position + 1])
     one, signed = slice(position, position + 1), cells.slices.signed
     slices = Slices(
@@ -152,16 +152,17 @@ def _pieces(cells: Cells) -> list[Piece]:
 
 
 def cover_of(held: Held, edges_us: Ints) -> list[Mask]:
-    """For each part of what is held the pieces to read between the edges, see `cover`."""
+    """For each part of `held`, the pieces to read between the edges; see `cover`."""
     return cover([cells.slices for cells in held.slices], [cells.slices for cells in held.tiles], edges_us)
 
 
 def cover(slices: Sequence[Slices], tiles: Sequence[Slices], edges_us: Ints) -> list[Mask]:
     """For each part, tiles last, the pieces to read so that every cell between the edges is read once.
 
-    Tiles are taken from the widest on, if no edge lies strictly inside; slices, if they lie in none of these. As
-    queries come and go, time is cut elsewhere: a slice that reaches beyond the edges is left out, since windows that
-    cut it are of a query that begins after all it holds, and one that reaches beyond a tile is newer than the tile.
+    Tiles are taken first, the widest first, if no edge lies strictly inside. Slices are taken if they lie in none of
+    these tiles. When queries are added or dropped, the edges at which time is cut change. A slice that reaches beyond
+    the given edges is left out: windows that cut it belong to a query that begins after all of its events. A slice that
+    reaches beyond a tile is newer than the tile.
     """
     taken = _Taken()
     chosen_tiles = _widest(tiles, edges_us, taken)
@@ -173,7 +174,7 @@ def cover(slices: Sequence[Slices], tiles: Sequence[Slices], edges_us: Ints) -> 
 
 
 def _widest(parts: Sequence[Slices], edges_us: Ints, taken: _Taken) -> list[Mask]:
-    """The widest tiles that fit; they are added to what is taken."""
+    """The widest tiles that fit between edges; they are added to `taken`."""
     if not parts:
         return []
     start = np.concatenate([part.start_us for part in parts])
@@ -193,27 +194,27 @@ def _widest(parts: Sequence[Slices], edges_us: Ints, taken: _Taken) -> list[Mask
 
 
 class _Taken:
-    """Disjoint intervals, in order."""
+    """Disjoint intervals that are already covered, in ascending order."""
 
     def __init__(self) -> None:
         self._start = self._end = np.zeros(0, np.int64)
 
     def overlap(self, start: Ints, end: Ints) -> Mask:
-        """Which of the intervals overlap one that is taken."""
+        """Which of the given intervals overlap a covered interval."""
         before = np.searchsorted(self._end, start, "right")
         nearest = np.append(self._start, np.iinfo(np.int64).max)[before]
         overlapping: Mask = nearest < end
         return overlapping
 
     def hold(self, start: Ints, end: Ints) -> Mask:
-        """Which of the intervals lie in one that is taken."""
+        """Which of the given intervals lie within a covered interval."""
         place = np.searchsorted(self._start, start, "right") - 1
-        ends = np.append(self._end, np.iinfo(np.int64).min)  # the last stands for none: place -1
+        ends = np.append(self._end, np.iinfo(np.int64).min)  # the last element serves place -1: no interval
         inside: Mask = end <= ends[place]
         return inside
 
     def add(self, start: Ints, width: int) -> None:
-        """Take more intervals, disjoint from all that are taken."""
+        """Add intervals, which must be disjoint from all covered intervals."""
         merged = np.concatenate([self._start, start])
         order = np.argsort(merged)
         self._start = merged[order]

@@ -7,7 +7,7 @@ the end.
 An epoch changes or closes only sessions of keys with a new atom, or whose end the watermark passes. All atoms of
 these keys are read; of other keys only their last times. Atoms that no open session needs are found when segments are
 merged, or when none of a segment's atoms can be the last of an open session. (With an event log all atoms are read in
-each epoch, because the log ends with the first event that an open session holds.)
+each epoch, because the log is kept from the first event of an open session on.)
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from millpond.state.layout.cells import Cells, extreme_of, merge_rule, piece_of,
 from millpond.state.layout.session_fragments import FIRST, LAST, begins, merge_atoms, reduced, some_atoms, sorted_by
 
 AT_ONCE = 1 << 18
-"""So many sessions are answered at once."""
+"""The number of sessions that are computed at once."""
 
 _EARLIEST = np.iinfo(np.int64).min
 
 
 class Sessions(NamedTuple):
-    """The sessions of one gap and delay, by slot and start: those of all atoms, closed ones too.
+    """The sessions of one gap and delay, ordered by slot and start: those of all atoms, including closed sessions.
 
-    `rows` are the atoms they are made of, session by session; `new` tells where one begins among them.
+    `rows`: the atoms of the sessions, session by session. `new`: which of these atoms begin a session.
     """
 
     slots: Ints
@@ -53,7 +53,7 @@ class Sessions(NamedTuple):
         )
 
     def columns(self, atoms: Cells, measures: Collection[str]) -> dict[str, npt.NDArray[Any]]:
-        """Merged columns of the measures with these ids, one row per session; extremes of 128 bits are one column."""
+        """The merged columns of the measures with these ids, one row per session; 128-bit extremes are one column."""
         wanted = {name: c for name, c in atoms.columns.items() if name.partition(":")[0] in measures}
         merged = reduced(taken(wanted, self.rows), self.new)
         whole: dict[str, npt.NDArray[Any]] = {}
@@ -63,14 +63,14 @@ class Sessions(NamedTuple):
         return whole
 
     def runs(self, most: int) -> Iterator[Sessions]:
-        """The same, at most so many at once."""
+        """The sessions in parts of at most `most` sessions."""
         places = np.arange(len(self.slots)) // most
         for place in range(int(places[-1]) + 1 if len(places) else 0):
             yield self.take(places == place)
 
 
 class Asked(NamedTuple):
-    """Queries of one gap and delay that answer sessions from one time on: they have the same sessions."""
+    """Queries of one gap and delay that answer the same range of session starts, so they have the same sessions."""
 
     gap_us: int
     delay: int
@@ -80,7 +80,7 @@ class Asked(NamedTuple):
 
 
 def asked_of(group: GroupPlan) -> list[Asked]:
-    """The queries of a group of session windows, by gap, delay and which starts they answer."""
+    """The queries of a group of session windows, by gap, delay and the range of session starts that they answer."""
     found: dict[tuple[int, int, int, int], list[QueryPlan]] = {}
     for plan in group.queries:
         assert isinstance(plan.query.window, Session)
@@ -113,9 +113,11 @@ def open_ones(sessions: Sessions, mark_us: int | None) -> Mask:
 
 
 class Read(NamedTuple):
-    """The atoms that an epoch reads: all of some keys, merged; which of them an open session holds; the positions of
-    those that hold one that `came`; of what came what is needed. `live`: the same of each segment that is looked at as
-    a whole, by position.
+    """The atoms that an epoch reads: all atoms of some keys, merged.
+
+    `needed`: which of them an open session contains. `came`: the positions of the atoms that contain new atoms.
+    `fresh`: the new atoms that an open session contains. `live`: for each segment that is examined completely, by
+    position, its atoms that an open session contains.
     """
 
     atoms: Cells
@@ -129,10 +131,10 @@ def read_atoms(
     group: GroupPlan, places: Sequence[SectionPlace], old: Sequence[Cells], came: Cells, keys: int,
     level: int | None, whole: bool, before: Watermark, after: Watermark,
 ) -> Read:  # fmt: skip
-    """What an epoch in which some atoms `came` reads of the `old` ones, whose slots are below `keys`.
+    """The `old` atoms that an epoch reads, with the new atoms `came`; all slots are below `keys`.
 
-    Looked at as a whole are the segments of the `level` that is merged, if any, and those with which no open session
-    ends, which may be over; all of them if `whole`.
+    Some segments are examined completely: those of the `level` that is merged, if any, and those in which no atom can
+    be the last of an open session, so that they may have expired. If `whole`, these are all segments.
     """
     over_us = _over_us(group, after)
     looked = [
@@ -150,13 +152,13 @@ def read_atoms(
 
 
 def _over_us(group: GroupPlan, mark: Watermark) -> int:
-    """With atoms whose last time is at most this no open session ends; one that goes on may hold them."""
+    """A time: an atom that ends at or before it is not the last of an open session, though it may be an earlier one."""
     ends = [(mark.at(group.delays_us[asked.delay]), asked.gap_us) for asked in asked_of(group)]
     return min((_EARLIEST if at is None else at - gap_us for at, gap_us in ends), default=_EARLIEST)
 
 
 def _touched(group: GroupPlan, old: Sequence[Cells], keys: int, before: Watermark, after: Watermark) -> Mask:
-    """Of each slot below `keys` whether the watermark passes what may be the end of a session of it."""
+    """For each slot below `keys`, whether the watermark passes a time at which a session of the slot may end."""
     touched, spans = np.zeros(keys, bool), set[tuple[int, int]]()
     for asked in asked_of(group):
         for delay_us in {group.delays_us[asked.delay], *(plan.query.delay_us for plan in asked.plans)}:
@@ -171,7 +173,7 @@ def _touched(group: GroupPlan, old: Sequence[Cells], keys: int, before: Watermar
 
 
 def needed_atoms(group: GroupPlan, atoms: Cells, mark: Watermark) -> Mask:
-    """Which atoms an open session of some query holds."""
+    """Which atoms an open session of some query contains."""
     needed = np.zeros(atoms.rows, bool)
     for asked in asked_of(group):
         found = sessions_of(atoms, asked.gap_us, asked.delay)
@@ -180,7 +182,7 @@ def needed_atoms(group: GroupPlan, atoms: Cells, mark: Watermark) -> Mask:
 
 
 def first_needed(atoms: Cells, needed: Mask) -> int:
-    """The time of the earliest event that a needed atom holds; beyond all times if none is needed."""
+    """The time of the earliest event of a needed atom; the largest int64 if no atom is needed."""
     held = atoms.columns[FIRST][needed] if atoms.rows else np.zeros(0, np.int64)
     return int(held.min()) if len(held) else int(np.iinfo(np.int64).max)
 
