@@ -94,7 +94,7 @@ def rows_of(events: Events, found: Found) -> tuple[Ints, Ints]:
 
 
 class Taken:
-    """The input of an aggregate: pairs of an event (`index`, into `events`) and its result row (`rows`, below `size`)."""
+    """The input of an aggregate: pairs of an event (`index`, into `events`) and a result row (`rows`, below `size`)."""
 
     def __init__(self, aggregate: Aggregate, events: Events, index: Ints, rows: Ints, size: int) -> None:
         self.aggregate, self.size = aggregate, size
