@@ -43,8 +43,7 @@ _WIRE = np.isin(np.arange(8), (VARINT, FIXED64, BYTES, FIXED32))
 
 
 class Decoded(NamedTuple):
-    """A struct per message, which messages are broken, and which have a value that does not fit its column and is NULL.
-    """
+    """A struct per message, which messages are broken, and which have a misfit: a value that is NULL in its column."""
 
     rows: pa.StructArray
     broken: Mask
@@ -52,8 +51,7 @@ class Decoded(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """Values of fields: the message of each (`owner`), its wire type, and its range of bytes, or its number as `first`.
-    """
+    """Values of fields: the message (`owner`), the wire type, and the range of bytes, or the number as `first`."""
 
     owner: Ints
     wire: Ints

@@ -248,8 +248,7 @@ class _Reader:
             raise ProtoError(f"has {word} where a number should be") from None
 
     def _block(self) -> Iterator[str]:
-        """Yields the first word of each statement up to the end of a block; the caller reads the rest of the statement.
-        """
+        """Yields the first word of each statement up to the end of a block; the caller reads its other words."""
         while (word := self._next()) != "}":
             yield word
 

@@ -36,8 +36,7 @@ _DEPTH = 16
 
 
 class Registered(NamedTuple):
-    """A schema of a registry: `kind` is AVRO, PROTOBUF or JSON; `imports` are pairs of an imported name and its text.
-    """
+    """A schema of a registry: `kind` is AVRO, PROTOBUF or JSON; `imports` are pairs of a name and a text."""
 
     kind: str
     text: str

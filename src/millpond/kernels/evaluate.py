@@ -265,9 +265,7 @@ def _text(node: Call, args: list[Values]) -> Values:
 
 
 def _cased(text: pa.Array, op: str) -> pa.Array:
-    """Upper or lower case; other texts than ASCII are converted by Python, which agrees with Java (for ß), unlike
-    Arrow.
-    """
+    """Upper or lower case; text outside ASCII is converted by Python, which agrees with Java (ß), unlike Arrow."""
     if isinstance(text, pa.Scalar):
         return _cased(pa.array([text.as_py()], pa.string()), op)[0]
     if pc.all(pc.string_is_ascii(text), min_count=0).as_py() is not False:

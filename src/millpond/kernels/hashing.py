@@ -54,8 +54,7 @@ def _of_numbers(data: Array, kind: str) -> Words:
 
 
 def _of_decimals(data: Wide, precision: int) -> Words:
-    """Hashes decimals; those of a long type as the shortest big-endian bytes in two's complement, as Java encodes them.
-    """
+    """Hashes decimals; long ones as the shortest big-endian bytes in two's complement, as Java encodes them."""
     if precision <= _LONG_DIGITS:
         return _of_long(data["low"].astype(np.uint64))
     halves = np.stack([data["high"].view(np.uint64), data["low"]], axis=1)

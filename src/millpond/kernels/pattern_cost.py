@@ -3,9 +3,9 @@
 Java's matcher backtracks. It tries every way in which a text can be read, so a text of n characters with two ways for
 each part takes 2^n steps. That can happen if the pattern's automaton, here Glushkov's, has a state from which one text
 leads back to it on two paths (Weideman, van der Merwe, Berglund, Watson: "Analyzing matching time behavior of
-backtracking regular expression matchers by using ambiguity of NFA", 2016). Special features of Java are
-approximated: a back reference matches nothing, a possessive or atomic group counts as one character, and an unknown
-property of characters as every character.
+backtracking regular expression matchers by using ambiguity of NFA", 2016). Special features of Java are approximated: a
+back reference matches nothing, a possessive or atomic group counts as one character, and an unknown property of
+characters as every character.
 """
 
 from __future__ import annotations
@@ -177,9 +177,7 @@ class _Parser:
         )  # fmt: skip
 
     def _atom(self, text: str, part: _Part) -> _Part:
-        """A part that is not backtracked into once it has matched; for the rest of the pattern it counts as one
-        character.
-        """
+        """A part that is not backtracked into once it has matched; for the other parts it counts as one character."""
         self.atoms.append((text, part))
         every = 0
         for characters in part.characters.values():

@@ -199,9 +199,7 @@ def _explain(
     allowed: Mapping[str, Tolerance],
     limit: int,
 ) -> list[str]:
-    """One line per row; a missing row is shown with the most similar surplus row, if at least half of its columns
-    agree.
-    """
+    """One line per row; a missing row is shown with the most similar surplus row, if half of its columns agree."""
     left = list(surplus)
     lines = []
     for row in missing[:limit]:

@@ -174,8 +174,7 @@ class LocalPond:
         self._perform(self._writer.commit(map_record(self.setting, run, self._writer.token, owners, why, 0)))
 
     def step(self, waits: bool = False) -> bool:
-        """Records a step towards the requested bucket map, if one is due before the next epoch; returns whether it was.
-        """
+        """Records a step towards the requested bucket map if one is due before the next epoch; returns if it was."""
         found = next_step(self.setting, self.manifest, waits)
         if found is not None:
             run = self._perform(self._writer.drain())
@@ -212,9 +211,7 @@ class LocalPond:
         self._run(run, self._frames(events), Batch("local", self._writer.manifest.batch + 1, start, end))
 
     def advance(self, stream: str, newest_us: Mapping[str, int]) -> None:
-        """Runs and commits an epoch without events, as if its gather had seen the times `newest_us` by source
-        partition.
-        """
+        """Runs and commits an epoch without events, as if source partitions had had events at the times `newest_us`."""
         offsets = dict(self.offsets)
         run = self._perform(self._writer.begin(self._writer.manifest.batch + 1, offsets, offsets, "local"))
         assert not isinstance(run, AlreadyTrue)

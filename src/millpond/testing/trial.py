@@ -412,9 +412,7 @@ def _cut(dice: random.Random, table: pa.Table) -> list[pa.Table]:
 
 
 def _dealt(dice: random.Random, table: pa.Table, stream: Stream) -> list[pa.Table]:
-    """Distributes rows to up to three tables; rows of one source partition of an ordered stream stay together, in
-    order.
-    """
+    """Distributes rows to up to three tables; those of a source partition with an order stay together, in order."""
     parts: list[list[int]] = [[] for _ in range(dice.randint(1, 3))]
     if stream.order is None:
         for i in range(len(table)):

@@ -62,7 +62,7 @@ class GroupLog:
         Events whose keys were dropped or have moved to another instance are left out.
 
         Raises:
-            CorruptError: the section does not read.
+            CorruptError: the section is not readable.
         """
         if place.id not in self._read:
             events = decode_events(read_section(self._files, place))

@@ -140,8 +140,7 @@ def _answer(held: _Held, rows: int, tables: list[pa.Table], at: Callable[[int], 
 
 
 def _failure(error: BaseException, row: int, file: str) -> dict[str, Any]:
-    """The reply for a failed call: the exception in one line, with the last line in the function's file that it passed.
-    """
+    """The reply for a failed call: the exception as one line, with its last line number in the function's file."""
     if isinstance(error, Wrong):
         return {"failed": str(error), "row": row if error.row is None else error.row}
     if isinstance(error, MemoryError | pa.ArrowMemoryError):

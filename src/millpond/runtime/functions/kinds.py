@@ -89,8 +89,7 @@ def mergeable(
 
 
 def _merged(function: Any, state: pa.Table, cells: pa.ListArray) -> pa.Table:
-    """Merges cells into one state per row: neighbours in pairs, all rows at once, in log2(most cells per row) rounds.
-    """
+    """Merges cells into one state per row: neighbours in pairs, all rows at once, in log2(cells per row) rounds."""
     lengths: Ints = np.diff(np.asarray(cells.offsets))
     state = state.take(cells.flatten())
     while len(lengths) and lengths.max() > 1:

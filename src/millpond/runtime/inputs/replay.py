@@ -90,7 +90,7 @@ def gather_stored(task: GatherTask, part: int, files: Files) -> Iterator[tuple[i
     """The packets of part `part` of the stored events, gathered like a source partition.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     if part < len(task.chained):
         return gather_chained(task, part, files)

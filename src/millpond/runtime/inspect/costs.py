@@ -176,8 +176,7 @@ def _askers(group: GroupPlan) -> list[list[str]]:
 
 
 def _weights(group: GroupPlan) -> dict[str, int]:
-    """The weight of each query in a group's work: each measure counts `_ONE`, divided among the queries that read it.
-    """
+    """The weight of each query in a group's work: each measure has `_ONE`, divided among the queries that read it."""
     weights = {query.query.name: 0 for query in group.queries}
     for askers in _askers(group):
         _add(weights, divided(_ONE, dict.fromkeys(askers, 1)))

@@ -120,8 +120,7 @@ def next_due(group: GroupPlan, plan: QueryPlan, manifest: Manifest, files: Files
 
 
 def _waiting_ends(window: Sliding, state: GroupState, files: Files, mark_us: int | None) -> list[int]:
-    """For each section, the earliest end of an open window with an event that deduplication has not decided about yet.
-    """
+    """For each section, the earliest end of an open window with an event that may still be a repeated one."""
     found = []
     for place in state.events:
         times = decode_events(read_section(files, place)).times_us

@@ -156,8 +156,7 @@ def _needed_cells(group: GroupPlan, state: GroupState, files: Files, mark: Water
 def _alone(
     group: GroupPlan, query: QueryPlan, cells: Cells, mark: Watermark, key_bytes: float
 ) -> StateSize:
-    """The size of the query's state without sharing: its cells between its own edges, while its own windows need them.
-    """
+    """The size of the query's state without sharing: cells between its own edges, while its windows need them."""
     places = {query.presence, *(place for places in query.measures for place in places)}
     measures = (group.measures[place] for place in places)
     wanted = {measure.base.id if group.signed else measure.id for measure in measures}

@@ -169,9 +169,7 @@ class TalliedSize(NamedTuple):
         return 0 if self.whole is None else self.whole.rows * _TALLY_BYTES
 
     def alone(self, plan: QueryPlan, mark: Watermark) -> int:
-        """Bytes of the tallies that the query would keep without sharing: in its own slices and bins, while it needs
-        them.
-        """
+        """Bytes of the tallies that the query would keep without sharing: in its own slices and bins, while needed."""
         if self.whole is None or not keeps_tallies(plan.query):
             return 0
         own = tallies_asked([plan.query])

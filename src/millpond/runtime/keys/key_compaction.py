@@ -39,7 +39,7 @@ def read_section(files: Files, place: SectionPlace) -> pa.RecordBatch:
     """The batch of a section of keys or cells.
 
     Raises:
-        CorruptError: it does not read.
+        CorruptError: it is not readable.
     """
     read = files.read_inline if place.inline else files.read
     return from_bytes(read(place.file, place.offset, place.size))

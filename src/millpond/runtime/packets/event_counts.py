@@ -31,7 +31,7 @@ LISTED = 4096
 class Sources(NamedTuple):
     """The source partitions of a chunk: their names; events `order[starts[i]]` … are those of partition i.
 
-    `order` None: the events are in that order.
+    `order` is None if the events are already sorted by partition.
     """
 
     names: list[str]
@@ -65,8 +65,8 @@ def count_rows(
 ) -> None:  # fmt: skip
     """Adds the fates of the events for each query of the group; events without a time are dead for all of them.
 
-    An event is late if its class exceeds the query's delay, else dead if something the query evaluates for it
-    raises, else filtered if WHERE is not TRUE, else applied.
+    An event is late if its class exceeds the query's delay, else dead if an expression of the query raises an error
+    for it, else filtered if WHERE is not TRUE, else applied.
     """
     known: dict[object, tuple[dict[str, int], list[str]]] = {}
     read, with_time = _number(np.ones(rows.rows, bool), sources), _number(timed, sources)

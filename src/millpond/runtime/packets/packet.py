@@ -167,7 +167,7 @@ def late_rows_of(header: Header, packet: pa.Buffer) -> pa.RecordBatch | None:
     """The late rows of a packet, if it has any.
 
     Raises:
-        CorruptError: they do not read.
+        CorruptError: the rows are not readable.
     """
     return _tail(packet, header.late_size, packet.size) if header.late_size else None
 
@@ -176,7 +176,7 @@ def selected_rows_of(header: Header, packet: pa.Buffer) -> pa.RecordBatch | None
     """The rows of stateless queries of a packet, if it has any.
 
     Raises:
-        CorruptError: they do not read.
+        CorruptError: the rows are not readable.
     """
     size = header.selected_size
     return None if isinstance(size, msgspec.UnsetType) else _tail(packet, size, packet.size - header.late_size)

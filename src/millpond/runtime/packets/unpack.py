@@ -21,7 +21,7 @@ from millpond.state.layout.cells import Piece
 from millpond.state.layout.event_log import Events
 
 Held = dict[str, list[pa.RecordBatch]]
-"""Stream -> rows."""
+"""Rows by stream."""
 
 
 @dataclass(slots=True)

@@ -123,8 +123,7 @@ class Pace:
         self._seen = dict([*recent, (size, new)][-_SIZES:])
 
     def _wanted(self, target: float) -> float:
-        """The number of records with which an epoch takes `target` seconds, but at least half of its time for records.
-        """
+        """The number of records with which an epoch takes `target` seconds, or half of it is overhead."""
         fixed, each = fitted([(read, seconds) for read, seconds, _ in self._seen.values()])
         return max(target - fixed, fixed) / max(each, 1e-12)
 
