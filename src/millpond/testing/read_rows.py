@@ -244,7 +244,7 @@ def _of_values(stream: str, column: Wanted, values: Sequence[Any]) -> pa.Array:
 
 
 def _of_arrow(stream: str, column: Wanted, array: pa.Array) -> pa.Array:
-    """An Arrow column in the type of the stream, if that loses nothing; else value by value, for the error."""
+    """Casts an Arrow column to the type of the stream if nothing is lost, else converts each value, for the error."""
     kind = arrow_type(column.type)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()

@@ -1,4 +1,4 @@
-"""The order of a query's events: by time, then by the source's order, else by what the query's aggregates use.
+"""The order of a query's events: by time, then by the source's order, else by the values that its aggregates use.
 
 All aggregates of a query use one order, which is computed once and carried by the events as a column of numbers.
 It does not depend on how the events were cut, stored or merged.

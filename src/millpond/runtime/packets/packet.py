@@ -1,7 +1,7 @@
 """Packets: the bytes that the shuffle moves from one source partition to one instance.
 
 packet  = "MPK1" , u32 length of header , header (JSON) , sections
-section = an Arrow IPC stream, lz4: keys and cells in turn, for each group the header names; then rows of stateless
+section = an Arrow IPC stream, lz4: keys and then cells for each group in the header; afterwards rows of stateless
           queries and late rows, if any
 """
 

@@ -10,7 +10,7 @@ from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 
 
 class IdleWatch:
-    """Tracks when each source partition of the ordered streams last had events, since the start of the driver.
+    """Tracks when each source partition of the ordered streams last had events in this run of the driver.
 
     All times are of a monotonic clock.
     """

@@ -2,9 +2,9 @@
 
 An epoch in which windows close is the longest, and a migration step would make it longer. New input waits for that
 epoch and for the next one, so steps also avoid the epochs before and after it. The prediction is a guess from the
-last epochs: event time advances as far as in the one that advanced most (with files an epoch may read one file and
-the next one two), and then as in all of them. Steps skip at most six epochs in a row for this, and one for each two
-steps taken: if every epoch closes windows, no epoch is better than another.
+last epochs: in the next epoch event time advances as far as in the one that advanced most (with files an epoch may read
+one file and the next one two), and in the epoch after it by the average of these. Steps skip at most six epochs in a
+row for this, and one for each two steps taken: if every epoch closes windows, no epoch is better than another.
 
 Steps also wait, at most four seconds, for an epoch that begins without a backlog, so that the next input finds the
 step nearly done. Merges wait at most one second. A pond that always has a backlog must still do both, and its epochs

@@ -1,5 +1,6 @@
-"""The driver's side of the pond's files: checks what instances wrote before a record names it, and transfers files
-through a store to hosts that do not see the pond's folder.
+"""Checks the files that instances wrote, and transfers files through a store to hosts that do not see the folder.
+
+This is the driver's side; a file is checked before a record names it.
 """
 
 from __future__ import annotations

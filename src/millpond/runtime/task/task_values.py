@@ -30,7 +30,7 @@ class Watermark(msgspec.Struct, frozen=True):
     floor_us: int | None = None
 
     def at(self, delay_us: int) -> int | None:
-        """The watermark for a delay: events up to it are late, windows that end by then are closed; None: there is none."""
+        """The watermark for a delay: events up to it are late, windows that end by then are closed; None: none."""
         if delay_us >= NEVER_LATE_US:
             return None
         marks = [] if self.max_time_us is None else [self.max_time_us - delay_us]
