@@ -1,8 +1,8 @@
 """Decodes Protocol Buffers messages into Arrow columns, a batch at a time.
 
-All messages of a batch are read in step: first the first field of each, then the second. Python's loops run over the
-fields of a message, not over messages. The fields found are then sorted by field number, and each column is built
-from its part.
+All messages of a batch are read in parallel: the first field of each message, then the second, and so on. So Python's
+loops run over the fields of a message, not over messages. The values are then sorted by field number, and each column
+is built from its part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 MAX_FIELDS = 10_000
-"""How often one message may say a field (a packed list is said once); one with more is taken as broken."""
+"""The most field values in one message (a packed list is one value); a message with more counts as broken."""
 
 TIMESTAMP = "google.protobuf.Timestamp"
 _WRAPPER = "google.protobuf."
@@ -43,7 +43,7 @@ _WIRE = np.isin(np.arange(8), (VARINT, FIXED64, BYTES, FIXED32))
 
 
 class Decoded(NamedTuple):
-    """A struct per message, which of them are broken, and of which a value does not fit its column and is NULL."""
+    """A struct per message, which messages are broken, and which have a misfit: a value that is NULL in its column."""
 
     rows: pa.StructArray
     broken: Mask
@@ -51,7 +51,7 @@ class Decoded(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """Values of fields: the message each was found in, its wire type, and its bytes, or its number as `first`."""
+    """Values of fields: the message (`owner`), the wire type, and the range of bytes, or the number as `first`."""
 
     owner: Ints
     wire: Ints
@@ -60,20 +60,20 @@ class _Parts(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """All values in some messages, by the number of their field, then in order; `place`: where in the whole order."""
+    """All values of some messages, sorted by field number, then by order; `place`: the position in the order of all."""
 
     number: Ints
     place: Ints
     parts: _Parts
 
     def of(self, number: int) -> slice:
-        """Where the values of a field are."""
+        """The positions of the values of field `number`."""
         first, stop = np.searchsorted(self.number, [number, number + 1])
         return slice(first, stop)
 
 
 class _Spans(NamedTuple):
-    """Ranges of bytes; several may be of the same message, in order: they are read as one."""
+    """Ranges of bytes that contain messages; consecutive ranges of one message (`owner`) are read as one message."""
 
     owner: Ints
     first: Ints
@@ -83,7 +83,7 @@ class _Spans(NamedTuple):
 def decode_messages(
     schema: ProtoSchema, message: str, data: bytes | npt.NDArray[np.uint8], first: Ints, stop: Ints, to: pa.StructType
 ) -> Decoded:
-    """Decode the messages at some ranges of `data` into the fields of a struct, each found by its name.
+    """Decodes the messages at the ranges [`first`, `stop`) of `data` into structs, whose fields are found by name.
 
     Raises:
         ProtoError: a field's kind cannot become its column's type.
@@ -97,7 +97,7 @@ def decode_messages(
 
 
 class _Decoder:
-    """One batch. `root` is, of each message further in, the one of the batch that it is part of."""
+    """Decodes one batch; `root` is the message of the batch to which each nested message belongs."""
 
     def __init__(self, schema: ProtoSchema, data: npt.NDArray[np.uint8], count: int) -> None:
         self._schema = schema
@@ -106,7 +106,7 @@ class _Decoder:
         self.misfit = np.zeros(count, bool)
 
     def struct(self, message: str, spans: _Spans, root: Ints, to: pa.StructType) -> pa.StructArray:
-        """A struct for each of the `len(root)` messages that the spans are of."""
+        """A struct for each of the `len(root)` messages in `spans`."""
         fields = {field.name: field for field in self._schema.messages[message]}
         wanted = {part.name: _named(fields, part.name) for part in to}
         found = self._scan(spans, root, {field.number for field in fields.values()})
@@ -121,7 +121,7 @@ class _Decoder:
         return pa.StructArray.from_arrays(columns, names=[part.name for part in to])
 
     def _scan(self, spans: _Spans, root: Ints, numbers: set[int]) -> _Found:
-        """The fields of these numbers that are said in some spans."""
+        """Finds the values of the fields `numbers` in `spans`; marks messages that cannot be read as broken."""
         known = np.array([*sorted(numbers), 1 << 62])
         at, kept = spans.first.copy(), []
         for step in range(MAX_FIELDS + 1):
@@ -149,14 +149,14 @@ class _Decoder:
             nothing = np.zeros(0, np.int64)
             return _Found(nothing, nothing, _Parts(nothing, nothing, nothing, nothing))
         span, number, wire, first, stop = (np.concatenate(column) for column in zip(*kept, strict=True))
-        order = np.lexsort((span, number))  # stable: spans of one message stand in order, as do the steps
+        order = np.lexsort((span, number))  # stable, so values keep the order of the spans and steps
         place = np.zeros(len(order), np.int64)
         place[np.argsort(span, kind="stable")] = np.arange(len(order))
         parts = _Parts(spans.owner[span], wire, first, stop)
         return _Found(number[order], place[order], _Parts(*(column[order] for column in parts)))
 
     def _chosen(self, found: _Found, field: ProtoField, fields: Iterable[ProtoField]) -> _Parts:
-        """The values of one field; none where a later one of the same oneof was said."""
+        """The values of one field, without those that are followed by another field of the same oneof."""
         mine = found.of(field.number)
         parts = _Parts(*(column[mine] for column in found.parts))
         if not field.choice:
@@ -194,7 +194,7 @@ class _Decoder:
         keys, values = pairs.field(0), pairs.field(1)
         code = np.asarray(keys.dictionary_encode().indices.fill_null(-1))
         self.broken[within[code < 0]] = True
-        # of a key that is there twice the last counts
+        # the last entry of a repeated key counts
         order = np.lexsort((code, parts.owner))
         last = np.zeros(len(code), bool)
         last[order[_last(parts.owner[order] * (len(code) + 1) + code[order])]] = True
@@ -204,7 +204,7 @@ class _Decoder:
         return pa.MapArray.from_arrays(offsets, keys.take(kept), values.take(kept)).cast(to)
 
     def _single(self, field: ProtoField, parts: _Parts, root: Ints, to: pa.DataType) -> pa.Array:
-        """One value per message: the last that was said, or what stands for none."""
+        """One value per message: the last one, or the default if there is none."""
         if field.kind == "message":
             owners, owner = np.unique(parts.owner, return_inverse=True)
             made = self._values(field, parts, owner, root[owners], to)
@@ -220,7 +220,7 @@ class _Decoder:
         return pc.if_else(pa.array(place < 0), self._zero(field, to), taken)
 
     def _zero(self, field: ProtoField, to: pa.DataType) -> pa.Scalar:
-        """What stands for a value that is not said."""
+        """The default value of a field with implicit presence."""
         if field.kind == "enum" and pa.types.is_string(to):
             return pa.scalar(self._schema.enums[field.of].get(0, "0"))
         if pa.types.is_boolean(to):
@@ -229,7 +229,7 @@ class _Decoder:
         return pa.scalar("" if pa.types.is_string(to) else b"" if texts else 0, to)
 
     def _values(self, field: ProtoField, parts: _Parts, owner: Ints, root: Ints, to: pa.DataType) -> pa.Array:
-        """The values of a field as a type: one per part, of messages one per owner."""
+        """Converts the values of a field to a type: one per part, or for messages one per owner."""
         kind = field.kind
         if kind == "message":
             return self._message(field.of, _Spans(owner, parts.first, parts.stop), root, to)
@@ -287,14 +287,14 @@ class _Decoder:
         return pc.if_else(pa.array(np.isin(np.arange(len(made)), wrong)), b"", made).cast(to)
 
     def _names(self, enum: str, numbers: Ints) -> pa.Array:
-        """Names of numbers; a number without a name is its digits, as in JSON."""
+        """The names of enum numbers; a number without a name becomes its digits, as in JSON."""
         known = self._schema.enums[enum]
         distinct, place = np.unique(numbers, return_inverse=True)
         names = pa.array([known.get(int(number), str(number)) for number in distinct], pa.string())
         return names.take(pa.array(place))
 
     def _unpacked(self, parts: _Parts, wire: int, root: Ints) -> _Parts:
-        """Lists that are said as bytes, as the values in them."""
+        """Replaces packed lists by the values in them."""
         packed = np.flatnonzero(parts.wire == BYTES)
         if not packed.size:
             return parts
@@ -333,7 +333,10 @@ class _Decoder:
 
 
 def varints(data: npt.NDArray[np.uint8], at: Ints, stop: Ints) -> tuple[Ints, Ints, Mask]:
-    """The number that begins at each place, where it ends, and whether it is broken off or too long."""
+    """Decodes the varint at each position: its value, its end, and whether it is truncated or too long.
+
+    `stop`: the end of the available bytes of each.
+    """
     value, here = np.zeros(len(at), np.uint64), at.copy()
     waiting = np.arange(len(at))
     bad = np.zeros(len(at), bool)
@@ -352,7 +355,7 @@ def varints(data: npt.NDArray[np.uint8], at: Ints, stop: Ints) -> tuple[Ints, In
 
 
 def _named(fields: dict[str, ProtoField], name: str) -> ProtoField | None:
-    """The field of a name, whatever its case if there is one such."""
+    """The field of a name; without an exact match, the only field whose name differs in case, if there is just one."""
     near = [fields[name]] if name in fields else [one for own, one in fields.items() if own.lower() == name.lower()]
     return near[0] if len(near) == 1 else None
 
@@ -362,7 +365,7 @@ def _where(parts: _Parts, mask: Mask) -> _Parts:
 
 
 def _last(owner: Ints) -> Mask:
-    """Which ones are the last of their run."""
+    """Which entries are the last of a run of equal values."""
     return np.concatenate([owner[1:] != owner[:-1], np.ones(min(1, len(owner)), bool)])
 
 
@@ -384,7 +387,7 @@ def _of_varint(kind: str, value: Ints) -> Ints:
 
 
 def _not_utf8(texts: pa.BinaryArray, before: int) -> Ints:
-    """Which of them are no texts, by halves: nearly always none is."""
+    """The positions of values that are not UTF-8, found by bisection, as there are nearly always none."""
     try:
         texts.cast(pa.string())
     except pa.ArrowInvalid:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types: how many bytes a field's value has, or where that is said."""
+"""Wire types: they determine how the length of a field's value is encoded."""
 
 WIRES = {
     **dict.fromkeys(("int32", "int64", "uint32", "uint64", "sint32", "sint64", "bool", "enum"), VARINT),
@@ -42,13 +42,14 @@ _KNOWN = {
 
 
 class ProtoError(Exception):
-    """Why a text is no schema, or a message cannot become some columns, as the end of a sentence about the schema."""
+    """An invalid schema, or a field that does not fit a column; the text continues a sentence about the schema."""
 
 
 class ProtoField(NamedTuple):
-    """A field: `kind` is a key of `WIRES`, `of` the message or enum it is of, by its full name.
+    """A field: `kind` is a key of `WIRES`; `of` is the full name of its type, if that is a message or an enum.
 
-    `implicit`: one that is absent has the value zero, or is empty; otherwise it is NULL. `choice`: the oneof it is of.
+    `many`: whether it is repeated. `implicit`: whether an absent value means zero or empty; otherwise it is NULL.
+    `choice`: the number of the oneof to which the field belongs, 0 for none.
     """
 
     name: str
@@ -61,7 +62,7 @@ class ProtoField(NamedTuple):
 
 
 class ProtoSchema(NamedTuple):
-    """Messages, which of them are entries of maps, enums (number to name), and messages by their place in the text."""
+    """Messages, which of them are map entries, enums (number to name), and messages by their position in the text."""
 
     messages: dict[str, tuple[ProtoField, ...]]
     entries: frozenset[str]
@@ -70,10 +71,10 @@ class ProtoSchema(NamedTuple):
 
 
 def proto_schema(text: str, imported: Callable[[str], str | None] = lambda _name: None) -> ProtoSchema:
-    """Read a `.proto` text; `imported` gives the texts that it imports, by name.
+    """Parses a `.proto` text; `imported` returns imported texts by name.
 
     Raises:
-        ProtoError: it does not read, or imports what is not there.
+        ProtoError: the text is invalid, or an import does not exist.
     """
     reader = _Reader()
     waiting, seen = [text], set()
@@ -94,7 +95,7 @@ def proto_schema(text: str, imported: Callable[[str], str | None] = lambda _name
 
 
 class _Reader:
-    """What was read so far; types are resolved once all of it is there."""
+    """Parses texts; types are resolved when all texts have been read."""
 
     def __init__(self) -> None:
         self.imports: list[str] = []
@@ -180,7 +181,7 @@ class _Reader:
         self._fields[message].append((ProtoField(name, number, "", "", many, implicit, choice), kind))
 
     def _entry(self, message: str) -> str:
-        """The message that an entry of a map is."""
+        """Parses the types of a map, and adds the message of its entries."""
         self._expect("<")
         key = self._next()
         self._expect(",")
@@ -204,7 +205,7 @@ class _Reader:
                 self._skip(";")
 
     def schema(self) -> ProtoSchema:
-        """All of it, with the types of its fields resolved."""
+        """The schema of all texts, with the types of fields resolved."""
         messages = {}
         for message, fields in self._fields.items():
             made = []
@@ -218,7 +219,7 @@ class _Reader:
         return ProtoSchema(messages, frozenset(self._entries), self._enums, self._places)
 
     def _resolved(self, kind: str, scope: str) -> str:
-        """The full name of a type, looked for from the inside outwards."""
+        """The full name of a type, searched from the innermost scope outwards."""
         names = [kind[1:]] if kind.startswith(".") else []
         if not names:
             parts = scope.split(".")
@@ -247,12 +248,12 @@ class _Reader:
             raise ProtoError(f"has {word} where a number should be") from None
 
     def _block(self) -> Iterator[str]:
-        """The words that begin what is between here and the end of a block."""
+        """Yields the first word of each statement up to the end of a block; the caller reads its other words."""
         while (word := self._next()) != "}":
             yield word
 
     def _skip(self, end: str) -> None:
-        """Go behind the next `end` that is in no brackets of its own."""
+        """Skips to behind the next `end` outside of nested brackets."""
         depth = 0
         while True:
             word = self._next()

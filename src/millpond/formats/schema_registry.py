@@ -1,7 +1,7 @@
 """Fetches schemas by number from a registry with Confluent's API; each is fetched once and cached for the process.
 
-A number always stands for the same schema. A number that the registry does not know is cached too: records that name
-it stay malformed for the life of the process. After `PATIENCE` unknown numbers, new ones are no longer requested,
+A number always means the same schema. A number that the registry does not know is cached too: records that contain it
+stay malformed for the life of the process. After `PATIENCE` unknown numbers, new ones are no longer requested,
 because the writer produces garbage and each request would start a read again.
 """
 
@@ -22,13 +22,13 @@ from millpond.connections import Registry, connection
 from millpond.errors import SetupError, SourceError
 
 MAGIC = 0
-"""The first byte of a value that names its schema; the next four are the number, big-endian."""
+"""The first byte of a value with a schema number; the next four bytes are the number, big-endian."""
 
 HEADER = 5
-"""Bytes before what the schema describes."""
+"""The number of bytes before the encoded value."""
 
 PATIENCE = 16
-"""How many numbers that it does not have a registry is asked for."""
+"""The number of unknown schema numbers after which no new ones are requested."""
 
 _SECONDS = 20.0
 _MAX_BYTES = 16 << 20
@@ -36,7 +36,7 @@ _DEPTH = 16
 
 
 class Registered(NamedTuple):
-    """A schema as its registry has it: `kind` is AVRO, PROTOBUF or JSON; `imports` are those it names, by name."""
+    """A schema of a registry: `kind` is AVRO, PROTOBUF or JSON; `imports` are pairs of a name and a text."""
 
     kind: str
     text: str
@@ -57,7 +57,7 @@ class _Answer(msgspec.Struct):
 
 
 class Schemas:
-    """The schemas of one registry, as far as they were asked for; may be used from several threads."""
+    """The cached schemas of one registry; thread-safe."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -66,17 +66,17 @@ class Schemas:
         self._lock = threading.Lock()
 
     def known(self) -> dict[int, Registered | None]:
-        """What was asked for so far, by number; None: the registry does not have it."""
+        """All schemas requested until now, by number; None: the registry does not have it."""
         with self._lock:
             return dict(self._known)
 
     @property
     def patient(self) -> bool:
-        """Whether numbers that are new are still asked for."""
+        """Whether new numbers are still requested."""
         return list(self.known().values()).count(None) < PATIENCE
 
     def learn(self, number: int) -> None:
-        """Ask for a schema by its number, unless that was done before.
+        """Requests a schema by its number, unless it was requested before.
 
         Raises:
             SourceError: the registry does not answer.
@@ -89,7 +89,7 @@ class Schemas:
             self._known[number] = made
 
     def learn_subjects(self, subjects: Iterable[str]) -> None:
-        """Ask for every version of some subjects; those that the registry does not have are none.
+        """Requests every version of some subjects; subjects that the registry does not have are skipped.
 
         Raises:
             SourceError: the registry does not answer.
@@ -112,7 +112,7 @@ class Schemas:
         return Registered(answer.schemaType, answer.schema, tuple(imports.items()))
 
     def _collect(self, answer: _Answer, imports: dict[str, str], depth: int) -> None:
-        """What a schema refers to, each after what it refers to itself."""
+        """Adds the schemas that a schema references to `imports`, each after its own references."""
         for reference in answer.references:
             if reference.name in imports or depth == _DEPTH:
                 continue
@@ -153,7 +153,7 @@ _LOCK = threading.Lock()
 
 
 def schemas_of(name: str | None) -> Schemas:
-    """The schemas of the registry of a connection (None: the only one); the same for as long as the process lives.
+    """The schemas of a connection's registry (None: of the only connection); the same object during the whole process.
 
     Raises:
         SetupError: there is no such connection, or it has no registry.

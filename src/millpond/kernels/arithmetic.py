@@ -1,7 +1,7 @@
 """Comparison, arithmetic and casts over columns, under Spark's ANSI rules.
 
-NaN is the largest value and equal to itself; -0.0 equals 0.0; leaving an integer type or dividing by zero
-raises for that row alone (the `error` mask), never wraps.
+NaN is the largest value and equal to itself; -0.0 equals 0.0. Overflow of an integer type and division by zero are
+errors of that row alone (the `error` mask); values never wrap around.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INT64_MIN = np.iinfo(np.int64).min
 
 
 def compare(op: str, kind: str, left: Any, right: Any) -> Mask:
-    """The comparison of two columns of SQL type `kind`; rows where a side is NULL mean nothing."""
+    """Compares two columns of SQL type `kind`; the result is arbitrary where a side is NULL."""
     if kind == "string":
         if isinstance(left, pa.Scalar) and isinstance(right, pa.Scalar):
             left = pa.array([left.as_py()], pa.string())
@@ -90,7 +90,7 @@ def _multiply(node: Call, args: list[Values]) -> Values:
         return joined(args, data)
     if node.type != "bigint":
         return joined(args, data, _outside(data, node.type))
-    # the double product tells overflow except within rounding of the border: only there divide back
+    # the product as a double detects overflow except near the limit; only there the product is divided back
     rough = np.abs(np.multiply(left, right, dtype=np.float64))
     raised = rough > 9.3e18
     border = (rough > 9.1e18) & ~raised
@@ -102,7 +102,7 @@ def _multiply(node: Call, args: list[Values]) -> Values:
     return joined(args, data, raised)
 
 
-# Division reads its divisor first: raise / NULL is NULL.
+# Division evaluates its divisor first, so an error divided by NULL is NULL.
 def _divide(node: Call, args: list[Values]) -> Values:
     with np.errstate(all="ignore"):
         return joined(args[::-1], args[0].data / args[1].data, args[1].data == 0)
@@ -129,7 +129,7 @@ def _abs(node: Call, args: list[Values]) -> Values:
 
 
 def _to_bigint(rounding: Callable[[Array], Array]) -> Callable[[Call, list[Values]], Values]:
-    """FLOOR and CEIL: whole numbers stay, doubles become bigint; NaN is 0, what does not fit raises."""
+    """FLOOR and CEIL: integers stay, doubles become bigint; NaN becomes 0, values out of range are errors."""
 
     def apply(node: Call, args: list[Values]) -> Values:
         data = args[0].data
@@ -141,20 +141,20 @@ def _to_bigint(rounding: Callable[[Array], Array]) -> Callable[[Call, list[Value
 
 
 def _fitted(whole: Array, kind: str) -> tuple[Array, Mask]:
-    """Whole doubles as int64, and where they leave integer type `kind` (or are NaN)."""
+    """Whole doubles as int64, and where they are out of the range of integer type `kind` (or NaN)."""
     low, high = integer_range(kind)
     outside = ~((whole >= float(low)) & (whole < float(high + 1)))
     return np.where(outside, 0.0, whole).astype(np.int64), outside
 
 
 def _round(node: Call, args: list[Values]) -> Values:
-    """Half away from zero in decimal, as Java's BigDecimal of the shortest text that reads back as the double."""
+    """ROUND: half away from zero in decimal, like Java's BigDecimal of the shortest text that parses to the double."""
     data, scale = args[0].data, int(args[1].data)
     if is_float(node.type):
         return joined(args[:1], round_half_up(data, scale))
     if scale >= 0:
         return joined(args[:1], data)
-    step = 10 ** min(-scale, 20)  # beyond, every integer is nearer to 0
+    step = 10 ** min(-scale, 20)  # for larger steps every integer is nearer to 0
     exact = [
         (abs(int(x)) * 2 + step) // (2 * step) * step * (1 if x >= 0 else -1) for x in np.atleast_1d(data)
     ]
@@ -167,13 +167,13 @@ def _round(node: Call, args: list[Values]) -> Values:
 
 
 def round_half_up(data: Array, scale: int) -> Array:
-    """Doubles (or floats) rounded to `scale` decimals; values too near a tie to tell go through exact decimals.
+    """Rounds doubles (or floats) to `scale` decimals; values near a tie are rounded as exact decimals.
 
     >>> round_half_up(np.array([2.675, -2.5, 1.005]), 2).tolist()
     [2.68, -2.5, 1.01]
     """
     wide = np.atleast_1d(data).astype(np.float64)
-    scale = max(-350, min(350, scale))  # the digits of doubles lie between
+    scale = max(-350, min(350, scale))  # all digits of doubles are within these scales
     with np.errstate(all="ignore"):
         power = 10.0 ** abs(scale)  # exact up to 10**22
         magnified = np.abs(wide) * power if scale >= 0 else np.abs(wide) / power
@@ -183,7 +183,7 @@ def round_half_up(data: Array, scale: int) -> Array:
     unsure = np.flatnonzero(np.isfinite(wide) & (near | ~(magnified < 2.0**46) | (abs(scale) > 22)))
     quantum = Decimal(1).scaleb(-scale)
     context = Context(prec=800)
-    for i in unsure:  # ties are rare; text is the only exact witness of what the user sees
+    for i in unsure:  # ties are rare; only the text has exactly the digits that a user sees
         rounded[i] = float(Decimal(repr(float(wide[i]))).quantize(quantum, ROUND_HALF_UP, context))
     result = np.where(np.isfinite(wide), rounded, wide).astype(data.dtype) + data.dtype.type(0)
     return np.asarray(result.reshape(data.shape))
@@ -198,16 +198,17 @@ def _real(function: Callable[..., Any]) -> Callable[[Call, list[Values]], Values
 
 
 def _power(base: Array, exponent: Array) -> Array:
-    """Java's pow: unlike C's, 1 to the NaN and ±1 to the ±infinity are NaN.
+    """Java's `pow`: unlike in C, 1 to the power of NaN and ±1 to the power of ±infinity are NaN.
 
-    `float_power`, because `power` by a constant 0.5 is a square root, which differs at -infinity and -0.0.
+    Uses `float_power`, because NumPy's `power` with a constant 0.5 is a square root, which differs at -infinity and
+    -0.0.
     """
     odd = (np.abs(base) == 1) & (np.isinf(exponent) | np.isnan(exponent))
     return np.where(odd, np.nan, np.float_power(base, exponent))
 
 
 def _logarithm(function: Callable[..., Any]) -> Callable[[Call, list[Values]], Values]:
-    """Spark's logarithms are NULL at and below zero."""
+    """Spark's logarithms, which are NULL at and below zero."""
 
     def apply(node: Call, args: list[Values]) -> Values:
         below = args[0].data <= 0
@@ -223,7 +224,7 @@ def _isnan(node: Call, args: list[Values]) -> Values:
 
 
 def _extreme(node: Call, args: list[Values]) -> Values:
-    """LEAST and GREATEST skip NULLs."""
+    """LEAST and GREATEST, which skip NULLs."""
     better = "lt" if node.op == "least" else "gt"
     data, null, error = args[0]
     for value in args[1:]:
@@ -234,7 +235,7 @@ def _extreme(node: Call, args: list[Values]) -> Values:
 
 
 def cast(node: Call, args: list[Values]) -> Values:
-    """Casts between numbers, from boolean, and to text of integers; others are left to Spark."""
+    """Casts between numbers, from boolean to integers, and from integers to text; other casts are left to Spark."""
     source, target, data = node.args[0].type, node.type, args[0].data
     if source == target or (source == "boolean" and is_integer(target)):
         return joined(args, data if source == target else data.astype(np.int64))
@@ -248,7 +249,7 @@ def cast(node: Call, args: list[Values]) -> Values:
         whole, outside = _fitted(np.trunc(data), target)
         if (
             target == "bigint"
-        ):  # Spark compares with 2**63 - 1 as a double, so 2**63 itself passes and saturates
+        ):  # Spark compares with 2**63 - 1 as a double, so it accepts 2**63, which saturates
             edge = data == 2.0**63
             whole, outside = np.where(edge, np.iinfo(np.int64).max, whole), outside & ~edge
         return joined(args, whole, outside)
@@ -276,4 +277,4 @@ ARITHMETIC: dict[str, Callable[[Call, list[Values]], Values]] = {
     "greatest": _extreme,
     "cast": cast,
 }
-"""Operator -> its evaluation over columns; every operand is evaluated first."""
+"""The evaluation of each operator over columns; all operands are evaluated before."""

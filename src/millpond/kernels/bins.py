@@ -1,10 +1,12 @@
-"""Bins: ranges of numbers that are taken as one, each a power of two cut into 2**bits equal parts (HDR Histogram,
-DDSketch's linear interpolation: Tene 2012; Masson, Rim, Lee 2019).
+"""Bins: ranges of numbers that count as one value, for approximate percentiles.
 
-The code of a bin is the leading bits of a double's order code, so codes are in the order of the numbers, the same on
-every machine, and one of fewer bits is one of more bits cut off. NaN has a bin above that of infinity; numbers below
-2**-1022 are taken as zero. A bin from l to h stands for 2 l h / (l + h), which is within (h - l) / (h + l) of each
-number in it.
+The range between two powers of two is cut into 2**bits equal bins (HDR Histogram, Tene 2012; linear interpolation of
+DDSketch, Masson, Rim, Lee 2019).
+
+The code of a bin is the leading bits of a double's order code. So codes are in the order of the numbers and equal on
+every machine, and truncating a code gives the code of a bin with fewer bits. NaN has a bin above that of infinity;
+numbers below 2**-1022 count as zero. A bin from l to h is represented by 2 l h / (l + h), whose relative distance to
+each number in the bin is at most (h - l) / (h + l).
 """
 
 from __future__ import annotations
@@ -20,23 +22,23 @@ from millpond.plan.groups.bin_counts import FINEST_BITS
 from millpond.state.layout.cells import order_codes
 from millpond.state.numbers.int128 import widened
 
-_MANTISSA, _BIAS, _ODD = 52, 1023, 2047  # of a double: bits, bias, the exponent of infinity and NaN
+_MANTISSA, _BIAS, _ODD = 52, 1023, 2047  # of doubles: bits of the mantissa, bias, and the exponent of infinity and NaN
 
 
 def binned(node: Call, args: list[Values]) -> Values:
-    """The finest bin of each number."""
+    """The code of the finest bin of each number."""
     (value,), kind = args, node.args[0].type
     doubles = to_doubles(value.data, kind) if is_decimal(kind) else value.data.astype(np.float64)
     return Values(order_codes(doubles) >> (_MANTISSA - FINEST_BITS), value.null, value.error)
 
 
 def coarser(codes: Ints, bits: int) -> Ints:
-    """The codes of the first finest bin in the bin of so many bits."""
+    """The codes of bins of `bits` bits, each given as the code of the first finest bin in it."""
     return codes & ~((1 << (FINEST_BITS - bits)) - 1)
 
 
 def midpoints(codes: Ints, bits: int) -> Array:
-    """The number that the bin of so many bits, in which a finest bin lies, stands for."""
+    """The numbers that represent the bins of `bits` bits to which the finest bins `codes` belong."""
     cut, parts = codes >> (FINEST_BITS - bits), 1 << bits
     place = np.where(cut < 0, ~cut, cut)
     exponent, part = place >> bits, place & (parts - 1)
@@ -48,7 +50,7 @@ def midpoints(codes: Ints, bits: int) -> Array:
 
 
 def typed(numbers: Array, kind: str) -> Array:
-    """The numbers in the type whose values were binned: the nearest ones that it has."""
+    """Rounds numbers to the nearest values of the type `kind`, whose values were binned."""
     if is_float(kind):
         return numbers.astype(np.float32) if kind == "float" else numbers
     if is_decimal(kind):
@@ -59,7 +61,7 @@ def typed(numbers: Array, kind: str) -> Array:
 
 
 def _whole(numbers: Array, least: int, most: int) -> Ints:
-    """The nearest integers within bounds; compared as doubles, of which the largest bounds are none."""
+    """The nearest integers within bounds; the comparison is strict, as the largest bounds are not exactly doubles."""
     inside = (numbers > least) & (numbers < most)
     whole = np.rint(np.where(inside, numbers, 0.0)).astype(np.int64)
     return np.where(inside, whole, np.where(numbers > 0, most, least))

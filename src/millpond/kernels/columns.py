@@ -1,4 +1,4 @@
-"""Columns as arrays: Arrow in, NumPy with explicit NULL and error masks inside.
+"""Converts columns between Arrow and NumPy arrays with explicit NULL and error masks.
 
 Integers, times and booleans become int64, int64 and bool arrays; floats keep their width; decimals become 128-bit
 integers; text stays Arrow.
@@ -32,17 +32,17 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-"""SQL type -> the Arrow type in which it is stored and leaves; `arrow_type` knows decimals too."""
+"""The Arrow types in which SQL types are stored and published; `arrow_type` also supports decimals and arrays."""
 
 NONE = np.zeros((), bool)
-"""A mask that is false everywhere, by broadcasting."""
+"""A zero-dimensional mask that is false in every row."""
 
 
 class Values(NamedTuple):
     """Values of one expression for all rows: `data` (NumPy, or Arrow for text), `null` and `error` masks.
 
-    All three broadcast against each other: a constant is zero-dimensional. Where `null` or `error` is set,
-    `data` means nothing; where `error` is set the expression raised for that row and `null` means nothing.
+    All three broadcast against each other; a constant is zero-dimensional. Where `error` is set, the expression raised
+    an error for that row, and `data` and `null` are arbitrary. Where `null` is set, `data` is arbitrary.
     """
 
     data: Any
@@ -50,13 +50,13 @@ class Values(NamedTuple):
     error: Mask = NONE
 
     def is_true(self) -> Mask:
-        """Rows for which a boolean is TRUE (not NULL, not raised)."""
+        """The rows where a boolean is TRUE (neither NULL nor an error)."""
         chosen: Mask = self.data & ~self.null & ~self.error
         return chosen
 
 
 def arrow_type(kind: str) -> pa.DataType:
-    """The Arrow type in which values of SQL type `kind` are stored and leave."""
+    """The Arrow type in which values of SQL type `kind` are stored and published."""
     if is_decimal(kind):
         return pa.decimal128(*digits_of(kind))
     if is_array(kind):
@@ -66,12 +66,16 @@ def arrow_type(kind: str) -> pa.DataType:
 
 
 def list_of(kind: pa.DataType) -> pa.DataType:
-    """The Arrow type of arrays of a type; what is in them has Spark's name for it."""
+    """The Arrow type of arrays of a type; the element field has the same name as in Spark."""
     return pa.list_(pa.field("element", kind))
 
 
 def joined(args: list[Values], data: Any, raised: Mask = NONE) -> Values:
-    """NULL where an operand is; an operand right of a NULL one is never evaluated, so its error hides."""
+    """The result of an operator that is NULL where an operand is NULL.
+
+    An operand to the right of a NULL operand is not evaluated, so its error has no effect. `raised`: errors of the
+    operator itself, which have no effect where an operand is NULL.
+    """
     null, error = NONE, NONE
     for value in args:
         error = error | (value.error & ~null)
@@ -80,9 +84,9 @@ def joined(args: list[Values], data: Any, raised: Mask = NONE) -> Values:
 
 
 def from_arrow(column: pa.Array, kind: str) -> Values:
-    """The values of an Arrow column of SQL type `kind`; timestamps as µs, dates as days.
+    """The values of an Arrow column of SQL type `kind`; timestamps in µs, dates in days.
 
-    Those of other types than the model's, which only pass through, stay as they are.
+    Columns of unsupported types, which are only passed through, are not converted.
     """
     null = null_mask(column)
     if kind == "string" or not is_known(kind):
@@ -95,7 +99,7 @@ def from_arrow(column: pa.Array, kind: str) -> Values:
 
 
 def null_mask(column: pa.Array) -> Mask:
-    """True where the Arrow column is NULL; zero-dimensional when nothing is."""
+    """True where the Arrow column is NULL; zero-dimensional if there are no NULLs."""
     if column.null_count == 0:
         return NONE
     mask: Mask = pc.is_null(column).to_numpy(zero_copy_only=False)
@@ -103,7 +107,7 @@ def null_mask(column: pa.Array) -> Mask:
 
 
 def _buffer(column: pa.Array) -> Array:
-    """The value buffer of a fixed-width column as is: what stands under NULLs is arbitrary."""
+    """The value buffer of a fixed-width column without a copy; values at NULLs are arbitrary."""
     kind = column.type
     width: Any
     if pa.types.is_decimal(kind):
@@ -117,7 +121,7 @@ def _buffer(column: pa.Array) -> Array:
 
 
 def to_arrow(values: Values, kind: str, rows: int) -> pa.Array:
-    """`rows` values as an Arrow array of SQL type `kind`; constants are repeated."""
+    """Converts values to an Arrow array of SQL type `kind` with `rows` rows; constants are repeated."""
     null = np.broadcast_to(values.null, (rows,)) if values.null.any() else None
     if kind == "string" or not is_known(kind):
         column = values.data

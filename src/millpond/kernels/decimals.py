@@ -35,7 +35,7 @@ _EXACT_SCALE = 22  # 10**22 is an exact double
 
 
 def compare(op: str, left: Wide, right: Wide) -> Mask:
-    """The comparison of two columns of one decimal type; rows where a side is NULL mean nothing."""
+    """Compares two columns of one decimal type; the result is arbitrary where a side is NULL."""
     if op == "eq":
         return equal(left, right)
     if op in ("lt", "ge"):
@@ -66,7 +66,7 @@ def _abs(_node: Call, args: list[Values]) -> Values:
 
 
 def _cast(node: Call, args: list[Values]) -> Values:
-    """From decimals and integers to decimals, rounding half up, and from decimals to double."""
+    """Casts decimals and integers to decimals, rounding half up, and decimals to double."""
     source, values = node.args[0].type, args[0].data
     if not is_decimal(node.type):
         return joined(args, to_doubles(values, source))
@@ -76,7 +76,7 @@ def _cast(node: Call, args: list[Values]) -> Values:
 
 
 def _round(node: Call, args: list[Values]) -> Values:
-    """Half away from zero to a number of decimals, which may be below zero: tens, hundreds, …"""
+    """ROUND: half away from zero to a number of decimals, which may be negative: tens, hundreds, …"""
     given, wanted = digits_of(node.args[0].type), digits_of(node.type)
     tens = max(0, -int(args[1].data))
     if given.scale + tens > MOST_DIGITS:
@@ -86,7 +86,7 @@ def _round(node: Call, args: list[Values]) -> Values:
 
 
 def _fitted(args: list[Values], values: Wide, scale: int, wanted: Digits) -> Values:
-    """Unscaled numbers of a scale in another type; an error where they have too many digits."""
+    """Converts unscaled numbers of scale `scale` to the type `wanted`; an error where they have too many digits."""
     more = wanted.scale - scale
     if more < 0:
         values = rounded(values, -more)
@@ -95,7 +95,7 @@ def _fitted(args: list[Values], values: Wide, scale: int, wanted: Digits) -> Val
 
 
 def to_doubles(values: Wide, kind: str) -> npt.NDArray[np.float64]:
-    """The nearest doubles: one division of exact numbers, or by way of text where a side is not exact."""
+    """The nearest doubles: by one division if both operands are exact doubles, otherwise by parsing the text."""
     flat = np.atleast_1d(values)
     scale = digits_of(kind).scale
     result = flat["low"].view(np.int64) / 10.0**scale
@@ -115,4 +115,4 @@ DECIMALS: dict[str, Callable[[Call, list[Values]], Values]] = {
     "cast": _cast,
     "round": _round,
 }
-"""Operator -> its evaluation where an operand or the result is a decimal; every operand is evaluated first."""
+"""The evaluation of each operator where an operand or the result is a decimal; operands are evaluated before."""

@@ -1,9 +1,9 @@
-"""Expressions evaluated over whole columns, with SQL's three-valued logic and ANSI errors per row.
+"""Evaluates expressions over whole columns, with SQL's three-valued logic and ANSI errors per row.
 
-Used on both sides of the shuffle: filters and arguments in the gather, HAVING and outputs in the fold.
-Order of evaluation decides which errors count, exactly as in Spark's interpreter: `false AND x` never
-evaluates `x`, a NULL left operand hides the right one, `case` and `coalesce` are lazy.
-Equal sub-expressions are evaluated once per `Evaluator`.
+It is used on both sides of the shuffle: for filters and arguments in the gather, for HAVING and outputs in the fold.
+The order of evaluation decides which errors count, exactly as in Spark's interpreter: `false AND x` does not evaluate
+`x`, an operand to the right of a NULL operand is not evaluated, `case` and `coalesce` are lazy. Equal sub-expressions
+are evaluated once per `Evaluator`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Evaluator:
         """The values of `expression`; constants stay zero-dimensional.
 
         Raises:
-            KeyError: it reads a column that is not there.
+            KeyError: it reads a column that does not exist.
         """
         known = self._known.get(expression)
         if known is None:
@@ -54,12 +54,12 @@ class Evaluator:
         return known
 
     def list_of(self, expression: Expression) -> tuple[Literal, ...]:
-        """The constants of a list, or of a parameter that is one."""
+        """The constants of a list, or of a parameter whose value is a list."""
         found = self._parameters[expression.name] if isinstance(expression, Parameter) else expression
         return (found.members or ()) if isinstance(found, Literal) else ()
 
     def true(self, expression: Expression | None) -> Mask | None:
-        """Rows for which a condition is TRUE, or None where every row is (no condition)."""
+        """The rows where a condition is TRUE; None without a condition, for which all rows pass."""
         if expression is None:
             return None
         return np.broadcast_to(self(expression).is_true(), (self.rows,))
@@ -87,7 +87,7 @@ class Evaluator:
 
 
 def constant(literal: Literal) -> Values:
-    """The values of a literal: zero-dimensional."""
+    """The value of a literal, zero-dimensional."""
     if literal.type == "string":
         return Values(pa.scalar(literal.text, pa.string()), np.bool_(literal.text is None) | NONE)
     if is_decimal(literal.type):
@@ -107,7 +107,7 @@ def _or(rows: Evaluator, node: Call) -> Values:
 
 
 def _junction(rows: Evaluator, node: Call, deciding: bool) -> Values:
-    """AND is decided by the first FALSE, OR by the first TRUE; errors behind that do not count."""
+    """AND is decided by the first FALSE, OR by the first TRUE; later operands cannot cause errors then."""
     decided: Mask = NONE
     null: Mask = NONE
     error: Mask = NONE
@@ -172,7 +172,7 @@ def _coalesce(rows: Evaluator, node: Call) -> Values:
 
 
 def _choose(kind: str, rows: int, chosen: list[Mask], values: list[Values], error: Mask) -> Values:
-    """For each row the value whose mask holds (masks are disjoint), NULL where none does."""
+    """For each row the value whose mask is set (masks are disjoint), NULL where none is set."""
     taken: Mask = NONE
     null: Mask = NONE
     if kind == "string":
@@ -189,7 +189,7 @@ def _choose(kind: str, rows: int, chosen: list[Mask], values: list[Values], erro
 
 
 def _in(rows: Evaluator, node: Call) -> Values:
-    """IN over options: NULL value gives NULL; a NULL option turns "no match" into NULL."""
+    """IN: a NULL value gives NULL; with a NULL option, no match gives NULL instead of FALSE."""
     value = rows(node.args[0])
     found: Mask = NONE
     null: Mask = NONE
@@ -208,7 +208,7 @@ def _in(rows: Evaluator, node: Call) -> Values:
 
 
 def _among(kind: str, data: Array, members: Sequence[Literal]) -> Mask:
-    """Which values are among the constants of a list, however many these are."""
+    """Which values are among the constants of a list, which may be long."""
     if kind == "string":
         known = pa.array([one.text for one in members], pa.string())
         texts = pa.array([data.as_py()], pa.string()) if isinstance(data, pa.Scalar) else data
@@ -265,7 +265,7 @@ def _text(node: Call, args: list[Values]) -> Values:
 
 
 def _cased(text: pa.Array, op: str) -> pa.Array:
-    """Upper or lower case; Java and Python agree on special cases (ß), Arrow does not, so those go by value."""
+    """Upper or lower case; text outside ASCII is converted by Python, which agrees with Java (ß), unlike Arrow."""
     if isinstance(text, pa.Scalar):
         return _cased(pa.array([text.as_py()], pa.string()), op)[0]
     if pc.all(pc.string_is_ascii(text), min_count=0).as_py() is not False:

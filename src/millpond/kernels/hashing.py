@@ -1,4 +1,4 @@
-"""XXH64 (Collet 2014) of columns, as Spark hashes each type with its seed, bit for bit; over whole arrays."""
+"""XXH64 (Collet 2014) hashes of columns, bit for bit equal to Spark's for each type; computed over whole arrays."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _P1, _P2, _P3, _P4, _P5 = (
 )  # fmt: skip
 _STRIPE = 32
 _LONG_DIGITS = 18
-"""Decimals of at most so many digits are hashed as a long."""
+"""Decimals of at most this many digits are hashed as a long."""
 _NARROW = ("boolean", "tinyint", "smallint", "int", "date")
 
 
 def hashed(node: Call, args: list[Values]) -> Values:
-    """The hash of one column as int64; NULL of NULL."""
+    """The hash of one column as int64, with Spark's seed; NULL for NULL."""
     (value,), kind = args, node.args[0].type
     with np.errstate(over="ignore"):
         data = _of_text(value.data) if kind == "string" else _of_numbers(np.asarray(value.data), kind)
@@ -54,7 +54,7 @@ def _of_numbers(data: Array, kind: str) -> Words:
 
 
 def _of_decimals(data: Wide, precision: int) -> Words:
-    """Long ones by the fewest bytes that hold them in two's complement, highest first, as Java writes them."""
+    """Hashes decimals; long ones as the shortest big-endian bytes in two's complement, as Java encodes them."""
     if precision <= _LONG_DIGITS:
         return _of_long(data["low"].astype(np.uint64))
     halves = np.stack([data["high"].view(np.uint64), data["low"]], axis=1)
@@ -66,7 +66,7 @@ def _of_decimals(data: Wide, precision: int) -> Words:
 
 
 def _of_text(text: pa.Array | pa.Scalar) -> Words:
-    """By distinct value."""
+    """Hashes texts; each distinct value is hashed once."""
     if isinstance(text, pa.Scalar):
         return _of_text(pa.array([text.as_py()], pa.string())).reshape(())
     encoded = text.dictionary_encode()
@@ -94,7 +94,7 @@ def _start(length: int) -> Words:
 
 
 def _of_bytes(data: Bytes, starts: Ints, lengths: Ints) -> Words:
-    """Hashes of runs of bytes; the loop goes over stripes of 32 bytes, longest runs first."""
+    """Hashes runs of bytes; loops over stripes of 32 bytes, for all runs at once, which are sorted by length."""
     padded = np.concatenate([data, np.zeros(8, np.uint8)])
     order = np.argsort(-lengths, kind="stable")
     starts, lengths = starts[order], lengths[order]
@@ -126,7 +126,7 @@ def _stripes(data: Bytes, starts: Ints, lengths: Ints) -> Words:
     lanes = [zero + seed + _P1 + _P2, zero + seed + _P2, zero + seed, zero + seed - _P1]
     count = lengths // _STRIPE
     for k in range(int(count[0])):
-        active = int(np.searchsorted(-count, -k, "left"))  # those with more than k stripes come first
+        active = int(np.searchsorted(-count, -k, "left"))  # runs with more than k stripes come first
         for i, lane in enumerate(lanes):
             word = _word(data, starts[:active] + _STRIPE * k + 8 * i, 8)
             lane[:active] = _rotated(lane[:active] + word * _P2, 31) * _P1
@@ -137,7 +137,7 @@ def _stripes(data: Bytes, starts: Ints, lengths: Ints) -> Words:
 
 
 def _word(data: Bytes, at: Ints, size: int) -> Words:
-    """The little-endian words of 8 or 4 bytes at some places."""
+    """The little-endian words of 8 or 4 bytes at the positions `at`."""
     found = np.ascontiguousarray(data[at[:, None] + np.arange(size)])
     return found.view(f"<u{size}").reshape(-1).astype(np.uint64)
 

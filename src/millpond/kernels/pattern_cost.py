@@ -1,11 +1,11 @@
-"""Judges regular expressions of Java: whether a match may take 2^n steps, and whether it recurses for each character.
+"""Analyses Java's regular expressions: whether a match may take 2^n steps, and how deeply calls are nested.
 
 Java's matcher backtracks. It tries every way in which a text can be read, so a text of n characters with two ways for
 each part takes 2^n steps. That can happen if the pattern's automaton, here Glushkov's, has a state from which one text
 leads back to it on two paths (Weideman, van der Merwe, Berglund, Watson: "Analyzing matching time behavior of
-backtracking regular expression matchers by using ambiguity of NFA", 2016). What Java treats by rules of its own is
-approximated: a back reference matches nothing, a possessive or atomic group counts as one character, and an unknown
-property of characters as every character.
+backtracking regular expression matchers by using ambiguity of NFA", 2016). Special features of Java are approximated: a
+back reference matches nothing, a possessive or atomic group counts as one character, and an unknown property of
+characters as every character.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from itertools import product
 from typing import NamedTuple
 
 EVERY = (1 << 129) - 1
-"""A set of characters as bits: those of ASCII, and one bit for all others."""
+"""The set of all characters; sets are integers with a bit for each ASCII character and one bit for all others."""
 MAX_POSITIONS = 2_000
 MAX_PAIRS = 1_000_000
-"""Pairs of states that are compared at most."""
+"""The most pairs of states that are compared."""
 _COPIES = 8
-"""A part that is repeated more often than this counts as repeated without limit."""
+"""A part with a larger number of repetitions counts as repeated without limit."""
 
 
 class PatternCost(NamedTuple):
-    """`exponential`: the part that one text can match in two ways again and again, if there is one. `frames`: how many
-    calls Java's matcher nests for each repetition of a group, at most; 0 where no group is repeated.
+    """The cost of matching a pattern.
+
+    `exponential`: a repeated part that can match one text in two ways, if there is one. `frames`: the most nested calls
+    of Java's matcher for each repetition of a group; 0 if no group is repeated.
     """
 
     exponential: str | None
@@ -33,7 +35,7 @@ class PatternCost(NamedTuple):
 
 
 def pattern_cost(pattern: str, flags: str = "") -> PatternCost:
-    """Judge a pattern; one that Java refuses costs nothing.
+    """Analyses a pattern; a pattern that Java rejects has no exponential part.
 
     >>> pattern_cost("^(a+)+$").exponential, pattern_cost("^(a+b)+$")
     ('(a+)+', PatternCost(exponential=None, frames=9))
@@ -53,17 +55,19 @@ def pattern_cost(pattern: str, flags: str = "") -> PatternCost:
 
 
 class _Malformed(Exception):
-    """A pattern that is not one of Java's, or uses what is not known here."""
+    """A pattern that Java rejects, or that has unsupported syntax."""
 
 
 class _TooLarge(Exception):
-    """A pattern of too many parts."""
+    """A pattern with too many parts."""
 
 
 class _Part(NamedTuple):
-    """A part of a pattern in Glushkov's form: its positions, as sets of characters by number; the first and the last;
-    pairs that follow one another, as often as there are ways; in how many ways it matches the empty text: 0, 1 or 2
-    for more.
+    """A part of a pattern as a Glushkov automaton.
+
+    `characters`: the set of characters of each position. `first`, `last`: the positions with which a match can begin
+    and end. `follows`: pairs of consecutive positions, each as often as there are ways. `empty`: the number of ways to
+    match the empty text, 2 for two or more. `ambiguous`: known to match some text in two ways repeatedly.
     """
 
     characters: dict[int, int]
@@ -108,7 +112,7 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
 
 
 class _Parser:
-    """Reads a pattern once; `atoms` are parts that are matched on their own, `loops` those that are repeated."""
+    """Parses a pattern; `atoms`: parts that are matched on their own, `loops`: repeated parts, each with its text."""
 
     def __init__(self, pattern: str, flags: str) -> None:
         self._text, self._at, self._ignores = pattern, 0, "i" in flags
@@ -141,7 +145,7 @@ class _Parser:
             least, most = times
             is_possessive = self._take("+")
             if not is_possessive:
-                self._take("?")  # a reluctant one reads a text in the same ways, in another order
+                self._take("?")  # a reluctant quantifier tries the same ways in another order
                 if is_group and most > _COPIES:
                     self.frames = max(self.frames, self.nodes - before)
             part = self._times_of(part, least, most)
@@ -173,7 +177,7 @@ class _Parser:
         )  # fmt: skip
 
     def _atom(self, text: str, part: _Part) -> _Part:
-        """A part whose ways are not tried again once it has matched: one character, as far as the others see."""
+        """A part that is not backtracked into once it has matched; for the other parts it counts as one character."""
         self.atoms.append((text, part))
         every = 0
         for characters in part.characters.values():
@@ -216,7 +220,7 @@ class _Parser:
             if not kind and self._take("<"):
                 self._at = self._end(">") + 1
             elif not kind and self._flags():
-                return _EMPTY  # they hold until the group around them ends
+                return _EMPTY  # the flags apply until the end of the enclosing group
         part = self.alternatives(inside=True)
         if not self._take(")"):
             raise _Malformed
@@ -229,7 +233,7 @@ class _Parser:
         return part
 
     def _flags(self) -> bool:
-        """Take `i)` or `i:`; whether the group is no more than that."""
+        """Reads flags such as `i)` or `i:`; returns whether the group consists of flags only."""
         value = True
         while (mark := self._next()) not in ")":
             if mark == ":":
@@ -239,7 +243,7 @@ class _Parser:
             elif mark == "i":
                 self._ignores = value
             elif mark == "x" and value:
-                raise _Malformed  # comments and blanks, which nobody writes in SQL
+                raise _Malformed  # comments and blanks in a pattern are not supported, as they are unusual in SQL
         return True
 
     def _escape(self) -> _Part:
@@ -262,7 +266,7 @@ class _Parser:
         return self._position(self._escaped(mark))
 
     def _escaped(self, mark: str) -> int:
-        """The characters of an escape."""
+        """The set of characters of an escape."""
         if mark in _CLASSES:
             return _CLASSES[mark]
         if mark.lower() in _CLASSES:
@@ -292,7 +296,7 @@ class _Parser:
         return _letters(_ESCAPED.get(mark, mark))
 
     def _class(self) -> int:
-        """What stands in brackets; the opening one is taken."""
+        """The set of characters of a class in brackets, whose opening bracket has been read."""
         is_other, found, first = self._take("^"), 0, True
         while True:
             mark = self._next()
@@ -302,12 +306,12 @@ class _Parser:
             if mark == "[":
                 found |= self._class()
             elif mark == "&" and self._take("&"):
-                found &= self._class()  # up to the bracket that ends the class
+                found &= self._class()  # this reads the rest of the class with its closing bracket
                 break
             else:
                 found |= self._member(mark)
         found = self._cased(found)
-        # a set of others than ASCII leaves others
+        # the complement of characters outside ASCII contains other characters outside ASCII
         return (EVERY & ~found) | (_OTHER if found & _OTHER else 0) if is_other else found
 
     def _member(self, mark: str) -> int:
@@ -375,7 +379,7 @@ def _either(left: _Part, right: _Part) -> _Part:
 
 
 def _is_exponential(part: _Part) -> bool:
-    """Whether a state leads back to itself on two paths of one text; a pattern too large to say counts as one."""
+    """Whether a state leads back to itself on two paths with one text; a pattern that is too large counts as such."""
     if part.ambiguous:
         return True
     ways: dict[int, list[int]] = {}
@@ -391,8 +395,8 @@ def _is_exponential(part: _Part) -> bool:
 
 
 def _meets_again(ways: dict[int, list[int]], characters: dict[int, int]) -> bool:
-    """Whether two different paths of one text begin in one state and end in one state, within a component."""
-    # many states are followed by the same ones, such as the last of each alternative
+    """Whether two different paths with one text have the same start and the same end, within a component."""
+    # many states have equal successors, such as the last states of alternatives
     same: dict[tuple[int, ...], int] = {}
     number = {one: same.setdefault(tuple(to), len(same)) for one, to in ways.items()}
     known: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -439,7 +443,7 @@ def _next_pairs(
 
 
 def _components(ways: dict[int, list[int]]) -> list[set[int]]:
-    """The strongly connected components that hold a cycle (Kosaraju's way, without recursion)."""
+    """The strongly connected components that contain a cycle (Kosaraju's algorithm, without recursion)."""
     order: list[int] = []
     seen: set[int] = set()
     for root in ways:

@@ -1,7 +1,7 @@
 """Semi-join: reduces both sides of a join to the events that an epoch's rows can need, before anything is copied.
 
-Sides keep events for as long as the join's bounds are wide, but an epoch needs few of them: new events, and those of
-the other side with a matching hash. Hashes are compared by their lowest bits in one table, so a few extra events are
+Sides keep events for as long as the join's time bounds require, but an epoch needs few of them: new events, and events
+of the other side with a matching hash. Hashes are compared by their lowest bits in one table, so a few extra events are
 read (Mackert and Lohman, R* Optimizer Validation and Performance Evaluation for Distributed Queries, VLDB 1986, whose
 filter has several tables).
 """
@@ -22,8 +22,10 @@ _TABLE = 1 << 20
 
 
 class Live(NamedTuple):
-    """Events of a section: those that ask the other side for their hash, those that are read whoever asks, and those
-    that are if the other side asks for their hash.
+    """Events of a section of one side of a join.
+
+    `asking`: events that need the events with their hash on the other side. `needed`: events that are read in any case.
+    `possible`: events that are read if an asking event of the other side has their hash.
     """
 
     events: Events
@@ -33,7 +35,7 @@ class Live(NamedTuple):
 
 
 class Sieve:
-    """Tells which hashes may be among some: all that are, and a few that are not. Deduplication asks the same.
+    """Tests whether hashes may be in a set, with a few false positives; also used by deduplication.
 
     >>> Sieve([np.array([5, 7])])(np.array([7, 6, 5])).tolist()
     [True, False, True]
@@ -45,13 +47,13 @@ class Sieve:
             self._known[_places(some)] = True
 
     def __call__(self, hashes: npt.NDArray[np.integer]) -> Mask:
-        """Which of these may be among them."""
+        """Which of `hashes` may be in the set."""
         found: Mask = self._known[_places(hashes)]
         return found
 
 
 def reduced(sides: Mapping[str, Sequence[Live]]) -> dict[str, list[Events]]:
-    """The events of each side that some row may be made of, section by section."""
+    """The events of each side from which rows may result, section by section."""
     asked = {side: Sieve(part.events.slots[part.asking] for part in parts) for side, parts in sides.items()}
     return {LEFT: _read(sides[LEFT], asked[RIGHT]), RIGHT: _read(sides[RIGHT], asked[LEFT])}
 

@@ -1,4 +1,4 @@
-"""For users' tests: `Trial` tries queries without Spark; rows, comparison, random events, conformance suites.
+"""Tools for users' tests: `Trial` runs queries without Spark; row comparison, random events, conformance suites.
 
 Imports `reconfigure`, `followers`, `runtime` and the parts below them; nothing in the package imports it. Begin with
 `trial.py`.

@@ -1,6 +1,6 @@
-"""Compares two results as multisets of rows, and says readably how they differ.
+"""Compares two results as multisets of rows, and describes how they differ.
 
-Rows come as dicts, Arrow tables or record batches. NULL equals NULL, NaN equals NaN, -0.0 equals 0.0, and
+Rows are dicts, Arrow tables or record batches. NULL equals NULL, NaN equals NaN, -0.0 equals 0.0, and
 otherwise doubles must agree to the last bit unless a column is given a tolerance. Types must agree too:
 1, 1.0 and true differ. Timestamps are compared as microseconds, so a datetime equals its int.
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]
-"""A result, in any of the forms that results come in."""
+"""A result in any supported form."""
 
 _Canonical: TypeAlias = tuple[str, Any]
 
@@ -87,14 +87,14 @@ def difference(
     tolerances: Mapping[str, float | Tolerance] | None = None,
     limit: int = 5,
 ) -> str | None:
-    """How `actual` differs from `expected`, for people; None when they are the same multiset of rows.
+    """Describes how `actual` differs from `expected`; None if they are equal as multisets of rows.
 
     >>> print(difference([{"k": "a", "n": 1}, {"k": "b", "n": 2}], [{"k": "a", "n": 1}, {"k": "b", "n": 3}]))
     2 rows expected, 2 found: 1 missing, 1 surplus.
       differs: {'k': 'b', 'n': 2} but n is 3
 
-    `tolerances` gives a column a relative tolerance (a number) or a `Tolerance`; such a column must
-    not be what alone tells rows apart.
+    `tolerances`: a relative tolerance (a number) or a `Tolerance` by column. Rows must not differ from each other in
+    such columns alone.
     """
     wanted, found = rows_of(expected), rows_of(actual)
     names = _names(wanted), _names(found)
@@ -123,7 +123,7 @@ def assert_same_rows(
     tolerances: Mapping[str, float | Tolerance] | None = None,
     about: str = "",
 ) -> None:
-    """Fail with a readable difference unless both are the same multiset of rows.
+    """Fails with a readable difference unless both are equal as multisets of rows.
 
     Raises:
         AssertionError: they differ.
@@ -140,7 +140,7 @@ def _names(rows: Sequence[Mapping[str, Any]]) -> frozenset[str]:
 def _unmatched(
     expected: list[dict[str, Any]], actual: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of each side that have no equal partner on the other, in their order."""
+    """The rows of each side without an equal row on the other side, in their order."""
     surplus_of = Counter(canonical(row) for row in actual)
     surplus_of.subtract(canonical(row) for row in expected)
     surplus, missing = [], []
@@ -158,7 +158,7 @@ def _unmatched(
 def _forgive(
     missing: list[dict[str, Any]], surplus: list[dict[str, Any]], allowed: Mapping[str, Tolerance]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Take away the pairs of rows that differ within tolerance."""
+    """Removes the pairs of rows that differ within the tolerances."""
     candidates: dict[_Canonical, list[dict[str, Any]]] = {}
     for row in surplus:
         candidates.setdefault(_exact_part(row, allowed), []).append(row)
@@ -199,7 +199,7 @@ def _explain(
     allowed: Mapping[str, Tolerance],
     limit: int,
 ) -> list[str]:
-    """One line per row: a missing row beside the surplus row most like it, if half of it agrees."""
+    """One line per row; a missing row is shown with the most similar surplus row, if half of its columns agree."""
     left = list(surplus)
     lines = []
     for row in missing[:limit]:

@@ -1,4 +1,4 @@
-"""Finds what a pond file was compiled to, and has it compiled again, by another process, when the file has changed."""
+"""Loads the compiled form of a pond file; if the file has changed, another process compiles it again."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from millpond.version import VERSION
 
 
 def load_compiled(file: Path, *, recompile: bool = True) -> Compiled:
-    """What `file` means: a pond file, or a compiled one (`.json`), which is taken as it is.
+    """Loads a pond file, or a compiled pond (`.json`), which is used as it is.
 
-    What a pond file was compiled to lies beside it, if `millpond compile` put it there, else in the user's cache; it
-    is made again when it is not of the text as it is now. That starts Spark, in a process of its own, unless
-    `recompile` is false.
+    The compiled form of a pond file is in the same folder if `millpond compile` has written it there, otherwise in the
+    user's cache. If it does not belong to the current text, the file is compiled again. That starts Spark in another
+    process, unless `recompile` is false.
 
     Raises:
         QueryTypeError: there is no such file.
         QueryError: a statement is wrong.
-        StaleError: it must be compiled again, and cannot be here.
-        CorruptError: the compiled file is something else.
-        PlaceError: the user's cache cannot be written.
+        StaleError: the file must be compiled again, and this is not possible here.
+        CorruptError: the compiled file is not a compiled pond.
+        PlaceError: the user's cache is not writable.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -44,7 +44,7 @@ def load_compiled(file: Path, *, recompile: bool = True) -> Compiled:
     if not recompile:
         raise stale(file, path)
     with _alone(_cached(file, text)):
-        found = read_if_of(path, text)  # another process may have been first
+        found = read_if_of(path, text)  # another process may have compiled it in the meantime
         if found is None:
             _compile(file, path)
             found = read_if_of(path, text)
@@ -62,7 +62,7 @@ def _is_compiled(path: Path) -> bool:
 
 
 def _cached(file: Path, text: str) -> Path:
-    """The file's place in the user's cache; other texts and versions have another."""
+    """The path of the compiled file in the user's cache, which depends on the text and on the version of Millpond."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = hashlib.sha256(f"{VERSION} {file.resolve()} {digest(text)}".encode()).hexdigest()[:32]
     return home / "millpond" / "compiled" / f"{name}.json"
@@ -70,7 +70,7 @@ def _cached(file: Path, text: str) -> Path:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Only one process at a time is in here with `path`: tests in parallel start Spark once."""
+    """Holds a lock for `path`, so that parallel tests start Spark only once."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_suffix(".lock").open("w")

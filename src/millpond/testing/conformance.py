@@ -1,4 +1,4 @@
-"""What every back-end of a port must do, as one call each: the definition of done for a new back-end."""
+"""Conformance suites, one function per port: a new back-end is complete if it passes them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from millpond.state.ports.store import (
 
 
 def check_bucket_store(make_store: Callable[[], BucketStore]) -> None:
-    """Run every check of `state.ports.store` on fresh stores; AssertionError tells what does not hold.
+    """Runs every check of `state.ports.store` on new stores; an AssertionError names a violated guarantee.
 
-    `make_store` returns a new, empty store with 1024 buckets at each call; the stores are closed here.
+    `make_store` must return a new, empty store with 1024 buckets at each call; this function closes the stores.
     """
     for check in CHECKS:
         store = make_store()
@@ -76,7 +76,7 @@ def _gap_changes_nothing(store: BucketStore) -> None:
     store.apply(0, 0, NEVER, _write(a="1"))
     assert store.apply(0, 2, 1, _write(a="2")) == Outcome(0, Verdict.BEHIND, 0)
     assert store.apply(9, 2, 1, _write(a="2")) == Outcome(9, Verdict.BEHIND, NEVER)
-    # A bucket that has something must not be taken for a new one either.
+    # A bucket that has data must not be treated as new either.
     assert store.apply(0, 2, NEVER, _write(a="2")) == Outcome(0, Verdict.BEHIND, 0)
     assert (_values(store, 0, "a"), _values(store, 9, "a")) == ([b"1"], [None])
 
@@ -274,9 +274,7 @@ CHECKS: tuple[Callable[[BucketStore], None], ...] = (
 
 
 def check_file_store(store: FileStore) -> None:
-    """Check everything that `state.ports.file_store` promises on an empty store; AssertionError tells what does not
-    hold.
-    """
+    """Runs every check of `state.ports.file_store` on an empty store; an AssertionError names a violated guarantee."""
     first, second = "delta/00000000000000000012/3-a-7.1.arrow", "log/00000000000000000012"
     large = bytes(range(256)) * 200_000
     assert store.names() == set() and store.get_many([first]) == [None] and store.get_many([]) == []
@@ -293,7 +291,7 @@ def check_file_store(store: FileStore) -> None:
 
 
 class ForgetfulFiles(MemoryFiles):
-    """Files of which, whenever instances have put so many more, `every`, some are lost."""
+    """Files in memory that lose some files, at random, after every `every` files that instances have put."""
 
     def __init__(self, seed: int, every: int = 5) -> None:
         super().__init__()

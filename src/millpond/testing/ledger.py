@@ -1,4 +1,4 @@
-"""Adds up the counts of a pond without Spark, epoch by epoch, and reads sections of its records."""
+"""Adds up the counts of a pond without Spark, epoch by epoch, and reads sections of its deltas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.log.records import Entry, EpochRecord, Receipt, Section
 
 
 class Ledger:
-    """A follower that adds up the counts of all epochs, and notes how many sections were live after each."""
+    """A follower that adds up the counts of all epochs, and records how many sections were live after each record."""
 
     name = "ledger"
 

@@ -1,6 +1,6 @@
-"""A pond without Spark: the same gather, fold, log and followers, driven in one thread. For tests of queries.
+"""A pond without Spark, for tests of queries: the same gather, fold, log and followers, run in one thread.
 
-Streams are handed in as Arrow batches per source partition; one call is one epoch.
+The input of a stream is one Arrow table per source partition; one call is one epoch.
 """
 
 from __future__ import annotations
@@ -72,8 +72,11 @@ T = TypeVar("T")
 
 
 def read_columns(plan: Plan, stream: Stream, late: Iterable[LateAsk], first: int) -> tuple[ReadColumn, ...]:
-    """What is read of a stream, from position `first` on: its columns that queries or their late rows need, by name,
-    then expressions that only Spark evaluates."""
+    """The columns to read of a stream, at positions from `first` on.
+
+    These are the columns that queries or their late rows need, sorted by name, then the expressions that only Spark
+    evaluates.
+    """
     types = {column.name: column.type for column in stream.columns}
     foreigns = needed_foreign(plan, stream.name)
     names = {*needed_columns(plan, stream.name)} - {foreign.name for foreign in foreigns}
@@ -85,12 +88,12 @@ def read_columns(plan: Plan, stream: Stream, late: Iterable[LateAsk], first: int
 
 
 class LocalPond:
-    """One pond in `folder`; a second one on the same folder takes over from the first, with other queries if need be:
-    they are those in force where none are given. While `merges_wait`, epochs are behind.
+    """One pond in `folder`; a second one on the same folder takes over from the first.
 
-    `epoch` takes the events of one batch: stream name -> one Arrow table per source partition. With a `file_store`
-    each task runs on a host of its own. With `partitions` of a topic, epochs go without the shuffle where they can;
-    `direct` tells of each what its tasks found.
+    `queries`: the queries of the pond; None keeps the queries in force. While `merges_wait` is set, merges wait as in
+    an epoch with a backlog. With a `file_store`, each task sees its files as on a host of its own. With `partitions`
+    (the number of partitions of a topic), epochs are direct where possible; `direct` then has for each such epoch the
+    result of every task.
     """
 
     def __init__(
@@ -123,7 +126,7 @@ class LocalPond:
             self._carrier.begin(self.manifest)
 
     def _arrange(self, spec: PondSpec) -> None:
-        """Answer these queries from the next epoch on."""
+        """Uses the queries of `spec` from the next epoch on."""
         groups = {group.id for group in self.setting.plan.groups}
         self.setting = arranged(self.setting, spec)
         gone = groups - {group.id for group in self.plan.groups}
@@ -145,17 +148,19 @@ class LocalPond:
 
     @property
     def plan(self) -> Plan:
-        """How the queries in force are answered."""
+        """The plan of the queries in force."""
         return self.setting.plan
 
     @property
     def spec(self) -> PondSpec:
-        """What is in force."""
+        """The streams and queries in force."""
         return self._desk.spec(self._writer.manifest)
 
     def change(self, change: Change, brought: Callable[[int], tuple[Receipt, ...]] = lambda _n: ()) -> int:
-        """Put a change in force; returns its record. It was checked before, see `reconfigure.validate`; `brought`: what
-        was made for it, see `desk.Prepared`.
+        """Records a change, which must have been validated before (`reconfigure.validate`); returns the record's
+        number.
+
+        `brought`: returns the receipts of files that were prepared for the change, see `desk.Prepared`.
         """
         run = self._perform(self._writer.drain())
         record = change_record(self.spec, change, run, self._writer.token, 0, brought(run.n))
@@ -164,12 +169,12 @@ class LocalPond:
         return run.n
 
     def move(self, owners: Owners, why: str = "asked") -> None:
-        """Give buckets other owners, from the next epoch on."""
+        """Changes the owners of buckets from the next epoch on."""
         run = self._perform(self._writer.drain())
         self._perform(self._writer.commit(map_record(self.setting, run, self._writer.token, owners, why, 0)))
 
     def step(self, waits: bool = False) -> bool:
-        """Record a step towards the map that was asked for, if one is due before the next epoch; whether it was."""
+        """Records a step towards the requested bucket map if one is due before the next epoch; returns if it was."""
         found = next_step(self.setting, self.manifest, waits)
         if found is not None:
             run = self._perform(self._writer.drain())
@@ -177,17 +182,17 @@ class LocalPond:
         return found is not None
 
     def follow(self, follower: Follower) -> None:
-        """Drive one more follower, from its cursor on."""
+        """Adds a follower, which is run from its cursor on."""
         self._followers.append((Pump(follower.name), follower))
 
     @property
     def offsets(self) -> Offsets:
-        """Where the log ends, per stream."""
+        """The end offset of each stream in the log."""
         return self._writer.manifest.offsets
 
     @property
     def manifest(self) -> Manifest:
-        """What the log amounts to."""
+        """The manifest at the newest record."""
         return self._writer.manifest
 
     def _perform(self, steps: Steps[T]) -> T:
@@ -198,7 +203,7 @@ class LocalPond:
             pump(driver, follower, self.log, self.manifests)
 
     def epoch(self, events: Mapping[str, Sequence[pa.Table]]) -> None:
-        """Run and commit one epoch."""
+        """Runs and commits one epoch; `events`: for each stream name one Arrow table per source partition."""
         start = dict(self.offsets)
         end = {name: str(int(start.get(name, "0")) + 1) for name in self._streams}
         run = self._perform(self._writer.begin(self._writer.manifest.batch + 1, start, end, "local"))
@@ -206,7 +211,7 @@ class LocalPond:
         self._run(run, self._frames(events), Batch("local", self._writer.manifest.batch + 1, start, end))
 
     def advance(self, stream: str, newest_us: Mapping[str, int]) -> None:
-        """Run and commit an epoch without events, whose gather saw these largest times per source partition."""
+        """Runs and commits an epoch without events, as if source partitions had had events at the times `newest_us`."""
         offsets = dict(self.offsets)
         run = self._perform(self._writer.begin(self._writer.manifest.batch + 1, offsets, offsets, "local"))
         assert not isinstance(run, AlreadyTrue)
@@ -215,16 +220,16 @@ class LocalPond:
 
     @property
     def pending(self) -> bool:
-        """Whether rows of one query still wait for others that read them."""
+        """Whether rows of a query still wait to be read by other queries."""
         return pending(self.setting, self._writer.manifest)
 
     def settle(self) -> None:
-        """Run epochs that read nothing until no rows wait."""
+        """Runs epochs that read nothing until no rows wait."""
         while self.pending:
             self._without_input(drain=False)
 
     def drain(self) -> None:
-        """Close every open window, level by level."""
+        """Closes every open window, level by level."""
         for level in range(depth(self.setting) + 1):
             self._without_input(drain=True, level=level)
 
@@ -263,7 +268,7 @@ class LocalPond:
         if seen is not None:
             for mine in packets:
                 mine.append(pa.py_buffer(encode_packet(seen, [])))
-        # packets reach a fold in any order: hand them over backwards
+        # reversed, because the result must not depend on the order of packets
         attempt = f"{self._writer.token}-0.0"
         return [fold(folding, i, packets[i][::-1], attempt, self._files()) for i in range(folding.instances)]
 
@@ -289,7 +294,7 @@ class LocalPond:
         return sorted(deltas, key=lambda delta: delta[0].instance)
 
     def _files(self) -> Files:
-        """The files as a host sees them; if a store carries them, one that was never asked before."""
+        """The files as a host sees them; with a file store, as a new host that has no files yet."""
         if self._file_store is None:
             return Files(self._folder)
         return CarriedFiles(Path(mkdtemp(prefix="host", dir=self._folder)), self._file_store)
@@ -301,7 +306,7 @@ class LocalPond:
                 yield self._frame(position, stream, table)
 
     def _frame(self, position: int, stream: StreamLayout, table: pa.Table) -> pa.RecordBatch:
-        """The table in the layout of the read: the stream's position, then its columns where they belong."""
+        """The table in the layout of the read: the stream's position, then its columns at their positions."""
         arrays: list[pa.Array] = [pa.nulls(len(table))] * self._width
         arrays[0] = pa.array([position] * len(table), pa.int32())
         for column in stream.columns:
@@ -316,14 +321,14 @@ class LocalPond:
 
 
 def _owners(known: PondSpec | None, instances: int, buckets: int) -> Owners:
-    """Those that the pond was made with, if it has as many instances and buckets."""
+    """The owners in force, if the pond has this number of instances and buckets; otherwise an even distribution."""
     if known is None or (known.instances, known.buckets) != (instances, buckets):
         return even_owners(buckets, instances)
     return owners_in(known)
 
 
 class DyingLog(Log):
-    """A pond's log whose driver is killed before or after (`dies`) the record is there."""
+    """A pond's log whose driver is killed (`dies`: before or after) when it appends a record."""
 
     def __init__(self, folder: Path, dies: str) -> None:
         super().__init__(LocalFolder(folder / "log"))

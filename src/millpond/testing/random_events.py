@@ -1,4 +1,4 @@
-"""Random events that fit a stream, for property tests of a user's queries; needs hypothesis."""
+"""Generates random events of a stream, for property tests of a user's queries; needs hypothesis."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def events(
 ) -> st.SearchStrategy[list[Event]]:  # fmt: skip
     """Events for `Trial.feed`: few keys, ties, extremes, NULLs, times within `span` of `start`.
 
-    `columns` are strategies of your own, by name; a column of a type that no query can hold is left out unless it is
-    among them. `in_time`: the times of a stream without order only grow, so that no event is late however it is cut.
-    Offsets grow as the stream's order asks; source partitions are those that it names, or one.
+    `columns`: your own strategies by column name. A column of a type that queries do not support is left out unless it
+    has a strategy. `in_time`: the times of a stream without an order only increase, so that no event is late, however
+    the events are cut into epochs. Offsets increase as the stream's order requires; source partitions are those that
+    the order names, or a single one.
     """
     given = dict(columns or {})
     for field in stream.columns:
@@ -38,7 +39,7 @@ def events(
     growing = [name for name in times if in_time and order is None and name not in (columns or {})]
     if order is not None and order.partition not in (columns or {}):
         types = {field.name: field.type for field in stream.columns}
-        # one that nobody waited for could come too late in some cut
+        # the watermark does not wait for unnamed partitions, whose events might be late in some cuts
         names = order.partitions or ("0",)
         whole = is_integer(types[order.partition])
         given[order.partition] = st.sampled_from([int(name) if whole else name for name in names])
@@ -63,7 +64,7 @@ def _sometimes_null(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 def _values(kind: str, start: datetime, span: timedelta) -> st.SearchStrategy[Any]:
-    """Values of a SQL type; BIGINT stays where a sum of some does not leave it."""
+    """Values of a SQL type; BIGINT values are small enough that sums do not overflow."""
     if is_integer(kind):
         low, high = integer_range(kind)
         return st.one_of(_SMALL, st.integers(max(low, -_WIDEST), min(high, _WIDEST)))

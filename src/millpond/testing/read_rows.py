@@ -1,7 +1,7 @@
-"""Rows as tests write them (dicts, Arrow, frames of pandas or polars) become Arrow columns of SQL types, or an error.
+"""Converts rows of tests (dicts, Arrow, frames of pandas or polars) to Arrow columns of SQL types, with strict checks.
 
-Nothing is guessed: a number is never taken from text, a fraction is never cut off, and what a query reads must be
-there. Times may be text, `2026-01-01 10:00:00`, which is UTC where it names no zone.
+Nothing is guessed: text is never converted to a number, a fraction is never cut off, and every column that a query
+reads must be present. Times may be text, `2026-01-01 10:00:00`, which is UTC unless it names a zone.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from millpond.model.types import FLOATS, WINDOW, digits_of, integer_range, is_de
 
 
 class ArrowStream(Protocol):
-    """Anything that shows itself as Arrow: a frame of pandas or polars, a table of DuckDB, …"""
+    """Any object with Arrow's stream interface: a frame of pandas or polars, a table of DuckDB, …"""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """See Arrow's PyCapsule interface."""
 
 
 Rows: TypeAlias = Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | ArrowStream
-"""Events or rows, in the forms that tests write them."""
+"""Events or rows in any form that tests may use."""
 
 
 class Wanted(NamedTuple):
-    """A column that events must have: its name as tests write it, its type, its name in expressions, whether only
-    Spark evaluates it, the queries that read it, its DEFAULT, and to how many characters Spark pads its texts."""
+    """A column that events must have.
+
+    `name`: its name in tests; `key`: its name in expressions; `foreign`: whether only Spark evaluates it; `queries`:
+    those that read it; `default`: its DEFAULT; `padded`: the number of characters to which Spark pads its texts.
+    """
 
     name: str
     type: str
@@ -47,7 +50,7 @@ class Wanted(NamedTuple):
 
 
 class Misfit(Exception):
-    """A value is not of its type; says what it should be."""
+    """A value is not of its type; the text states what it should be."""
 
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
@@ -56,7 +59,7 @@ _EXACT = Context(prec=200)
 
 
 def time_us(value: Any) -> int:
-    """A moment as microseconds since 1970 UTC: ISO text, a datetime (both UTC where they name no zone), or an int.
+    """Converts a time to microseconds since 1970 UTC: ISO text, a datetime (both UTC without a zone), or an int.
 
     >>> time_us("1970-01-01 00:00:01.5"), time_us("1970-01-01T02:00:00+02:00")
     (1500000, 0)
@@ -77,7 +80,7 @@ def time_us(value: Any) -> int:
 
 
 def value_of(kind: str, value: Any) -> Any:
-    """A value as Arrow takes it for a column of SQL type `kind`: times as microseconds, dates as days.
+    """Converts a value for an Arrow column of SQL type `kind`: times as microseconds, dates as days.
 
     Raises:
         Misfit: the value is not of that type.
@@ -158,11 +161,11 @@ _CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def events_table(stream: str, columns: Sequence[str], wanted: Sequence[Wanted], rows: Rows) -> pa.Table:
-    """The columns that queries read of the events fed to a stream, by name; `columns` are all that it has.
+    """The columns of a stream's events that queries read; `columns`: the names of all columns of the stream.
 
     Raises:
-        QueryTypeError: an event lacks a column, has one that the stream does not have, or a value of another type.
-        UnsupportedQuery: the values of an expression that only Spark evaluates are not given.
+        QueryTypeError: an event lacks a column, has an unknown column, or has a value of a wrong type.
+        UnsupportedQuery: the values of an expression that only Spark evaluates are missing.
     """
     known = {*columns, *(column.name for column in wanted)}
     if isinstance(rows, pa.RecordBatch):
@@ -180,7 +183,7 @@ def events_table(stream: str, columns: Sequence[str], wanted: Sequence[Wanted], 
 
 
 def _padded(column: Wanted, array: pa.Array) -> pa.Array:
-    """Texts of a CHAR(n) as Spark reads them: with blanks up to their length."""
+    """Pads the texts of a CHAR(n) with blanks to their length, as Spark does when it reads them."""
     return pc.utf8_rpad(array, width=column.padded, padding=" ") if column.padded else array
 
 
@@ -241,7 +244,7 @@ def _of_values(stream: str, column: Wanted, values: Sequence[Any]) -> pa.Array:
 
 
 def _of_arrow(stream: str, column: Wanted, array: pa.Array) -> pa.Array:
-    """An Arrow column in the type of the stream, if that loses nothing; else value by value, for the error."""
+    """Casts an Arrow column to the type of the stream if nothing is lost, else converts each value, for the error."""
     kind = arrow_type(column.type)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()

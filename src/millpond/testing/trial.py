@@ -1,6 +1,6 @@
-"""A trial: the queries of a pond in a unit test, in milliseconds and without Spark; rows in, virtual time, rows out.
+"""A trial runs the queries of a pond in a unit test, in milliseconds and without Spark; the test sets event time.
 
-It is the pond's own gather, fold and log (see `local_pond`), so what a trial answers a pond answers.
+It uses the same gather, fold and log as a pond (see `local_pond`), so its results are those of a pond.
 """
 
 from __future__ import annotations
@@ -48,16 +48,18 @@ _BUCKETS = 64
 
 
 class Trial:
-    """The queries of a pond file on a pond of their own, which is gone after the test.
+    """Runs the queries of a pond file on a temporary pond, which is deleted after the test.
 
-    `file` is compiled by Spark when it is new or was changed, in a process of its own, and then read without Spark (see
-    `load_compiled`); `recompile=False` never starts it. What `Pond.compile` wrote, a `.json`, is taken as it is.
-    `only`: the name of a query, or of several, if not all; those whose rows they read come with them. `instances` is
-    the number of folds. Queries that read rows of others have them when `feed` or `advance` returns. Event time is what
-    `feed` and `advance` make it; the clock has no part, so `max_ahead` and `idle_after` of streams do nothing here.
+    If `file` is new or has changed, Spark compiles it in another process; afterwards it is read without Spark (see
+    `load_compiled`). `recompile=False` never starts Spark. A `.json` file that `Pond.compile` wrote is used as it is.
+    `only`: the name of one query, or names of several, instead of all; their upstream queries are included.
+    `instances`: the number of folds. When `feed` or `advance` returns, queries over queries have processed all rows.
+    Event time depends only on `feed` and `advance`, not on a clock, so `max_ahead` and `idle_after` of streams have no
+    effect.
 
     Raises:
-        QueryError: a statement of the file is wrong; `StaleError`: it must be compiled, and cannot be here.
+        QueryError: a statement of the file is wrong.
+        StaleError: the file must be compiled, and this is not possible here.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Trial:
         cls, streams: Iterable[Stream], queries: Iterable[AnyQuery], *, only: Collection[str] | None = None,
         instances: int = 1,
     ) -> Trial:  # fmt: skip
-        """A trial of queries at hand: `Trial.of(pond.streams, pond.queries)`."""
+        """A trial of existing queries: `Trial.of(pond.streams, pond.queries)`."""
         made = cls.__new__(cls)
         made._set_up(streams, queries, only, instances)
         return made
@@ -126,13 +128,13 @@ class Trial:
         return MappingProxyType(self._queries)
 
     def feed(self, stream: str, rows: Rows, *, cut: int | None = None) -> None:
-        """Feed events to a stream as one epoch; with `cut`, a seed, as some epochs cut at random.
+        """Feeds events to a stream as one epoch; with `cut` (a seed), as several epochs that are cut at random.
 
-        Every column that a query reads must be there, None for NULL; others may be left out.
+        Every column that a query reads must be present, None for NULL; others may be left out.
 
         Raises:
-            QueryTypeError: no such stream, or the rows do not fit it; nothing was fed.
-            UnsupportedQuery: a query reads an expression that only Spark evaluates, whose values are not given.
+            QueryTypeError: there is no such stream, or the rows do not fit it; nothing was fed.
+            UnsupportedQuery: a query reads an expression that only Spark evaluates, and its values are missing.
         """
         table = self._table(stream, rows)
         if cut is None:
@@ -144,13 +146,13 @@ class Trial:
         self._at_work().settle()
 
     def advance(self, stream: str, to: Any, *, partition: str | None = None) -> None:
-        """Move event time of a stream to `to`, as an event of that time would that no query takes; never back.
+        """Advances the event time of a stream to `to`, like an event of that time that no query takes; never backwards.
 
-        `to` is text (`2026-01-01 10:00:00`, UTC where it names no zone), a datetime, or microseconds since 1970. Where
-        the stream has an order, all source partitions known so far move, or only `partition`.
+        `to`: text (`2026-01-01 10:00:00`, UTC unless it names a zone), a datetime, or microseconds since 1970. If the
+        stream has an order, all source partitions known by now advance, or only `partition`.
 
         Raises:
-            QueryTypeError: no such stream, no such time, or no source partition is known yet.
+            QueryTypeError: there is no such stream, `to` is not a time, or no source partition is known yet.
         """
         declared = self._known(stream)
         try:
@@ -172,22 +174,22 @@ class Trial:
         self._at_work().settle()
 
     def restart(self) -> None:
-        """Let a second driver take over from the first, as after a crash; nothing changes in what follows."""
+        """Lets a second driver take over from the first, as after a crash; later results do not depend on it."""
         self._at_work()
         self._pond = self._driver()
 
     def drain(self) -> None:
-        """Close every window that is still open; later events of theirs will be late."""
+        """Closes every window that is still open; later events of these windows will be late."""
         self._at_work().drain()
 
     def rows(self, query: str) -> list[dict[str, Any]]:
-        """The rows of a query since they were last asked for, sorted by their columns from left to right, NULL first.
+        """The rows of a query since the previous call, sorted by their columns from left to right, NULL first.
 
         Times are datetimes in UTC, windows `{"start": …, "end": …}`, decimals `Decimal`.
 
         Raises:
-            QueryTypeError: no such query.
-            OverflowedError: a result of it left its type or divided by zero, so it is quarantined.
+            QueryTypeError: there is no such query.
+            OverflowedError: the query is quarantined, because a result overflowed its type or was divided by zero.
         """
         return listed(self._since(self._rows, query))
 
@@ -195,14 +197,14 @@ class Trial:
         self, query: str, rows: Iterable[Mapping[str, Any]], *,
         tolerances: Mapping[str, float | Tolerance] | None = None,
     ) -> None:  # fmt: skip
-        """Fail unless these are the rows of a query since they were last asked for, in any order.
+        """Fails unless `rows` are the query's rows since the previous call of `rows` or `expect`, in any order.
 
-        Values may be written as for `feed`: times as text, whole doubles as ints; NaN equals NaN. `tolerances` gives
-        a column a relative tolerance.
+        Values may be written as for `feed`: times as text, whole doubles as ints; NaN equals NaN. `tolerances`: a
+        relative tolerance (a number) or a `Tolerance` by column.
 
         Raises:
-            AssertionError: they differ; it says where.
-            QueryTypeError: no such query, or a value is not of its column's type.
+            AssertionError: the rows differ; the message states how.
+            QueryTypeError: there is no such query, or a value is not of its column's type.
             OverflowedError: as `rows`.
         """
         found = raw(self._since(self._rows, query))
@@ -213,7 +215,7 @@ class Trial:
             raise AssertionError(f"{query}: {difference(*shown, tolerances=tolerances)}")
 
     def table(self, query: str) -> pa.Table:
-        """All rows of a query so far as Arrow, in the types in which they leave; `rows` is not affected.
+        """All rows of a query up to now as Arrow, in the types of its sinks; `rows` is not affected.
 
         Raises:
             QueryTypeError, OverflowedError: as `rows`.
@@ -222,12 +224,13 @@ class Trial:
         return made if made.num_columns else output_schema(self._queries[query]).empty_table()
 
     def late(self, query: str) -> list[dict[str, Any]]:
-        """Late events that the query's WHERE takes, since they were last asked for: the columns that it reads, and as
-        `_watermark` what each was late against.
+        """Late events that pass the query's WHERE, since the previous call.
+
+        They have the columns that the query reads, and `_watermark`, the watermark for which the event was late.
 
         Raises:
-            QueryTypeError: no such query.
-            UnsupportedQuery: it reads a column of a type that late rows cannot hold.
+            QueryTypeError: there is no such query.
+            UnsupportedQuery: nothing can be late for the query, it is a join, or late rows cannot have a column's type.
         """
         asked = self._queries.get(query)
         if isinstance(asked, Selection):
@@ -242,24 +245,24 @@ class Trial:
         ]
 
     def fates(self, query: str) -> dict[str, int]:
-        """What became of all events so far for a query: `read` = `applied` + `late` + `dead` + `filtered`.
+        """The fates of all events up to now for a query: `read` = `applied` + `late` + `dead` + `filtered`.
 
         Raises:
-            QueryTypeError: no such query.
+            QueryTypeError: there is no such query.
         """
         self._check(query)
         found = self._ledger.counts.get(query, {})
         return {fate: found.get(fate, 0) for fate in FATES}
 
     def assert_same_for_any_cut(self, events: Mapping[str, Rows], *, seed: int = 0, cuts: int = 8) -> None:
-        """Fail unless the queries answer these events alike however they are cut into epochs, source partitions and
-        instances, and whenever a driver takes over.
+        """Fails unless the results for these events are independent of how the events are processed.
 
-        Each of `cuts` trials is new; this one is not touched. Where a stream states no order, an event may be late in
-        one cut and not in another: that fails too, and says so.
+        Each of `cuts` new trials cuts the events at random into epochs, source partitions and instances, with drivers
+        that take over at random; this trial is not affected. If a stream states no order, an event may be late in one
+        cut and not in another; that fails too, with an explanation.
 
         Raises:
-            AssertionError: two answers differ; it says how, and under which seed.
+            AssertionError: two results differ; the message states how, and for which seed.
             QueryTypeError, UnsupportedQuery: as `feed`. OverflowedError: as `rows`.
         """
         told = [name for name, query in self._queries.items() if isinstance(query, Query) and query.changing]
@@ -281,7 +284,7 @@ class Trial:
                     _assert_alike(whole, twin, how)
 
     def _feed_cut(self, dice: random.Random, tables: Mapping[str, pa.Table]) -> int:
-        """Feed all of it in pieces, taking over now and then; how many epochs it took."""
+        """Feeds all events in pieces, with a takeover after some of them; returns the number of epochs."""
         pieces = {stream: _cut(dice, table) for stream, table in tables.items()}
         epochs = max(map(len, pieces.values()), default=0)
         for i in range(epochs):
@@ -295,7 +298,7 @@ class Trial:
         return Trial.of(self._streams.values(), self._queries.values(), instances=instances)
 
     def close(self) -> None:
-        """Forget the pond and its folder."""
+        """Deletes the pond and its folder."""
         self._pond = None
         self._remove()
 
@@ -355,7 +358,7 @@ class Trial:
 
 
 def _remembered(query: AnyQuery, stream: Stream) -> AnyQuery:
-    """The query with its rows, and its late rows if they can be, kept in memory."""
+    """The query with memory as the sink of its rows and, if possible, of its late rows."""
     if isinstance(query, Selection | Join):
         return msgspec.structs.replace(query, sink=Sink("memory"))
     query = msgspec.structs.replace(query, sink=Sink("memory"), serve=False, late=msgspec.UNSET)
@@ -372,7 +375,7 @@ def _asking(query: Query) -> Query:
 
 
 def _wanted(stream: Stream, queries: Sequence[AnyQuery]) -> tuple[Wanted, ...]:
-    """What events of a stream must have, and which queries read it."""
+    """The columns that events of a stream must have, and the queries that read each of them."""
     fields = {field.name: field for field in stream.columns}
     readers: dict[Wanted, list[str]] = {}
     for query in queries:
@@ -392,7 +395,7 @@ def _wanted(stream: Stream, queries: Sequence[AnyQuery]) -> tuple[Wanted, ...]:
 
 
 def _plain(field: Field) -> Wanted:
-    """A column of a stream, as events must have it."""
+    """The requirements on events for a column of a stream."""
     char = None if isinstance(field.char, msgspec.UnsetType) else re.fullmatch(r"char\((\d+)\)", field.char)
     default = "" if isinstance(field.default, msgspec.UnsetType) else field.default
     return Wanted(field.name, field.type, field.name, default=default, padded=int(char[1]) if char else 0)
@@ -403,13 +406,13 @@ def _fast_folder() -> str | None:
 
 
 def _cut(dice: random.Random, table: pa.Table) -> list[pa.Table]:
-    """The rows in their order, in up to six pieces, some of them empty."""
+    """Cuts the rows, in their order, into up to six pieces, of which some may be empty."""
     places = sorted(dice.randint(0, len(table)) for _ in range(dice.randint(1, 5)))
     return [table.slice(start, end - start) for start, end in zip([0, *places], [*places, len(table)], strict=True)]
 
 
 def _dealt(dice: random.Random, table: pa.Table, stream: Stream) -> list[pa.Table]:
-    """The rows in up to three source partitions; those that an order says belong together stay together, in order."""
+    """Distributes rows to up to three tables; those of a source partition with an order stay together, in order."""
     parts: list[list[int]] = [[] for _ in range(dice.randint(1, 3))]
     if stream.order is None:
         for i in range(len(table)):

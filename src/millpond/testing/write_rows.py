@@ -1,4 +1,4 @@
-"""Rows as a trial hands them out: sorted for people, raw for comparing, written for messages."""
+"""Converts result rows of a trial: sorted for users, raw for comparison, as text for messages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from millpond.testing.read_rows import Misfit, value_of
 
 
 def expected(query: str, name: str, kind: str | None, value: Any) -> Any:
-    """An expected value as `raw` shows it; `kind` None: the query has no such column.
+    """Converts an expected value to the form of `raw`; `kind` None: the query has no such column.
 
     Raises:
-        QueryTypeError: it is not of its column's type.
+        QueryTypeError: the value is not of its column's type.
     """
     if kind is None:
-        return value  # a column too many: the difference says so
+        return value  # a surplus column, which the difference will report
     try:
         return value_of(kind, value)
     except Misfit as error:
@@ -27,7 +27,7 @@ def expected(query: str, name: str, kind: str | None, value: Any) -> Any:
 
 
 def raw(tables: Sequence[pa.Table]) -> list[dict[str, Any]]:
-    """Rows with times as microseconds or days, also within windows, as `value_of` gives them."""
+    """Rows with times as microseconds or days, also within windows, in the form of `value_of`."""
     rows: list[dict[str, Any]] = []
     for table in tables:
         columns = [_ticks(column.combine_chunks()).to_pylist() for column in table.columns]
@@ -47,7 +47,7 @@ def _ticks(array: pa.Array) -> pa.Array:
 
 
 def as_written(rows: Iterable[Mapping[str, Any]], types: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Raw rows with their times as text, for people."""
+    """Raw rows with their times as text, for messages."""
     return [{name: _written(types.get(name), value) for name, value in row.items()} for row in rows]
 
 
@@ -62,13 +62,13 @@ def _written(kind: str | None, value: Any) -> Any:
 
 
 def listed(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
-    """Rows with Python's values, sorted by their columns from left to right, NULL first, NaN last."""
+    """Rows as Python values, sorted by their columns from left to right, NULL first, NaN last."""
     rows = [row for table in tables for row in table.to_pylist()]
     return sorted(rows, key=lambda row: [_rank(value) for value in row.values()])
 
 
 def _rank(value: Any) -> tuple[Any, ...]:
-    """Sorts the values of one column: NULL, then values, then NaN."""
+    """The sort key of a column's value: NULL, then values, then NaN."""
     if value is None:
         return (0,)
     if isinstance(value, Mapping):

@@ -11,10 +11,10 @@ from millpond.kernels.columns import Array, Mask, Values
 
 
 class Pairs(NamedTuple):
-    """What a window and key have of its n pairs (y, x): `yy` is n Σy² − (Σy)², `yx` n Σyx − Σy Σx, …, rounded once.
+    """The sums over the n pairs (y, x) of each result row: `yy` is n Σy² − (Σy)², `yx` n Σyx − Σy Σx, …, rounded once.
 
-    `yy` and `xx` are None where the function does not need them; the masks tell where some y, or some x, is NaN or
-    infinite.
+    `yy` and `xx` are None if the function does not need them. `odd_y` and `odd_x`: whether some y, or some x, of the
+    row is NaN or infinite.
     """
 
     n: Ints
@@ -28,7 +28,7 @@ class Pairs(NamedTuple):
 
 
 def covariance(function: str, pairs: Pairs) -> Values:
-    """`covar_pop`, `covar_samp` and `regr_sxy`; NULL without pairs, of a sample also with one."""
+    """`covar_pop`, `covar_samp` and `regr_sxy`; NULL without pairs, `covar_samp` also for a single pair."""
     n, sample = pairs.n, function == "covar_samp"
     divisor = {"regr_sxy": n, "covar_pop": n * n, "covar_samp": n * (n - 1)}[function]
     data = pairs.yx / np.maximum(divisor, 1).astype(np.float64)
@@ -36,7 +36,7 @@ def covariance(function: str, pairs: Pairs) -> Values:
 
 
 def correlation(_function: str, pairs: Pairs) -> Values:
-    """`corr`; NULL for less than two pairs, and where all x or all y are equal."""
+    """`corr`; NULL for fewer than two pairs, and where all x or all y are equal."""
     assert pairs.xx is not None
     assert pairs.yy is not None
     odd = pairs.odd_y | pairs.odd_x
@@ -47,7 +47,10 @@ def correlation(_function: str, pairs: Pairs) -> Values:
 
 
 def root_of_product(left: Array, right: Array) -> Array:
-    """The square root of a product that itself need not be a double; of equal numbers the number. 1 for 0."""
+    """The square root of a product, even if the product exceeds the range of doubles; zeros count as 1.
+
+    If both factors are equal, the root is the factor, exactly.
+    """
     (a, i), (b, j) = (np.frexp(np.where(part == 0, 1.0, part)) for part in (left, right))
     exponent = i.astype(np.int64) + j
     odd = exponent & 1
@@ -55,11 +58,14 @@ def root_of_product(left: Array, right: Array) -> Array:
 
 
 def regression(function: str, pairs: Pairs) -> Values:
-    """`regr_slope`, `regr_intercept` and `regr_r2` of y by x; NULL where all x are equal, r2 1 where all y are."""
+    """`regr_slope`, `regr_intercept` and `regr_r2` of y by x.
+
+    They are NULL where all x are equal; otherwise `regr_r2` is 1 where all y are equal.
+    """
     assert pairs.xx is not None
     steep, odd = ~pairs.odd_x & (pairs.xx == 0), pairs.odd_y | pairs.odd_x
     with np.errstate(invalid="ignore", over="ignore"):
-        slope = pairs.yx / np.where(pairs.xx == 0, 1.0, pairs.xx)  # 0 of odd x, too
+        slope = pairs.yx / np.where(pairs.xx == 0, 1.0, pairs.xx)  # `xx` is also 0 where x is not finite
         if function == "regr_slope":
             data = slope
         elif function == "regr_intercept":
@@ -81,4 +87,4 @@ OF_PAIRS = {
     "regr_intercept": regression,
     "regr_r2": regression,
 }
-"""Function of two arguments -> how its values are made."""
+"""The implementation of each function of two arguments, by name."""

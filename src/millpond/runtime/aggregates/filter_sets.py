@@ -1,12 +1,12 @@
 """Finds the filters that each event passes, by binning values instead of evaluating every filter.
 
 Comparisons of one expression with many constants are a **family**. The constants cut the expression's values into
-bins, a binary search finds the bin of each event, and each comparison holds for a run of consecutive bins. Any other
+bins, a binary search finds the bin of each event, and each comparison is TRUE in a run of consecutive bins. Any other
 condition has two bins. The rank of an event in a ladder of filters (see `plan.groups.filter_ladders`) follows from the
 bins of the ladder's conditions.
 
-The combinations of bins that occur become signatures. Unrelated ladders would multiply them, so ladders are dealt out
-to bundles with signatures of their own, which keeps the number of cells small.
+The combinations of bins that occur become signatures. Unrelated ladders would multiply their number, so ladders are
+distributed to bundles with signatures of their own, which keeps the number of cells small.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from millpond.state.keys.filter_signatures import Ranks, narrowest, numbered
 from millpond.state.layout.cells import Signed, Slices, order_codes
 
 MOST_SIGNATURES = 1 << 16
-"""More than this many combinations of a chunk are dealt out to another bundle."""
+"""The most combinations of bins in a bundle of a chunk; ladders that would exceed it start another bundle."""
 
 
 class Bundle(NamedTuple):
-    """The rows that pass some of the bundle's filters: positions, and the combination (row of `ranks`) of each.
+    """The rows that pass one of the bundle's filters: their positions, and the combination (row of `ranks`) of each.
 
-    `ranks` has a column per ladder of the group, of `lengths`; those of other bundles are 0.
+    `ranks` has a column for each ladder of the group, 0 for ladders of other bundles; `lengths`: filters per ladder.
     """
 
     rows: Ints
@@ -43,7 +43,10 @@ class Bundle(NamedTuple):
     lengths: tuple[int, ...]
 
     def counts(self, late: Ints, classes: int) -> Ints:
-        """How many rows of each late class (given for all rows) pass each filter, in the order of the ladders."""
+        """The number of rows per late class that pass each filter, filters in the order of the ladders.
+
+        `late`: the late class of all rows of the chunk.
+        """
         combinations = len(self.ranks)
         found = np.bincount(late[self.rows] * combinations + self.codes, minlength=classes * combinations)
         return np.stack([self._passing(weights) for weights in found.reshape(classes, combinations)])
@@ -62,8 +65,9 @@ class Bundle(NamedTuple):
         return passing
 
     def most(self, values: Sequence[int], least: int) -> Ints:
-        """For each combination the largest of the values of the filters it passes, given in the order of the ladders;
-        `least` if that is larger.
+        """The largest value of the filters that each combination passes, but at least `least`.
+
+        `values`: a value for each filter, in the order of the ladders.
         """
         found, first = np.full(len(self.ranks), least), 0
         for ladder, length in enumerate(self.lengths):
@@ -74,7 +78,7 @@ class Bundle(NamedTuple):
 
 
 def ranks_of_bundles(bundles: Sequence[Bundle], rows: int) -> list[Array]:
-    """The rank in each ladder of all rows."""
+    """The rank of every row in each ladder; the ranks in a ladder of one filter are booleans."""
     lengths = bundles[0].lengths
     ranks = np.zeros((len(lengths), rows), narrowest(lengths))
     for bundle in bundles:
@@ -84,15 +88,17 @@ def ranks_of_bundles(bundles: Sequence[Bundle], rows: int) -> list[Array]:
 
 
 class Split(NamedTuple):
-    """Slices that are told apart by signature, and the slice of each row of a bundle."""
+    """Slices split by signature, and the position of each row's slice, for the rows of a bundle."""
 
     slices: Slices
     rows: Ints
 
 
 def split_slices(every: Slices, slices: Ints, bundle: Bundle, filters: Sequence[str]) -> Split:
-    """`slices` are those of the bundle's rows, as positions in `every`; `filters` are the ids of the group's, ladder by
-    ladder.
+    """Splits slices by the signatures of a bundle's rows.
+
+    `slices`: the slice of each of the bundle's rows, as a position in `every`. `filters`: the ids of the group's
+    filters, ladder by ladder.
     """
     table, ids = numbered(filters, bundle.ranks, bundle.lengths)
     count = len(ids)
@@ -101,11 +107,11 @@ def split_slices(every: Slices, slices: Ints, bundle: Bundle, filters: Sequence[
 
 
 _Range: TypeAlias = tuple[int, int]
-"""The bins first … end - 1 of a test."""
+"""A range of bins of a test: first … end - 1."""
 
 
 class _Test(NamedTuple):
-    """A bin per row, and for each part of a condition the bins that pass it."""
+    """The bin of each row, and the bins in which each condition is TRUE."""
 
     codes: Ints
     bins: int
@@ -113,8 +119,10 @@ class _Test(NamedTuple):
 
 
 class _Climb(NamedTuple):
-    """How the rank in a ladder follows from bins: in all bins of `rest` (by test), by the bin of test `by` it is one of
-    `ranks`; elsewhere it is 0. `by` None: it is `ranks[0]`.
+    """How the rank in a ladder follows from the bins of tests.
+
+    For rows whose bins are within `rest` (a range per test), the rank is `ranks[bin]` with the bin of test `by`, or
+    `ranks[0]` if `by` is None. For all other rows it is 0.
     """
 
     rest: Mapping[int, _Range]
@@ -123,12 +131,12 @@ class _Climb(NamedTuple):
 
     @property
     def tests(self) -> tuple[int, ...]:
-        """The tests that it depends on."""
+        """The tests on which the rank depends."""
         return tuple(sorted({*self.rest, *([] if self.by is None else [self.by])}))
 
 
 def classify(rows: Rows, ladders: Sequence[Ladder], cells: int) -> list[Bundle]:
-    """The bundles of a chunk; `cells` is its number of cells without filters."""
+    """Finds the bundles of a chunk; `cells`: its number of cells, not counting signatures."""
     tests = _tests(rows, dict.fromkeys(part for ladder in ladders for part in (*ladder.rest, *ladder.steps)))
     owner = {part: i for i, test in enumerate(tests) for part in test.passing}
     climbs = [_climb(ladder, tests, owner) for ladder in ladders]
@@ -153,7 +161,7 @@ def _climb(ladder: Ladder, tests: Sequence[_Test], owner: Mapping[Expression, in
 
 
 def classify_ranks(ranks: Sequence[Array], lengths: Sequence[int], rows: int, cells: int) -> list[Bundle]:
-    """The same where each of `rows` rows has a known rank in each ladder; a single number: all rows have it."""
+    """Like `classify`, from the known ranks of `rows` rows in each ladder; a scalar is the rank of all rows."""
     tests, climbs = list[_Test](), list[_Climb]()
     for found, length in zip(ranks, lengths, strict=True):
         if found.ndim:
@@ -185,7 +193,7 @@ def _bundles(
 
 
 class _Combined(NamedTuple):
-    """Combinations of the bins of some tests: the one of each row, and its bin in each test."""
+    """Combinations of the bins of some tests: the code of each row, and the bins of each combination."""
 
     tests: tuple[int, ...]
     codes: Ints
@@ -195,11 +203,11 @@ class _Combined(NamedTuple):
 
     @staticmethod
     def none(rows: int) -> _Combined:
-        """One combination, of no test."""
+        """A single combination without tests."""
         return _Combined((), np.zeros(rows, np.int64), 1, np.zeros((1, 0), np.int64), [])
 
     def joined(self, tests: Sequence[_Test], more: Sequence[int]) -> _Combined:
-        """With the bins of more tests."""
+        """Adds the bins of more tests to the combinations."""
         codes, bins = self.codes, self.bins
         for i in more:
             test = tests[i]
@@ -208,7 +216,7 @@ class _Combined(NamedTuple):
         return _Combined((*self.tests, *more), codes, max(len(bins), 1), bins, list(self.members))
 
     def bundle(self, climbs: Sequence[_Climb], lengths: Sequence[int]) -> Bundle:
-        """Which filters each combination passes; combinations that pass the same ones are one."""
+        """The ranks of each combination in the ladders; combinations with equal ranks become one."""
         ranks: Ranks = np.zeros((len(self.bins), len(lengths)), narrowest(lengths), order="F")
         bins = {i: self.bins[:, column] for column, i in enumerate(self.tests)}
         held: dict[tuple[int, _Range], Array] = {}
@@ -230,14 +238,14 @@ class _Combined(NamedTuple):
 
 
 def _distinct(ranks: Ranks) -> tuple[Ints, Ints]:
-    """Where each distinct row is first, and for each row which of these it equals."""
+    """The first position of each distinct row, and for each row the number of its distinct row."""
     mixed = np.zeros(len(ranks), np.uint64)
     for column in ranks.T:
         mixed = (mixed ^ column) * _MIXER
         mixed ^= mixed >> np.uint64(29)
     _, first, same = np.unique(mixed, return_index=True, return_inverse=True)
     same = same.reshape(-1)
-    if not np.array_equal(ranks[first[same]], ranks):  # two rows that are not equal were mixed to one number
+    if not np.array_equal(ranks[first[same]], ranks):  # different rows have equal hashes
         _, first, same = np.unique(ranks, axis=0, return_index=True, return_inverse=True)
         same = same.reshape(-1)
     return first, same
@@ -265,14 +273,16 @@ def _tests(rows: Rows, parts: Iterable[Expression]) -> list[_Test]:
 
 def _alone(rows: Rows, part: Expression) -> _Test:
     true = rows.evaluator(part).is_true()
-    if not true.ndim:  # of no row in particular
+    if not true.ndim:  # it depends on no column
         return _Test(np.zeros(rows.count, np.int64), 1, {part: (0, int(bool(true)))})
     return _Test(rows.take(true).astype(np.int64), 2, {part: (1, 2)})
 
 
 def _family(rows: Rows, value: Expression, members: Mapping[Expression, Comparison]) -> _Test:
-    """Bin 0: NULL or raised. With the constants in order, 1 + 2 j lies below the j-th (and above the one before),
-    2 + 2 j is equal to it.
+    """The test of several comparisons of one expression with constants.
+
+    Bin 0 contains NULLs and errors. With the constants in order, bin 1 + 2 j contains the values between constants
+    j - 1 and j, and bin 2 + 2 j those equal to constant j.
     """
     values, limits = rows.evaluator(value), [member.limit for member in members.values()]
     if value.type == "string":
@@ -302,7 +312,7 @@ def _number_bins(values: Values, constants: Sequence[Literal]) -> tuple[Ints, In
 
 
 def _ordered(data: Array) -> Ints:
-    """Numbers as int64 in SQL's order."""
+    """Numbers as int64 with SQL's order (for floats their order codes)."""
     return order_codes(data) if data.dtype.kind == "f" else data.astype(np.int64)
 
 

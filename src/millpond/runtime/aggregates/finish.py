@@ -21,7 +21,10 @@ from millpond.state.numbers.exact_sums import SHIFT, Words, covariance_numerator
 from millpond.state.numbers.int128 import beyond, divided, of_words, widened
 
 _DIGITS_AVERAGED_IN_DOUBLES = 11
-"""Spark's `DecimalAggregates`: four more digits still fit a double."""
+"""The largest precision of decimals whose average Spark computes in doubles (rule `DecimalAggregates`).
+
+    Four more digits still fit a double.
+    """
 
 
 def finish(
@@ -29,7 +32,7 @@ def finish(
 ) -> Values:
     """The aggregate's value in each row, from the columns of its measures (see `plan.groups.measures.NEEDS`).
 
-    `error` marks rows whose exact sum leaves its type.
+    `error` marks rows whose exact sum is out of the range of its type.
     """
     count = columns[f"{measures[-1].id}:n"]
     if aggregate.function == "count":
@@ -64,7 +67,7 @@ def _avg(
 
 
 def _decimal_sum(measure: Measure, columns: Mapping[str, Ints], count: Ints) -> tuple[Wide, Mask]:
-    """The sum, and where it leaves the type of sums."""
+    """The sum, and where it exceeds the type of sums."""
     total, outside = of_words(_words(measure, columns, count))
     return total, outside | beyond(total, digits_of(result_type("sum", measure.type)).precision)
 
@@ -72,7 +75,7 @@ def _decimal_sum(measure: Measure, columns: Mapping[str, Ints], count: Ints) -> 
 def _decimal_avg(
     aggregate: Aggregate, measure: Measure, columns: Mapping[str, Ints], count: Ints
 ) -> Values:
-    """Rounded half up to the result's scale; up to 11 digits by way of doubles, which is how Spark divides then."""
+    """The average, rounded half up to the result's scale; up to 11 digits it is computed in doubles, as in Spark."""
     given, result = digits_of(measure.type), digits_of(aggregate.type)
     if given.precision <= _DIGITS_AVERAGED_IN_DOUBLES:
         doubles = to_doubles(_words(measure, columns, count), SHIFT["integer"])
@@ -95,7 +98,7 @@ def _real_sum(measure: Measure, columns: Mapping[str, Ints], count: Ints) -> Arr
 
 
 def _with_special(measure: Measure, columns: Mapping[str, Ints], total: Array) -> Array:
-    """Infinities and NaN, counted apart, decide where they occur."""
+    """Replaces sums of rows with infinities or NaN, which are counted separately, by the result that these imply."""
     found = {name: columns.get(f"{measure.id}:{name}") for name in ("nan", "inf", "-inf")}
     positive, negative, nan = found["inf"], found["-inf"], found["nan"]
     if positive is not None:
@@ -110,7 +113,11 @@ def _with_special(measure: Measure, columns: Mapping[str, Ints], total: Array) -
 def _variance(
     aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
 ) -> Values:
-    """Exact up to one rounding of `n Σx² − (Σx)²`, one of the divisor, one of the division."""
+    """Variances, standard deviations and `regr_sxx`.
+
+    They are exact except for one rounding each of `n Σx² − (Σx)²`, of the divisor and of the quotient (and of the
+    root).
+    """
     sums, squares = (_words(measure, columns, count) for measure in measures[:2])
     numerator = covariance_numerators(count, sums, sums, squares)
     less = 1 if aggregate.function.endswith("_samp") else 0
@@ -141,7 +148,7 @@ def _shape(
 
 
 def _odd(measure: Measure, columns: Mapping[str, Ints], count: Ints) -> Mask:
-    """Where a sum has left out something that is not finite."""
+    """Where the input of a sum has a value that is not finite, which the exact sum leaves out."""
     odd = np.zeros(count.shape, bool)
     for name in (f"{measure.id}:{part}" for part in ("nan", "inf", "-inf")):
         if name in columns:
@@ -159,7 +166,7 @@ def _distinct(
 def _pairs(
     aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
 ) -> Values:
-    """From the sums that the function needs, with those of the second argument behind those of the first."""
+    """Functions of two arguments, from the sums that the function needs (see `NEEDS`): those of y, then those of x."""
     found = {}
     for kind, measure in zip(NEEDS[aggregate.function], measures, strict=True):
         found[kind] = measure

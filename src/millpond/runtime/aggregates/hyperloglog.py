@@ -1,8 +1,8 @@
 """Approximate counts of distinct values: HyperLogLog++ (Heule, Nunkesser, Hall 2013) as Spark computes it.
 
-A hash names one of 2**p registers by its first p bits; the register keeps the largest position at which the rest has
-its first one. Registers merge by maximum. They travel as columns of eight, one in each byte of an int64; a column
-whose registers are all zero is left out.
+The first p bits of a hash select one of 2**p registers. The register keeps the largest position of the first 1-bit in
+the remaining bits. Registers merge by maximum. They are stored as int64 columns with eight registers each, one per
+byte; a column whose registers are all zero is left out.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy.typing as npt
 from millpond.arrays import Ints
 
 LARGEST_PRECISION = 14
-"""Of registers a cell may have: 2**14, one byte each, for a standard error of 0.8 %."""
+"""The largest precision p: a cell then has 2**14 registers of one byte, for a standard error of 0.8 %."""
 
 _PER_COLUMN = 8
 _NEIGHBOURS = 6
-"""Points of the table whose biases are averaged."""
+"""The number of points of the bias table that are averaged."""
 _LINEAR_BELOW = (10, 20, 40, 80, 220, 400, 900, 1800, 3100, 6500, 15500)
-"""For p = 4 … 14, the estimate up to which counting empty registers is the better way."""
+"""For p = 4 … 14, the estimate up to which linear counting (of empty registers) is more accurate."""
 
 Doubles = npt.NDArray[np.float64]
 
@@ -33,7 +33,7 @@ def registers(cells: Ints, hashes: Ints, precision: int, size: int) -> dict[int,
     bits = hashes.view(np.uint64)
     index = (bits >> np.uint64(64 - precision)).astype(np.int64)
     rank = _leading_zeros((bits << np.uint64(precision)) | np.uint64(1 << (precision - 1))) + 1
-    # one sort brings the ranks of a register together, the largest last, and the registers of a column and cell
+    # one sort groups the ranks of a register, the largest last, and the registers of a column and cell
     place = ((index // _PER_COLUMN) * size + cells) * _PER_COLUMN + index % _PER_COLUMN
     found = np.sort((place << 6) | rank)
     last = np.append(found[1:] >> 6 != found[:-1] >> 6, True) if len(found) else np.zeros(0, bool)
@@ -61,7 +61,7 @@ def _leading_zeros(values: npt.NDArray[np.uint64]) -> Ints:
 
 
 def estimates(columns: Mapping[int, Ints], precision: int, rows: int) -> Ints:
-    """How many distinct values the registers of each of `rows` cells have seen."""
+    """Estimates the number of distinct values from the registers of each of `rows` cells."""
     size = 1 << precision
     missing = size - _PER_COLUMN * len(columns)
     inverse, empty = np.full(rows, float(missing)), np.full(rows, float(missing))
@@ -79,7 +79,7 @@ def estimates(columns: Mapping[int, Ints], precision: int, rows: int) -> Ints:
 
 
 def _bias(raw: Doubles, precision: int) -> Doubles:
-    """The mean bias of the nearest points of the table, which is sorted but for a few neighbours."""
+    """The mean bias of the nearest points of the table, which is sorted except for a few neighbours."""
     truth, estimated = _table()[precision]
     low = np.maximum(_searched(estimated, raw) - _NEIGHBOURS + 1, 0)
     high = np.minimum(low + _NEIGHBOURS, len(estimated))
@@ -96,7 +96,7 @@ def _bias(raw: Doubles, precision: int) -> Doubles:
 
 
 def _searched(table: Doubles, wanted: Doubles) -> Ints:
-    """Where a binary search ends, step by step as Java's: it matters where neighbours are out of order."""
+    """Binary search with the same steps as Java's, which matters where neighbours in the table are out of order."""
     low, high = np.zeros(len(wanted), np.int64), np.full(len(wanted), len(table) - 1)
     while (low <= high).any():
         middle = (low + high) >> 1
@@ -112,7 +112,7 @@ def _searched(table: Doubles, wanted: Doubles) -> Ints:
 
 @cache
 def _table() -> dict[int, tuple[Doubles, Doubles]]:
-    """By precision: true counts, and the raw estimates that were measured for them."""
+    """For each precision the true counts, and the raw estimates that were measured for them."""
     text = Path(__file__).with_name("hyperloglog.txt").read_text(encoding="utf-8")
     lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
     return {

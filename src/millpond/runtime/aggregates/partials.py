@@ -36,20 +36,20 @@ from millpond.state.numbers.exact_sums import (
 
 
 class Facts(Protocol):
-    """What partials are made from: which rows pass a condition, and the values of an expression."""
+    """The input of `Partials`: which rows pass a filter, and the values of an expression."""
 
     def filter_of(self, condition: Expression | None) -> Hashable:
-        """A name for the set of rows that pass; equal names have equal rows, and share all work."""
+        """A name for the set of rows that pass a filter; equal names mean equal sets, whose work is shared."""
 
     def passed(self, name: Hashable) -> Mask | None:
         """The rows of a named set; None: all of them."""
 
     def values(self, expression: Expression) -> Array:
-        """The expression's value in each row; what stands where it is NULL means nothing."""
+        """The expression's value in each row; it is arbitrary where the expression is NULL."""
 
 
 class Rows:
-    """The rows of a chunk that a group takes at all: not late for everybody, with an event time."""
+    """The rows of a chunk that a group processes: those with an event time that are in time for some query."""
 
     def __init__(self, evaluator: Evaluator, keep: Mask) -> None:
         self.evaluator = evaluator
@@ -82,7 +82,7 @@ class Rows:
         return held.ndim == 0 and bool(held)
 
     def passed(self, name: Hashable) -> Mask | None:
-        """A conjunction is TRUE exactly where every part is: errors and NULLs elsewhere cannot change that."""
+        """The rows where every part is TRUE; errors and NULLs in other parts cannot make a conjunction TRUE."""
         assert isinstance(name, tuple)
         if not name:
             return None
@@ -96,7 +96,7 @@ class Rows:
         """See `Facts.values`."""
         known = self.evaluator(expression)
         data, unknown = self.take(known.data), known.null | known.error
-        # without a filter of its own a sum must not grow words for what lies under NULLs
+        # the sum may have no filter of its own, and must not get words for arbitrary data in place of NULLs
         if unknown.any():
             data = data.copy()
             data[self.take(unknown)] = 0
@@ -118,7 +118,7 @@ class Partials:
         self._counts: dict[Hashable, Ints] = {}
 
     def add(self, measure: Measure) -> None:
-        """Compute the columns of a measure."""
+        """Computes the columns of a measure."""
         name = self._facts.filter_of(measure.filter)
         if measure.kind == "count":
             self._columns[f"{measure.id}:n"] = self._count(name)
@@ -165,14 +165,14 @@ class Partials:
         return self._counts[name]
 
     def present(self, presences: Sequence[Measure]) -> Ints:
-        """Positions of the cells that some query has rows in."""
+        """Positions of the cells in which at least one of `presences` counts events."""
         seen = np.zeros(len(self.ids), bool)
         for measure in set(presences):
             seen |= self._columns[f"{measure.id}:n"] > 0
         return np.flatnonzero(seen)
 
     def columns(self, chosen: Ints) -> dict[str, Ints]:
-        """All columns at some cells; columns that are one array stay one."""
+        """All columns restricted to some cells; names that share an array share the restricted one, too."""
         if len(chosen) == len(self.ids):
             return self._columns
         cut: dict[int, Ints] = {}
@@ -187,17 +187,17 @@ class Rolled(NamedTuple):
 
 
 def roll_up(group: GroupPlan, partials: Partials) -> Rolled:
-    """All measures that the group keeps, for the cells that some query has rows in."""
+    """Computes all measures that the group keeps, for the cells in which some query has events."""
     for measure in group.kept:
         partials.add(measure)
-    if group.signed:  # rows that pass no filter are not among them
+    if group.signed:  # rows that pass no filter were left out before
         return Rolled(partials.ids, partials.columns(np.arange(len(partials.ids))))
     present = partials.present([group.measures[query.presence] for query in group.celled])
     return Rolled(partials.ids[present], partials.columns(present))
 
 
 def piece_of_cells(rolled: Rolled, every: Slices, low: int, high: int, first_key: int) -> Piece:
-    """Cells `low` … `high` as a piece: keys counted from `first_key`, slices renumbered to those that occur."""
+    """Cells `low` … `high` - 1 as a piece: keys are counted from `first_key`, and only slices that occur are kept."""
     slice_count = max(len(every.start_us), 1)
     cells = rolled.ids[low:high]
     key_rows = cells // slice_count
@@ -214,7 +214,7 @@ def _extreme(kind: str, cells: Ints, values: Array, size: int) -> Array:
 
 
 def _products(measure: Measure, cells: Ints, left: Array, right: Array, size: int) -> dict[str, Ints]:
-    """Exact sums of products of pairs; the sums of each side tell where something is not finite."""
+    """Exact sums of products of pairs; pairs that are not finite are counted by the sums of each side."""
     left, right = left.astype(np.float64), right.astype(np.float64)
     finite = np.isfinite(left) & np.isfinite(right)
     if not finite.all():
@@ -223,7 +223,7 @@ def _products(measure: Measure, cells: Ints, left: Array, right: Array, size: in
 
 
 def _inexact(measure: Measure, cells: Ints, values: Array, size: int) -> dict[str, Ints]:
-    """Sums of doubles or their powers: exact over the finite ones, the others counted apart."""
+    """Sums of doubles or of their powers: exact for finite values; other values are counted separately."""
     columns: dict[str, Ints] = {}
     finite = np.isfinite(values)
     if not finite.all():

@@ -28,12 +28,12 @@ from millpond.state.ports.files import Files
 
 
 def needs_tallies(plan: QueryPlan) -> bool:
-    """Whether something of the query is answered from tallies."""
+    """Whether an aggregate of the query is computed from tallies."""
     return keeps_tallies(plan.query)
 
 
 def tallies_needed_from(group: GroupPlan, mark: Watermark) -> int | None:
-    """Tallies of slices that end at or before this time are in no open window; None: all are needed."""
+    """The time before which no open window needs tallies (of slices that end by then); None: all are needed."""
     return needed_from([plan for plan in group.queries if needs_tallies(plan)], mark)
 
 
@@ -44,10 +44,10 @@ def _types(tallies: Sequence[Tally]) -> dict[str, pa.DataType]:
 
 
 class TalliedRows:
-    """The rows of a chunk that some tally counts, before it is told whose they are."""
+    """The rows of a chunk that some tally counts, before they are assigned to instances and keys."""
 
     def __init__(self, tallies: Sequence[Tally], rows: Rows, starts_us: Ints, late: Ints) -> None:
-        """`starts_us` (of the slice) and `late` are of the group's rows."""
+        """`starts_us` (the start of its slice) and `late` (its late class) are given for each of the group's rows."""
         self._tallies, self._rows, self._starts, self._late = tallies, rows, starts_us, late
         self._masks = {condition: self._passed(condition) for tally in tallies for condition in tally.filters}
         self.index = np.flatnonzero(np.logical_or.reduce(list(self._masks.values())))
@@ -57,7 +57,7 @@ class TalliedRows:
         return np.ones(self._rows.count, bool) if passed is None else np.broadcast_to(passed, (self._rows.count,))
 
     def events(self, chosen: Ints, keys: Ints) -> Events:
-        """The tallies of those at `chosen` (positions among the group's rows); `keys` are their codes."""
+        """The tallies of the rows at `chosen` (positions among the group's rows); `keys` are their key codes."""
         parts = []
         for tally in self._tallies:
             masks = {condition: self._masks[condition][chosen] for condition in tally.filters}
@@ -74,14 +74,14 @@ class TalliedRows:
 
 
 class TallyLog(GroupLog):
-    """The tallies of a group on one instance: those that are live, with those of this epoch."""
+    """The tallies of a group on one instance: the live ones and those of this epoch."""
 
     def __init__(self, files: Files, group: GroupPlan, state: GroupState, keys: Sequence[pa.RecordBatch]) -> None:
         super().__init__(files, group, LogPlan((), (), False), state, keys)
         self._types = _types(group.tallies)
 
     kind = "tallies"
-    most_rows = None  # equal tallies become one
+    most_rows = None  # no limit, as a merge adds up equal tallies
 
     @property
     def places(self) -> tuple[SectionPlace, ...]:
@@ -89,7 +89,7 @@ class TallyLog(GroupLog):
         return self._state.tallies
 
     def together(self, parts: Sequence[Events]) -> Events:
-        """Parts of the log as one, equal tallies as one."""
+        """Concatenates parts of the log, and adds up equal tallies."""
         return added_up(joined(parts, self._types))
 
     def write(self, delta: DeltaWriter, events: Events, level: int, supersedes: tuple[str, ...]) -> None:
@@ -98,9 +98,9 @@ class TallyLog(GroupLog):
 
 
 def percentiles(aggregate: Aggregate, taken: Taken) -> Values:
-    """The number that the bin stands for which holds the first value that at least the fraction of all is not above.
+    """The midpoint of the bin that contains the percentile: the least value at or below which the fraction of all lies.
 
-    `taken`: the tallies of the aggregate's bins, each with its result row.
+    `taken`: the tallies of the aggregate's bins, each with its result row. Arrays of fractions give arrays of values.
     """
     assert aggregate.argument is not None
     codes, kind = np.asarray(taken.column())[taken.index], aggregate.argument.type

@@ -32,14 +32,14 @@ _ALWAYS = np.iinfo(np.int64).min
 
 
 class Decided(NamedTuple):
-    """The events that the watermark passed: the cells of those that repeat none, and how many do, by filter."""
+    """The events that the watermark passed: the cells of the non-repeated ones, and the number of repeats by filter."""
 
     piece: Piece | None
     repeated: dict[Expression | None, int]
 
 
 def decided(group: GroupPlan, log: GroupLog, keys: int, before: Watermark, after: Watermark) -> Decided:
-    """What becomes of the events in time between two watermarks; slots are below `keys`."""
+    """Decides about the events between the watermarks `before` and `after`; `keys`: the number of slots."""
     found, delay = group.deduplicated, group.delays_us[0]
     low, high = before.at(delay), after.at(delay)
     if found is None or high is None or (low is not None and low >= high):
@@ -61,18 +61,18 @@ def decided(group: GroupPlan, log: GroupLog, keys: int, before: Watermark, after
 
 
 def _hashes(found: Deduplication, events: Events) -> Ints:
-    """Equal for events that are equal in what is compared."""
+    """Hashes that are equal for events with equal values in the compared columns."""
     columns = [canonical(events.columns[value_name(column)]) for column in found.columns]
     return hashes_of(columns, events.rows).view(np.int64)
 
 
 def repeated(found: Deduplication, events: Events, passed: Mask, group: GroupPlan) -> Mask:
-    """Which of the events that passed repeat one before them."""
+    """Which of the events that the watermark passed (`passed`) repeat an earlier event."""
     codes = np.zeros(events.rows, np.int64)
     for column in found.columns:
         part = _dense(ranks(events.columns[value_name(column)], column.type))
         codes = _dense(codes * (int(part.max()) + 1) + part)
-    # usually few are equal, and only these are put in order
+    # only events with an equal one are sorted; they are usually few
     several = (np.bincount(codes) > 1) & (np.bincount(codes, passed) > 0)
     rows = np.flatnonzero(several[codes])
     some, codes = events.take(rows), codes[rows]
@@ -84,13 +84,13 @@ def repeated(found: Deduplication, events: Events, passed: Mask, group: GroupPla
 
 
 def _dense(values: Ints) -> Ints:
-    """Integers from 0, equal where the values are."""
+    """Dense integer codes from 0: equal values have equal codes, in the order of the values."""
     codes: Ints = np.unique(values, return_inverse=True)[1].reshape(-1)
     return codes
 
 
 def _ties(events: Events, group: GroupPlan) -> list[Ints]:
-    """By what events of one time are in order: the major key last."""
+    """Sort keys for events of equal time, the major key last: source order if known, else all logged values."""
     if OFFSET in events.columns:
         return [np.asarray(events.columns[OFFSET]), ranks(events.columns[PARTITION], "string")]
     log = group.events
@@ -107,7 +107,7 @@ def _mask(events: Events, condition: Expression | None) -> Mask:
 
 
 def _piece(group: GroupPlan, events: Events) -> Piece:
-    """The cells of events, as a gather would have made them."""
+    """The cells of events, equal to those that a gather would have computed."""
     starts, ends, slices = slices_of(group.cuts, events.times_us)
     slots, keys = places_of(events.slots)
     masks: list[Array] = []
@@ -128,7 +128,7 @@ def _piece(group: GroupPlan, events: Events) -> Piece:
 
 
 def _values(column: pa.Array, kind: str) -> Array:
-    """What stands under NULLs is 0, so that a sum grows no words for it."""
+    """The values of a column with 0 in place of NULL, so that exact sums get no words for arbitrary data."""
     known = from_arrow(column, kind)
     data: Array = known.data
     if known.null.any():

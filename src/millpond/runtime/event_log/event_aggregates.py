@@ -35,9 +35,9 @@ from millpond.state.layout.event_log import Events
 
 
 class Found(NamedTuple):
-    """Result rows: the slot of each one's key and its window [start, end).
+    """Result rows: the slot of each row's key, and its window [start, end).
 
-    Rows of one slot have windows of which none holds another, so that starts and ends ascend together.
+    No window of a slot contains another window of the same slot, so starts and ends ascend together.
     """
 
     slots: Ints
@@ -51,19 +51,19 @@ def value_of(taken: Taken) -> Values:
 
 
 def taken_by(aggregate: Aggregate, presence: Expression | None, events: Events, found: Found) -> Taken:
-    """What an aggregate takes, each with its result rows; `events`: all in time for the query, by their slots."""
+    """The events that an aggregate takes, with their result rows; `events`: all that are in time, sorted by slot."""
     events = passing(events, logged_rows(aggregate, presence))
     index, rows = rows_of(events, found)
     return Taken(aggregate, events, index, rows, len(found.slots))
 
 
 def passing(events: Events, condition: Expression | None) -> Events:
-    """The events that pass a filter of the log."""
+    """The events that pass a filter stored in the log; None: all pass."""
     return events if condition is None else events.take(_mask(events.columns[filter_name(condition)]))
 
 
 def taken_in(aggregate: Aggregate, presence: Expression | None, events: Events, low: Ints, high: Ints) -> Taken:
-    """The events that an aggregate takes of those at `low` … `high` - 1 for each result row."""
+    """The events that an aggregate takes, if result row i covers the events `low[i]` … `high[i] - 1`."""
     rows, nth = repeated(high - low)
     index = low[rows] + nth
     condition = logged_rows(aggregate, presence)
@@ -74,12 +74,12 @@ def taken_in(aggregate: Aggregate, presence: Expression | None, events: Events, 
 
 
 def _mask(column: pa.Array) -> Any:
-    """NULL: a filter that nobody asked for when the event came."""
+    """The filter as a mask; NULL (no query used the filter when the event arrived) counts as not passed."""
     return pc.fill_null(column, False).to_numpy(zero_copy_only=False)
 
 
 def rows_of(events: Events, found: Found) -> tuple[Ints, Ints]:
-    """Positions of events and of the rows they belong to, in pairs: an event in k windows is in k of them."""
+    """Pairs of an event's position and a result row's position; an event in k windows is in k pairs."""
     edges = distinct_of(np.concatenate([found.starts_us, found.ends_us]))
     order = np.lexsort((found.starts_us, found.slots))
     width = len(edges) + 2
@@ -94,7 +94,7 @@ def rows_of(events: Events, found: Found) -> tuple[Ints, Ints]:
 
 
 class Taken:
-    """What an aggregate takes: for each of `index` (a position in `events`) the result row, of `size` in all."""
+    """The input of an aggregate: pairs of an event (`index`, into `events`) and a result row (`rows`, below `size`)."""
 
     def __init__(self, aggregate: Aggregate, events: Events, index: Ints, rows: Ints, size: int) -> None:
         self.aggregate, self.size = aggregate, size
@@ -107,37 +107,37 @@ class Taken:
         return [float(one.value) for one in given if one.value is not None] if isinstance(given, tuple) else []
 
     def column(self, argument: int = 0) -> pa.Array:
-        """An argument, for each event in the log."""
+        """The values of an argument for all of `events`."""
         return self.events.columns[value_name(self.aggregate.arguments[argument])]
 
     def codes(self, argument: int = 0) -> Ints:
-        """Integers in the order of an argument's values, the same for equal ones; NULLs come first."""
+        """Integer codes of an argument's values, one per pair, in the order of the values; NULL is least."""
         value = self.aggregate.arguments[argument]
         return ranks(self.events.columns[value_name(value)], value.type)[self.index]
 
     def position(self) -> Ints:
-        """Integers in the query's order of events, see `in_order`."""
+        """The position of each pair's event in the query's order of events, see `in_order`."""
         return np.asarray(self.events.columns[POSITION])[self.index]
 
     def only(self, pairs: Ints) -> Taken:
-        """Some of the pairs."""
+        """Selects some of the pairs."""
         return Taken(self.aggregate, self.events, self.index[pairs], self.rows[pairs], self.size)
 
     def sorted(self, keys: Sequence[Ints]) -> tuple[Ints, Ints]:
-        """Positions among the pairs by (row, keys), the major key last; then where each row's begin, and the end."""
+        """Positions of the pairs sorted by (row, keys), the major key last, and the `size` + 1 bounds of their rows."""
         order = np.lexsort((*keys, self.rows)) if len(keys) != 1 else _by_row(self.rows, keys[0], self.size)
         return order, np.concatenate([[0], np.cumsum(np.bincount(self.rows, minlength=self.size))])
 
     def values(self, pairs: Ints, argument: int = 0) -> pa.Array:
-        """The argument of some of the pairs."""
+        """The values of an argument for some of the pairs."""
         return self.column(argument).take(pa.array(self.index[pairs]))
 
     def equal_values(self, pairs: Ints) -> pa.Array:
-        """The argument of some of the pairs, for functions that only compare it: with one zero and one NaN, as keys."""
+        """Like `values`, for functions that compare values: with one zero and one NaN, as in keys."""
         return canonical(self.values(pairs))
 
     def chosen(self, pairs: Ints, empty: Any, values: Callable[[Taken, Ints], pa.Array]) -> Values:
-        """One pair's argument for each row, as `values` takes it; NULL where the row is `empty`."""
+        """The argument of one pair per row, read by the method `values`; NULL where the row is `empty`."""
         kind = self.aggregate.arguments[0].type
         if not len(self.rows):
             return from_arrow(pa.nulls(self.size, arrow_type(kind)), kind)
@@ -145,13 +145,13 @@ class Taken:
         return from_arrow(pc.if_else(pa.array(~empty), column, pa.scalar(None, column.type)), kind)
 
     def lists(self, items: pa.Array, bounds: Ints, null: Any = None) -> Values:
-        """A list for each row."""
+        """One list per row: items `bounds[i]` … `bounds[i + 1] - 1`, NULL where `null`."""
         listed = pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), items, type=list_of(items.type))
         return Values(listed) if null is None else Values(listed, null)
 
 
 def _by_row(rows: Ints, codes: Ints, size: int) -> Ints:
-    """Positions by (row, code), equal ones in any order."""
+    """Positions sorted by (row, code); ties are in any order."""
     if not len(rows):
         return rows
     low, high = int(codes.min()), int(codes.max())
@@ -164,12 +164,12 @@ def _by_row(rows: Ints, codes: Ints, size: int) -> Ints:
 
 
 def _runs(rows: Ints, codes: Ints) -> Ints:
-    """Where equal (row, code) pairs begin, in sorted order."""
+    """Where each run of equal (row, code) pairs begins; the input is sorted."""
     return np.flatnonzero(np.append(True, (rows[1:] != rows[:-1]) | (codes[1:] != codes[:-1]))) if len(rows) else rows
 
 
 def _distinct(taken: Taken) -> Ints:
-    """Positions of pairs, one for each distinct value of each row, in order of row and value."""
+    """Positions of one pair for each distinct value of each row, sorted by row and value."""
     codes = [taken.codes(i) for i in range(len(taken.aggregate.arguments))]
     order, _ = taken.sorted(codes)
     if not len(order):
@@ -198,7 +198,10 @@ def _collect_set(taken: Taken) -> Values:
 
 
 def _listagg(distinct: bool) -> Callable[[Taken], Values]:
-    """Texts with a delimiter between them: in the order of WITHIN GROUP, ties and others as in a list or a set."""
+    """Concatenates texts with a delimiter, in the order of WITHIN GROUP.
+
+    Ties, and texts without such an order, are ordered as by `collect_list` or, if `distinct`, as by `collect_set`.
+    """
 
     def answer(taken: Taken) -> Values:
         parameters = taken.aggregate.parameters
@@ -216,7 +219,7 @@ def _listagg(distinct: bool) -> Callable[[Taken], Values]:
 
 
 def _directed(codes: Ints, direction: str) -> list[Ints]:
-    """Keys of a sort by codes, the major one last: where NULLs stand counts more than the values."""
+    """Sort keys for a direction, the major key last: NULLs first or last, then the codes."""
     descending, nulls_last = divmod(DIRECTIONS.index(direction), 2)
     null = (codes == LEAST).astype(np.int64)
     return [~codes if descending else codes, null if nulls_last else -null]
@@ -231,7 +234,7 @@ def _histogram(taken: Taken) -> Values:
     found = binned(Bins(rows[begins], values[begins], counts), int(most), taken.size)
     bounds = np.concatenate([[0], np.cumsum(np.bincount(found.rows, minlength=taken.size))])
     assert kind is not None
-    if not is_float(kind):  # towards zero; the largest bigint is none of the doubles
+    if not is_float(kind):  # truncated towards zero; the largest bigint is not exactly a double
         centres = np.where(found.centres < 2.0**63, found.centres, 0.0).astype(np.int64)
         data: Any = np.where(found.centres < 2.0**63, centres, np.iinfo(np.int64).max)
     else:
@@ -242,7 +245,7 @@ def _histogram(taken: Taken) -> Values:
 
 
 class _Selected:
-    """Some pairs as facts for partials: every row passes, and there is one expression."""
+    """The values of selected pairs as `Facts` for `Partials`: every row passes, and all expressions are `data`."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -259,7 +262,7 @@ class _Selected:
 
 
 def _of_distinct(taken: Taken) -> Values:
-    """A sum or an average, exact as those of cells are, of each row's distinct values."""
+    """The sum or average of each row's distinct values, as exact as sums of cells."""
     chosen, kind = _distinct(taken), taken.aggregate.arguments[0].type
     function = taken.aggregate.function.removesuffix("_distinct")
     plain = Aggregate(function, Column("value", kind), None, taken.aggregate.type)
@@ -279,7 +282,7 @@ def _percentile(taken: Taken) -> Values:
     """Linear interpolation between the two nearest values, as Spark's `percentile` does."""
     order, bounds = taken.sorted([taken.codes()])
     counts = np.diff(bounds)
-    ordered = np.append(_doubles(taken, order), np.nan)  # a last one, for rows without values
+    ordered = np.append(_doubles(taken, order), np.nan)  # the last entry serves rows without values
     found = []
     for fraction in taken.fractions:
         place = np.maximum(counts - 1, 0) * fraction
@@ -293,7 +296,7 @@ def _percentile(taken: Taken) -> Values:
 
 
 def _percentile_disc(taken: Taken) -> Values:
-    """The first value that at least the fraction of all is not above, as a double."""
+    """The least value at or below which at least the fraction of all values lies, as a double."""
     order, bounds = taken.sorted([taken.codes()])
     counts = np.diff(bounds)
     ordered = np.append(_doubles(taken, order), np.nan)
@@ -305,7 +308,7 @@ def _percentile_disc(taken: Taken) -> Values:
 
 
 def _approx_percentile(taken: Taken) -> Values:
-    """Exact here: the first value that at least the fraction of all is not above, in its own type."""
+    """The least value at or below which at least the fraction of all values lies; exact, and in its own type."""
     order, bounds = taken.sorted([taken.codes()])
     counts = np.diff(bounds)
     items = []
@@ -327,7 +330,7 @@ def _doubles(taken: Taken, pairs: Ints) -> Any:
 
 
 def _picked(order: Ints, places: Ints) -> Ints:
-    """What stands at each place; anything where nothing does."""
+    """The entries of `order` at `places`; positions out of range give an arbitrary entry."""
     return order[np.clip(places, 0, len(order) - 1)] if len(order) else order
 
 
@@ -339,7 +342,7 @@ def _one_or_list(taken: Taken, found: list[Any], empty: Any) -> Values:
 
 
 def _mode(taken: Taken) -> Values:
-    """The most frequent value, of several the least."""
+    """The most frequent value of each row; the least one if several are equally frequent."""
     codes = taken.codes()
     order, _ = taken.sorted([codes])
     rows = taken.rows[order]
@@ -372,12 +375,15 @@ def _extreme(largest: bool) -> Callable[[Taken], Values]:
 
 
 def _at_end(order: Ints, bounds: Ints, last: bool) -> Ints:
-    """The first or last pair of each row; anything for a row without pairs."""
+    """The first or last pair of each row; arbitrary for a row without pairs."""
     return _picked(order, bounds[1:] - 1 if last else bounds[:-1])
 
 
 def _extreme_by(largest: bool) -> Callable[[Taken], Values]:
-    """The argument of the event with the least or largest `other`; of several the first by `position`."""
+    """The argument of the event with the least or largest second argument; ties are broken by `position`.
+
+    With a parameter n the value is a list of the first n such arguments.
+    """
 
     def answer(taken: Taken) -> Values:
         codes = taken.codes(1)
@@ -416,7 +422,7 @@ _FUNCTIONS: dict[str, Callable[[Taken], Values]] = {
 
 
 def needs_events(plan: QueryPlan) -> bool:
-    """Whether something of the query is answered from the event log."""
+    """Whether an aggregate of the query is computed from the event log."""
     query = plan.query
     logged = any(aggregate.logged for aggregate in query.aggregates) and not keeps_tallies(query)
     return isinstance(query.window, Framed) or logged

@@ -25,11 +25,11 @@ from millpond.state.layout.segments import to_bytes
 from millpond.state.ports.files import Files
 
 MOST_ROWS = 1 << 20
-"""Sections of events are merged into none with more: a merge takes so long at most."""
+"""The most rows of a merged section of events, which bounds the time of a merge."""
 
 
 class GroupLog:
-    """The events that are live, with those of this epoch; sections are read when they are asked for."""
+    """The live events and those of this epoch; a section is read when it is first used."""
 
     kind: SectionKind = "events"
     most_rows: int | None = MOST_ROWS
@@ -53,20 +53,21 @@ class GroupLog:
 
     @property
     def rows(self) -> int:
-        """Events in the log, those of this epoch included."""
+        """The number of events in the log, including those of this epoch."""
         return sum(place.rows for place in self.places) + sum(events.rows for events in self._fresh)
 
     def section(self, place: SectionPlace) -> Events:
-        """The events of a section, without those of keys that are gone, in slots of the newest generation, their
-        classes those of now.
+        """The events of a section in slots of the newest generation and late classes of the current delays.
+
+        Events whose keys were dropped or have moved to another instance are left out.
 
         Raises:
-            CorruptError: the section does not read.
+            CorruptError: the section is not readable.
         """
         if place.id not in self._read:
             events = decode_events(read_section(self._files, place))
             if place.generation != self._state.generation:
-                # a key that is gone has no event that some window still needs; another has its slot now
+                # no window needs events of a dropped key, and its slot may belong to another key by now
                 events = events.take(events.slots < len(self._now))
                 slots = self._now[events.slots]
                 events = events._replace(slots=slots).take(slots >= 0)
@@ -79,7 +80,7 @@ class GroupLog:
         return self._read[place.id]
 
     def before(self, horizon_us: int | None) -> list[str]:
-        """The sections all of whose events are before the horizon."""
+        """The ids of the sections whose events are all before the horizon; None: no section."""
         if horizon_us is None:
             return []
         return [place.id for place in self.places if place.last_us is not None and place.last_us <= horizon_us]
@@ -97,7 +98,7 @@ class GroupLog:
         return [events.take(events.times_us >= horizon_us) for events in found]
 
     def arrived(self, events: Events) -> None:
-        """Take note of the events of this epoch."""
+        """Adds events of this epoch."""
         self._fresh.append(events)
 
     def write(self, delta: DeltaWriter, events: Events, level: int, supersedes: tuple[str, ...]) -> None:
@@ -112,8 +113,9 @@ class GroupLog:
         delta.add(self.kind, self._group.id, to_bytes(encode_events(events)), events.rows, info, supersedes)
 
     def merge(self, delta: DeltaWriter, horizon_us: int | None, fan_in: int) -> None:
-        """Replace `fan_in` sections of one level by one of the next, without events before the horizon; large ones
-        stay.
+        """Merges `fan_in` sections of one level, if there are as many, into one section of the next level.
+
+        Events before the horizon are dropped, and large sections are not merged.
         """
         ending = self.before(horizon_us)
         full = due_sections([one for one in self.places if one.id not in ending], fan_in, self.most_rows)
@@ -124,20 +126,21 @@ class GroupLog:
         self.write(delta, events, full[0].level + 1, tuple(place.id for place in full))
 
     def together(self, parts: Sequence[Events]) -> Events:
-        """Parts of the log as one."""
+        """Concatenates parts of the log."""
         ordered = any(OFFSET in part.columns for part in parts)
         return joined(parts, column_types(self._log, ordered))
 
     def between(self, start_us: int, end_us: int, delay: int) -> Events:
-        """All events in [start, end) that are in time for a delay (its position), in the order of their slots."""
+        """All events in [start, end) that are in time for a delay (its position), sorted by slot."""
         every = self.within(start_us, end_us, delay)
         return every.take(ordered(every.slots))
 
     def within(
         self, start_us: int, end_us: int, delay: int, *, fresh: bool = True, named: Mask | None = None
     ) -> Events:
-        """The same events in the order of their sections; without those of this epoch unless `fresh`; only those of
-        slots that are `named`.
+        """Like `between`, but in the order of the sections.
+
+        `fresh`: whether to include the events of this epoch. `named`: which slots to include (None: all).
         """
         parts = []
         for events in self.reaching(start_us, end_us, fresh=fresh):
@@ -148,21 +151,21 @@ class GroupLog:
         return self.together(parts)
 
     def reaching(self, start_us: int, end_us: int, *, fresh: bool = True) -> list[Events]:
-        """The events of each section that may have some in [start, end), then those of this epoch if `fresh`."""
+        """The events of each section that may overlap [start, end), then those of this epoch if `fresh`."""
         places = [place for place in self.places if place.last_us is None or place.last_us > start_us]
         places = [place for place in places if place.first_us is None or place.first_us < end_us]
         return [*map(self.section, places), *(self._fresh if fresh else ())]
 
 
 def among(events: Events, slots: Ints) -> Events:
-    """Those of some slots (ascending), told by their positions among these."""
+    """The events whose slots are in `slots` (ascending); their new slots are positions in `slots`."""
     places = np.searchsorted(slots, events.slots)
     held = np.flatnonzero(slots[np.minimum(places, len(slots) - 1)] == events.slots) if len(slots) else places[:0]
     return events.take(held)._replace(slots=places[held])
 
 
 def of_slots(events: Events, first: int, size: int) -> Events:
-    """Those of slots `first` … `first + size - 1`, counted from there; `events` are in the order of their slots."""
+    """The events of slots `first` … `first + size - 1`, renumbered from 0; `events` are sorted by slot."""
     low, high = np.searchsorted(events.slots, [first, first + size]).tolist()
     some = events.between(low, high)
     return some._replace(slots=some.slots - first)

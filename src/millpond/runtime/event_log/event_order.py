@@ -1,4 +1,4 @@
-"""The order of a query's events: by time, then by the source's order, else by what the query's aggregates use.
+"""The order of a query's events: by time, then by the source's order, else by the values that its aggregates use.
 
 All aggregates of a query use one order, which is computed once and carried by the events as a column of numbers.
 It does not depend on how the events were cut, stored or merged.
@@ -28,14 +28,14 @@ POSITION = "position"
 
 
 def in_order(events: Events, ties: Sequence[Expression]) -> Events:
-    """The events with a column of numbers that ascend in the query's order, for the events of one key.
+    """Adds the column `POSITION`: numbers that ascend in the query's order among the events of a key.
 
-    `ties`: what decides between events of one time if the source has no order: see `ties_of`. The two zeros count as
+    `ties`: the expressions that order events of equal time if the source has no order, see `ties_of`. The two zeros are
     different here, so that the sign of the chosen value is the same wherever the events are cut.
     """
     order = np.lexsort((events.times_us, events.slots))
     slots, times = events.slots[order], events.times_us[order]
-    tied = np.zeros(len(order) + 1, bool)  # an event and the one before it
+    tied = np.zeros(len(order) + 1, bool)  # whether an event ties with the previous one
     tied[1:-1] = (slots[1:] == slots[:-1]) & (times[1:] == times[:-1])
     places = np.flatnonzero(tied[:-1] | tied[1:])
     if len(places):
@@ -47,26 +47,26 @@ def in_order(events: Events, ties: Sequence[Expression]) -> Events:
 
 
 def _deciding(events: Events, ties: Sequence[Expression]) -> list[Ints]:
-    """What decides between events of one time, the major key last, as for `lexsort`."""
+    """Sort keys for events of equal time, the major key last, as for `lexsort`."""
     if OFFSET in events.columns:
         return [np.asarray(events.columns[OFFSET]), ranks(events.columns[PARTITION], "string")]
     return ranks_and_signs([(events.columns[value_name(value)], value.type) for value in reversed(ties)])
 
 
 def ranks_and_signs(values: Sequence[tuple[pa.Array, str]]) -> list[Ints]:
-    """Keys of a sort by columns with their types, the major one last; signs count less than all ranks."""
+    """Sort keys for columns given with their types, the last column major; signs are minor to all ranks."""
     signed = [signs(column, kind) for column, kind in values if is_float(kind)]
     return [*signed, *(ranks(column, kind) for column, kind in values)]
 
 
 def signs(column: pa.Array, kind: str) -> Ints:
-    """Tells the two zeros apart, which have one rank."""
+    """The sign bit as a sort key, which distinguishes the two zeros: they have equal ranks."""
     found: Ints = (~np.signbit(from_arrow(pc.fill_null(column, 0.0), kind).data)).astype(np.int64)
     return found
 
 
 def ranks(column: pa.Array, kind: str) -> Ints:
-    """Integers in the order of the values (NaN largest, one zero), equal where these are; NULL is the least."""
+    """Integer ranks in the order of the values, equal for equal values: NaN largest, one zero, NULL is `LEAST`."""
     null = np.asarray(column.is_null())
     if is_decimal(kind) or kind == "string":
         encoded = column.dictionary_encode()
@@ -76,6 +76,6 @@ def ranks(column: pa.Array, kind: str) -> Ints:
     else:
         data = from_arrow(column, kind).data
         codes = order_codes(data) if is_float(kind) else data.astype(np.int64)
-    if null.any() and bool((codes[~null] == LEAST).any()):  # a bigint that is no NULL
+    if null.any() and bool((codes[~null] == LEAST).any()):  # the least bigint must not look like NULL
         codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
     return np.where(null, LEAST, codes)

@@ -1,4 +1,4 @@
-"""Computes how far back state is needed: times before which no open window of a group holds anything."""
+"""Computes how far back state is needed: the times before which no open window of a group needs anything."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from millpond.runtime.task.task_values import SectionPlace, Watermark
 
 
 def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
-    """Slices that end at or before this time are in no open window of `queries`; None: all are needed.
+    """The time before which no open window of `queries` needs slices (that end by then); None: all are needed.
 
-    Of sessions there is no such time, for they may go on: a fold says which atoms are needed. Nor of windows of so
-    many events.
+    The result is None for sessions, which later events may extend (the fold decides which atoms are needed), and for
+    windows that count events.
     """
     times = []
     for plan in queries:
@@ -32,12 +32,12 @@ def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
 
 
 def slices_needed_from(group: GroupPlan, mark: Watermark) -> int | None:
-    """The same for the cells of a group, which its stream may retain longer."""
+    """Like `needed_from`, for the cells of a group, which its stream may retain longer."""
     return retained_from(group, group.celled, mark)
 
 
 def retained_from(group: GroupPlan, queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
-    """Slices of a group that end at or before this time are neither in open windows of `queries` nor retained."""
+    """The time before which slices of a group are neither needed by open windows of `queries` nor retained."""
     needed, kept_us = needed_from(queries, mark), group.retention.slices_us
     if needed is None or not kept_us:
         return needed
@@ -45,17 +45,17 @@ def retained_from(group: GroupPlan, queries: Iterable[QueryPlan], mark: Watermar
 
 
 def kept_from(plan: QueryPlan, needed_us: int | None) -> int:
-    """From when on something is kept that a query needs from a time on (None: all of it): since it is in force."""
+    """The earliest time of state that a query needs: `needed_us` (None: all), but not before its first window."""
     return plan.from_us if needed_us is None else max(plan.from_us, needed_us)
 
 
 def ends_by(place: SectionPlace, horizon: int) -> bool:
-    """Whether a segment holds nothing that ends after a time."""
+    """Whether nothing in a segment ends after `horizon`."""
     return not place.rows or (place.last_us is not None and place.last_us <= horizon)
 
 
 def events_needed_from(group: GroupPlan, mark: Watermark) -> int | None:
-    """The same for the event log of a group; where events may repeat others, these are needed as long as they may."""
+    """Like `needed_from`, for the event log of a group; with deduplication, as long as later ones may repeat them."""
     found = group.deduplicated
     if found is not None:
         at = mark.at(group.delays_us[0])

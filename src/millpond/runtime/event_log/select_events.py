@@ -17,29 +17,29 @@ from millpond.state.layout.event_log import OFFSET, PARTITION, Events, joined
 
 
 def value_name(value: Expression) -> str:
-    """The column of the log that holds a value, the same in every plan."""
+    """The name of the log column with a value, the same in every plan."""
     return f"v:{fingerprint(value)}"
 
 
 def filter_name(condition: Expression) -> str:
-    """The column of the log that says whether an event passes a filter."""
+    """The name of the log column that states whether an event passes a filter, the same in every plan."""
     return f"f:{fingerprint(condition)}"
 
 
 def column_types(log: LogPlan, ordered: bool) -> dict[str, pa.DataType]:
-    """The columns that a log has, and their types; `ordered`: source partition and offset are known."""
+    """The columns of a log with their types; `ordered`: whether source partitions and offsets are stored."""
     types = {value_name(value): arrow_type(value.type) for value in log.values}
     types |= {filter_name(condition): pa.bool_() for condition in log.filters}
     return types | ({PARTITION: pa.string(), OFFSET: pa.int64()} if ordered else {})
 
 
 class LoggedRows:
-    """The rows of a chunk that a group keeps as events, before it is told whose they are."""
+    """The rows of a chunk that a group keeps as events, before they are assigned to instances and keys."""
 
     def __init__(
         self, log: LogPlan, rows: Rows, times_us: Ints, late: Ints, order: tuple[pa.Array | None, Ints | None]
     ) -> None:
-        """`times_us`, `late` and `order` (source partition and offset) are of the whole chunk."""
+        """`times_us`, `late` and `order` (source partition and offset) are given for the whole chunk."""
         self._log, self._rows = log, rows
         self._masks = [self._passed(condition) for condition in log.filters]
         taken = np.ones(rows.count, bool) if log.takes_all or not self._masks else np.logical_or.reduce(self._masks)
@@ -51,7 +51,7 @@ class LoggedRows:
         return np.ones(self._rows.count, bool) if passed is None else np.broadcast_to(passed, (self._rows.count,))
 
     def events(self, chosen: Ints, keys: Ints) -> Events:
-        """Those at `chosen` (positions among the group's rows); `keys` are their codes."""
+        """The events at `chosen` (positions among the group's rows); `keys` are the codes of their keys."""
         rows = self._rows
         whole = chosen if rows.index is None else rows.index[chosen]
         places, columns = pa.array(whole), {}
@@ -69,7 +69,10 @@ class LoggedRows:
 
 
 def numbered(parts: Sequence[tuple[Events, Ints]], log: LogPlan) -> Events | None:
-    """Events of an epoch in the slots of their instance; `parts`: with the slot of each key code. None: no events."""
+    """The events of an epoch with the key slots of their instance; None if there are none.
+
+    `parts`: events with key codes, and the slot of each code.
+    """
     found = [events._replace(slots=slots[events.slots]) for events, slots in parts if events.rows]
     if not found:
         return None

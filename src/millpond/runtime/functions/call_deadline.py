@@ -1,7 +1,7 @@
 """Ends a call of a user's function that takes too long, in the Python worker of Spark that evaluates it.
 
-A signal ends the call, so it has to run in the main thread, as Spark's workers do. Code that never returns to Python's
-interpreter, such as a loop in a C extension, is not ended.
+A signal ends the call, so the call must run in the main thread, as it does in Spark's workers. Code that never returns
+to the Python interpreter, such as a loop in a C extension, is not ended.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from types import FrameType
 from typing import Any
 
 AGAIN_SECONDS = 1.0
-"""After its deadline a call is interrupted so often, as its code may catch the first exception."""
+"""The interval of further interrupts after the deadline, as the function may catch the first exception."""
 
 
 class CallLate(BaseException):
-    """A call has passed its deadline; no `Exception`, so that the function's own handlers let it through."""
+    """A call has exceeded its deadline; not an `Exception`, so that the function's own handlers do not catch it."""
 
 
 def within(seconds: float, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """The value of a call.
+    """Calls a function and ends the call after `seconds`; outside the main thread there is no limit.
 
     Raises:
-        CallLate: it has taken longer.
+        CallLate: the call took longer.
     """
     if threading.current_thread() is not threading.main_thread():
         return function(*arguments)

@@ -1,6 +1,6 @@
 """The child process: it holds one user function and answers one request at a time.
 
-It has no state that could be lost, and ends when its input ends. The parent enforces the time limit; a kernel timer
+It has no state that must be kept, and exits when its input ends. The parent enforces the time limit; a kernel timer
 ends the child some seconds later if the parent has died. The module imports little, because it is loaded at every
 start.
 """
@@ -28,13 +28,13 @@ from millpond.runtime.functions.kinds import Wrong, grouped, holistic, mergeable
 from millpond.runtime.functions.wire import HEAD, decode_header, decode_tables, encode
 
 GRACE_S = 5.0
-"""How long after its deadline a child ends by itself."""
+"""Seconds after the deadline at which a child ends itself."""
 
 _STEPS = {"holistic": (), "grouped": (), "mergeable": ("create", "update", "merge", "finish")}
 
 
 class _Held(NamedTuple):
-    """The function, and what it was told at its loading."""
+    """The loaded function, and the parameters of the frame that loaded it."""
 
     function: Any
     kind: str
@@ -44,7 +44,10 @@ class _Held(NamedTuple):
 
 
 def main(progress: int) -> None:
-    """Load the function of the first frame, then answer calls; the file `progress` tells the row, and since when."""
+    """Loads the function of the first frame, then answers calls.
+
+    `progress`: the descriptor of a file to which the child writes the current row and the time at which it began.
+    """
     entry, leave = _private_pipes()
     shared = memoryview(mmap.mmap(progress, 16)).cast("q")
     seconds, armed_us = 0.0, 0
@@ -69,7 +72,7 @@ def main(progress: int) -> None:
                 held, reply = _load(header, tables[0].schema)
             else:
                 reply, answers = {}, [_answer(held, header["rows"], tables, at)]
-        except BaseException as error:  # SystemExit too: it is the function's
+        except BaseException as error:  # `SystemExit` too, as the function raised it
             reply = _failure(error, shared[0], "" if held is None else held.file)
         signal.setitimer(signal.ITIMER_REAL, 0)
         for part in encode(reply, answers):
@@ -78,7 +81,7 @@ def main(progress: int) -> None:
 
 
 def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The pipes to the parent where a function's `print` and `input` do not reach them."""
+    """Moves the pipes to the parent to new descriptors, which `print` and `input` in a function do not use."""
     entry, leave = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -89,7 +92,7 @@ def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
 def _load(header: dict[str, Any], schema: pa.Schema) -> tuple[_Held, dict[str, Any]]:
     sys.path[:] = header["path"]
     given = _form(header["form"])
-    pa.nulls(0, pa.int64()).to_numpy(zero_copy_only=False)  # Arrow imports pandas here: no function shall pay for it
+    pa.nulls(0, pa.int64()).to_numpy(zero_copy_only=False)  # Arrow imports pandas here, outside of a function's limits
     _limit(header["memory_bytes"])
     place, _, attribute = header["module"].partition(":")
     module = import_module(place)
@@ -116,10 +119,10 @@ def _form(form: str) -> Callable[[pa.Array], Any]:
 
 
 def _limit(memory: int) -> None:
-    """No more address space than what is used now and `memory`; macOS does not enforce it."""
+    """Limits the address space to its current size plus `memory` bytes; macOS does not enforce it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     used = 0
-    with contextlib.suppress(OSError):  # there is no /proc
+    with contextlib.suppress(OSError):  # without /proc the current size counts as 0
         used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
@@ -137,7 +140,7 @@ def _answer(held: _Held, rows: int, tables: list[pa.Table], at: Callable[[int], 
 
 
 def _failure(error: BaseException, row: int, file: str) -> dict[str, Any]:
-    """What happened, in one line: the exception, and the last line of the function's own file that it passed."""
+    """The reply for a failed call: the exception as one line, with its last line number in the function's file."""
     if isinstance(error, Wrong):
         return {"failed": str(error), "row": row if error.row is None else error.row}
     if isinstance(error, MemoryError | pa.ArrowMemoryError):

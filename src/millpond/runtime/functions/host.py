@@ -24,23 +24,23 @@ from millpond.runtime.functions.kinds import KEY, VALUE
 from millpond.runtime.functions.process import Child, Gone
 
 MOST_CHILDREN = 8
-"""Functions whose processes a host keeps; the one that was not called for longest goes first."""
+"""The most processes that a host keeps; the least recently called function is ended first."""
 
 LOADING_MS = 30_000
-"""How long a module may take to import; the deadline of the function is for its calls."""
+"""The time limit for importing a module in milliseconds; the deadline of a function only applies to its calls."""
 
 
 class FunctionHost:
-    """Runs functions of users, one child process each; not to be shared by threads."""
+    """Runs user functions, each in its own child process; not thread-safe."""
 
     def __init__(self) -> None:
         self._children: OrderedDict[UserFunction, tuple[Child, str]] = OrderedDict()
 
     def load(self, function: UserFunction) -> UserFunction:
-        """The function with the digest of its module as it is now, in a new process.
+        """Loads the function in a new process, and returns it with the current digest of its module.
 
         Raises:
-            UserFunctionError: it cannot be imported, is not of its kind, or is not the one its digest tells.
+            UserFunctionError: it cannot be imported, is not of its kind, or does not match its digest.
         """
         if function in self._children:
             self._end(function)
@@ -49,16 +49,16 @@ class FunctionHost:
     def call(
         self, function: UserFunction, table: pa.Table, rows: int, cells: pa.ListArray | None = None
     ) -> pa.Array:
-        """What the function answers for keys 0 … `rows` - 1, as an array of its declared type.
+        """Calls the function for keys 0 … `rows` - 1, and returns an array of its declared type.
 
-        The first column of `table` is the key of each event (int64, ascending), the others are the arguments; whatever
-        they are called, the function sees `key`, `value`, `value_2`, … A key without events has the answer NULL.
-        With `cells` (for mergeable functions only) keys are those of cells, and row i of the answer is merged of the
-        cells `cells[i]`, in that order, so that overlapping windows update each event once.
+        The first column of `table` is the key of each event (int64, ascending), the others are the arguments. Whatever
+        the names of the columns are, the function sees `key`, `value`, `value_2`, … The value of a key without events
+        is NULL. With `cells` (for mergeable functions only), keys number cells, and row i of the result is merged from
+        the cells `cells[i]`, in that order; so each event is updated once even if windows overlap.
 
         Raises:
-            UserFunctionError: it raised, hung, crashed, took too much memory or gave something else; its `row` is the
-                key it was at, where that is known.
+            UserFunctionError: it raised an error, timed out, crashed, exceeded its memory or returned a wrong type; the
+                error's `row` is the key that it was processing, if known.
         """
         asked = _asked(table, rows, cells)
         if not len(asked.rows):
@@ -78,7 +78,7 @@ class FunctionHost:
         return column.take(pa.array(place, mask=place < 0))
 
     def close(self) -> None:
-        """End all children."""
+        """Ends all children."""
         for function in list(self._children):
             self._end(function)
 
@@ -91,12 +91,12 @@ class FunctionHost:
         self.close()
 
     def _child(self, function: UserFunction) -> tuple[Child, str]:
-        """The function's process and the digest of what it holds, started and loaded if there is none."""
+        """The function's process and the digest of its loaded module; starts and loads the process if there is none."""
         if function in self._children:
             if self._children[function][0].lives():
                 self._children.move_to_end(function)
                 return self._children[function]
-            self._end(function)  # somebody killed it while it was idle
+            self._end(function)  # the process was killed while it was idle
         while len(self._children) >= MOST_CHILDREN:
             self._end(next(iter(self._children)))
         child = Child(search_path())
@@ -130,7 +130,10 @@ class FunctionHost:
         deadline_ms: int,
         named: Ints | None = None,
     ) -> tuple[dict[str, Any], list[pa.Table]]:
-        """A frame's answer; after a failure the child is ended, for what it left behind is unknown."""
+        """Sends a frame and returns its reply; after a failure the child is ended, as its condition is unknown.
+
+        `named`: the rows of the result to which the rows of the request belong.
+        """
         try:
             reply, answers = child.exchange(header, tables, deadline_ms)
             what, row = reply.get("failed"), reply.get("row")
@@ -149,14 +152,14 @@ class FunctionHost:
 
 
 class _Asked(NamedTuple):
-    """Rows of the answer that have events, ascending, and what is sent for them."""
+    """The rows of the result that have events, ascending, and the tables that are sent for them."""
 
     rows: Ints
     tables: list[pa.Table]
 
 
 def _asked(table: pa.Table, rows: int, cells: pa.ListArray | None) -> _Asked:
-    """Keys (or cells) without events are left out: no function is called for nothing."""
+    """Prepares a call: leaves out keys (or cells) without events, for which no function is called."""
     keys: Ints = table.column(0).to_numpy()
     first = np.ones(len(keys), bool)
     first[1:] = keys[1:] != keys[:-1]
@@ -177,15 +180,15 @@ def _asked(table: pa.Table, rows: int, cells: pa.ListArray | None) -> _Asked:
 
 
 def search_path() -> list[str]:
-    """Where a child looks for modules: where this process does."""
+    """The module search path of a child, which is that of this process."""
     return [entry or os.getcwd() for entry in sys.path]
 
 
 def _checked(answers: Sequence[pa.Table], rows: int, kind: pa.DataType) -> pa.Array:
-    """The column that a child sent; its bytes are not trusted.
+    """Validates the column that a child sent, as its bytes are not trusted.
 
     Raises:
-        ValueError: it is not what was asked for.
+        ValueError: the number of rows or the type is wrong, or the data is invalid.
     """
     column = answers[0].column(0).combine_chunks() if answers and answers[0].num_columns == 1 else pa.nulls(0)
     if len(column) != rows or not column.type.equals(kind):

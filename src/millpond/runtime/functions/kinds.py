@@ -15,17 +15,17 @@ import pyarrow as pa
 from millpond.arrays import Ints, ordered
 
 BATCH_ROWS = 1 << 16
-"""Most events that a mergeable function's `update` is handed at once."""
+"""The most events in one call of a mergeable function's `update`."""
 
 KEY = "key"
-"""The column of the table that says which row of the answer an event is for: 0, 1, 2, …, ascending."""
+"""The column with the result row of each event: 0, 1, 2, …, ascending."""
 
 VALUE = "value"
-"""The column of its first argument; the others are `value_2`, `value_3`, …"""
+"""The column of the first argument; the others are `value_2`, `value_3`, …"""
 
 
 class Wrong(Exception):
-    """What is wrong with an answer, and the row it is wrong in, if it is one."""
+    """A function's result is wrong; `row` is the wrong row, if it is a single one."""
 
     def __init__(self, what: str, row: int | None = None) -> None:
         super().__init__(what)
@@ -40,7 +40,7 @@ def holistic(
     given: Callable[[pa.Array], Any],
     at: Callable[[int], None],
 ) -> pa.Array:
-    """Call `function` for each key's events; `at` is told the row before each call."""
+    """Calls `function` for the events of each key; calls `at` with the row before each call."""
     keys, columns = _split(table)
     bounds = np.searchsorted(keys, np.arange(rows + 1)).tolist()
     found = []
@@ -52,7 +52,7 @@ def holistic(
 
 
 def grouped(function: Callable[[pa.Table], Any], table: pa.Table, rows: int, answer: pa.DataType) -> pa.Array:
-    """Call `function` once; a table that it gives has a column `key`, or the rows in the order of the keys."""
+    """Calls `function` once; a returned table has a column `key`, or its rows are in the order of the keys."""
     found = function(table)
     if isinstance(found, pa.RecordBatch):
         found = pa.Table.from_batches([found])
@@ -75,7 +75,7 @@ def grouped(function: Callable[[pa.Table], Any], table: pa.Table, rows: int, ans
 def mergeable(
     function: Any, table: pa.Table, rows: int, answer: pa.DataType, cells: pa.ChunkedArray | None = None
 ) -> pa.Array:
-    """Keep a state per key and finish it; with `cells`, a list per row, `key` numbers cells, and rows are merged."""
+    """Updates a state per key and finishes it; with `cells` (a list per row), `key` numbers cells, which are merged."""
     keys, columns = _split(table)
     batch = pa.table(columns, table.column_names[1:])
     count = rows if cells is None else int(keys[-1]) + 1 if len(keys) else 0
@@ -89,12 +89,12 @@ def mergeable(
 
 
 def _merged(function: Any, state: pa.Table, cells: pa.ListArray) -> pa.Table:
-    """One state per row: neighbours are merged in pairs, all rows at once, in log2(most cells of a row) rounds."""
+    """Merges cells into one state per row: neighbours in pairs, all rows at once, in log2(cells per row) rounds."""
     lengths: Ints = np.diff(np.asarray(cells.offsets))
     state = state.take(cells.flatten())
     while len(lengths) and lengths.max() > 1:
         starts = np.cumsum(lengths) - lengths
-        place = np.arange(lengths.sum()) - np.repeat(starts, lengths)  # of a cell within its row
+        place = np.arange(lengths.sum()) - np.repeat(starts, lengths)  # the position of a cell in its row
         last = np.repeat(lengths, lengths) - 1
         left = np.flatnonzero((place % 2 == 0) & (place < last))
         alone = np.flatnonzero((place % 2 == 0) & (place == last))
@@ -123,7 +123,7 @@ def _columns(schema: pa.Schema) -> str:
 
 
 def _split(table: pa.Table) -> tuple[Ints, list[pa.Array]]:
-    """The keys, and the other columns in one piece each."""
+    """The keys, and the other columns, each as one chunk."""
     columns = [_one_piece(column) for column in table.columns]
     return columns[0].to_numpy(zero_copy_only=False), columns[1:]
 
@@ -133,7 +133,7 @@ def _one_piece(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _of_values(values: Sequence[Any], answer: pa.DataType) -> pa.Array:
-    """Python values as a column; a bool is no number."""
+    """Converts Python values to a column; a bool is not accepted as a number."""
     if not pa.types.is_boolean(answer):
         for row, value in enumerate(values):
             if isinstance(value, bool | np.bool_):
@@ -160,14 +160,14 @@ def _short(value: Any) -> str:
 
 
 def as_column(found: Any, rows: int, answer: pa.DataType) -> pa.Array:
-    """A whole column that a function gave, as the declared type; numbers are widened or narrowed where nothing is lost.
+    """Converts a column that a function returned to the declared type; numbers are cast if no information is lost.
 
     Raises:
-        Wrong: it is no column of that type, or has another number of rows.
+        Wrong: it is not a column of a convertible type, or has a wrong number of rows.
     """
     if isinstance(found, np.ndarray) and found.ndim == 1:
         found = pa.array(found)
-    elif hasattr(found, "to_arrow"):  # a series of Polars
+    elif hasattr(found, "to_arrow"):  # a Polars series
         found = found.to_arrow()
     if isinstance(found, pa.ChunkedArray):
         found = _one_piece(found)
@@ -186,7 +186,7 @@ def as_column(found: Any, rows: int, answer: pa.DataType) -> pa.Array:
 
 
 def _family(kind: pa.DataType) -> str:
-    """Types that are converted into each other."""
+    """The family of a type; types of one family are converted to each other."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return "number"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):

@@ -1,4 +1,4 @@
-"""One child process from its parent's side: start it, exchange frames until a deadline, end it.
+"""Controls one child process from its parent: starts it, exchanges frames until a deadline, ends it.
 
 All pipes are served at once, so a child that does not read, floods its standard error or dies within a frame delays
 nobody beyond the deadline.
@@ -24,13 +24,13 @@ from millpond.clock import lap_us
 from millpond.runtime.functions.wire import HEAD, MOST_JSON, decode_header, decode_tables, encode
 
 MOST_TOLD = 300
-"""Characters of a child's standard error that an error tells."""
+"""The most characters of a child's standard error in an error message."""
 
 _KEPT = 4096
 _CHUNK = 1 << 20
 _READS = 8
 _ONE_THREAD = {
-    # so that memory is what the function takes, not what allocators and pools of threads set aside
+    # so that the memory limit counts the function's memory, not reserves of allocators and thread pools
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "1",
     "OMP_NUM_THREADS": "1",
@@ -41,7 +41,7 @@ _ONE_THREAD = {
 
 
 class Gone(Exception):
-    """The child did not answer: what happened to it, in words, and the row it was at, if it told."""
+    """The child did not answer; the text states why, and `row` is the row that it was processing, if known."""
 
     def __init__(self, what: str, row: int | None = None) -> None:
         super().__init__(what)
@@ -49,7 +49,7 @@ class Gone(Exception):
 
 
 class Child:
-    """A process that holds one function; `exchange` is all it can do. `path`: where it finds this package."""
+    """A child process for one function; `path`: its module search path, on which it also finds this package."""
 
     def __init__(self, path: Sequence[str]) -> None:
         with tempfile.TemporaryFile() as shared:
@@ -67,17 +67,17 @@ class Child:
             os.set_blocking(pipe.fileno(), False)
 
     def lives(self) -> bool:
-        """Whether the process has not ended."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def exchange(
         self, header: Mapping[str, Any], tables: Sequence[pa.Table], deadline_ms: int
     ) -> tuple[dict[str, Any], list[pa.Table]]:
-        """Send a frame and take the one that answers it.
+        """Sends a frame and receives the reply.
 
         Raises:
-            Gone: there was no answer within `deadline_ms` of the sending, or of the beginning of the row that the child
-                is at; or none that reads. The child is of no use any more.
+            Gone: no valid reply arrived within `deadline_ms` after the frame was sent, or after the child began its
+                current row. The child cannot be used any more.
         """
         self._progress[0], self._progress[1] = -1, 0
         text, body = self._moved(encode({**header, "deadline_ms": deadline_ms}, tables), deadline_ms)
@@ -88,7 +88,7 @@ class Child:
             raise Gone("answered with bytes that do not read") from error
 
     def end(self) -> None:
-        """Kill the process and what it started."""
+        """Kills the process and the processes that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
@@ -98,7 +98,7 @@ class Child:
                 pipe.close()
 
     def _moved(self, parts: Sequence[Any], deadline_ms: int) -> tuple[bytes, memoryview]:
-        """Write the parts of a frame and read a whole one."""
+        """Writes the parts of a frame and reads a complete frame."""
         entry, leave, told = self._process.stdin, self._process.stdout, self._process.stderr
         assert entry is not None and leave is not None and told is not None
         began_us = lap_us()
@@ -133,7 +133,7 @@ class Child:
         return row if row >= 0 else None
 
     def _hear(self, told: int) -> bool:
-        """Keep the end of what the child says; False when it says no more."""
+        """Reads the child's standard error and keeps its end; False at the end of the stream."""
         try:
             said = os.read(told, _CHUNK)
         except BlockingIOError:
@@ -144,7 +144,7 @@ class Child:
         return bool(said)
 
     def _end_of_it(self, told: int) -> str:
-        """How the process ended, in words."""
+        """Describes how the process ended."""
         try:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -156,7 +156,7 @@ class Child:
         else:
             how = f"ended its process with status {code}"
         with contextlib.suppress(OSError):
-            for _ in range(_READS):  # what it started may go on talking
+            for _ in range(_READS):  # bounded, as processes that it started may keep writing
                 if not self._hear(told):
                     break
         return " ".join([how, *self._last_words()])
@@ -168,7 +168,7 @@ class Child:
 
 
 def _sent(entry: int, unsent: deque[memoryview]) -> bool:
-    """Write what the pipe takes; False when nothing is left to write."""
+    """Writes as much as the pipe accepts; False when nothing is left to write."""
     try:
         while unsent:
             count = os.write(entry, unsent[0][:_CHUNK])
@@ -178,12 +178,12 @@ def _sent(entry: int, unsent: deque[memoryview]) -> bool:
     except BlockingIOError:
         return True
     except BrokenPipeError:
-        return False  # the end of its output says why
+        return False  # the end of its output will explain it
     return False
 
 
 def _received(leave: int, got: bytearray) -> bool:
-    """Read what there is; False at the end."""
+    """Reads the available bytes; False at the end of the stream."""
     try:
         some = os.read(leave, _CHUNK)
     except BlockingIOError:
@@ -193,7 +193,7 @@ def _received(leave: int, got: bytearray) -> bool:
 
 
 def _size_of(got: bytearray) -> int:
-    """How long the frame is that begins so."""
+    """The number of bytes that must be read next: of the head, or of the complete frame once the head is there."""
     if len(got) < HEAD.size:
         return HEAD.size
     text, body = HEAD.unpack_from(got)

@@ -1,4 +1,4 @@
-"""Result rows from user functions: sends logged events to the host and returns its results."""
+"""Computes the values of user functions for result rows: sends logged events to the host and returns its results."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from millpond.runtime.event_log.event_aggregates import Found, Taken
 from millpond.runtime.functions.host import FunctionHost
 
 EVENTS_AT_ONCE = 1 << 19
-"""About how many events a function is handed in one call, so that windows that overlap do not exhaust it."""
+"""The approximate number of events in one call, so that overlapping windows do not exceed the memory limit."""
 
 
 @cache
 def process_host() -> FunctionHost:
-    """The host of this process; its children end with it."""
+    """The host of this process; its children end with the process."""
     return FunctionHost()
 
 
 def answered(function: UserFunction, taken: Taken, found: Found | None) -> Values:
-    """The function's value for each result row; `found`: the rows' windows, if these say which events they take.
+    """The function's value for each result row; `found`: the rows' windows, if these determine the rows' events.
 
     Raises:
-        UserFunctionError: it failed; `row` is the result row it was at, where that is known.
+        UserFunctionError: the function failed; `row` is the result row that it was processing, if known.
     """
     host, rows = process_host(), taken.size
     if function.kind == "mergeable":
@@ -49,21 +49,21 @@ def answered(function: UserFunction, taken: Taken, found: Found | None) -> Value
 
 
 def _table(function: UserFunction, taken: Taken, pairs: Ints, first: int) -> pa.Table:
-    """What the host is handed for some of the events: their rows, counted from `first`, and the arguments."""
+    """The host's input for some of the events: their result rows, counted from `first`, and the arguments."""
     arguments = [taken.values(pairs, i) for i in range(len(function.takes))]
     names = [str(i) for i in range(len(arguments) + 1)]
     return pa.Table.from_arrays([pa.array(taken.rows[pairs] - first), *arguments], names=names)
 
 
 def _cuts(bounds: Ints) -> list[int]:
-    """Where to cut the rows, so that each part but the last has `EVENTS_AT_ONCE`, and less than one row more."""
+    """Where to cut the rows into calls: a call exceeds `EVENTS_AT_ONCE` events by less than one row."""
     wanted = np.arange(EVENTS_AT_ONCE, int(bounds[-1]), EVENTS_AT_ONCE)
     cuts = {0, len(bounds) - 1, *np.searchsorted(bounds, wanted).tolist()}
     return sorted(cuts)
 
 
 def _as_cells(taken: Taken) -> tuple[Taken, pa.ListArray]:
-    """The events of each row that has any as one piece; and the pieces of each row."""
+    """One cell with all events of each row that has events; and the cells of each row."""
     present, cell = places_of(taken.rows)
     offsets = np.searchsorted(present, np.arange(taken.size + 1)).astype(np.int32)
     held = Taken(taken.aggregate, taken.events, taken.index, cell, len(present))
@@ -71,7 +71,7 @@ def _as_cells(taken: Taken) -> tuple[Taken, pa.ListArray]:
 
 
 def _in_cells(taken: Taken, found: Found) -> tuple[Taken, pa.ListArray]:
-    """The same events, each once, by the piece of time between two edges of windows; and the pieces of each row."""
+    """Each event once, in the cell of its key between two window edges; and the cells of each row."""
     events, used = taken.events, distinct_of(taken.index)
     edges = distinct_of(np.concatenate([found.starts_us, found.ends_us]))
     width = len(edges) + 1

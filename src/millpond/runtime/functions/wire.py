@@ -1,7 +1,7 @@
 """Frames between a worker and the child that runs a user's function: a JSON object, then Arrow streams.
 
-A frame is the size of the JSON (uint32), the size of all streams together (uint64), both little-endian, the JSON,
-the streams; `sizes` in the JSON says where one stream ends. Nothing is pickled.
+A frame consists of the size of the JSON (uint32) and the total size of the streams (uint64), both little-endian, then
+the JSON and the streams. `sizes` in the JSON has the size of each stream. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ MOST_JSON = 1 << 20
 
 
 def encode(header: Mapping[str, Any], tables: Sequence[pa.Table] = ()) -> list[Any]:
-    """A frame as buffers, none of which is copied."""
+    """Encodes a frame as a list of buffers, without copying them."""
     bodies = [_stream(table) for table in tables]
     text = json.dumps({**header, "sizes": [body.size for body in bodies]}).encode()
     return [HEAD.pack(len(text), sum(body.size for body in bodies)) + text, *bodies]
 
 
 def decode_header(text: bytes) -> dict[str, Any]:
-    """The JSON object of a frame.
+    """Decodes the JSON object of a frame.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a JSON object.
     """
     header = json.loads(text)
     if not isinstance(header, dict):
@@ -37,10 +37,10 @@ def decode_header(text: bytes) -> dict[str, Any]:
 
 
 def decode_tables(header: Mapping[str, Any], body: Any) -> list[pa.Table]:
-    """The tables of a frame, over `body` without a copy.
+    """Decodes the tables of a frame; they refer to the memory of `body`.
 
     Raises:
-        ValueError: they do not read (Arrow's own errors are of this class).
+        ValueError: a table is not readable (Arrow's own errors are of this class).
     """
     buffer, tables, start = pa.py_buffer(body), [], 0
     for size in header["sizes"]:

@@ -1,4 +1,4 @@
-"""Where events come from besides a source: upstream queries, replayed and backfilled events, fed parameters.
+"""Provides input that is not read from a source: upstream rows, replayed and backfilled events, fed parameters.
 
 Imports `gather` and the folders below it. Begin with `upstream_rows.py`.
 """

@@ -1,11 +1,12 @@
 """Reads a source again for a query that is added with a backfill.
 
-Each event is judged by the epoch that first read it, as the log records it. The events are stored like retained
-events (`runtime.gather.retained_events`), in files of their own, until the change that names the files is recorded. The
-next epoch replays them (`runtime.inputs.replay`).
+Whether an event is late is decided as in the epoch that first read it, by the times that the log records. The events
+are stored like retained events (`runtime.gather.retained_events`), in files of their own, until the change that names
+the files is recorded. The next epoch replays them (`runtime.inputs.replay`).
 
-    base    what the event was judged against: the largest earlier time in its source partition, or the watermark base
-            of its stream when its epoch began, whichever is later; for a stream without order always the latter
+    base    the time from which the event's lateness was decided: the largest earlier time in its source partition, or
+            the watermark base of its stream when its epoch began, whichever is later; for a stream whose events have
+            no order always the latter
     timed   whether the event counted: false if its time was too far ahead of the largest time of its epoch
 """
 
@@ -36,19 +37,19 @@ from millpond.state.layout.event_log import OFFSET, PARTITION, TIME
 from millpond.state.ports.files import Files
 
 STAGED = "backfill"
-"""The folder below a pond's in which files wait for the change that names them; a claim clears it."""
+"""The subfolder of a pond's folder that holds files until the change that names them is recorded; a claim clears it."""
 
 FILE_ROWS = 1 << 20
-"""A file has so many events at most, and about as many where there are enough."""
+"""The target number of events per file: a file is written once this many are buffered."""
 
 _LONG_AGO = np.iinfo(np.int64).min
 
 
 class PastEpoch(NamedTuple):
-    """What an epoch read of a stream, and where event time stood.
+    """The offsets of a stream that an epoch read, and the event times before and after it.
 
-    `start` and `end`: Spark's offsets as JSON, "" before the first. `base_us`, `floor_us`: the watermark when it began.
-    `before`, `newest`: the largest times before and after it, by source partition.
+    `start` and `end`: Spark's offsets as JSON, "" before the first. `base_us`, `floor_us`: base and floor of the
+    watermark when the epoch began. `before`, `newest`: the largest times before and after it, by source partition.
     """
 
     n: int
@@ -61,7 +62,7 @@ class PastEpoch(NamedTuple):
 
 
 class Past:
-    """The epochs that have read one stream, in the order of the log; `stream` is its name there."""
+    """The epochs that have read one stream, in the order of the log; `stream` is its name in the records."""
 
     def __init__(self, log: Log, stream: str) -> None:
         self._log, self._stream = log, stream
@@ -70,7 +71,7 @@ class Past:
         self._floor_us: int | None = None
 
     def upto(self, n: int) -> list[PastEpoch]:
-        """Those up to record `n` that were not told before.
+        """The epochs up to record `n` that no earlier call returned.
 
         Raises:
             CorruptError: a record is missing or damaged.
@@ -100,8 +101,11 @@ class Past:
 
 
 class Again(NamedTuple):
-    """Events to be taken, and of which epoch each is: told by its file in `files`, a column; or, in a stream with an
-    order, by its offset, which is below `ends` of its source partition's, one per epoch.
+    """The events to read again, and how the epoch of each event is found.
+
+    If `file` is set, it is the position of the column with the event's file, and `files` maps each file to its epoch.
+    Otherwise the stream has an order, and the epoch follows from the event's offset: `ends` has for each source
+    partition the (exclusive) end offset of every epoch. Epochs are positions in `epochs`.
     """
 
     layout: StreamLayout
@@ -113,7 +117,10 @@ class Again(NamedTuple):
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """A file of events that are ready: its name in the pond's folder, and what a receipt tells of it."""
+    """A finished file of events: its name in the pond's folder, and the facts that its receipt states.
+
+    `size`: bytes; `digest`: SHA-256 in hex; `first` and `last`: the half-open interval of event times.
+    """
 
     file: str
     size: int
@@ -124,7 +131,7 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 class PastJudge:
-    """Judges events as the epochs did that read them first; carries largest times from chunk to chunk."""
+    """Decides lateness as in the epochs that first read the events; keeps the largest times from chunk to chunk."""
 
     def __init__(self, epochs: Sequence[PastEpoch]) -> None:
         self._epochs = epochs
@@ -135,7 +142,10 @@ class PastJudge:
     def judge(
         self, times_us: Ints, null: Mask, epochs: Ints, order: tuple[pa.Array, Ints] | None
     ) -> tuple[Mask, Ints]:  # fmt: skip
-        """Which events counted, and what each was judged against; `epochs`: the position of each event's."""
+        """Returns `timed` and `base` of each event (see the module); `epochs`: the position of each event's epoch.
+
+        `order`: the source partition and offset of each event; None if the stream has no order.
+        """
         timed = ~null & (times_us >= -FARTHEST_US) & (times_us <= FARTHEST_US)
         if order is None:
             timed &= times_us <= _column(epoch.newest.get(ANY_PARTITION) for epoch in self._epochs)[epochs]
@@ -156,7 +166,7 @@ class PastJudge:
         return _column(getattr(epoch, when).get(partition) for epoch in self._epochs)
 
     def _running(self, name: str, times_us: Ints, epochs: Ints) -> Ints:
-        """The largest time before each event of a partition, in its order."""
+        """The largest time before each event of a source partition; the events are in the partition's order."""
         seen = np.maximum.accumulate(np.concatenate([[self._newest.get(name, _LONG_AGO)], times_us]))
         self._newest[name] = int(seen[-1])
         before: Ints = np.maximum(seen[:-1], self._of(name, "before")[epochs])
@@ -168,7 +178,7 @@ def _column(values: Iterable[int | None]) -> Ints:
 
 
 def take(again: Again, batches: Iterable[pa.RecordBatch], files: Files, prefix: str) -> Iterator[Staged]:
-    """Leave the events of some batches, laid out as `again` says, in files whose names begin with `prefix`.
+    """Writes the events of `batches`, whose layout `again` describes, to files whose names begin with `prefix`.
 
     Raises:
         CorruptError: a batch has events that no epoch has read.
@@ -188,7 +198,7 @@ def take(again: Again, batches: Iterable[pa.RecordBatch], files: Files, prefix: 
 
 
 def _taken(again: Again, table: pa.RecordBatch, judge: PastJudge) -> pa.RecordBatch:
-    # what did not parse is of no stream
+    # records that did not parse belong to no stream
     table = table.filter(pa.array(np.asarray(table.column(0)) == 0))
     layout = again.layout
     columns = StreamColumns(layout, table)
@@ -211,7 +221,7 @@ def _taken(again: Again, table: pa.RecordBatch, judge: PastJudge) -> pa.RecordBa
 
 
 def _epochs_of(again: Again, table: pa.RecordBatch, order: tuple[pa.Array, Ints] | None) -> Ints:
-    """For each event the position of the epoch that read it."""
+    """The position of the epoch that read each event."""
     if again.file is None and order is not None:
         found = np.zeros(table.num_rows, np.int64)
         encoded = order[0].dictionary_encode()
@@ -231,7 +241,7 @@ def _epochs_of(again: Again, table: pa.RecordBatch, order: tuple[pa.Array, Ints]
 
 
 def path_of(name: str) -> str:
-    """A file's address in one spelling: Hadoop writes `file:/a` and `file:///a` for one file.
+    """Normalizes the address of a file: Hadoop writes `file:/a` and `file:///a` for one file.
 
     >>> path_of("file:/a/b"), path_of("file:///a/b"), path_of("s3a://bucket/b")
     ('file:/a/b', 'file:/a/b', 's3a://bucket/b')
@@ -251,9 +261,10 @@ def _left(batches: Sequence[pa.RecordBatch], files: Files, name: str) -> Staged:
 def brought(
     folder: Path, staged: Sequence[Staged], version: str, columns: Sequence[ReadColumn], n: int
 ) -> tuple[Receipt, ...]:  # fmt: skip
-    """Put files where those of record `n` belong, and tell what it is to say of them; `version` begins with them.
+    """Moves staged files to the folder of record `n`, and returns the receipts that the record must list.
 
-    A record that does not come to be leaves them to pruning.
+    `version`: the query version that starts from these events. If the record is never written, pruning deletes the
+    files.
     """
     named = msgspec.json.encode(list(columns)).decode()
     receipts = []
@@ -280,5 +291,5 @@ def _sync(folder: Path) -> None:
 
 
 def columns_of_section(text: object) -> tuple[ReadColumn, ...]:
-    """The columns of the stream that a section of such a file has, by what it tells of them."""
+    """The columns of the stream in a section of a backfill file, decoded from the `columns` entry of its info."""
     return msgspec.json.decode(str(text), type=tuple[ReadColumn, ...])

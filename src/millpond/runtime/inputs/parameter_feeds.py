@@ -18,7 +18,11 @@ from millpond.runtime.inputs.upstream_rows import row_column
 
 
 def share_of(fed: Fed, batches: Sequence[pa.RecordBatch]) -> Share | None:
-    """What rows of a query, those of one instance, say of a parameter; NULL and NaN say nothing."""
+    """The value that one instance's rows of a query give a parameter: the newest time and the values at it, as texts.
+
+    NULL and NaN are ignored. Of several values at the newest time, a parameter that is no list takes the largest. The
+    values are None if there are more than `MOST_MEMBERS`; the result is None if there are no rows.
+    """
     rows = [batch for batch in batches if batch.num_rows]
     if not rows:
         return None
@@ -36,7 +40,7 @@ def share_of(fed: Fed, batches: Sequence[pa.RecordBatch]) -> Share | None:
 
 
 def fed_values(feeds: Iterable[Fed], manifest: Manifest) -> dict[str, Literal]:
-    """The values that rows have given to parameters, as the log says; none of those that wait for their first rows."""
+    """The current values of fed parameters according to the log; parameters without any rows so far are left out."""
     known = {} if isinstance(manifest.fed, msgspec.UnsetType) else manifest.fed
     return {
         fed.name: msgspec.json.decode(known[fed.name].value, type=Literal)
@@ -48,9 +52,9 @@ def fed_values(feeds: Iterable[Fed], manifest: Manifest) -> dict[str, Literal]:
 def told_by(
     feeds: Iterable[Fed], receipts: Iterable[Receipt], before: Mapping[str, Literal], counts: dict[str, dict[str, int]]
 ) -> dict[str, str]:
-    """The values that an epoch's rows give to parameters, where they are others than `before`, as the record has them.
+    """The parameter values that an epoch's rows change, encoded for the record; `before`: the current values.
 
-    A list that is too long leaves the value as it is, and is counted.
+    A list that is too long leaves the value unchanged, and is counted as `feed_too_long` of its query in `counts`.
     """
     shares: dict[str, Share] = {}
     for receipt in receipts:

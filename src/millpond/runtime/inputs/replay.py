@@ -1,8 +1,8 @@
 """Replays retained or backfilled events to build the state of a query that was added later.
 
 The query has a group of its own for this. The epoch after the change's record reads the events that were retained
-before it and, like every epoch, its new events, so each event is taken exactly once. Nothing else sees the replayed
-events: no watermark moves, and an event is late for a delay exactly if it was late when it first arrived.
+before it and, like every epoch, its new events, so each event is processed exactly once. Replayed events affect nothing
+else: no watermark advances, and an event is late for a delay exactly if it was late when it first arrived.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from millpond.state.ports.files import Files
 def recalled_events(
     plan: Plan, recalled: Iterable[tuple[str, int, int]], manifest: Manifest
 ) -> tuple[RecalledEvents, ...]:
-    """What the epoch after `manifest` recalls; `recalled`: versions, each with the record of its change, and the time
-    from which on it takes events.
+    """The stored events that the epoch after `manifest` replays.
+
+    `recalled`: query versions, each with the number of its change's record and the time from which it needs events. A
+    version with backfilled events replays these, others replay what their stream retains.
     """
     wanted: dict[tuple[str, int], list[str]] = {}
     parts = []
@@ -61,34 +63,34 @@ def recalled_events(
 
 
 def _brought(manifest: Manifest, version: str) -> list[LiveSection]:
-    """What was read again for a version."""
+    """The sections of backfilled events of a query version."""
     return [one for one in manifest.sections.values() if one.kind == "backfill" and one.group == version]
 
 
 def backfilled_groups(
     plan: Plan, recalled: Iterable[tuple[str, int, int]], manifest: Manifest
 ) -> frozenset[str]:  # fmt: skip
-    """The groups that the epoch after `manifest` begins with events read again, if they begin with any."""
+    """The groups that the epoch after `manifest` starts from backfilled events."""
     begun = (name for name, n, _ in recalled if n > manifest.epoch_n and _brought(manifest, name))
     return frozenset(plan.of_query(name)[0].id for name in begun)
 
 
 def recalled_bytes(plan: Plan, recalled: Iterable[tuple[str, int, int]], manifest: Manifest) -> int:
-    """Bytes of retained events that the epoch after `manifest` reads again."""
+    """Bytes of stored events that the epoch after `manifest` replays."""
     parts = recalled_events(plan, recalled, manifest)
     return sum(place.size for part in parts for place in part.places)
 
 
 def stored_parts(task: GatherTask) -> int:
-    """How many parts of the epoch's events are read from the pond's own files."""
+    """The number of gathers that read the pond's own files (upstream rows and replayed events) in this epoch."""
     return len(task.chained) + len(task.recalled)
 
 
 def gather_stored(task: GatherTask, part: int, files: Files) -> Iterator[tuple[int, bytes]]:
-    """The packets of one of them, as of a source partition.
+    """The packets of part `part` of the stored events, gathered like a source partition.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     if part < len(task.chained):
         return gather_chained(task, part, files)
@@ -111,7 +113,7 @@ def _gather_recalled(
 
 
 def _chunks(recalled: RecalledEvents, files: Files) -> Iterator[pa.RecordBatch]:
-    """Events from the time on that is wanted, of sections with the same columns together, in chunks of bounded size."""
+    """The events from `from_us` on, in chunks of bounded size; consecutive sections with equal columns share chunks."""
     held: list[pa.RecordBatch] = []
     for batch in (one for place in recalled.places for one in read_events(files, place)):
         wanted = batch.filter(pa.array(np.asarray(batch.column(TIME)) >= recalled.from_us))

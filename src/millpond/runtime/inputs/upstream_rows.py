@@ -35,7 +35,7 @@ from millpond.state.ports.files import Files
 
 
 class _Rows(NamedTuple):
-    """Live sections with the rows of one query, of one instance."""
+    """The live sections in which one instance wrote the rows of one query."""
 
     query: str
     instance: int
@@ -43,8 +43,9 @@ class _Rows(NamedTuple):
 
 
 def with_chained(layout: ReadLayout | None, streams: Iterable[Stream], plan: Plan) -> ReadLayout:
-    """The layout, and behind what is read the streams made of rows; each has a frame of its own, so that positions
-    begin anew.
+    """The layout of the read, with the streams made of query rows appended.
+
+    Each of these streams is read as batches of its own, so its column positions start again at 1.
     """
     every = list(streams)
     late = late_asks(plan, every)
@@ -61,7 +62,7 @@ def with_chained(layout: ReadLayout | None, streams: Iterable[Stream], plan: Pla
 
 
 def chained_rows(manifest: Manifest, streams: Iterable[Stream], layout: ReadLayout) -> tuple[ChainedRows, ...]:
-    """What the epoch after `manifest` reads of the rows of the one before, in a fixed order."""
+    """The rows of the previous epoch that the epoch after `manifest` reads as events, in a fixed order."""
     every = list(streams)
     found = _committed(manifest, feeds(every))
     parts = []
@@ -75,7 +76,7 @@ def chained_rows(manifest: Manifest, streams: Iterable[Stream], layout: ReadLayo
 
 
 def _committed(manifest: Manifest, queries: frozenset[str]) -> list[_Rows]:
-    """The rows that the last epoch committed, by query and instance; those of a query that raised do not count."""
+    """The rows that the last epoch committed, by query and instance, without those of quarantined queries."""
     by_writer: dict[tuple[str, int], list[LiveSection]] = {}
     for section in manifest.sections.values():
         if section.kind == "rows" and section.n == manifest.epoch_n and section.group in queries and section.rows:
@@ -86,9 +87,10 @@ def _committed(manifest: Manifest, queries: frozenset[str]) -> list[_Rows]:
 def chained_lines(
     plan: Plan, streams: Iterable[Stream], manifest: Manifest, marks: Mapping[str, Watermark]
 ) -> dict[str, TimeLine]:
-    """Where event time of the streams made of rows stands before the next epoch, and how far that epoch takes it.
+    """The watermark of each stream made of query rows before the next epoch, and the event time that the epoch reaches.
 
-    A stream whose query is quarantined stands still: a window over it would close without the rows that are missing.
+    The event time of a stream whose query is quarantined does not advance, because windows over it would close without
+    the missing rows.
     """
     lines = {}
     for stream in streams:
@@ -104,13 +106,13 @@ def chained_lines(
 
 
 def event_time_of(plan: Plan, stream: str) -> str | None:
-    """By which column those who read a stream tell its time; None: nobody does."""
+    """The event-time column that the queries of a stream use; None if no query uses its time."""
     windowed = (group.event_time for group in plan.groups if group.stream == stream)
     return next(windowed, None) or next((log.event_time for log in plan.joins.logs_of(stream)), None)
 
 
 def _mark(upstream: AnyQuery, marks: Mapping[str, Watermark]) -> int | None:
-    """How far a query has come that others follow."""
+    """The watermark in microseconds up to which an upstream query has emitted rows; None before its first event."""
     if isinstance(upstream, Join):
         return lesser_mark(upstream, marks)
     assert isinstance(upstream, Query)  # `chained_stream` refuses others
@@ -118,7 +120,7 @@ def _mark(upstream: AnyQuery, marks: Mapping[str, Watermark]) -> int | None:
 
 
 def is_pending(manifest: Manifest, streams: Iterable[Stream], lines: Mapping[str, TimeLine]) -> bool:
-    """Whether an epoch that reads nothing would do something for queries over queries."""
+    """Whether queries over queries have rows to process or time to advance, even if no new events arrive."""
     queries = feeds(streams)
     if not queries:
         return False
@@ -129,10 +131,10 @@ def is_pending(manifest: Manifest, streams: Iterable[Stream], lines: Mapping[str
 
 
 def gather_chained(task: GatherTask, part: int, files: Files) -> Iterator[tuple[int, bytes]]:
-    """The packets of `task.chained[part]`, as of a source partition.
+    """The packets of `task.chained[part]`, gathered like a source partition.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     rows = task.chained[part]
     layout = task.layout.streams[rows.position]
@@ -160,7 +162,10 @@ def _frame(batch: pa.RecordBatch, position: int, layout: StreamLayout) -> pa.Rec
 
 
 def row_column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """A column, or a bound of a window."""
+    """A column of rows by name; `<window>.start`, `.end` and `.time` name the bounds of a window column.
+
+    The `time` of a window is the last microsecond before its end.
+    """
     if name in batch.schema.names:
         return batch.column(name)
     window, _, bound = name.rpartition(".")

@@ -24,23 +24,26 @@ from millpond.runtime.task.task_values import GatherTask
 from millpond.state.ports.files import Files
 
 MOST_BYTES = 1 << 22
-"""What all tasks together may tell each other: all of it comes to each of them."""
+"""Bytes that all tasks together may share, as each task reads all of them."""
 
 LEAST_BYTES = 1 << 16
+"""Bytes that each task may share at least, however many tasks there are."""
 
 PATIENCE = 10.0
-"""Seconds that a task waits at least for what the others tell."""
+"""Seconds that a task waits for the files of the others, plus a part that depends on its own gather."""
 
 PATIENCE_PER_SECOND = 4.0
-"""Further seconds for each that it has gathered itself: others may have more to read."""
+"""Further seconds of waiting per second of the task's own gather, as other tasks may have more to read."""
 
 _FIRST_LOOK, _LONGEST_LOOK = 0.001, 0.02
-"""Seconds until a task looks again whether the others have told; a half longer each time."""
+"""First and longest interval in seconds between two looks for the files of others; it grows by half each time."""
 
 
 class Route(NamedTuple):
-    """`homes`: for each instance the partition of the topic that has its keys, -1: none has; `most`: bytes that a task
-    may tell the others; `job`: a name that no other job has; `tasks`: how many there will be.
+    """How the tasks of a direct epoch exchange packets.
+
+    `homes`: for each instance the topic partition that contains its keys, -1 for none. `most`: bytes that a task may
+    share with the others. `job`: the unique name of the job. `tasks`: the number of tasks.
     """
 
     homes: tuple[int, ...]
@@ -50,13 +53,16 @@ class Route(NamedTuple):
 
 
 def most_told(tasks: int) -> int:
-    """Bytes that each of so many tasks may tell the others."""
+    """Bytes that each of `tasks` tasks may share with the others."""
     return max(MOST_BYTES // tasks, LEAST_BYTES)
 
 
 class Told(msgspec.Struct):
-    """What a task tells all others: the partition that it has read (None: no event), and packets, each with the
-    instances it is for. `misplaced`: keys, counted per chunk, of another partition than their hash says; `size`: bytes.
+    """The message of one task to all others.
+
+    `partition`: the topic partition that it read, None if it read no event. `packets`: packets for instances of other
+    tasks, each with its instances. `misplaced`: the number of keys that lie in another partition than their hash says,
+    counted per chunk. `size`: bytes of the packets.
     """
 
     partition: int | None
@@ -66,27 +72,27 @@ class Told(msgspec.Struct):
 
 
 class Gathered(NamedTuple):
-    """What a task has gathered: packets of instances that it will fold, and what it tells the others."""
+    """The result of a task's gather: packets of the instances that it will fold, and its message to the others."""
 
     own: Mapping[int, list[bytes]]
     told: Told
 
 
 class TooMuch(NamedTuple):
-    """Why an epoch cannot be direct, in words."""
+    """The reason, as text, why an epoch cannot be direct."""
 
     why: str
 
 
 class Shared(NamedTuple):
-    """Of one task: the packets of the instances that it folds, in their order; of all: keys that were misplaced."""
+    """The packets of the instances that this task folds, in order of instance, and the misplaced keys of all tasks."""
 
     packets: Mapping[int, list[pa.Buffer]]
     misplaced: int
 
 
 def gathered(task: GatherTask, batches: Iterable[pa.RecordBatch], number: int, route: Route) -> Gathered:
-    """Gather what task `number` reads; it stops when the rest could not be told anyway."""
+    """Gathers the events of task `number`; stops early when its packets exceed the bytes that it may share."""
     first: list[pa.RecordBatch] = []
     rest, partition = iter(batches), None
     for batch in rest:
@@ -112,7 +118,10 @@ def gathered(task: GatherTask, batches: Iterable[pa.RecordBatch], number: int, r
 
 
 def shared(everything: Sequence[Told], number: int, own: Mapping[int, list[bytes]], route: Route) -> Shared | TooMuch:
-    """What task `number` folds, given what all tasks have told, in their order; the same answer, or none, for all."""
+    """The packets that task `number` folds; `everything`: the messages of all tasks, in their order.
+
+    All tasks decide alike: either every task folds, or every task returns `TooMuch`.
+    """
     places = [told.partition for told in everything if told.partition is not None]
     misplaced = sum(told.misplaced for told in everything)
     most = max(told.size for told in everything)
@@ -133,20 +142,20 @@ def shared(everything: Sequence[Told], number: int, own: Mapping[int, list[bytes
 
 
 def told_files(number: int, job: str, tasks: int) -> list[str]:
-    """Where the tasks of a job tell the others, beside the deltas of record `number`: what is left there is pruned."""
+    """The message files of the tasks of a job, beside the deltas of record `number`; pruning deletes leftover files."""
     return [f"delta/{number:020d}/{task}-told-{job}" for task in range(tasks)]
 
 
 def tell(files: Files, file: str, told: Told) -> None:
-    """Tell the other tasks of the job."""
+    """Writes the message of a task for the other tasks of the job."""
     files.tell(file, msgspec.msgpack.encode(told))
 
 
 def all_told(files: Files, names: Sequence[str], gathered_seconds: float = 0.0) -> list[Told] | TooMuch:
-    """What all tasks have told, in their order, once they have; the caller has gathered for so long itself.
+    """Waits for the messages of all tasks, and returns them in the order of the tasks.
 
-    Spark ends all tasks of a barrier stage when one fails, so who waits is told nothing only where files do not get
-    from one host to another in time.
+    `gathered_seconds`: how long the caller's own gather took, which extends the wait. Spark ends all tasks of a barrier
+    stage when one fails. So the wait times out only if files do not reach another host in time.
     """
     patience = PATIENCE + PATIENCE_PER_SECOND * gathered_seconds
     found: dict[str, Told] = {}
@@ -165,12 +174,12 @@ def all_told(files: Files, names: Sequence[str], gathered_seconds: float = 0.0) 
 
 
 def _keys_of(groups: set[str], packet: bytes) -> int:
-    """How many keys a packet has of groups that are keyed by the topic's key."""
+    """The number of keys in a packet that belong to groups keyed by the topic's key."""
     return max((part.keys for part in header_of(packet).groups if part.group in groups), default=0)
 
 
 def _partition_of(layout: ReadLayout, batch: pa.RecordBatch) -> int | None:
-    """The number of the topic's partition that the first event of a batch is from; None: it has no event."""
+    """The topic partition of the first event of a batch; None if the batch has no event."""
     positions = np.asarray(batch.column(0))
     events = np.flatnonzero(positions >= 0)
     if not len(events):

@@ -1,8 +1,8 @@
 """Attributes the cost of a pond to its queries: time and bytes of state, in parts that sum exactly to the total.
 
-Each cost is measured once, for a group or for all queries. What only one query needs is its own; what several need is
-divided among them. In an epoch's counts, `group_us` is the time of a group over all tasks; the rest of `gather_us`
-and `fold_us` is divided among all queries.
+Each cost is measured once, for a group or for all queries. What only one query needs is its own cost; what several
+queries need is divided among them. In an epoch's counts, `group_us` is the time of a group over all tasks; the rest of
+`gather_us` and `fold_us` is divided among all queries.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND
 from millpond.state.layout.segments import MEASURE_DIGITS, bytes_told
 
 _ONE = 1 << 40
-"""What a measure weighs, so that it can be divided among many."""
+"""The weight of a measure, large enough to be divided among many queries in integers."""
 
 
 class Cost(NamedTuple):
-    """Of one query: time of an epoch (µs), rows told in it, bytes of state, keys of its group.
+    """The cost of one query: time in an epoch (µs), rows emitted in it, bytes of state, and keys of its group.
 
-    `own_bytes` go if this query alone is dropped, as soon as segments are merged: nobody else needs them.
-    `shared_bytes` are its equal part of what it needs with others, and of what dropped queries left until then.
+    `own_bytes` are needed by no other query; they are freed if this query is dropped, as soon as segments are merged.
+    `shared_bytes` are its equal part of the state that it shares with other queries, and of the state of dropped
+    queries that is not merged away yet.
     """
 
     time_us: int = 0
@@ -39,12 +40,12 @@ class Cost(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Its own, and its part of what is shared."""
+        """Its own bytes and its part of shared bytes."""
         return self.own_bytes + self.shared_bytes
 
 
 def costs(plan: Plan, manifest: Manifest, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Cost]:
-    """What each query of the plan costs, by the counts of an epoch and the state that is live."""
+    """The cost of each query of the plan, from the counts of an epoch and the live state."""
     times, (own, shared), keys = _times(plan, counts), _bytes(plan, manifest), _keys(plan, manifest)
     return {
         name: Cost(
@@ -56,13 +57,13 @@ def costs(plan: Plan, manifest: Manifest, counts: Mapping[str, Mapping[str, int]
 
 
 def whole_us(counts: Mapping[str, Mapping[str, int]]) -> int:
-    """The time of the workers in an epoch."""
+    """The time of all workers in an epoch, in microseconds."""
     whole = counts.get(WHOLE_POND, {})
     return whole.get("gather_us", 0) + whole.get("fold_us", 0)
 
 
 def state_of(plan: Plan, manifest: Manifest) -> dict[str, list[LiveSection]]:
-    """Live sections of state by group or log of the plan."""
+    """The live sections of state for each group or log of the plan, by its id."""
     ids = [*(group.id for group in plan.groups), *(log.id for log in plan.joins.logs)]
     found: dict[str, list[LiveSection]] = {name: [] for name in ids}
     for section in manifest.sections.values():
@@ -102,7 +103,7 @@ def _bytes(plan: Plan, manifest: Manifest) -> tuple[dict[str, int], dict[str, in
 
 
 def _cells(group: GroupPlan, sections: Iterable[LiveSection]) -> Iterator[tuple[set[str], int]]:
-    """Bytes of segments, and the queries that read them; none: all do, or those that did are dropped."""
+    """Bytes of segments with the queries that read them; an empty set: all queries, or only dropped ones."""
     readers: dict[str, set[str]] = {}
     for measure, askers in zip(group.measures, _askers(group), strict=True):
         id = measure.base.id if group.signed else measure.id
@@ -117,7 +118,7 @@ def _cells(group: GroupPlan, sections: Iterable[LiveSection]) -> Iterator[tuple[
 
 
 def staying(plan: Plan, manifest: Manifest, found: Mapping[str, Cost]) -> dict[str, Cost]:
-    """The same without the part of a group's state that has left its instances, which lies there until it is merged."""
+    """The costs `found` without state of moved keys, which remains on the old instance until it is merged away."""
     stays = dict.fromkeys(found, 1.0)
     for names, count, left in _counted(plan, manifest):
         stays.update(dict.fromkeys(names, 1 - left / count if count else 1.0))
@@ -130,14 +131,14 @@ def staying(plan: Plan, manifest: Manifest, found: Mapping[str, Cost]) -> dict[s
 
 
 def _counted(plan: Plan, manifest: Manifest) -> Iterator[tuple[list[str], int, int]]:
-    """Of each group its queries, how many keys its instances have, and how many of these have left them."""
+    """For each group its queries, the number of keys on its instances, and how many of these have moved away."""
     keys, left = map(_by_group, keys_and_left(manifest))
     for group in plan.groups:
         yield [query.query.name for query in group.queries], keys[group.id], left[group.id]
 
 
 def _by_group(counted: Counter[tuple[int, str]]) -> Counter[str]:
-    """The same of all instances together."""
+    """Sums counts per instance and group over all instances."""
     found = Counter[str]()
     for (_, group), count in counted.items():
         found[group] += count
@@ -166,7 +167,7 @@ def _uses(query: QueryPlan, kind: str) -> bool:
 
 
 def _askers(group: GroupPlan) -> list[list[str]]:
-    """By measure the queries that read it."""
+    """The queries that read each measure of a group."""
     askers: list[list[str]] = [[] for _ in group.measures]
     for query in group.queries:
         for place in _reads(query):
@@ -175,7 +176,7 @@ def _askers(group: GroupPlan) -> list[list[str]]:
 
 
 def _weights(group: GroupPlan) -> dict[str, int]:
-    """How much of a group's work each query is: a measure counts one, divided among those that read it."""
+    """The weight of each query in a group's work: each measure has `_ONE`, divided among the queries that read it."""
     weights = {query.query.name: 0 for query in group.queries}
     for askers in _askers(group):
         _add(weights, divided(_ONE, dict.fromkeys(askers, 1)))
@@ -190,7 +191,7 @@ _T = TypeVar("_T", bound=Hashable)
 
 
 def divided(whole: int, weights: Mapping[_T, int]) -> dict[_T, int]:
-    """A number in whole parts as near to the weights as can be; they sum to it, unless there is none.
+    """Divides a number into integers in proportion to the weights; the parts sum to it, unless there are no weights.
 
     >>> divided(10, {"a": 1, "b": 1, "c": 2})
     {'a': 2, 'b': 3, 'c': 5}
@@ -208,7 +209,7 @@ def _add(totals: dict[str, int], parts: Mapping[str, int]) -> None:
 
 
 def summed(found: Iterable[Cost]) -> Cost:
-    """All of them together; keys, which are shared, are the most that any has."""
+    """The sum of costs; for `keys`, which are shared, it is the maximum."""
     every: Sequence[Cost] = list(found)
     times, rows, own, shared = (sum(getattr(one, name) for one in every) for name in Cost._fields[:4])
     return Cost(times, rows, own, shared, max((one.keys for one in every), default=0))

@@ -1,4 +1,4 @@
-"""When the next window or session of a query closes, for groups of cells and of events."""
+"""Finds when the next window or session of a query closes, for groups of cells and of events."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _LAST = (1 << 63) - 1
 def next_frame(
     group: GroupPlan, plan: QueryPlan, mark: Watermark, states: Sequence[GroupState], files: Files
 ) -> tuple[int, int, int] | None:
-    """Start and end of the window of the earliest row that waits, and its event's time, µs; None: there is none.
+    """Start and end of the earliest pending row's window, and the time of its event, in µs; None: there is no such row.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     found = []
     for state in states:
@@ -74,9 +74,9 @@ def _log(group: GroupPlan, state: GroupState, files: Files) -> GroupLog:
 
 
 class Due(NamedTuple):
-    """An open window [start, end) with an event of the query; its rows leave when event time reaches `needs_us`.
+    """An open window [start, end) with an event of the query; its rows are emitted when event time reaches `needs_us`.
 
-    Those of a session, if no event comes that prolongs it.
+    A session is emitted then only if no further event extends it.
     """
 
     start_us: int
@@ -85,12 +85,13 @@ class Due(NamedTuple):
 
 
 def next_due(group: GroupPlan, plan: QueryPlan, manifest: Manifest, files: Files, instances: int) -> Due | None:
-    """The earliest open window of a query that holds one of its events, or None.
+    """The earliest open window of a query that contains one of its events, or None.
 
-    Reads the headers of the group's live segments, and of each only the cells up to the first that counts.
+    Reads the slices of the group's live segments, and of each only the cells up to the first with an event of the
+    query.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     whole = watermarks(manifest).get(group.stream, Watermark())
     mark = whole.at(plan.query.delay_us)
@@ -119,7 +120,7 @@ def next_due(group: GroupPlan, plan: QueryPlan, manifest: Manifest, files: Files
 
 
 def _waiting_ends(window: Sliding, state: GroupState, files: Files, mark_us: int | None) -> list[int]:
-    """The earliest end of an open window with an event of which it is not known yet whether it repeats another."""
+    """For each section, the earliest end of an open window with an event that may still be a repeated one."""
     found = []
     for place in state.events:
         times = decode_events(read_section(files, place)).times_us
@@ -149,7 +150,7 @@ def _next_session(
 def _first_end(
     group: GroupPlan, plan: QueryPlan, window: Sliding, cells: Cells, mark_us: int | None
 ) -> int | None:
-    """The earliest end of an open window that holds a cell of the query."""
+    """The earliest end of an open window that contains a cell with events of the query."""
     slices = cells.slices
     counted, passing = counted_in(group.measures[plan.presence], cells)
     if counted is None:
@@ -163,7 +164,7 @@ def _first_end(
 
 
 def open_ends(window: Sliding, starts_us: Ints, ends_us: Ints, mark_us: int | None) -> tuple[Ints, Mask]:
-    """Per slice the end of the first window that holds it and ends after the mark, and whether there is one.
+    """For each slice, the end of the first window that contains it and ends after the mark, and whether there is one.
 
     >>> open_ends(Sliding(20, 10), np.array([0, 10]), np.array([10, 20]), 20)[0].tolist()
     [30, 30]

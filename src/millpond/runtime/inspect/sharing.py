@@ -1,6 +1,6 @@
 """Measures what sharing saves: the size of shared state against one copy per query, from the live segments.
 
-`stored` is what lies on disk: every live section of segments and keys, in narrow columns, including slices that no
+`stored` is the size on disk of every live section of segments and keys, in narrow columns, including slices that no
 window needs any more. `shared` and `apart` are comparable with each other: the cells that some open window still
 needs, each with its key's slot and its columns at eight bytes, and the keys of those cells at their size in the
 dictionary. Events of windows over runs of events count as cells. Retained events are shared, at their size on disk.
@@ -36,19 +36,19 @@ WORD_BYTES = 8
 
 
 class StateSize(NamedTuple):
-    """An amount of state: cells, the keys they belong to, and bytes at eight per column and slot."""
+    """An amount of state: cells, their keys, and bytes (eight for each column and slot)."""
 
     cells: int = 0
     keys: int = 0
     bytes: int = 0
 
     def plus(self, other: StateSize) -> StateSize:
-        """Both together."""
+        """The sum of both."""
         return StateSize(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class Sharing(NamedTuple):
-    """State as of record `n`: `stored` bytes, what is `shared`, and what each query would keep `alone`."""
+    """State as of record `n`: `stored` bytes, the `shared` state, and the state that each query would keep `alone`."""
 
     n: int
     stored: int
@@ -57,7 +57,7 @@ class Sharing(NamedTuple):
 
     @property
     def apart(self) -> StateSize:
-        """The sum over one copy per query."""
+        """The total size with one copy per query."""
         total = StateSize()
         for size in self.alone.values():
             total = total.plus(size)
@@ -65,8 +65,9 @@ class Sharing(NamedTuple):
 
 
 class GroupCells(NamedTuple):
-    """What is measured of a group: cells that open windows need, their keys, bytes per key in the dictionary,
-    and the number of distinct `columns` of all measures and of each by its id.
+    """Measurements of a group: the cells that open windows need, their keys, and bytes per key in the dictionary.
+
+    `columns`: the number of distinct columns of all measures; `of_measure`: those of each measure by its id.
     """
 
     cells: int
@@ -76,16 +77,16 @@ class GroupCells(NamedTuple):
     of_measure: Mapping[str, int]
 
     def per_key(self, growth: float = 1.0, more_columns: float = 0.0) -> float:
-        """Bytes of state per key, if there were `growth` times as many cells with so many more columns."""
+        """Bytes of state per key, if there were `growth` times as many cells, with `more_columns` more columns."""
         cells = self.cells * growth / max(self.keys, 1)
         return cells * (self.columns + more_columns + 1) * WORD_BYTES + self.key_bytes
 
 
 def group_cells(group: GroupPlan, manifest: Manifest, folder: Path, instances: int) -> GroupCells:
-    """Measure one group of a pond in `folder`; all instances together.
+    """Measures one group of a pond in `folder`, summed over all instances.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     mark, files = watermarks(manifest).get(group.stream, Watermark()), Files(folder)
     rows, keys, key_bytes, stored_keys, columns = 0, 0, 0, 0, 0
@@ -102,10 +103,10 @@ def group_cells(group: GroupPlan, manifest: Manifest, folder: Path, instances: i
 
 
 def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sharing:
-    """Count what the live segments of a pond in `folder` hold.
+    """Measures the live segments of a pond in `folder`.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     marks, files = watermarks(manifest), Files(folder)
     stored, shared = 0, StateSize()
@@ -138,7 +139,7 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
 
 
 def _needed_cells(group: GroupPlan, state: GroupState, files: Files, mark: Watermark) -> Cells:
-    """Cells that some open window needs or the stream retains, each once: tiles only repeat them."""
+    """The cells that some open window needs or the stream retains; without tiles, which only repeat cells."""
     keys = [read_section(files, place) for place in state.keys[:1]]
     parts = Attached(files, state, state.segments, keys, group.delays_us)
     if group.gaps_us:
@@ -155,7 +156,7 @@ def _needed_cells(group: GroupPlan, state: GroupState, files: Files, mark: Water
 def _alone(
     group: GroupPlan, query: QueryPlan, cells: Cells, mark: Watermark, key_bytes: float
 ) -> StateSize:
-    """What the query would keep by itself: its cells between its own edges, while its own windows need them."""
+    """The size of the query's state without sharing: cells between its own edges, while its windows need them."""
     places = {query.presence, *(place for places in query.measures for place in places)}
     measures = (group.measures[place] for place in places)
     wanted = {measure.base.id if group.signed else measure.id for measure in measures}
@@ -180,7 +181,7 @@ def _alone(
 
 
 def _has_rows(group: GroupPlan, query: QueryPlan, cells: Cells) -> Mask:
-    """The cells with events that the query takes, late or not."""
+    """The cells with events that pass the query's filter, late or not."""
     presence = group.measures[query.presence]
     if cells.slices.signed is None:
         held: Mask = cells.columns[f"{presence.id}:n"] > 0
@@ -195,7 +196,7 @@ def _size(cells: int, slots: npt.NDArray[np.integer] | Ints, columns: int, key_b
 
 
 def _columns(cells: Cells, measures: set[str] | None) -> int:
-    """Number of distinct columns; one that is always equal to another is kept once, here as there."""
+    """The number of distinct columns; a column that always equals another is stored once, and counted once."""
     wanted = (c for name, c in cells.columns.items() if measures is None or name.partition(":")[0] in measures)
     return len({id(column) for column in wanted})
 

@@ -1,4 +1,4 @@
-"""How many bytes of state each query needs: event logs, bin counts, and events held back."""
+"""Computes the bytes of state that each query needs: event logs, tallies, and events that wait for deduplication."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from millpond.state.layout.event_log import Events, decode_events
 from millpond.state.ports.files import Files
 
 _LEADING_BYTES = 16
-"""Slot and time of an event, and its class, as they are told apart in memory."""
+"""Bytes of an event's slot, time and late class in memory."""
 
 
 class LoggedSize(NamedTuple):
@@ -43,10 +43,10 @@ class LoggedSize(NamedTuple):
 
     @classmethod
     def of(cls, group: GroupPlan, state: GroupState, files: Files) -> LoggedSize:
-        """Read them.
+        """Reads the live events.
 
         Raises:
-            CorruptError: a section does not read.
+            CorruptError: a section is not readable.
         """
         places = state.events if group.events is not None else ()
         return cls([decode_events(read_section(files, place)) for place in places])
@@ -57,8 +57,9 @@ class LoggedSize(NamedTuple):
         return sum(_bytes(part, part.rows, part.columns) for part in self.parts)
 
     def alone(self, plan: QueryPlan, mark: Watermark) -> int:
-        """Bytes of those that the query would keep by itself: its columns of the events that it takes, while it
-        needs them.
+        """Bytes of the events that the query would keep without sharing.
+
+        These are its own columns of the events that it takes, while it needs them.
         """
         if plan.query.deduplicated is not None:
             return self._waiting(plan.query, mark)
@@ -78,7 +79,7 @@ class LoggedSize(NamedTuple):
 
 
     def _waiting(self, query: Query, mark: Watermark) -> int:
-        """The same where events wait until it is known which repeat others."""
+        """Like `alone`, for a query with deduplication, whose events wait until repeats are known."""
         group = build_plan([query]).groups[0]
         kept, horizon = group.events, events_needed_from(group, mark)
         assert kept is not None
@@ -107,10 +108,10 @@ def _bytes(part: Events, rows: int, names: Iterable[str]) -> int:
 def events_held(
     group: GroupPlan, plans: Sequence[QueryPlan], state: GroupState, files: Files, mark: Watermark, key_bytes: float
 ) -> tuple[tuple[int, int, int], dict[str, tuple[int, int, int]]]:
-    """Events, keys and bytes that all of `plans` need together, and each of them alone, by name.
+    """Events, keys and bytes that all of `plans` need together, and that each of them needs alone, by name.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     assert group.events is not None
     log = GroupLog(files, group, group.events, state, [read_section(files, place) for place in state.keys])
@@ -142,20 +143,20 @@ def _size(every: Events, needed: Mask, event: int, key_bytes: float) -> tuple[in
 
 
 _TALLY_BYTES = 24
-"""Slot and time, class, bin and count of a tally, about as they are stored."""
+"""Approximate stored bytes of a tally: slot, time, late class, bin and count."""
 
 
 class TalliedSize(NamedTuple):
-    """The live tallies of a group on one instance, all together; None: there are none."""
+    """The live tallies of a group on one instance; `whole`: all of them, None if the group has no tallies."""
 
     whole: Events | None
 
     @classmethod
     def of(cls, group: GroupPlan, state: GroupState, files: Files) -> TalliedSize:
-        """Read them.
+        """Reads the live tallies.
 
         Raises:
-            CorruptError: a section does not read.
+            CorruptError: a section is not readable.
         """
         if not group.tallies:
             return cls(None)
@@ -164,11 +165,11 @@ class TalliedSize(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all of them."""
+        """Bytes of all tallies."""
         return 0 if self.whole is None else self.whole.rows * _TALLY_BYTES
 
     def alone(self, plan: QueryPlan, mark: Watermark) -> int:
-        """Bytes of those that the query would keep by itself: in its own slices and bins, while it needs them."""
+        """Bytes of the tallies that the query would keep without sharing: in its own slices and bins, while needed."""
         if self.whole is None or not keeps_tallies(plan.query):
             return 0
         own = tallies_asked([plan.query])

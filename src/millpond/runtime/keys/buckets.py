@@ -18,7 +18,7 @@ def buckets_of_keys(group: GroupPlan | SideLog, keys: KeyColumns, count: int, bu
 
 
 def buckets_by(spread: int | None, keys: KeyColumns, count: int, buckets: int) -> Codes:
-    """The same: by the key at `spread`, which partitions the topic, or by all of them."""
+    """The bucket of each key: by the key column at `spread`, which partitions the topic, or (None) by all columns."""
     if not count:
         return np.zeros(0, np.int64)
     if spread is None:

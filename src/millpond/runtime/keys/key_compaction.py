@@ -1,8 +1,8 @@
-"""Key dictionary compaction: an instance drops keys that no cell names, without rewriting the cells.
+"""Key dictionary compaction: an instance drops keys that no cell refers to, without rewriting the cells.
 
-A generation begins with the keys that live segments still name, in slot order, and records the previous slot of each
-(`was`). Segments of the previous generation stay unchanged: read through that column, their slots are slots of the
-new generation, in the same order. At most two generations exist at a time.
+A generation begins with the keys that live segments still refer to, in slot order, and records the previous slot of
+each (`was`). Segments of the previous generation stay unchanged. When they are read, that column maps their slots to
+slots of the new generation, in the same order. At most two generations exist at a time.
 """
 
 from __future__ import annotations
@@ -29,45 +29,44 @@ from millpond.state.layout.session_fragments import some_atoms
 from millpond.state.ports.files import Files
 
 SLOT = "slot"
-"""The column of a section of slots that have left."""
+"""The column of a section of departed slots, whose keys belong to another instance now."""
 
 OPENING = -1
-"""The level of the section of keys that opens a generation: it is merged with no other, so that `was` stays."""
+"""The level of the section of keys that opens a generation; it is never merged, so that `was` is preserved."""
 
 
 def read_section(files: Files, place: SectionPlace) -> pa.RecordBatch:
     """The batch of a section of keys or cells.
 
     Raises:
-        CorruptError: it does not read.
+        CorruptError: it is not readable.
     """
     read = files.read_inline if place.inline else files.read
     return from_bytes(read(place.file, place.offset, place.size))
 
 
 def read_keys(files: Files, state: GroupState, group: GroupPlan | SideLog, buckets: int) -> list[pa.RecordBatch]:
-    """The sections of keys of a group, with the bucket of each key, of so many.
+    """Reads the key sections of a group, and adds the bucket of each key; `buckets`: the number of buckets.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     bucket_of = partial(buckets_of_keys, group, buckets=buckets)
     return [with_buckets(read_section(files, place), len(group.keys), bucket_of) for place in state.keys]
 
 
 def slot_buckets(sections: Sequence[pa.RecordBatch]) -> npt.NDArray[np.uint16]:
-    """The bucket of each slot in sections as `read_keys` reads them."""
+    """The bucket of each slot, from sections that `read_keys` returned."""
     return np.concatenate([np.zeros(0, np.uint16), *(np.asarray(section.column(BUCKET)) for section in sections)])
 
 
 class Attached(Sequence[Cells]):
-    """The cells of some live segments, all in slots of the newest generation, their classes those of `delays_us`; each
-    is read when it is asked for, and once.
+    """The cells of live segments, in slots of the newest generation and late classes of `delays_us`.
 
-    `keys`: the sections of the generation, in order.
+    A segment is read when it is first accessed. `keys`: the key sections of the generation, in order.
 
     Raises:
-        CorruptError: a section that is asked for does not read.
+        CorruptError: an accessed section is not readable.
     """
 
     def __init__(
@@ -105,14 +104,14 @@ class Attached(Sequence[Cells]):
 
 
 class Numbered(NamedTuple):
-    """Sections of keys, and for each of their slots another one, -1 where there is none."""
+    """Sections of keys, and the new slot of each of their slots, -1 for none."""
 
     sections: Sequence[pa.RecordBatch]
     now: npt.NDArray[np.int32]
 
 
 def numbered_keys(parts: Iterable[Numbered], width: int) -> pa.RecordBatch | None:
-    """The keys, of `width` columns, that have another slot, as one section in the order they come in; None: no key."""
+    """The keys (of `width` columns) that have a new slot, in the given order, as one section; None: no key."""
     names, chosen = key_columns(width), list[pa.RecordBatch]()
     for sections, now in parts:
         first = 0
@@ -125,10 +124,10 @@ def numbered_keys(parts: Iterable[Numbered], width: int) -> pa.RecordBatch | Non
 
 
 def left_slots(files: Files, state: GroupState) -> Ints | None:
-    """The slots of the newest generation whose keys are another instance's now; None: there are none.
+    """The departed slots of the newest generation, whose keys belong to another instance now; None: there are none.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     if not state.left:
         return None
@@ -137,7 +136,7 @@ def left_slots(files: Files, state: GroupState) -> Ints | None:
 
 
 def left_within(span: tuple[int, int], left: Ints) -> int:
-    """How many of the slots from one to before another have left."""
+    """The number of departed slots (`left`, ascending) in the half-open interval `span`."""
     low, high = np.searchsorted(left, span)
     return int(high - low)
 
@@ -145,10 +144,10 @@ def left_within(span: tuple[int, int], left: Ints) -> int:
 def shares_left(
     state: GroupState, places: Sequence[SectionPlace], cells: Sequence[Cells], left: Ints | None
 ) -> list[float]:
-    """For each segment about what part of its cells is of slots that have left since it was written; 1: all of it is.
+    """Estimates for each segment the fraction of its cells whose slots have departed since it was written.
 
-    Slots of one segment have as many cells as each other, more or less: they are in the order in which keys came. Cells
-    are asked for only where their place does not tell which slots they span.
+    The estimate assumes that all slots of a segment have about equally many cells, as slots are numbered in the order
+    of the keys' arrival. Cells are only read if their `SectionPlace` does not state which slots they span.
     """
     if left is None:
         return [0.0] * len(places)
@@ -162,12 +161,12 @@ def shares_left(
 
 
 def slots_section(slots: Ints) -> pa.Buffer:
-    """A section of slots that have left."""
+    """Encodes a section of departed slots."""
     return to_bytes(pa.RecordBatch.from_arrays([pa.array(slots.astype(np.int32))], names=[SLOT]))
 
 
 def still_here(cells: Iterable[Cells], left: Ints | None, keys: int) -> list[Cells]:
-    """Of some cells those whose slots, below `keys`, have not left."""
+    """Drops the cells of departed slots (`left`); `keys`: the number of slots."""
     if left is None:
         return list(cells)
     here = np.ones(keys, bool)
@@ -176,8 +175,9 @@ def still_here(cells: Iterable[Cells], left: Ints | None, keys: int) -> list[Cel
 
 
 def slots_now(keys: Sequence[pa.RecordBatch]) -> npt.NDArray[np.int32]:
-    """For each slot of the generation before, the slot of now, -1 where its key is gone; none: there is no generation
-    before.
+    """The current slot of each slot of the previous generation, -1 where the key was dropped.
+
+    The result is empty if there is no previous generation.
     """
     if not keys or WAS not in keys[0].schema.names:
         return np.zeros(0, np.int32)
@@ -188,10 +188,10 @@ def slots_now(keys: Sequence[pa.RecordBatch]) -> npt.NDArray[np.int32]:
 
 
 def read_cells(files: Files, place: SectionPlace, delays_us: tuple[int, ...]) -> Cells:
-    """The cells of a segment, their classes those of `delays_us`, even if a former plan had others.
+    """Reads the cells of a segment; late classes of an earlier plan are converted to those of `delays_us`.
 
     Raises:
-        CorruptError: the section does not read.
+        CorruptError: the section is not readable.
     """
     cells = decode_cells(read_section(files, place))
     if place.delays_us in ((), delays_us):
@@ -201,10 +201,10 @@ def read_cells(files: Files, place: SectionPlace, delays_us: tuple[int, ...]) ->
 
 
 def classes_now(before_us: Sequence[int], delays_us: Sequence[int]) -> list[int]:
-    """For each class by the delays of a former plan the one by those of now.
+    """The current late class of each late class of an earlier plan with the delays `before_us`.
 
-    What was in time for a delay is so for all longer ones, and taken to be late for all shorter ones; what was late for
-    all of them, as a delay that is no more had left it, for all there are.
+    Data that was in time for a delay counts as in time for all longer delays, and as late for all shorter ones. Data
+    that was late for all former delays (of which some may no longer exist) counts as late for all current ones.
 
     >>> classes_now((0, 30), (0, 10, 30))
     [0, 2, 3]
@@ -213,7 +213,7 @@ def classes_now(before_us: Sequence[int], delays_us: Sequence[int]) -> list[int]
 
 
 def full_level(places: Sequence[SectionPlace], fan_in: int) -> int | None:
-    """The lowest level of which there are `fan_in` sections."""
+    """The lowest level with at least `fan_in` sections; None if there is none."""
     levels = levels_of(places)
     full = [level for level in sorted(set(levels)) if levels.count(level) >= fan_in]
     return full[0] if full else None
@@ -225,8 +225,9 @@ def levels_of(places: Iterable[SectionPlace]) -> list[int]:
 
 
 def due_sections(places: Sequence[SectionPlace], fan_in: int, most_rows: int | None) -> list[SectionPlace]:
-    """The `fan_in` sections of events that become one of the next level, of `most_rows` at most (None: of any number);
-    none: no level is full.
+    """The `fan_in` sections of events that are merged into one of the next level; empty if no level is full.
+
+    `most_rows`: the most rows of a merged section (None: no limit).
     """
     small = [place for place in places if most_rows is None or place.rows <= most_rows // fan_in]
     level = full_level(small, fan_in)
@@ -234,7 +235,7 @@ def due_sections(places: Sequence[SectionPlace], fan_in: int, most_rows: int | N
 
 
 def are_named(parts: Iterable[Cells | Events], keys: int) -> Mask:
-    """Of each slot below `keys` whether some cell or event names it."""
+    """For each slot below `keys`, whether a cell or event refers to it."""
     named = np.zeros(keys, bool)
     for part in parts:
         named[part.slots] = True

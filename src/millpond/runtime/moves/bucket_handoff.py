@@ -4,7 +4,7 @@ The new owner gives the keys the next slots of its own dictionary, in the order 
 as one segment, or two by time, and their events as one section. The old owner keeps its sections, which are immutable
 and hold cells of other keys too. A section of departed slots states which keys it no longer owns; a merge drops their
 cells, and a new generation drops slots that no cell names. A key that returns gets a new slot, so old cells are never
-mixed with new ones. All of it is in one record, like any other delta.
+mixed with new ones. One record contains all of these changes, like any other delta.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ from millpond.state.ports.files import Files
 
 
 def stays(group: GroupPlan | SideLog) -> bool:
-    """Whether what does not move of a group is left alone when buckets of it change their owner.
+    """Whether a group's unmoved state stays unchanged when some of its buckets change their owner.
 
-    It is where windows are put together from slices, or from events in a log, by key. Sessions, numbers of events,
-    events that may repeat others, and logs of joins are made anew instead.
+    It does if windows are combined by key, from slices or from events in a log. The state of sessions, of windows that
+    count events, of deduplication and of joins is rewritten instead (`runtime.moves.move_state`).
     """
     return (
         isinstance(group, GroupPlan) and bool(group.keys)
@@ -67,7 +67,7 @@ def stays(group: GroupPlan | SideLog) -> bool:
 
 
 class _Source(NamedTuple):
-    """What an instance has of the group, and its keys, numbered as the new owner does."""
+    """The state of a group on a source instance, and its keys with their slots on the new owner."""
 
     state: GroupState
     keys: Numbered
@@ -76,15 +76,16 @@ class _Source(NamedTuple):
 def taken_over(
     task: FoldTask, instance: int, group: GroupPlan, files: Files, delta: DeltaWriter, fan_in: int
 ) -> GroupState:
-    """The state of a group on an instance whose buckets changed; what is new of it is in `delta`.
+    """The state of a group on an instance whose buckets changed; adds the new sections to `delta`.
 
-    `fan_in`: so many sections of events of one level are merged; what is added starts no merge.
+    `fan_in`: the number of sections of one level that are merged; the level of added sections is chosen so that they
+    trigger no merge.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     if instance not in task.owners:
-        return GroupState()  # its sections end with the record
+        return GroupState()  # it owns nothing any more, and the record ends its sections
     return _TakingOver(task, instance, group, files, delta, fan_in).state()
 
 
@@ -121,7 +122,7 @@ class _TakingOver:
         return GroupState((*own.keys, keys), segments, tiles, events, revisions, tallies, left, own.portions)
 
     def _mine(self, sections: list[pa.RecordBatch], state: GroupState) -> Mask:
-        """Of the keys in some sections those that the instance owns now, and that had not left before."""
+        """Which of the keys in some sections the instance owns now, without keys that had departed before."""
         mine: Mask = (np.array(self._task.owners) == self._instance)[slot_buckets(sections)]
         gone = left_slots(self._files, state)
         if gone is not None:
@@ -129,7 +130,7 @@ class _TakingOver:
         return mine
 
     def _left(self, sections: list[pa.RecordBatch], count: int) -> tuple[SectionPlace, ...]:
-        """All slots that have left, now or before."""
+        """The section of all departed slots, from now and before."""
         left, before = np.flatnonzero(~self._mine(sections, self._own)), self._own.left
         if len(left) == sum(place.rows for place in before):
             return before
@@ -137,7 +138,7 @@ class _TakingOver:
         return (self._write("left", slots_section(left), len(left), {}, supersedes),)
 
     def _source(self, source: int, first: int) -> _Source:
-        """What another instance has of ours; the keys get slots from `first` on, in their order: cells stay sorted."""
+        """The keys of another instance that this one owns now; they get slots from `first` on, so cells stay sorted."""
         state = self._task.of(source, self._group)
         sections = read_keys(self._files, state, self._group, len(self._task.owners))
         mine = np.flatnonzero(self._mine(sections, state))
@@ -151,10 +152,12 @@ class _TakingOver:
         return self._write("keys", to_bytes(batch), batch.num_rows, {"base": base, "level": 0})
 
     def _cells(self, sources: list[_Source], apart: str, keys: int) -> tuple[SectionPlace, ...]:
-        """The cells of all sources as one segment; slots are below `keys`. Its level is the highest of what it is made
-        of: merges in portions wait until all has moved, and take all segments of a level up at once. Slices in which
-        windows close soon are a segment of their own where they are few, merged like those of epochs: epochs need not
-        open all that hold older ones.
+        """Writes the cells of all sources as one segment, or as two; `keys`: the number of slots.
+
+        The level of the segment is the highest level of its parts: merges in portions wait until all state has moved,
+        and then merge all segments of a level at once. Slices whose windows close soon get a segment of their own (of
+        level 0, like those of epochs) if they have few cells, so that epochs need not open the segments of older
+        slices.
         """
         pieces, levels, ids = list[Piece](), list[int](), column_ids(self._group, apart)
         for state, (sections, now) in sources:
@@ -164,7 +167,7 @@ class _TakingOver:
             runs = slot_runs(comes)
             for i, place in enumerate(places):
                 if place.generation == state.generation and place.slots and not comes[slice(*place.slots)].any():
-                    continue  # which keeps what steps before have brought closed
+                    continue  # so that segments which earlier steps have moved are not opened
                 cells = every[i]
                 rows = rows_named(cells, comes, runs)
                 if len(rows):
@@ -192,7 +195,7 @@ class _TakingOver:
     def _events(
         self, sources: list[_Source], kind: SectionKind, mine: tuple[SectionPlace, ...]
     ) -> tuple[SectionPlace, ...]:
-        """The events, or tallies, of all sources as one section."""
+        """Writes the events, or tallies, of all sources as one section."""
         parts, levels, log = list[Events](), list[int](), None
         for state, (sections, now) in sources:
             places = state.events if kind == "events" else state.tallies
@@ -219,7 +222,7 @@ class _TakingOver:
         return GroupLog(self._files, self._group, self._group.events or LogPlan((), (), False), state, sections)
 
     def _level(self, mine: tuple[SectionPlace, ...], levels: list[int]) -> int:
-        """The lowest level, not below any of the parts, that is one short of being merged, or further."""
+        """The lowest level, from the highest of the parts on, at which one more section triggers no merge."""
         level, held = max(levels), levels_of(mine)
         while held.count(level) >= self._fan_in - 1:
             level += 1
@@ -241,7 +244,7 @@ def section_written(
     task: FoldTask, instance: int, group: GroupPlan | SideLog, files: Files, delta: DeltaWriter, kind: SectionKind,
     data: pa.Buffer, rows: int, info: dict[str, int | str | list[int]], supersedes: tuple[str, ...] = (),
 ) -> SectionPlace:  # fmt: skip
-    """Add a section of state to the delta of an instance, and say where this fold reads it: in memory."""
+    """Adds a section of state to the delta of an instance; the returned location lets this fold read it from memory."""
     name = section_id(task.number, instance, delta.sections)
     delta.add(kind, group.id, data, rows, info, supersedes)
     file = f"delta in memory/{name}"

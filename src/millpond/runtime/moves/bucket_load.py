@@ -18,10 +18,12 @@ from millpond.state.ports.files import Files
 
 
 def bucket_loads(plan: Plan, manifest: Manifest, folder: Path, instances: int, buckets: int) -> Ints:
-    """Cells and kept events that the last epoch wrote, by bucket, of all groups; what has no key counts for its bucket.
+    """The number of cells, logged events and tallies that the last epoch added to each bucket, over all groups.
+
+    State of groups without keys counts towards the bucket in which it is stored.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     loads, files = np.zeros(buckets, np.int64), Files(folder)
     for group in plan.groups:
@@ -48,5 +50,5 @@ def _loads(group: GroupPlan, state: GroupState, manifest: Manifest, files: Files
 
 
 def _is_added(fresh: dict[str, LiveSection], place: SectionPlace) -> bool:
-    """Whether the last epoch wrote it, and not in the place of older ones."""
+    """Whether the last epoch wrote a section with new data, not as a merge of older sections."""
     return place.id in fresh and place.level == 0

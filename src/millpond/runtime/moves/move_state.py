@@ -3,7 +3,7 @@
 A group whose windows are combined from slices writes only the moved cells (`runtime.moves.bucket_handoff`). For all
 other groups, an instance whose buckets changed rebuilds its state: it reads the live sections of the previous owners
 (possibly itself), selects the keys that it owns now, and writes their state as sections of its delta, in a new
-generation of keys. The rest of the fold uses these. The sections that were read end with the same record
+generation of keys. The rest of the fold uses these sections. The sections that were read end with the same record
 (`epoch.retired`), so each key is in the state of exactly one instance before and after the record. If the number of
 instances changed, the events of joins without keys, which belong to no bucket, are distributed again.
 """
@@ -41,7 +41,7 @@ from millpond.state.ports.files import Files
 
 
 def keys_and_left(manifest: Manifest) -> tuple[Counter[tuple[int, str]], Counter[tuple[int, str]]]:
-    """How many keys of a group lie at an instance, by both, and how many of these have left it."""
+    """The number of keys in each instance's dictionary of each group, and how many of these have moved away."""
     keys, left = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
     for section in manifest.sections.values():
         if section.kind in ("keys", "left"):
@@ -50,22 +50,23 @@ def keys_and_left(manifest: Manifest) -> tuple[Counter[tuple[int, str]], Counter
 
 
 def shares_here(manifest: Manifest) -> dict[tuple[int, str], float]:
-    """The part of an instance's keys of a group that has not left: what has left lies there until it is merged."""
+    """The part of an instance's keys of a group that has not moved away; moved keys remain stored until a merge."""
     keys, left = keys_and_left(manifest)
     return {place: 1 - left[place] / count for place, count in keys.items() if count}
 
 
 def moving(plan: Plan) -> list[GroupPlan | SideLog]:
-    """What lies by bucket; a join without keys deals its events to instances by another rule."""
+    """The groups and logs whose state belongs to buckets; joins without keys assign events to instances otherwise."""
     return [*plan.groups, *(log for log in plan.joins.logs if not isinstance(log.dealt, str))]
 
 
 def moved_in(task: FoldTask, instance: int, files: Files, delta: DeltaWriter, fan_in: int) -> FoldTask:
-    """The task with the state of `instance`, what is new of it in `delta`, if it owns other buckets than in the epoch
-    before. `fan_in`: so many segments of one level are merged.
+    """The task with the migrated state of `instance`, if its buckets changed; adds the new sections to `delta`.
+
+    `fan_in`: the number of segments of one level that are merged.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section is not readable.
     """
     state = dict(task.state.get(instance, {}))
     if instance in task.sources:
@@ -86,12 +87,12 @@ def moved_in(task: FoldTask, instance: int, files: Files, delta: DeltaWriter, fa
 
 
 def dealt_logs(plan: Plan) -> list[SideLog]:
-    """Sides of joins whose events are dealt to instances by their values."""
+    """The sides of joins without keys, whose events are assigned to instances by their values."""
     return [log for log in plan.joins.logs if isinstance(log.dealt, str)]
 
 
 class _Making:
-    """The state of one group, or of a side of joins, on one instance."""
+    """Rebuilds the state of one group, or of a side of joins, on one instance."""
 
     def __init__(
         self, task: FoldTask, instance: int, group: GroupPlan | SideLog, sources: Sequence[int], files: Files,
@@ -103,7 +104,7 @@ class _Making:
         self._generation = newest + 1 if isinstance(group, GroupPlan) else 0
 
     def group(self) -> GroupState:
-        """Keys first, then everything by the slots that they have now."""
+        """Writes the keys of a group, and then its other state with their new slots."""
         parts = self._numbered()
         keys = self._write_keys(parts)
         if keys is None:
@@ -124,7 +125,7 @@ class _Making:
         return GroupState((keys,), **{name: tuple(places) for name, places in found.items()})
 
     def logs(self) -> GroupState:
-        """Events that know their keys by themselves, or are dealt by their values."""
+        """Writes the events of a side of joins, which contain their keys, or are assigned by their values."""
         assert isinstance(self._group, SideLog)
         found: dict[str, list[SectionPlace]] = {}
         for state in self._sources:
@@ -143,11 +144,11 @@ class _Making:
         return self._mine(buckets_of_keys(log, keys, events.rows, len(task.owners)))
 
     def _mine(self, buckets: npt.NDArray[np.integer]) -> Ints:
-        """Positions of what is in buckets that are the instance's own now."""
+        """The positions in `buckets` of buckets that the instance owns now."""
         return np.flatnonzero((np.array(self._task.owners) == self._instance)[buckets])
 
     def _numbered(self) -> list[Numbered]:
-        """For each source: the new slot of each of its old ones, -1 where the key is not ours, and its keys."""
+        """For each source its keys, and the new slot of each old slot, -1 where this instance does not own the key."""
         parts, first = [], 0
         for state in self._sources:
             sections = read_keys(self._files, state, self._group, len(self._task.owners))
@@ -159,7 +160,7 @@ class _Making:
         return parts
 
     def _write_keys(self, parts: list[Numbered]) -> SectionPlace | None:
-        """The keys that are ours, those of a source in the order that they had: so cells stay sorted."""
+        """Writes the keys that this instance owns, in the order of their sources' slots, so that cells stay sorted."""
         batch = numbered_keys(parts, len(self._group.keys))
         if batch is None:
             return None
@@ -192,13 +193,13 @@ class _Making:
         return {"first": first, "last": last, "level": place.level, "delays": list(self._group.delays_us)}
 
     def _log(self, state: GroupState, sections: Sequence[pa.RecordBatch]) -> GroupLog:
-        """A log that reads sections as they are: tallies are events too."""
+        """A log that reads the stored columns unchanged, for events and for tallies."""
         return GroupLog(self._files, self._group, LogPlan((), (), False), state, sections)
 
     def _write(
         self, kind: SectionKind, data: pa.Buffer, rows: int, info: dict[str, int | str | list[int]]
     ) -> SectionPlace:
-        """Add a section to the delta; the fold reads it from memory."""
+        """Adds a section to the delta; the fold reads it from memory."""
         info["generation"] = self._generation
         files, delta = self._files, self._delta
         return section_written(self._task, self._instance, self._group, files, delta, kind, data, rows, info)

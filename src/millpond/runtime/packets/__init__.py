@@ -1,4 +1,4 @@
-"""Packets: what a gather sends to an instance, and what the instance reads out of them.
+"""Packets, which a gather sends to instances: their encoding, and how an instance reads them.
 
 Imports `task`, `aggregates` and the parts below `runtime`. Begin with `packet.py`.
 """

@@ -19,19 +19,19 @@ from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.packets import packet
 
 FATES = ("read", "applied", "late", "dead", "filtered")
-"""The counts, in the order in which they stand in lists; the first is the sum of the others."""
+"""The names of the counts, in the order of the lists of numbers; the first is the sum of the others."""
 
 OTHERS = "*"
-"""Stands for all source partitions that are not listed."""
+"""The name under which the counts of all source partitions that are not listed are summed."""
 
 LISTED = 4096
-"""A record lists so many pairs of query and source partition at most, or one per query."""
+"""The most pairs of query and source partition that a record lists; each query has at least one."""
 
 
 class Sources(NamedTuple):
     """The source partitions of a chunk: their names; events `order[starts[i]]` … are those of partition i.
 
-    `order` None: the events are in that order.
+    `order` is None if the events are already sorted by partition.
     """
 
     names: list[str]
@@ -40,7 +40,7 @@ class Sources(NamedTuple):
 
     @classmethod
     def of(cls, partitions: pa.Array) -> Sources:
-        """From a column of text; NULL is the partition without a name."""
+        """Built from a text column; NULL becomes the partition with an empty name."""
         encoded = pc.fill_null(partitions, "").dictionary_encode()
         codes, names = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
         starts = np.cumsum(np.bincount(codes, minlength=len(names))) - np.bincount(codes, minlength=len(names))
@@ -49,31 +49,31 @@ class Sources(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """By query: counts by name of all events of a chunk; and those of each source partition, if there are any."""
+    """Counts of a chunk: `whole` by query and count name, and `fates` by source partition, if these are known."""
 
     whole: dict[str, dict[str, int]]
     fates: list[packet.SourceFates]
 
 
 Passed: TypeAlias = Mapping[Expression | None, Sequence[int]]
-"""For each filter of a group how many events of late classes 0, 0 … 1, 0 … 2, … pass it; none are of later ones."""
+"""For each filter of a group, the number of passing events up to late class 0, 1, 2, …; later classes add none."""
 
 
 def count_rows(
     counts: Counts, group: GroupPlan, rows: Evaluator, timed: Mask, late: Ints, sources: Sources | None,
     known_passed: Passed | None = None,
 ) -> None:  # fmt: skip
-    """Add what became of the events for each query of the group; events without a time are dead for all of them.
+    """Adds the fates of the events for each query of the group; events without a time are dead for all of them.
 
-    An event is late if its class exceeds the query's delay, else dead if something the query evaluates for it
-    raises, else filtered if WHERE is not TRUE, else applied.
+    An event is late if its class exceeds the query's delay, else dead if an expression of the query raises an error
+    for it, else filtered if WHERE is not TRUE, else applied.
     """
     known: dict[object, tuple[dict[str, int], list[str]]] = {}
     read, with_time = _number(np.ones(rows.rows, bool), sources), _number(timed, sources)
     taken_by = [timed & (late <= delay) for delay in range(len(group.delays_us))]
     number_by = [_number(taken, sources) for taken in taken_by]
     if sources is not None and len(sources.names) > 1:
-        known_passed = None  # it is of all partitions together
+        known_passed = None  # it counts all partitions together
     for plan in group.queries:
         presence = group.measures[plan.presence].filter
         same = (presence, plan.query.where, plan.delay)
@@ -86,7 +86,7 @@ def count_rows(
             passing = applied
             if presence is not None and (presence != plan.query.where or may_raise(presence)):
                 passing = _number(_passes_or_raises(rows, plan.query.where, taken), sources)
-            found = [  # of each source partition, and few of them: lists of numbers, since queries are many
+            found = [  # one entry per source partition; plain lists are faster, as partitions are few and queries many
                 (all_, one, timed_ - some, passed - one + all_ - timed_, some - passed)
                 for all_, one, timed_, some, passed in zip(read, applied, with_time, number, passing, strict=True)
             ]
@@ -104,7 +104,7 @@ def count_rows(
 def count_selected(
     counts: Counts, queries: Sequence[str], taken: Mask, dead: Mask, sources: Sources | None
 ) -> None:  # fmt: skip
-    """Add what became of the events for stateless queries that take the same rows: none is late for them."""
+    """Adds the fates of the events for stateless queries that take the same rows; no event is late for these."""
     read, applied, lost = (np.array(_number(mask, sources)) for mask in (np.ones(len(taken), bool), taken, dead))
     found = np.stack([read, applied, np.zeros_like(read), lost, read - applied - lost])
     whole = dict(zip(FATES, found.sum(axis=1).tolist(), strict=True))
@@ -118,7 +118,7 @@ def count_selected(
 def count_side(
     counts: Counts, join: Join, side: str, rows: Evaluator, timed: Mask, in_time: Mask, sources: Sources | None
 ) -> None:  # fmt: skip
-    """Add what became of the events for one side of a join, as for a query; both sides of it are counted together."""
+    """Adds the fates of the events for one side of a join, as for a query; a join counts both sides together."""
     of = join.sides[side]
     presence = presence_of(of)
     taken = timed & in_time
@@ -136,7 +136,7 @@ def count_side(
 
 
 def _number(mask: Mask, sources: Sources | None) -> list[int]:
-    """How many rows, of each source partition if there are any."""
+    """The number of rows in a mask, per source partition if these are known."""
     if sources is None:
         return [int(np.count_nonzero(mask))]
     sorted_mask = mask if sources.order is None else mask[sources.order]
@@ -145,7 +145,7 @@ def _number(mask: Mask, sources: Sources | None) -> list[int]:
 
 
 def _passes_or_raises(rows: Evaluator, where: Expression | None, taken: Mask) -> Mask:
-    """Rows that pass, or would if nothing raised."""
+    """The rows that pass the filter or for which it raises an error."""
     if where is None:
         return taken
     values = rows(where)
@@ -153,7 +153,7 @@ def _passes_or_raises(rows: Evaluator, where: Expression | None, taken: Mask) ->
 
 
 def add_fates(total: Fates, more: Iterable[packet.SourceFates]) -> None:
-    """Add what a packet tells of source partitions."""
+    """Adds the counts per source partition that a packet carries."""
     for one in more:
         for query in one.queries:
             mine = total.setdefault(query, {})
@@ -162,8 +162,9 @@ def add_fates(total: Fates, more: Iterable[packet.SourceFates]) -> None:
 
 
 def bounded(fates: Fates, listed: int = LISTED) -> Fates:
-    """At most `listed` lists (one per query if there are more queries): the partitions with most late and dead events,
-    and the sum of the others.
+    """Limits the counts to `listed` lists in all (or one per query, if there are more queries).
+
+    Each query keeps the partitions with the most late and dead events, and the sum of the others.
     """
     most = max(1, listed // max(1, len(fates)))
     return {query: _worst(partitions, most) for query, partitions in fates.items()}

@@ -1,7 +1,7 @@
 """Packets: the bytes that the shuffle moves from one source partition to one instance.
 
 packet  = "MPK1" , u32 length of header , header (JSON) , sections
-section = an Arrow IPC stream, lz4: keys and cells in turn, for each group the header names; then rows of stateless
+section = an Arrow IPC stream, lz4: keys and then cells for each group in the header; afterwards rows of stateless
           queries and late rows, if any
 """
 
@@ -29,8 +29,9 @@ _MAGIC = b"MPK1"
 class PartHeader(msgspec.Struct, omit_defaults=True):
     """One group's share of a packet: its slices, and the sizes in bytes of its keys and its body.
 
-    `events`: the body are events of the log, without slices. `keys_before`: the keys are those of the part before.
-    `filters` are those of raw rows, None for cells; `same` tells which columns of cells equal another.
+    `events`: the body consists of events for the log, without slices. `keys_before`: the keys are those of the previous
+    part and not repeated. `filters`: those of raw rows, None for cells. `same`: columns of cells that equal another
+    column, whose name is the value.
     """
 
     group: str
@@ -49,17 +50,17 @@ class PartHeader(msgspec.Struct, omit_defaults=True):
 
 
 class SourceFates(msgspec.Struct):
-    """What became of events per source partition, for `queries`: five numbers each, see `counting.FATES`."""
+    """The fates of events per source partition for each of `queries`: five numbers, see `event_counts.FATES`."""
 
     queries: list[str]
     partitions: dict[str, list[int]]
 
 
 class Header(msgspec.Struct):
-    """Where a packet comes from and what its task saw: `newest_us` is the largest event time per source partition.
+    """The origin of a packet and what its task observed: `newest_us` is the largest event time per source partition.
 
-    `counts` and `fates` travel to one instance only, and so do late rows and those of stateless queries: `late_size`
-    and `selected_size` bytes of them. `malformed`: what is of the size of selected rows are dead letters.
+    `counts` and `fates` are sent to one instance only, and so are late rows (`late_size` bytes) and rows of stateless
+    queries (`selected_size` bytes). `malformed`: the rows counted by `selected_size` are dead letters.
     """
 
     stream: str
@@ -75,7 +76,7 @@ class Header(msgspec.Struct):
 
 
 class GroupPart(NamedTuple):
-    """What one group sends an instance: distinct key columns, and a body whose slots are positions among them."""
+    """The data of one group for an instance: distinct keys as columns, and a body whose slots are positions in them."""
 
     group: str
     keys: list[pa.Array]
@@ -84,7 +85,7 @@ class GroupPart(NamedTuple):
 
 
 def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes = b"", selected: bytes = b"") -> bytes:
-    """The bytes of a packet, and of late rows and those of stateless queries; groups and sizes are filled in."""
+    """Encodes a packet, with late rows and rows of stateless queries; sets the groups and sizes in `header`."""
     header.late_size, header.selected_size = len(late_rows), len(selected) or msgspec.UNSET
     written: list[bytes] = []
     for before, part in zip([None, *parts], parts, strict=False):
@@ -116,7 +117,7 @@ def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes =
 
 
 def _has_keys_of(part: GroupPart, before: GroupPart) -> bool:
-    """Whether the keys, of which there are some, need not be written twice."""
+    """Whether a part has the very key columns (the same memory) of the previous part, so that they are written once."""
     if part.group != before.group or part.key_count != before.key_count or not part.keys:
         return False
     return all(_memory_of(own) == _memory_of(other) for own, other in zip(part.keys, before.keys, strict=True))
@@ -141,7 +142,7 @@ def _stream(batch: pa.RecordBatch) -> bytes:
 
 
 def header_of(packet: bytes) -> Header:
-    """The header of a packet that was made in this process."""
+    """The header of a packet that this process encoded, so that it need not be checked."""
     (size,) = struct.unpack("<I", packet[4:8])
     return msgspec.json.decode(packet[8 : 8 + size], type=Header)
 
@@ -150,7 +151,7 @@ def decode_packet(packet: pa.Buffer) -> tuple[Header, list[GroupPart]]:
     """The header and groups of a packet.
 
     Raises:
-        CorruptError: the bytes are no packet.
+        CorruptError: the bytes are not a valid packet.
     """
     if packet.size < 8 or packet[:4].to_pybytes() != _MAGIC:
         raise CorruptError("A packet does not begin as one.", "Run the batch again.")
@@ -166,7 +167,7 @@ def late_rows_of(header: Header, packet: pa.Buffer) -> pa.RecordBatch | None:
     """The late rows of a packet, if it has any.
 
     Raises:
-        CorruptError: they do not read.
+        CorruptError: the rows are not readable.
     """
     return _tail(packet, header.late_size, packet.size) if header.late_size else None
 
@@ -175,7 +176,7 @@ def selected_rows_of(header: Header, packet: pa.Buffer) -> pa.RecordBatch | None
     """The rows of stateless queries of a packet, if it has any.
 
     Raises:
-        CorruptError: they do not read.
+        CorruptError: the rows are not readable.
     """
     size = header.selected_size
     return None if isinstance(size, msgspec.UnsetType) else _tail(packet, size, packet.size - header.late_size)

@@ -1,9 +1,9 @@
-"""Raw columns: what a gather sends instead of partial results where those would be larger.
+"""Raw columns: rows that a gather sends instead of partial results if these would be larger.
 
 With many measures, or nearly as many cells as events, partial results take more bytes than the events. Then the
 packet carries per row: key, slice, each distinct value, and one bit per distinct filter (or, where cells are kept by
 signature, a rank per ladder of filters), and the fold computes the partial results. So a packet has at most the size
-of the smaller form, whatever the number of queries.
+of the smaller form, however many queries there are.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from millpond.state.layout.cells import Piece, Slices, merge, piece_of
 from millpond.state.layout.segments import narrow
 
 _COLUMN_BYTES = {"count": 2, "sum": 14, "squares": 21, "products": 21, "power3": 28, "power4": 35, "min": 8, "max": 8}
-"""Rough bytes of a cell per measure: what exact sums of usual data take."""
+"""Estimated bytes of a cell per measure, for exact sums of typical data."""
 
 
 class RawRows(NamedTuple):
     """Rows of one group and instance: key and slice positions, values and filter bits.
 
-    `filters[i]` is the filter of measure i as a position in `masks`, -1 where all rows pass. In a group whose cells are
-    kept by signature `masks` are ranks, small numbers or bits, and `filters[i]` is that of ladder i; -1: the highest.
+    `filters[i]` is the position in `masks` of the filter of measure i, -1 if all rows pass. In a group whose cells are
+    kept by signature, `masks` are ranks (small numbers or bits), and `filters[i]` is the position of the ranks in
+    ladder i, -1 if all rows have the highest rank.
     """
 
     slices: Slices
@@ -44,11 +45,11 @@ class RawRows(NamedTuple):
 
 
 _SLICE_BYTES = 60
-"""Rough bytes of a slice with its signature, and of a signature, as numbers in a header."""
+"""Estimated bytes of a slice with its signature in a header; a signature by itself takes about a third."""
 
 
 def _width(count: int) -> int:
-    """Bytes of a position among so many."""
+    """Bytes of an integer that can hold a position below `count`."""
     return np.min_scalar_type(-max(count, 1)).itemsize
 
 
@@ -59,7 +60,7 @@ def is_smaller_raw(
     kept: dict[Hashable, int] = {}
     for measure in group.kept:
         name = (measure.kind, measure.values, rows.filter_of(measure.filter))
-        # of registers most are zero in small cells, and zeros travel compressed
+        # most registers of small cells are zero, and zeros compress well
         kept[name] = (1 << measure.precision) // 4 if measure.precision else _COLUMN_BYTES[measure.kind]
     if group.signed:
         bits = sum(len(ladder.filters).bit_length() for ladder in group.ladders)
@@ -74,7 +75,7 @@ def is_smaller_raw(
 
 
 def values_of(group: GroupPlan) -> list[Expression]:
-    """The distinct values of the group's measures, in the order in which they travel."""
+    """The distinct values of the group's measures, in the order of a packet's columns."""
     return list(dict.fromkeys(value for measure in group.kept for value in measure.values))
 
 
@@ -82,7 +83,7 @@ def raw_rows(
     group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_rows: Ints, keys: Ints,
     ranks: Sequence[Array] = (),
 ) -> RawRows:  # fmt: skip
-    """The chosen rows as they travel; `keys`, `slice_rows` and `ranks` (by ladder) are of all rows."""
+    """The chosen rows in raw form; `keys`, `slice_rows` and `ranks` (by ladder) are given for all rows."""
     places: dict[Hashable, int] = {}
     masks: list[Array] = []
     filters = []
@@ -104,7 +105,7 @@ def raw_rows(
 
 
 def raw_batch(raw: RawRows) -> pa.RecordBatch:
-    """Raw rows as they are written into a packet."""
+    """Encodes raw rows as the record batch of a packet."""
     columns = [narrow(raw.slice_rows), narrow(raw.key_rows)]
     columns += [_packed(value) for value in raw.values]
     names = ["slice", "key", *(f"v{i}" for i in range(len(raw.values))), *(f"f{i}" for i in range(len(raw.masks)))]
@@ -124,7 +125,7 @@ def _unpacked(column: pa.Array) -> Array:
 
 
 def raw_of_batch(batch: pa.RecordBatch, slices: Slices, filters: list[int]) -> RawRows:
-    """Raw rows out of a packet."""
+    """Decodes raw rows from the record batch of a packet."""
     named = dict(zip(batch.schema.names, batch.columns, strict=True))
     values = [_unpacked(named[f"v{i}"]) for i in range(sum(name.startswith("v") for name in named))]
     masks = [named[f"f{i}"].to_numpy(zero_copy_only=False) for i in range(sum(name.startswith("f") for name in named))]
@@ -132,12 +133,12 @@ def raw_of_batch(batch: pa.RecordBatch, slices: Slices, filters: list[int]) -> R
 
 
 class _RawFacts:
-    """Raw rows, or some of them, as facts: conditions and values are looked up, not evaluated."""
+    """Raw rows, or some of them, as `Facts`: filters and values are looked up instead of evaluated."""
 
     def __init__(self, group: GroupPlan, raw: RawRows, rows: Ints | slice) -> None:
         self._masks: list[Mask] = []
         self._filters: dict[Expression | None, int] = {None: -1}
-        if not group.signed:  # else what is kept has no filter: signatures tell the rows apart
+        if not group.signed:  # otherwise signatures separate the rows, and measures are kept without filters
             self._masks = [mask[rows] for mask in raw.masks]
             self._filters = {measure.filter: raw.filters[i] for i, measure in enumerate(group.kept)}
         self._values = {value: found[rows] for value, found in zip(values_of(group), raw.values, strict=True)}
@@ -156,7 +157,7 @@ class _RawFacts:
 
 
 def piece_of_raw(group: GroupPlan, raw: RawRows, keys: int) -> Piece:
-    """The partials of raw rows; `keys`: their keys are below it."""
+    """Computes the partial results of raw rows; `keys`: the number of their keys."""
     if not group.signed:
         return _piece(group, raw, slice(None), raw.slices, raw.slice_rows, keys)
     slice_count = max(len(raw.slices.start_us), 1)
@@ -175,7 +176,7 @@ def piece_of_raw(group: GroupPlan, raw: RawRows, keys: int) -> Piece:
 def _piece(
     group: GroupPlan, raw: RawRows, rows: Ints | slice, slices: Slices, slice_rows: Array, keys: int
 ) -> Piece:
-    """The partials of some of the rows, which lie in `slice_rows` of `slices`."""
+    """Computes the partial results of some of the rows; `slice_rows` are their positions in `slices`."""
     slice_count = max(len(slices.start_us), 1)
     cells = raw.key_rows[rows].astype(np.int64) * slice_count + slice_rows
     rolled = roll_up(group, Partials(_RawFacts(group, raw, rows), cells, keys * slice_count))

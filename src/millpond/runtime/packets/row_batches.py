@@ -12,16 +12,16 @@ from millpond.arrays import ipc_write
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 _PRIVATE = "__"
-"""Columns whose names begin so are for the view only, and leave through no sink."""
+"""The prefix of columns that only the view reads; they are not published to sinks."""
 
 
 def leaving(rows: _Rows) -> _Rows:
-    """The rows as their users see them."""
+    """The rows as they are published: without private columns."""
     return rows.select([name for name in rows.schema.names if not name.startswith(_PRIVATE)])
 
 
 def rows_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
-    """The batches, at least one, as an Arrow IPC stream, lz4."""
+    """Encodes batches (at least one) as an Arrow IPC stream compressed with lz4."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema, options=ipc_write("lz4")) as writer:
         for batch in batches:

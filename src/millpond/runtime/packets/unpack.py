@@ -21,13 +21,16 @@ from millpond.state.layout.cells import Piece
 from millpond.state.layout.event_log import Events
 
 Held = dict[str, list[pa.RecordBatch]]
-"""Stream -> rows."""
+"""Rows by stream."""
 
 
 @dataclass(slots=True)
 class Arrived:
-    """What came: `parts` by group, `newest` by stream and source partition, `late`, `selected` and
-    `dead` rows by stream."""
+    """The combined contents of an instance's packets.
+
+    `newest`: the largest event time by stream and source partition. `late`, `selected` and `dead`: late rows, rows of
+    stateless queries and dead letters by stream. `parts`: by group.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     fates: Fates = field(default_factory=dict)
@@ -39,10 +42,10 @@ class Arrived:
 
 
 def arrived(packets: Sequence[pa.Buffer]) -> Arrived:
-    """The packets together, the same in whatever order they come.
+    """Combines packets; the result does not depend on their order.
 
     Raises:
-        CorruptError: one does not read.
+        CorruptError: a packet is not readable.
     """
     found = Arrived()
     decoded = [(*decode_packet(packet), packet) for packet in packets]
@@ -67,7 +70,7 @@ def arrived(packets: Sequence[pa.Buffer]) -> Arrived:
 
 
 class Came(NamedTuple):
-    """Partials, events for the log, and tallies."""
+    """A group's new input: partial results, events for the log, and tallies."""
 
     pieces: list[Piece]
     logged: list[Events]
@@ -75,7 +78,7 @@ class Came(NamedTuple):
 
 
 def numbered(group: GroupPlan, keys: KeyDictionary, parts: Sequence[GroupPart]) -> Came:
-    """Parts of packets, in slots; keys that are new are added to `keys`."""
+    """Maps the keys of packet parts to dictionary slots; new keys are added to `keys`."""
     came, found = Came([], [], []), _slots(keys, parts)
     for part, slots in zip(parts, found, strict=True):
         body = part.body
@@ -91,7 +94,7 @@ def _slots(keys: KeyDictionary, parts: Sequence[GroupPart]) -> list[Ints]:
     """The slots of the keys of each part."""
     found, last = list[Ints](), None
     for part in parts:
-        # a packet has the keys of a group's cells and events once
+        # the cells and events of a group share one set of keys in a packet
         found.append(found[-1] if part.keys is last else keys.number(part.keys, part.key_count))
         last = part.keys
     now = keys.by_bucket()

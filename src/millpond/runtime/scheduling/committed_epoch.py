@@ -38,4 +38,4 @@ class Adviser(Protocol):
     """Learns from every committed epoch."""
 
     def committed(self, epoch: CommittedEpoch) -> None:
-        """Take note of an epoch. Called once per commit, in the order of the log, by the thread that committed it."""
+        """Observes an epoch. Called once per commit, in the order of the log, by the thread that committed it."""

@@ -22,30 +22,30 @@ from millpond.runtime.gather.dead_letters import records_between
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 
 FIRST = 100_000
-"""How many records all streams together read in an epoch before anything was measured."""
+"""The number of records that all streams together read in an epoch before anything was measured."""
 
 LEAST = 1_000
 _SIZES = 4
 _NEWER = 0.5  # the weight of the newest epoch
-_WORTH = 1.5  # a limit is changed by so much at least, since the read begins anew
-_STEP = 8.0  # and by so much at most
+_WORTH = 1.5  # the least factor by which a limit changes, as a change restarts the read
+_STEP = 8.0  # the largest factor by which a limit changes
 _CLEAR = 0.1
-_FULL = 0.9  # Spark deals a limit to partitions and rounds down
-_ROOM = 4.0  # times as long may epochs be, where more is tried
-_TRIED = 2.0, _STEP  # times as many records are tried at least, and at most
-_PATIENCE = 2  # epochs of a backlog until more is tried,
-_RARER = 4  # times as many after each time
+_FULL = 0.9  # the part of a limit that counts as reached; Spark divides a limit among partitions and rounds down
+_ROOM = 4.0  # more records are tried if the target time exceeds the duration by more than this factor
+_TRIED = 2.0, _STEP  # the least and the largest factor by which more records are tried
+_PATIENCE = 2  # the number of epochs with a backlog until more records are tried
+_RARER = 4  # the factor by which that number grows after each try
 _OLD = 30
-_LASTING = 2  # epochs in a row that left records are a backlog
-_LONGEST = 4.0  # times what an epoch is meant to take
+_LASTING = 2  # the number of consecutive epochs at their limit that count as a backlog
+_LONGEST = 4.0  # the factor by which an epoch may exceed its target time during a backlog
 
 
 class Pace:
-    """Limits of streams, by name, changed by what epochs take."""
+    """The limits of streams, by name, which follow the measured durations of epochs."""
 
     def __init__(self) -> None:
         self._meant = 1.0
-        # by size, within a factor of two, and when; the newest last
+        # records, seconds and number of the last epoch, by size (within a factor of two); the newest last
         self._seen: dict[int, tuple[float, float, int]] = {}
         self._epochs = 0
         self._warm = False
@@ -56,7 +56,7 @@ class Pace:
 
     @property
     def limits(self) -> dict[str, int]:
-        """How many records of each stream an epoch may read."""
+        """The number of records of each stream that an epoch may read."""
         return {name: max(1, round(self._total * share)) for name, share in self._shares.items()}
 
     @property
@@ -65,9 +65,9 @@ class Pace:
         return self._changed
 
     def begun(self, streams: Mapping[str, float]) -> dict[str, int]:
-        """The limits with which a read begins; what its first epoch takes says little.
+        """The limits with which a read begins; the duration of its first epoch is ignored, as it is not typical.
 
-        `streams` that have limits, and how long an epoch that reads them should take, in seconds (the least of them).
+        `streams`: the target time of an epoch in seconds for each stream that has limits; the smallest one applies.
         """
         self._warm = self._changed = False
         self._meant = min(streams.values(), default=1.0)
@@ -76,17 +76,17 @@ class Pace:
         return self.limits
 
     def committed(self, epoch: CommittedEpoch) -> None:
-        """Learn how many records of each stream an epoch read, and how long it took."""
+        """Observes how many records of each stream an epoch read, and how long it took."""
         record = epoch.record
         counts = {name: records_between(record.start, record.end, name) for name in self._shares}
         self._changed = self.observe(counts, epoch.seconds, epoch.between)
 
     def observe(self, counts: Mapping[str, int], seconds: float, between: float = 0.0) -> bool:
-        """Learn from an epoch, which read so many records of each stream; tells whether limits are others now.
+        """Observes an epoch that read `counts` records of each stream; returns whether limits have changed.
 
-        `between`: seconds from the epoch before to this one, a part of what it takes if that one left records. Limits
-        change only if that is worth a read that is begun anew: much too long an epoch, or one that was cut short though
-        it might have been much longer.
+        `between`: seconds between the previous epoch and this one; they count as part of its duration if the previous
+        epoch reached its limit. As a change restarts the read, limits change only if an epoch took much too long, or if
+        it reached its limit although it might have read much more.
         """
         read = sum(counts.get(name, 0) for name in self._shares)
         if not self._warm or not read:
@@ -123,13 +123,13 @@ class Pace:
         self._seen = dict([*recent, (size, new)][-_SIZES:])
 
     def _wanted(self, target: float) -> float:
-        """The number of records with which an epoch takes so long, or is half overhead."""
+        """The number of records with which an epoch takes `target` seconds, or half of it is overhead."""
         fixed, each = fitted([(read, seconds) for read, seconds, _ in self._seen.values()])
         return max(target - fixed, fixed) / max(each, 1e-12)
 
 
 def fitted(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Overhead, and seconds per record, of epochs as (records, seconds): least squares, neither below nothing.
+    """Fits overhead and seconds per record to epochs (records, seconds) by least squares; both are at least 0.
 
     >>> fitted([(100, 1.0), (300, 2.0)])
     (0.5, 0.005)
@@ -142,6 +142,6 @@ def fitted(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
     if not spread:
         return 0.0, mean_s / mean_n
     slope = sum((n - mean_n) * (seconds - mean_s) for n, seconds in seen) / spread
-    # where records hardly matter it is noise: enough of it is left to try more of them
+    # if the number of records hardly matters, the slope is noise; the lower bound still lets more records be tried
     slope = min(max(slope, _CLEAR * mean_s / mean_n), mean_s / mean_n)
     return mean_s - slope * mean_n, slope

@@ -10,8 +10,9 @@ from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 
 
 class IdleWatch:
-    """Watches when each source partition of the ordered streams last had events; begins anew with each run. Its clock
-    never jumps.
+    """Tracks when each source partition of the ordered streams last had events in this run of the driver.
+
+    All times are of a monotonic clock.
     """
 
     def __init__(self, streams: Sequence[Stream], now_us: int) -> None:
@@ -22,19 +23,19 @@ class IdleWatch:
         self._recorded: dict[str, frozenset[str]] = {}
 
     def begin(self, now_us: int) -> None:
-        """Take all partitions for active now: nothing was read for a while, or ever."""
+        """Considers all partitions active now, because nothing has been read for a while, or ever."""
         self._began_us = now_us
         self._active_us.clear()
 
     def watch(self, streams: Sequence[Stream], now_us: int) -> None:
-        """Watch these streams; new ones are taken for active now."""
+        """Adds streams that are not tracked yet; their partitions are considered active now."""
         for stream in streams:
             if stream.order is not None and stream.name not in self._orders:
                 self._orders[stream.name] = stream.order
-                self._came_us[stream.name] = now_us  # its partitions may be known later, by what was read
+                self._came_us[stream.name] = now_us  # its partitions may only become known when they are read
 
     def expect(self, streams: Sequence[Stream], now_us: int) -> None:
-        """Take note of source partitions that are new: they are waited for from now on."""
+        """Adds new source partitions of tracked streams, for which the watermark waits from now on."""
         for stream in streams:
             before = self._orders.get(stream.name)
             if before is None or stream.order is None or before.partitions == stream.order.partitions:
@@ -45,7 +46,7 @@ class IdleWatch:
             self._orders[stream.name] = stream.order
 
     def idle(self, known: dict[str, dict[str, int]], now_us: int) -> dict[str, frozenset[str]]:
-        """Idle partitions per stream; `known`: the largest time per partition that the log holds."""
+        """The idle partitions per stream; `known`: the largest time per partition in the log."""
         found = {}
         for name, order in self._orders.items():
             partitions = {*known.get(name, {}), *order.partitions} - {ANY_PARTITION}
@@ -62,7 +63,7 @@ class IdleWatch:
         return any(partitions != self._recorded.get(name, frozenset()) for name, partitions in idle.items())
 
     def committed(self, epoch: CommittedEpoch) -> None:
-        """Note which partitions had events in a committed epoch."""
+        """Records which partitions had events in a committed epoch."""
         self._recorded = {name: frozenset(partitions) for name, partitions in epoch.record.idle.items()}
         for name in self._orders:
             for partition in epoch.record.max_time.get(name, {}):

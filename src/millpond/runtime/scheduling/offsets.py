@@ -1,4 +1,4 @@
-"""Source partitions by Spark's offsets; for Kafka these include partitions without events."""
+"""Finds the source partitions in Spark's offsets; for Kafka these include partitions without events."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from millpond.model.stream import Stream
 
 
 def with_partitions(streams: Sequence[Stream], offsets: Offsets) -> tuple[Stream, ...]:
-    """The streams, each with the source partitions to which an epoch reads: their watermarks wait for all of them.
+    """Adds to each stream the source partitions in the end offsets of an epoch; its watermark waits for all of them.
 
-    They are in the record, so what is late does not depend on when a partition had its first event; only on
-    when Spark first saw one that was added.
+    The partitions are in the record. So lateness does not depend on when a partition had its first event, but only on
+    when Spark first saw a partition that was added.
     """
     return tuple(_with_partitions(stream, offsets) for stream in streams)
 
@@ -35,7 +35,7 @@ def _with_partitions(stream: Stream, offsets: Offsets) -> Stream:
 
 
 def partitions_of(offset: str) -> list[str]:
-    """The source partitions that an offset of Kafka names; none for offsets of another form.
+    """The source partitions in a Kafka offset; empty for offsets of another form.
 
     >>> partitions_of('{"tx":{"1":7,"0":3}}'), partitions_of('{"logOffset":3}'), partitions_of("17")
     (['tx-0', 'tx-1'], [], [])
@@ -50,7 +50,7 @@ def partitions_of(offset: str) -> list[str]:
 
 
 def moved_partitions(start: str, end: str) -> int:
-    """How many source partitions have records between two offsets of Kafka.
+    """The number of source partitions that have records between two Kafka offsets.
 
     >>> moved_partitions('{"tx":{"0":3,"1":7}}', '{"tx":{"0":3,"1":9,"2":1}}'), moved_partitions("", '{"tx":{"0":3}}')
     (2, 1)

@@ -2,9 +2,9 @@
 
 An epoch in which windows close is the longest, and a migration step would make it longer. New input waits for that
 epoch and for the next one, so steps also avoid the epochs before and after it. The prediction is a guess from the
-last epochs: event time advances as far as in the one that advanced most (with files an epoch may read one file and
-the next one two), and then as in all of them. Steps skip at most six epochs in a row for this, and one for each two
-steps taken: if every epoch closes windows, no epoch is better than another.
+last epochs: in the next epoch event time advances as far as in the one that advanced most (with files an epoch may read
+one file and the next one two), and in the epoch after it by the average of these. Steps skip at most six epochs in a
+row for this, and one for each two steps taken: if every epoch closes windows, no epoch is better than another.
 
 Steps also wait, at most four seconds, for an epoch that begins without a backlog, so that the next input finds the
 step nearly done. Merges wait at most one second. A pond that always has a backlog must still do both, and its epochs
@@ -29,17 +29,18 @@ _MERGES_WAIT_US = 1_000_000
 
 
 class Waits(NamedTuple):
-    """What waits for another epoch: a step of a move, merges of state that need not be made now."""
+    """The work that waits for a later epoch: a migration step, and merges of state that are not urgent."""
 
     step: bool = False
     merges: bool = False
 
 
 def is_behind(ended_us: int, asking_us: int, taken_us: int, began_us: int) -> bool:
-    """Whether an epoch reads what was there when the one before ended.
+    """Whether an epoch reads a backlog, that is, input that existed when the previous epoch ended at `ended_us`.
 
-    Spark asks the sources for offsets, which takes it `asking_us`, takes these, and plans what to read. Where it has
-    waited in between, for less than it has planned, that counts as nothing.
+    Spark asks the sources for offsets, which takes `asking_us`, fixes these at `taken_us`, and plans the read until the
+    epoch begins at `began_us`. If it waited for input before `taken_us`, but for less time than it planned, the wait is
+    ignored.
 
     >>> is_behind(0, 20_000, 30_000, 55_000), is_behind(0, 20_000, 120_000, 145_000)
     (True, False)
@@ -48,7 +49,7 @@ def is_behind(ended_us: int, asking_us: int, taken_us: int, began_us: int) -> bo
 
 
 class Calm:
-    """Looks at the watermarks before each epoch, and says what should wait for the next.
+    """Observes the watermarks before each epoch, and decides what should wait for a later epoch.
 
     >>> Calm().waits([], {"clicks": Watermark(5)})
     Waits(step=False, merges=False)
@@ -63,8 +64,9 @@ class Calm:
     def waits(
         self, groups: Iterable[GroupPlan], marks: Mapping[str, Watermark], behind: bool = False, now_us: int = 0
     ) -> Waits:
-        """What should wait; `marks`: how far each stream has come, `behind`: see `is_behind`. To be asked before each
-        epoch that reads something.
+        """Decides what should wait; must be called before each epoch that reads something.
+
+        `marks`: the watermark of each stream. `behind`: see `is_behind`. `now_us`: the time of a monotonic clock.
         """
         before, self._marks = self._marks, dict(marks)
         for stream, mark in marks.items():
@@ -89,7 +91,7 @@ class Calm:
         return False
 
     def _closes(self, group: GroupPlan, before: Watermark | None) -> bool:
-        """Whether a window of a group closed in the last epoch, or would in one of the next two."""
+        """Whether a window of a group closed in the last epoch, or is predicted to close in one of the next two."""
         mark = self._marks.get(group.stream, Watermark())
         gained = self._gained[group.stream]
         if mark.max_time_us is None or before is None or not gained:

@@ -1,4 +1,4 @@
-"""The position of each stream's columns in the single frame that an epoch reads; a value without Spark."""
+"""The position of each stream's columns in the single frame that an epoch reads; plain values without Spark."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ TICK = -1
 """The `stream` column of a tick: a row that carries no event."""
 
 DEAD = -2
-"""The `stream` column of a record that did not parse: what is known of it is in the last column, `dead`."""
+"""The `stream` column of a record that did not parse; the last column, `dead`, describes the record."""
 
 
 class ReadColumn(NamedTuple):
     """A column of a stream: its name in expressions, its position in the frame, its SQL type.
 
-    A `foreign` one is `struct<v: type>`, NULL in rows where evaluating it raised.
+    A `foreign` column is evaluated by Spark and is `struct<v: type>`; it is NULL where the evaluation raised an error.
     """
 
     name: str
@@ -25,10 +25,10 @@ class ReadColumn(NamedTuple):
 
 
 class StreamLayout(NamedTuple):
-    """A stream and its columns; `partition` and `offset` name those that give its events an order, if any do.
+    """A stream and its columns; `partition` and `offset` name the columns that order its events, if there are any.
 
-    `reads`: the sources it is made of, where that is not the one of its own name. `chained`: its events are rows of a
-    query, which come in a frame of their own (see `runtime.inputs.upstream_rows`).
+    `reads`: the sources of the stream, if it is not read from the source of its own name. `chained`: its events are
+    rows of a query, which are read as a frame of their own (see `runtime.inputs.upstream_rows`).
     """
 
     name: str
@@ -41,10 +41,11 @@ class StreamLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadLayout:
-    """The frame's first column, `stream`, is a position in `streams`, or `TICK`; all others follow flat.
+    """The layout of the frame that an epoch reads.
 
-    Columns of other streams than the row's own are NULL. `malformed`: for each source that tells apart what does not
-    parse its name, its policy and its ratio (see `model.stream.Malformed`); the frame then has the column `dead`.
+    The first column, `stream`, is a position in `streams`, `TICK` or `DEAD`. The columns of all streams follow; those
+    of other streams than the row's own are NULL. `malformed`: for each source that separates malformed records, its
+    name, policy and ratio (see `model.stream.Malformed`); the frame then has the column `dead`.
     """
 
     streams: tuple[StreamLayout, ...]
@@ -52,5 +53,5 @@ class ReadLayout:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Names of what is read, each once."""
+        """The names of all sources that are read, each once."""
         return tuple(dict.fromkeys(name for stream in self.streams for name in stream.reads or (stream.name,)))

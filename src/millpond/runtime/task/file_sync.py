@@ -1,5 +1,6 @@
-"""The driver's side of the pond's files: checks what instances wrote before a record names it, and transfers files
-through a store to hosts that do not see the pond's folder.
+"""Checks the files that instances wrote, and transfers files through a store to hosts that do not see the folder.
+
+This is the driver's side; a file is checked before a record names it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from millpond.state.ports.file_store import FileStore
 from millpond.state.ports.files import UNSHARED_CURE, Files
 
 _TRIES = 3
-"""How often an epoch runs while the store loses files of its state."""
+"""How often an epoch is attempted if the store loses files of its state."""
 
 Deltas: TypeAlias = list[tuple[Receipt, bytes]]
 
 
 class Carrier:
-    """Between the pond's `folder`, which only the driver sees, and the `store` that every instance reaches.
+    """Transfers files between the pond's `folder`, which only the driver sees, and the `store` that all instances
+    reach.
 
-    `note` says what the store has lost last.
+    `note`: a text about the last files that the store has lost, if any.
     """
 
     def __init__(self, folder: Path, store: FileStore) -> None:
@@ -35,10 +37,10 @@ class Carrier:
         self.note: str | None = None
 
     def run(self, manifest: Manifest, attempt: Callable[[], Deltas]) -> Deltas:
-        """What the instances of an epoch returned, their deltas in the folder; what the store loses is put back.
+        """Runs the job of an epoch, and copies its deltas to the folder; retries after putting back lost files.
 
         Raises:
-            FilesLostError: it goes on losing what is put there.
+            FilesLostError: the store has lost files in every attempt.
         """
         for _ in range(_TRIES - 1):
             try:
@@ -52,10 +54,10 @@ class Carrier:
         return deltas
 
     def take(self, receipts: Iterable[Receipt]) -> None:
-        """Bring the deltas of an epoch into the folder, before its record names them.
+        """Copies the deltas of an epoch to the folder, before its record names them.
 
         Raises:
-            FilesLostError: the store has lost one, or has another.
+            FilesLostError: the store has lost a delta, or its content differs from the receipt.
         """
         written = [receipt for receipt in receipts if receipt.file is not None]
         found = self._store.take_many([receipt.file or "" for receipt in written])
@@ -65,7 +67,7 @@ class Carrier:
             self._files.write(receipt.file or "", [data])
 
     def put_back(self, manifest: Manifest) -> int:
-        """Put what live sections are in, and the store lacks, there; returns how many files."""
+        """Copies files with live sections that are missing in the store to it; returns the number of files."""
         lacking = self._store.lacking(sorted(live_files(manifest)))
         for name in lacking:
             self._put(name)
@@ -77,9 +79,9 @@ class Carrier:
         self._store.put(name, [(self._folder / name).read_bytes()], kept=True)
 
     def begin(self, manifest: Manifest) -> None:
-        """Bring the store to what `manifest` names: put back what it lacks, remove what no record names.
+        """Synchronizes the store with `manifest`: adds missing files, and removes files that no record names.
 
-        What a driver that is still at work has pruned since is not missed.
+        Files that another driver, which still runs, has pruned in the meantime are skipped.
         """
         for name in self._store.lacking(sorted(live_files(manifest))):
             with suppress(FileNotFoundError):
@@ -88,26 +90,26 @@ class Carrier:
         self._store.remove_many(self._store.names() - live_files(manifest))
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files that are gone from the folder."""
+        """Removes files from the store that were deleted from the folder."""
         self._store.remove_many(names)
 
 
 OpenFiles: TypeAlias = Callable[[], Files]
-"""Opens the pond's files where a worker runs, so it must be importable there."""
+"""Opens the pond's files; it is called in workers, so it must be importable there."""
 
 
 class Way(NamedTuple):
-    """How workers open the pond's files, and who transfers them; None: all hosts share the pond's folder."""
+    """How workers open the pond's files, and the carrier that transfers them (None: all hosts share the folder)."""
 
     open_files: OpenFiles
     carrier: Carrier | None
 
 
 class FileTransport:
-    """How instances reach the files of the pond in `folder`: by `way`, until a host does not see the folder.
+    """Gives instances access to the files of the pond in `folder`: by `way`, until a host does not see the folder.
 
-    From then on they are transferred as `through_store` says, if it is given. `digests`: whether the driver also
-    compares the digest of each delta with its receipt, which only says something new where tasks run on other hosts.
+    From then on files are transferred by the way that `through_store` returns, if it is given. `digests`: whether the
+    driver also compares the digest of each delta with its receipt, which is only useful if tasks run on other hosts.
     """
 
     def __init__(
@@ -117,30 +119,30 @@ class FileTransport:
 
     @property
     def open_files(self) -> OpenFiles:
-        """Opens the pond's files where a worker runs."""
+        """The function by which workers open the pond's files."""
         return self._way.open_files
 
     @property
     def carrier(self) -> Carrier | None:
-        """Who transfers files between hosts, if they do not share the folder."""
+        """The carrier that transfers files between hosts, if these do not share the folder."""
         return self._way.carrier
 
     @property
     def can_carry(self) -> bool:
-        """Whether hosts that do not see the folder can be given its files."""
+        """Whether files can be transferred to hosts that do not see the folder."""
         return self.carrier is not None or self._through_store is not None
 
     def begin(self, manifest: Manifest) -> None:
-        """Bring the store, if files are transferred through one, to what the manifest names."""
+        """Synchronizes the store with the manifest, if files are transferred through a store."""
         if self.carrier is not None:
             self.carrier.begin(manifest)
 
     def run(self, manifest: Manifest, attempt: Callable[[], Deltas]) -> Deltas:
-        """Run the job of an epoch; its deltas are in the folder, as their receipts say, when this returns.
+        """Runs the job of an epoch; when this returns, its deltas are in the folder and match their receipts.
 
         Raises:
             HostError: a host does not see the folder, and no store can transfer its files.
-            FilesLostError: the store loses files again and again.
+            FilesLostError: the store has lost files in every attempt.
         """
         if self.carrier is None:
             try:
@@ -155,7 +157,7 @@ class FileTransport:
         return self.carrier.run(manifest, attempt)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files that are gone from the folder from the store, too."""
+        """Removes files that were deleted from the folder from the store, if there is one."""
         if self.carrier is not None:
             self.carrier.remove(names)
 
@@ -192,5 +194,5 @@ def _digest(path: Path) -> str:
 
 
 def live_files(manifest: Manifest) -> set[str]:
-    """Where live sections are: deltas, and records that have some inside."""
+    """The files with live sections: deltas, and records that contain sections."""
     return {place_of(section).file for section in manifest.sections.values()}

@@ -1,7 +1,7 @@
 """Plan cache: a plan is encoded once for the tasks of all epochs and decoded once by each reused worker.
 
 The plan of a thousand queries is most of a task's size. Decoded plans are cached by their bytes, together with
-derived values (ids of measures, filters of groups). A new worker only takes longer.
+derived values (ids of measures, filters of groups). A new worker has to decode the plan, but is otherwise equal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Task = TypeVar("Task", GatherTask, FoldTask)
 
 @dataclass(frozen=True)
 class Sent(Generic[Task]):
-    """A task without its plan, and the plan as `size` bytes, compressed."""
+    """A task without its plan, and the plan as compressed bytes; `size`: its bytes before compression."""
 
     task: Task
     size: int
@@ -40,11 +40,11 @@ class _Newest(NamedTuple):
 
 
 _newest = _Newest(_NO_PLAN, 0, b"")
-"""The plan encoded last: that of both tasks, until a change."""
+"""The plan encoded last; both tasks of all epochs have the same plan until a change."""
 
 
 def sent(task: Task) -> Sent[Task]:
-    """The task as it travels."""
+    """The serializable form of a task."""
     global _newest
     known = _newest
     if known.plan is not task.plan or not known.size:
@@ -54,7 +54,7 @@ def sent(task: Task) -> Sent[Task]:
 
 
 def received(came: Sent[Task]) -> Task:
-    """The task that was sent."""
+    """Restores a task in a worker."""
     return msgspec.structs.replace(came.task, plan=_plan_of(came.size, came.plan))
 
 

@@ -12,7 +12,7 @@ _MOST = 10_000
 
 
 def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog | KeptEvents) -> GroupState:
-    """What an instance remembers of a group or a log, as places to read; keys in the order of their numbers."""
+    """The locations of an instance's state of a group or a log; key sections are in the order of their slots."""
     keys = sorted(manifest.live(instance, group.id, "keys"), key=_base)
     every = manifest.live(instance, group.id, "segment")
     portions = {section.id for section in every if any(name in manifest.sections for name in place_of(section).instead)}
@@ -30,7 +30,7 @@ def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog | 
 
 
 def place_of(section: LiveSection) -> SectionPlace:
-    """Where a section is, and what it tells of itself."""
+    """The location of a section, and the facts that its info states."""
     known = _known.get(id(section))
     if known is None:
         if len(_known) >= _MOST:
@@ -40,7 +40,7 @@ def place_of(section: LiveSection) -> SectionPlace:
 
 
 _known: dict[int, tuple[LiveSection, SectionPlace]] = {}
-"""Sections, by their identity, and where they are: each epoch asks it of all that live. Several threads look here."""
+"""Locations by the identity of their sections, as each epoch needs those of all live sections. Threads share it."""
 
 
 def _placed(section: LiveSection) -> SectionPlace:

@@ -15,22 +15,22 @@ from millpond.plan.options.late_rows import LateAsk
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout
 
 WHOLE_POND = "*"
-"""Where counts stand that are of no one query: `events` and `bytes_read` (Arrow), `bytes_moved` (packets),
-`slices_read` (slices and tiles that closing windows were put together from), `gather_us` and `fold_us` (time that
-the workers of both took in Python, all tasks together, waiting for input left out)."""
+"""The name of the counts that belong to no single query: `events` and `bytes_read` (Arrow), `bytes_moved` (packets),
+`slices_read` (slices and tiles from which closing windows were combined), `gather_us` and `fold_us` (time that the
+workers of both spent in Python, summed over all tasks, without waiting for input)."""
 
 GROUP_US = "group_us"
-"""Where the time stands that a group takes of `gather_us` and `fold_us`, by the group's id."""
+"""The name of the counts of each group's part of `gather_us` and `fold_us`, by the group's id."""
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """How far a stream's event time has come: the largest time seen before this epoch, and a floor set by a drain."""
+    """The event time of a stream: the largest time seen before this epoch, and a floor set by a drain."""
 
     max_time_us: int | None = None
     floor_us: int | None = None
 
     def at(self, delay_us: int) -> int | None:
-        """Events at or below this are late for `delay_us`; windows that end at or below it are closed; None: none."""
+        """The watermark for a delay: events up to it are late, windows that end by then are closed; None: none."""
         if delay_us >= NEVER_LATE_US:
             return None
         marks = [] if self.max_time_us is None else [self.max_time_us - delay_us]
@@ -39,18 +39,19 @@ class Watermark(msgspec.Struct, frozen=True):
         return max(marks) if marks else None
 
     def advanced(self, max_time_us: int | None) -> Watermark:
-        """The watermark after events up to `max_time_us`; it never goes back."""
+        """The watermark after events up to `max_time_us`; it never decreases."""
         if max_time_us is None or (self.max_time_us is not None and max_time_us <= self.max_time_us):
             return self
         return Watermark(max_time_us, self.floor_us)
 
 
 class TimeLine(msgspec.Struct, frozen=True):
-    """Where event time of a stream stands when an epoch begins.
+    """The event time of a stream when an epoch begins.
 
-    `mark.max_time_us` is the watermark base of the whole stream; `partitions` the largest time of each source
-    partition of a stream with an order, `expected` those that must have spoken, `idle` those not waited for.
-    `reaches_us`: of a stream made of the rows of a query, the base after this epoch, which is known before it.
+    `mark.max_time_us` is the watermark base of the whole stream. For a stream with an order, `partitions` is the
+    largest time of each source partition, `expected` the partitions that must have had events before the watermark can
+    advance, and `idle` those that it does not wait for. `reaches_us`: for a stream made of query rows, the base after
+    this epoch, which is known in advance.
     """
 
     mark: Watermark = Watermark()
@@ -65,9 +66,9 @@ class TimeLine(msgspec.Struct, frozen=True):
 class GatherTask(msgspec.Struct, frozen=True):
     """Everything a gather needs besides its events; `owners[bucket]` is the bucket's instance.
 
-    `now_us`: the driver's clock when the epoch began; None: no event is too far ahead. `late`: who wants its late
-    events, by stream. `chained`: rows of queries that are events of this epoch. `parameters`: the constants of those in
-    filters and arguments. `recalled`: retained events that are read again.
+    `now_us`: the driver's clock when the epoch began; None: events are not checked for being too far ahead. `late`:
+    the requests for late rows, by stream. `chained`: rows of queries that are events of this epoch. `parameters`: the
+    values of live parameters in filters and arguments. `recalled`: stored events that are replayed.
     """
 
     plan: Plan
@@ -84,8 +85,10 @@ class GatherTask(msgspec.Struct, frozen=True):
 
 
 class Position(NamedTuple):
-    """A place among cells: before it are slices that start before, and of those that start then, or up to `span_us`
-    later, smaller slots.
+    """A position in the order of cells, for merges in portions.
+
+    Cells are before it if their slice starts before `start_us`, or if it starts within `span_us` from there and their
+    slot is less than `slot`.
     """
 
     start_us: int
@@ -94,17 +97,17 @@ class Position(NamedTuple):
 
 
 UNTIL = "until_us", "until_slot", "until_span_us"
-"""What a portion's record tells of the position before which all is merged."""
+"""The names, in a portion's info, of the position before which all cells are merged."""
 
 
 class SectionPlace(msgspec.Struct, frozen=True):
-    """Where a section is: `size` bytes at `offset` of a file in the pond's folder, or of the body of a record.
+    """The location of a section: `size` bytes at `offset` of a file in the pond's folder, or of the body of a record.
 
-    `delays_us`: those of the group when a segment was written, which its lateness classes count; `first_us`, `last_us`:
-    none of it is earlier, all of it is (None: nobody knows); `columns`: those of retained events, as JSON. `instead`,
-    `until`: of a portion of a merge the sections that it replaces, and before what all is merged
-    (`runtime.fold.merge_segments`). `slots`: the first that a segment names, and the one after the last (None: nobody
-    knows); `gone`: of these those that had left when it was written, so that it has no cell of them.
+    `delays_us`: the delays of the group when a segment was written, to which its late classes refer. `first_us`,
+    `last_us`: the half-open interval of its times (None: unknown). `columns`: those of retained events, as JSON.
+    `instead`, `until`: for a portion of a merge, the sections that it replaces, and the position before which all cells
+    are merged (`runtime.fold.merge_segments`). `slots`: the half-open interval of slots in a segment (None: unknown).
+    `gone`: how many of these slots had departed when it was written, so that it has no cells of them.
     """
 
     id: str
@@ -135,8 +138,10 @@ class ChainedRows(msgspec.Struct, frozen=True):
 
 
 class RecalledEvents(msgspec.Struct, frozen=True):
-    """Events from `from_us` on that one instance retained of `stream`, or that a backfill has read again, to be taken
-    by some `groups` that are new; `columns`: those that may be in the sections, by name, wherever they stand.
+    """Stored events of `stream` from `from_us` on, which the new `groups` replay.
+
+    One instance retained them, or a backfill has read them again. `columns`: the columns that the sections may have;
+    they are found by name, and their positions have no meaning.
     """
 
     stream: str
@@ -147,11 +152,12 @@ class RecalledEvents(msgspec.Struct, frozen=True):
 
 
 class GroupState(msgspec.Struct, frozen=True):
-    """What an instance remembers of one group: live keys in the order of their numbers, segments in log order.
+    """The state of one group on an instance: live keys in the order of their slots, segments in log order.
 
-    `tiles` are segments too, but only repeat what those of slices hold; so are `revisions`, which count how often a row
-    was corrected, by (window, key); `events` is the event log, `tallies` are what is counted by bins; `left` are slots
-    of keys whose buckets have gone to other instances; `portions` of merges that are not at their end are not read.
+    `tiles` are segments that combine the cells of several slices and only repeat them. `revisions` are segments that
+    count how often a row was corrected, by (window, key). `events` is the event log, `tallies` are counts by bin.
+    `left` are slots of keys whose buckets have moved to other instances. `portions` belong to unfinished merges and are
+    not read.
     """
 
     keys: tuple[SectionPlace, ...] = ()
@@ -164,30 +170,30 @@ class GroupState(msgspec.Struct, frozen=True):
     portions: tuple[SectionPlace, ...] = ()
 
     def apart(self, place: SectionPlace) -> str:
-        """What the segments say of themselves that are kept apart from those of slices: `tiles`, `revisions`."""
+        """The kind of a segment that is not of slices: `tiles` or `revisions`; "" for segments of slices."""
         return "tiles" if place in self.tiles else "revisions" if place in self.revisions else ""
 
     @property
     def places(self) -> tuple[SectionPlace, ...]:
-        """Everything that is remembered."""
+        """The locations of all sections."""
         read = *self.keys, *self.segments, *self.tiles, *self.events, *self.revisions, *self.tallies, *self.left
         return (*read, *self.portions)
 
     @property
     def generation(self) -> int:
-        """The generation of all live keys; segments and tiles are of this one or of the one before."""
+        """The generation of all live keys; segments and tiles belong to this or to the previous generation."""
         return self.keys[0].generation if self.keys else 0
 
 
 class FoldTask(msgspec.Struct, frozen=True):
     """Everything a fold needs besides its packets; `feeds`: queries whose rows others read.
 
-    `owners[bucket]` is the bucket's instance; `map` numbers them, see `placement.moves`. `sources`: for an instance
-    that owns other buckets than in the epoch before, the instances whose state holds them. `replaced`: for versions
-    that were replaced, the query whose rows theirs are. `instances`: how many there are now, and `before` in the epoch
-    before. `fed`: parameters that rows of this epoch give values to. `backfilled`: groups that begin with events from
-    before, so that they tell windows that have closed since. `moving`: some state is on its way to another instance, in
-    this epoch or a later one. `merges_wait`: for an epoch that is not behind.
+    `owners[bucket]` is the bucket's instance; `map` is the number of this bucket map, see `placement.moves`. `sources`:
+    for an instance whose buckets changed since the previous epoch, the instances whose state contains them. `replaced`:
+    for replaced versions, the query to which their rows belong. `instances`: the number of instances now, and `before`
+    in the previous epoch. `fed`: parameters that rows of this epoch set. `backfilled`: groups that start from
+    backfilled events, and therefore also emit windows that have closed before. `moving`: state is moved to other
+    instances in this epoch or a later one. `merges_wait`: merges are postponed until an epoch that is not behind.
     """
 
     pond: str
@@ -215,14 +221,14 @@ class FoldTask(msgspec.Struct, frozen=True):
 
     @property
     def buckets(self) -> int:
-        """How many buckets the pond has."""
+        """The number of buckets of the pond."""
         return len(self.owners)
 
     def files(self, instance: int | None = None) -> set[str]:
-        """Names of the files that `instance` needs, or any instance."""
+        """Names of the files that `instance` needs, or (None) that any instance needs."""
         states = self.state.values() if instance is None else [self.state.get(instance, {})]
         return {place.file for groups in states for group in groups.values() for place in group.places}
 
     def of(self, instance: int, group: GroupPlan | SideLog | KeptEvents) -> GroupState:
-        """What `instance` remembers of `group`, of a side of joins, or of what a stream retains."""
+        """The state of a group, of a side of joins, or of the retained events of a stream on `instance`."""
         return self.state.get(instance, {}).get(group.id, GroupState())
