@@ -167,7 +167,7 @@ def incomplete_for(query: Query, whole_us: int, manifest: Manifest) -> int | Non
 
 
 def open_from(query: Query, manifest: Manifest) -> int | None:
-    """A lower bound of the event time of the earliest open window of fixed size; None: every window may be open."""
+    """The start of the earliest open window of a query with windows of fixed size; None: all windows are open."""
     return needed_from(build_plan([query]).groups[0].queries, _mark(query, manifest))
 
 
