@@ -1,4 +1,4 @@
-"""Cursor files, and the rule by which every follower with a cursor applies records in order."""
+"""Stores cursors in files, and checks that a follower applies records in order."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CursorFile:
-    """A follower's cursor as the file `{"n": 17, "mark": "…"}`, replaced whole; a missing one reads as -1.
+    """A follower's cursor as the file `{"n": 17, "mark": "…"}`, replaced atomically; a missing file reads as -1.
 
-    It is not forced to the disk, unless it is `lasting`: whoever needs more than "about here" after a power failure
-    must be able to recover without it. So a damaged one reads as -1, too, but of a lasting one that is an error.
+    The file is not synced to the disk, unless it is `lasting`: a follower that needs more than an approximate cursor
+    after a power failure must be able to recover it otherwise. So a damaged file also reads as -1, except that a
+    damaged lasting file is an error.
     """
 
     def __init__(self, path: Path, *, lasting: bool = False) -> None:
         self.path, self._lasting = path, lasting
 
     def read(self) -> Cursor:
-        """What is stored; PlaceError when the folder cannot be read, CorruptError when a lasting one is damaged."""
+        """The stored cursor; PlaceError if the folder cannot be read, CorruptError if a lasting file is damaged."""
         with explained(self.path.parent):
             try:
                 stored = msgspec.json.decode(self.path.read_bytes(), type=_Stored)
@@ -48,7 +49,7 @@ class CursorFile:
         return Cursor(stored.n, stored.mark)
 
     def write(self, cursor: Cursor) -> None:
-        """Store a cursor; PlaceError when the folder cannot be written."""
+        """Store a cursor; PlaceError if the folder cannot be written."""
         temporary = self.path.with_name(f".{self.path.name}-{writer_token()}")
         with explained(self.path.parent):
             try:
@@ -59,7 +60,7 @@ class CursorFile:
 
 
 def write_file(path: Path, data: bytes, *, lasting: bool) -> None:
-    """Write a file whole; a `lasting` one is on the disk before it gets its name."""
+    """Write a file atomically; a `lasting` file is synced to the disk before it gets its name."""
     with path.open("wb") as file:
         file.write(data)
         if lasting:
@@ -68,16 +69,16 @@ def write_file(path: Path, data: bytes, *, lasting: bool) -> None:
 
 
 def cursor_path(cursors: Path, query: str, kind: str = "cursor") -> Path:
-    """The file in which a query's sink that has no folder of its own keeps its cursor."""
+    """The cursor file of a query's sink that has no folder of its own."""
     return cursors / f"{quote(query, safe='')}.{kind}"
 
 
 def is_next(follower: str, cursor: Cursor, record: Entry) -> bool:
-    """Whether a record is to be applied at `cursor`; False: it was already.
+    """Whether a record is the next one after `cursor`; False: it was applied already.
 
     Raises:
-        AheadError: another record was applied under its number.
-        TruthError: one before it is missing.
+        AheadError: a different record with the same number was applied.
+        TruthError: an earlier record is missing.
     """
     if record.n > cursor.n + 1:
         raise TruthError(
@@ -89,13 +90,13 @@ def is_next(follower: str, cursor: Cursor, record: Entry) -> bool:
 
 
 def follower_name(query: str, late: bool) -> str:
-    """What the follower is called that carries a query's rows, or its late rows, to their sink."""
+    """The name of the follower that writes a query's rows, or its late rows, to their sink."""
     return f"{'late' if late else 'sink'}:{query}"
 
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn an OSError within into an error of ours that names the folder."""
+    """Convert an OSError in this context into a MillpondError that names the folder."""
     try:
         yield
     except OSError as error:

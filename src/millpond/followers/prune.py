@@ -33,16 +33,16 @@ _US = 1_000_000
 _SWEEPS_PER_GRACE = 4
 _NUMBER_DIGITS = 20
 _BODIES_PER_SWEEP = 256
-"""Each is a write that is synced; the first sweeps of a long log must not hold up the end of the pond."""
+"""The most deletions of record bodies per sweep: each is a synced write, and must not delay the pond's end."""
 
 
 class PruneFollower:
     """Prunes the folder of one pond.
 
-    `lowest_cursor` returns the smallest cursor of all other followers; `start` is the record to begin after
-    (the head at start-up: older records need not be read again, for a sweep looks at the folder). What goes from
-    the folder is handed to `removed`. Asked for its cursor it sweeps as well, so whoever drives it should ask now
-    and then while no records come.
+    `lowest_cursor` returns the smallest cursor of all other followers. `start` is the record to begin after: the head
+    at start-up, because a sweep looks at the folder, so older records need not be read again. `removed` is called with
+    the deleted files. Reading its cursor also sweeps, so its driver should do this now and then while no records
+    arrive.
     """
 
     name = "prune"
@@ -72,13 +72,13 @@ class PruneFollower:
         self.deleted_bytes = 0
 
     def cursor(self) -> Cursor:
-        """See `Follower.cursor`; sweeps when it is time."""
+        """See `Follower.cursor`; sweeps if a sweep is due."""
         if self._newest is not None:
             self._sweep_if_due(self._newest)
         return self._reached
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """See `Follower.apply`; sweeps now and then, about four times per grace."""
+        """See `Follower.apply`; sweeps about four times per grace period."""
         if not is_next(self.name, self._reached, record):
             return
         self._sweep_if_due(manifest)
@@ -91,7 +91,7 @@ class PruneFollower:
             self._next_sweep_us = now + self._grace_us // _SWEEPS_PER_GRACE
 
     def sweep(self, manifest: Manifest) -> int:
-        """Delete what may go as of `manifest`, the newest known; return how many files went."""
+        """Delete what is not needed as of `manifest`, the newest known; returns the number of deleted files."""
         last = min(self._lowest_cursor(), manifest.n)
         self._sweep_bodies(manifest, last)
         named = {section.file for section in manifest.sections.values()}
@@ -156,5 +156,5 @@ def _remove_if_empty(folder: Path) -> None:
     try:
         folder.rmdir()
     except OSError:
-        # A late attempt has just put a file there; the next sweep finds it.
+        # A late attempt has just written a file there; the next sweep finds it.
         return

@@ -1,4 +1,4 @@
-"""The rows of one query in one record, as Arrow: read once for the view and all sinks.
+"""Reads the rows of one query in one record as Arrow, once for the view and all sinks.
 
 Result rows and late rows are sections of two kinds, with one reader each.
 """
@@ -21,7 +21,7 @@ from millpond.log.records import Entry, EpochRecord, Receipt, Section, SectionKi
 from millpond.runtime.packets.row_batches import leaving
 
 ReadSection: TypeAlias = Callable[[int, Receipt, Section], pa.Buffer]
-"""Bytes of a section whose delta is a file, by `(n, receipt, section)`; FileNotFoundError: it is gone."""
+"""Reads the bytes of a section whose delta is a file, by `(n, receipt, section)`; FileNotFoundError: deleted."""
 
 _REMEMBERED_RECORDS = 8
 _REMEMBERED_FILES = 1024
@@ -34,10 +34,10 @@ class RowsGone(CorruptError):
 
 
 class RowsReader:
-    """Finds and reads the sections of one kind, `rows` or `late` say; share one among all followers of a pond.
+    """Finds and reads the sections of one kind, such as `rows` or `late`; all followers of a pond share one reader.
 
-    A record is indexed by query once, so that a thousand sinks do not each search a thousand sections. With `instance`
-    only what that instance wrote is found.
+    A record is indexed by query once, so that a thousand sinks do not each search a thousand sections. With `instance`,
+    only sections that this instance wrote are found.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class RowsReader:
         self._indexes: OrderedDict[str, _Index] = OrderedDict()
 
     def queries(self, entry: Entry) -> list[str]:
-        """Names of the queries that have rows in the record, quarantined ones left out."""
+        """The names of the queries with rows in the record, without quarantined queries."""
         return list(self._index(entry))
 
     def batches(self, entry: Entry, query: str) -> pa.Table | None:
         """All rows of a query in the record, private columns included, by instance; None: no rows.
 
-        RowsGone: the log names a section whose bytes are gone. CorruptError: they are no Arrow stream.
+        RowsGone: the log names a section whose bytes are gone. CorruptError: the bytes are not an Arrow stream.
         """
         tables = [self._read(entry, receipt, section) for receipt, section in self._index(entry).get(query, ())]
         tables = [table for table in tables if table.num_rows]
@@ -76,9 +76,9 @@ class RowsReader:
         return None if table is None else leaving(table)
 
     def needed(self, entry: Entry, query: str, place: str, cure: str) -> pa.Table | None:
-        """As `table`, for a `place` that lacks rows which are gone: that is damage, which needs a cure.
+        """Like `table`, for a sink at `place` that still needs the rows: if they are gone, `cure` says what to do.
 
-        CorruptError: the rows are gone, or do not read.
+        CorruptError: the rows are gone, or cannot be read.
         """
         try:
             return self.table(entry, query)
@@ -113,12 +113,12 @@ class RowsReader:
     def _bytes(self, entry: Entry, receipt: Receipt, section: Section) -> pa.Buffer:
         if receipt.file is not None:
             return self._read_section(entry.n, receipt, section)
-        # The record is in our hands already, so its body need not be read again.
+        # The record is loaded already, so its body need not be read again.
         return pa.py_buffer(entry.inline(receipt)[section.offset : section.offset + section.size])
 
 
 def section_reader(folder: Path) -> ReadSection:
-    """Reads sections of delta files in a pond's folder; a file is compared with its digest when it is first read."""
+    """A reader of sections of delta files in a pond's folder; checks the digest of a file at its first read."""
     checked: OrderedDict[str, None] = OrderedDict()
 
     def read(_n: int, receipt: Receipt, section: Section) -> pa.Buffer:
@@ -145,7 +145,7 @@ def _index_of(entry: Entry, kind: SectionKind, instance: int | None) -> _Index:
             if instance not in (None, receipt.instance):
                 continue
             for section in receipt.sections:
-                # late events are late whether or not a result raised
+                # late events are late, even if a result of the query failed
                 raised = str(section.info.get("version", section.group))
                 left_out = kind == "rows" and bool(record.quarantined.get(raised))
                 if section.kind == kind and section.rows and not left_out:

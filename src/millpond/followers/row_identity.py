@@ -1,4 +1,4 @@
-"""The columns that identify a row in a sink with one row per key."""
+"""Determines the columns that identify a row in a sink with one row per key."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from millpond.model.windows import RUNNING
 
 
 def key_columns(query: AnyQuery) -> tuple[str, ...]:
-    """The output columns that tell a row apart from others: its window, then its key; none for rows of events.
+    """The output columns that identify a row: its window, then its key; none for rows of single events.
 
     Raises:
-        UnsupportedQuery: the query does not put all of them out.
+        UnsupportedQuery: the query does not output all of these columns.
     """
     if not isinstance(query, Query) or query.of_event:
         return ()

@@ -1,7 +1,7 @@
-"""The background thread that drives all followers, each from its own cursor, when the log grows.
+"""Runs the background thread that drives all followers, each from its own cursor, when the log grows.
 
-A follower that raises is tried again after a delay that doubles, and `status()` shows it; it stops neither the other
-followers nor the epochs. A follower that *hangs* does delay the others, so each must bound its own waiting.
+A follower that raises is retried after a delay that doubles each time, and `status()` shows the error; it stops neither
+the other followers nor the epochs. A follower that *hangs* does delay the others, so each must limit its own waiting.
 
 Records are read and decoded once for all followers that are close to each other.
 """
@@ -24,11 +24,11 @@ from millpond.log.port import Log
 from millpond.log.records import Entry, decode
 
 RECORDS_PER_TURN = 8
-"""A follower applies at most so many records before the next one has its turn."""
+"""The most records that a follower applies before the next follower has its turn."""
 
 _LASTING = (DiskFullError, TruthError)
 _ENOUGH = 3
-"""So many failures in a row are no accident."""
+"""The number of consecutive failures from which on an error is considered permanent."""
 
 _REMEMBERED_RECORDS = 2 * RECORDS_PER_TURN
 _US = 1_000_000
@@ -37,9 +37,10 @@ _log = logging.getLogger("millpond.pond")
 
 @dataclass(frozen=True, slots=True)
 class FollowerStatus:
-    """Where a follower is: its cursor (-1 before its first turn), and what went wrong since it succeeded.
+    """The state of a follower: its cursor (-1 before its first turn), and its failures since the last success.
 
-    `retry_at_us` is by the runner's clock; None unless it is waiting to try again. `note`: what it has mended itself.
+    `retry_at_us`: the time of the next try by the runner's clock; None if none is due. `note`: what it has repaired
+    by itself.
     """
 
     name: str
@@ -56,7 +57,7 @@ class _Driven:
     follower: Follower
     cursor: int = NOTHING_APPLIED
     manifest: Manifest | None = None
-    """At the cursor; None: the follower must be asked for its cursor first."""
+    """The manifest at the cursor; None: the cursor must be read from the follower first."""
     failures: int = 0
     error: BaseException | None = None
     retry_at_us: int | None = field(default=None)
@@ -65,11 +66,11 @@ class _Driven:
 class Runner:
     """Drives followers over one log; `start` it once, `notify` it at each commit, `stop` it at the end.
 
-    Its thread closes followers that are removed, and at the end all, when they are not at work.
+    Its thread closes removed followers, and at the end all followers, when they are not working.
 
     Delays are in seconds: a failing follower waits `first_delay`, then twice as long each time, at most
-    `longest_delay`. When nothing came for `look_every`, followers are asked for their cursors anew, for a store may
-    lose what it held while the pond is silent; None: never.
+    `longest_delay`. If no record arrived for `look_every`, the cursors are read from the followers again, because a
+    store may lose data while the pond has no epochs; None: never.
     """
 
     def __init__(
@@ -100,14 +101,14 @@ class Runner:
             self.add(follower)
 
     def start(self) -> None:
-        """Start the thread; RuntimeError when it was started before."""
+        """Start the thread; RuntimeError if it was started before."""
         if self._thread is not None:
             raise RuntimeError("the runner was started before")
         self._thread = threading.Thread(target=self._run, name="millpond-followers", daemon=True)
         self._thread.start()
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Finish the record at hand and end the thread; False when it still runs after `timeout` seconds."""
+        """Finish the current record and end the thread; False if it still runs after `timeout` seconds."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -117,14 +118,14 @@ class Runner:
         return not self._thread.is_alive()
 
     def notify(self, n: int) -> None:
-        """Tell that record `n` is in the log; never blocks on a follower."""
+        """Announce that record `n` is in the log; never blocks on a follower."""
         with self._changed:
             self._head = max(self._head, n)
             self._news = True
             self._changed.notify_all()
 
     def add(self, follower: Follower) -> None:
-        """Drive another follower from its cursor on; ValueError when its name is taken."""
+        """Drive another follower from its cursor on; ValueError if its name is taken."""
         with self._changed:
             if follower.name in self._driven:
                 raise ValueError(f"a follower named {follower.name} is driven already")
@@ -133,14 +134,14 @@ class Runner:
             self._changed.notify_all()
 
     def remove(self, name: str) -> None:
-        """Stop driving a follower; returns when it is not at work. An unknown name is no error."""
+        """Stop driving a follower; returns when it is not working. An unknown name is no error."""
         with self._changed:
             self.forget(name)
             if threading.current_thread() is not self._thread:
                 self._changed.wait_for(lambda: self._busy_with != name)
 
     def forget(self, name: str) -> None:
-        """Stop driving a follower that has no effect outside: it may be at work for the rest of a record."""
+        """Stop driving a follower without external effects; it may still finish the current record."""
         with self._changed:
             left = self._driven.pop(name, None)
             if left is not None:
@@ -149,15 +150,15 @@ class Runner:
             self._changed.notify_all()
 
     def followers(self) -> list[Follower]:
-        """Those that are driven."""
+        """The followers that are driven."""
         with self._changed:
             return [driven.follower for driven in self._driven.values()]
 
     def wait(self, n: int, timeout: float | None = None) -> bool:
-        """Wait until every follower has applied record `n`; False when `timeout` seconds were not enough.
+        """Wait until every follower has applied record `n`; False if `timeout` seconds were not enough.
 
         Raises:
-            MillpondError: what keeps a follower from going on until somebody mends it, such as a full disk.
+            MillpondError: a follower cannot continue until its error is repaired, such as a full disk.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._lowest() >= n or self._hopeless(), timeout)
@@ -166,15 +167,15 @@ class Runner:
             return self._lowest() >= n
 
     def cursors(self) -> dict[str, int]:
-        """The cursor of each follower, -1 where it is not known for sure; what retirement and pruning go by.
+        """The cursor of each follower, -1 if it is not known for certain; retirement and pruning rely on it.
 
-        It is not known before the first turn and after a failure, which may have cost the follower its effect.
+        A cursor is not known before the first turn, and after a failure, which may have undone the follower's effect.
         """
         with self._changed:
             return {name: _sure_cursor(driven) for name, driven in self._driven.items()}
 
     def status(self) -> tuple[FollowerStatus, ...]:
-        """How each follower fares."""
+        """The state of each follower."""
         with self._changed:
             return tuple(
                 FollowerStatus(
@@ -190,9 +191,9 @@ class Runner:
             )
 
     def turn(self) -> float | None:
-        """Give each follower that is due a turn; return the seconds until one is due, or None.
+        """Give a turn to each follower that is due; returns the seconds until the next one is due, or None.
 
-        This is what the thread does again and again; call it yourself only while the thread does not run.
+        The thread calls this repeatedly; call it yourself only while the thread does not run.
         """
         with self._changed:
             self._news = False
@@ -265,7 +266,7 @@ class Runner:
                 _log.warning("%s fails: %s", driven.follower.name, error)
             driven.error = error
             driven.retry_at_us = self._clock() + round(delay * _US)
-            # It may have lost its effect, so it is asked for its cursor again; until then the old one stands.
+            # Its effect may be lost, so its cursor is read again; until then the old cursor is kept.
             driven.manifest = None
 
     def _is_due(self, driven: _Driven) -> bool:
@@ -282,7 +283,7 @@ class Runner:
             return min(waits, default=None)
 
     def _hopeless(self) -> MillpondError | None:
-        """An error of ours that waiting has not mended; what a store alone says may pass."""
+        """An error that waiting has not repaired, if any; errors of a store alone are considered temporary."""
         for driven in self._driven.values():
             if driven.failures >= _ENOUGH and isinstance(driven.error, _LASTING):
                 return driven.error
@@ -293,7 +294,7 @@ class Runner:
 
 
 class Runners:
-    """Several runners as one: a follower that waits for others' work, such as Spark's, has a thread of its own."""
+    """Several runners as one: a follower that waits for other systems, such as Spark, has a thread of its own."""
 
     def __init__(self, *runners: Runner) -> None:
         self._runners = runners
@@ -302,18 +303,18 @@ class Runners:
 
     @property
     def first(self) -> Runner:
-        """The one whose followers wait for nobody."""
+        """The runner of the followers that do not wait for other systems."""
         return self._runners[0]
 
     def join(self, runner: Runner) -> None:
-        """Take one more; it starts when the others do, or now."""
+        """Add a runner; it starts with the others, or now if they have started."""
         with self._changing:
             self._runners = (*self._runners, runner)
         if self._started:
             runner.start()
 
     def remove(self, name: str) -> None:
-        """See `Runner.remove`; a runner that joined and has no follower any more ends."""
+        """See `Runner.remove`; a joined runner without followers is stopped."""
         for runner in self._runners:
             if name in runner.cursors():
                 runner.remove(name)
@@ -334,7 +335,7 @@ class Runners:
             runner.start()
 
     def stop(self, timeout: float) -> bool:
-        """End every thread; False when one still runs after `timeout` seconds."""
+        """End every thread; False if one still runs after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         ended = [runner.stop(max(0.0, deadline - time.monotonic())) for runner in self._runners]
         return all(ended)
@@ -375,7 +376,7 @@ class _Records:
         self._known: OrderedDict[int, tuple[Entry, Manifest]] = OrderedDict()
 
     def manifest(self, cursor: Cursor, follower: str) -> Manifest:
-        """The manifest at a cursor; AheadError when the log has no such record."""
+        """The manifest at a cursor; AheadError if the log does not have its record."""
         if cursor.n == NOTHING_APPLIED:
             return Manifest()
         known = self._known.get(cursor.n)
@@ -384,7 +385,7 @@ class _Records:
         return manifest
 
     def following(self, manifest: Manifest) -> tuple[Entry, Manifest]:
-        """The next record and the manifest that includes it; CorruptError when the log ends here."""
+        """The next record and the manifest that includes it; CorruptError if the log ends here."""
         n = manifest.n + 1
         if n not in self._known:
             data = self._log.read(n)

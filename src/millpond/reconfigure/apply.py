@@ -26,7 +26,7 @@ from millpond.runtime.epoch import Setting
 
 
 def is_read(setting: Setting) -> bool:
-    """Whether the layout has every column that the plan needs of what is read."""
+    """Whether the layout of the read has every column of the streams that the plan needs."""
     if setting.layout is None:
         return False
     have = {layout.name: {column.name for column in layout.columns} for layout in setting.layout.streams}
@@ -46,7 +46,7 @@ def is_read(setting: Setting) -> bool:
 
 
 def plan_of(spec: PondSpec) -> Plan:
-    """How the queries in force are answered together; a stateless query that is paused is not asked at all."""
+    """The shared plan of the queries in force, without quarantined queries and without paused stateless queries."""
     halted = not_answered(spec)
     asked = (
         query for query in spec.asked
@@ -56,13 +56,13 @@ def plan_of(spec: PondSpec) -> Plan:
 
 
 def setting_of(pond: str, folder: Path, cache: Path, spec: PondSpec, owners: Owners) -> Setting:
-    """The setting in which the pond `spec` begins, without a layout; `owners` of buckets as it was made with them."""
+    """The setting in which the pond `spec` begins, without a layout; `owners`: the pond's first owners of buckets."""
     bare = Setting(pond, str(folder), str(cache), spec.streams, build_plan(()), None, spec.instances, owners)
     return arranged(bare, spec)
 
 
 def arranged(setting: Setting, spec: PondSpec) -> Setting:
-    """The setting in which the queries in force are answered; the layout of the read stays."""
+    """The setting of the queries in force according to `spec`; the layout of the read stays as it is."""
     left = spec.left
     replaced = tuple(sorted(left.replaced.items()))
     paused = frozenset(left.paused) | {name for name, of in replaced if of in left.paused}
@@ -80,9 +80,9 @@ def arranged(setting: Setting, spec: PondSpec) -> Setting:
 def change_record(
     spec: PondSpec, change: Change, run: Run, writer: str, at_us: int, receipts: tuple[Receipt, ...] = ()
 ) -> ChangeRecord:  # fmt: skip
-    """The record of a change to the pond `spec`: whatever no query in force is answered from any more goes with it.
+    """The record of a change to the pond `spec`; it also retires all state that no query needs after the change.
 
-    `receipts`: what was made for it beforehand.
+    `receipts`: of the deltas that were prepared for the change.
     """
     change = msgspec.structs.replace(change, before=spec.left.last)
     if isinstance(change, Add | Alter | Drop | End | Shadow | Discard | Halt):
@@ -102,7 +102,7 @@ def change_record(
 
 
 def lifts(change: Change, quarantined: str) -> bool:
-    """Whether another version has that name after the change, or none: what raised under it is no more."""
+    """Whether a change ends the quarantine of a name, because the version that failed under it is replaced or gone."""
     match change:
         case Drop():
             return quarantined == change.name or quarantined.startswith(f"{change.name}@")
@@ -116,7 +116,7 @@ def lifts(change: Change, quarantined: str) -> bool:
 
 
 def _in_form(spec: PondSpec, change: Add | Alter | Drop | End | Shadow | Discard | Halt) -> Change:
-    """The change under which all state keeps the form it has: cells by filter, or split by signature."""
+    """The change, completed so that existing state keeps its form: cells by filter, or cells split by signature."""
     before = {group.id: group for group in plan_of(spec).groups}
     after = [group for group in plan_of(applied(spec, 0, change)).groups if group.id in before]
     turned = any(group.signed and not before[group.id].signed for group in after)
@@ -127,7 +127,7 @@ def _in_form(spec: PondSpec, change: Add | Alter | Drop | End | Shadow | Discard
 
 
 def clear_tables(cache: Path, gone: Collection[str]) -> None:
-    """Delete this host's tables of the keys of groups that are gone; they are derived, and cached again if need be."""
+    """Delete this host's cached key tables of removed groups. They are derived data, and are cached again if needed."""
     for group in gone:
         for table in cache.glob(f"{group}-*"):
             with suppress(OSError):
@@ -135,13 +135,13 @@ def clear_tables(cache: Path, gone: Collection[str]) -> None:
 
 
 def _rows_of_former(spec: PondSpec, change: Change, manifest: Manifest) -> Iterator[str]:
-    """The rows of a served query that goes: a view that is made again must not serve them as those of its successor."""
+    """The row sections of a served query that is dropped: a rebuilt view must not serve them as rows of a successor."""
     if isinstance(change, Drop) and any(one.name == change.name and one.serve for one in spec.queries):
         yield from (s.id for s in manifest.sections.values() if s.kind == "rows" and s.group == change.name)
 
 
 def orphaned(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
-    """The live sections of state that neither a group nor a side of a join reads, nor a stream retains."""
+    """The live sections of state that no group, side of a join or retention of a stream in `plan` needs."""
     kept = {group.id for group in plan.groups} | {log.id for log in plan.joins.logs} | {one.id for one in plan.retained}
     sections = manifest.sections.values()
     return tuple(section.id for section in sections if section.kind in STATE and section.group not in kept)

@@ -1,16 +1,17 @@
 """Finds from which event time on a group has stored everything that a new query needs.
 
-A query in force since F has, for each event at F or later that is in time for it, a cell in all its measures. So a
-new query is complete from the latest of these times on, each the earliest among the queries in force:
+Every event that is at or after the time from which a query is in force, and is not late for it, has contributed to
+all measures of that query. So the windows of a new query are complete from the latest of the following times on. Each
+of them is the earliest that any query in force provides:
 
-  measures     since when some query has each measure, with a delay as long: its events were taken
-  delay        since when some query has this delay: lateness classes tell which events are late for it
-  edges        since when time is cut at the starts, and at the ends, of its windows, as far back as a query that cuts
-               there needs it (`runtime.fold.coalesce_slices`); at a stream's grain it always was, and is
-  retention    how far back some query needs its slices, and its events if they are needed, or a stream retains them
+  measures     a query with at least the same delay has had the measure since then, so no event is missing from it
+  delay        a query has had this delay since then, so lateness classes show which events are late for it
+  edges        slices have been cut at the starts and at the ends of its windows since then, as far back as a query
+               that cuts there needs it (`runtime.fold.coalesce_slices`); edges at a stream's grain always exist
+  retention    slices, and events if the query needs them, are kept since then by a query or by the stream's retention
 
-What a stream retains is declared once with the stream, so it holds since the stream's first event. A query for which
-slices do not suffice may begin with the retained events of its stream: see `recalled_from`.
+The retention of a stream is declared once with the stream, so it holds since the stream's first event. A query for
+which slices do not suffice may begin with the retained events of its stream: see `recalled_from`.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from millpond.runtime.task.task_values import Watermark
 
 
 def covered_from(plan: Plan, query: Query, mark: Watermark) -> int | None:
-    """The event time from which on every window of `query` would be whole; None: something it needs is not kept.
+    """The event time from which on every window of `query` would be complete; None: something it needs is not kept.
 
-    Only of windows that are cut into slices, whose rows leave once; percentiles by bins are not looked for.
+    Supports only queries with windows of slices and without updating results. For queries with tallies (percentiles
+    by bins) it always returns None.
     """
     sliced = isinstance(query.window, Sliding) and query.window != RUNNING
     if not sliced or query.changing or query.deduplicated is not None or keeps_tallies(query):
@@ -56,8 +58,8 @@ def covered_from(plan: Plan, query: Query, mark: Watermark) -> int | None:
 
 
 def _retained(group: GroupPlan, plans: Sequence[QueryPlan], mark: Watermark) -> int | None:
-    """From when on all slices are there, and all edges of the queries between them, since some of these needs them, or
-    its stream has retained them.
+    """The event time since which all slices, with the edges of these queries between them, are kept: because one of
+    the queries needs them, or because the stream retains them.
     """
     return min((kept_from(plan, retained_from(group, [plan], mark)) for plan in plans), default=None)
 
@@ -65,7 +67,7 @@ def _retained(group: GroupPlan, plans: Sequence[QueryPlan], mark: Watermark) -> 
 def _known(
     group: GroupPlan, query: Query, measures: Collection[Measure], mark: Watermark
 ) -> Iterator[int | None]:
-    """For each thing that the query needs, since when some query in force has it; a grain was always there."""
+    """For each thing that `query` needs: since when some query in force has it. Edges at the grain always exist."""
     patient = [plan for plan in group.queries if plan.query.late_after_us >= query.late_after_us]
     delays = [plan.from_us for plan in patient if plan.query.late_after_us == query.late_after_us]
     yield min(delays, default=None)
@@ -95,11 +97,10 @@ def _cuts(plan: QueryPlan, phase_us: int, step_us: int) -> bool:
 
 
 def recalled_from(plan: Plan, query: Query, manifest: Manifest) -> int | None:
-    """The event time from which on every event that `query` may take is retained, with all columns that it needs;
-    None: none is, or the query cannot be made of them.
-
-    It can, if its windows are of fixed size and its rows leave once. A parameter in a filter had other values then, and
-    what only Spark evaluates is not retained.
+    """The event time from which on every event that `query` may take is retained, with all columns that it needs.
+    None: no event is retained, or the query cannot be computed from retained events. It can be computed if its windows
+    have a fixed size and its results are final. It cannot if a filter uses a parameter, whose value may have been
+    different then, or if it needs foreign expressions, whose values are not retained.
     """
     kept, newest = plan.retained_of(query.stream), _mark(query, manifest).max_time_us
     if kept is None or newest is None or not _made_later(query):
@@ -115,7 +116,7 @@ def recalled_from(plan: Plan, query: Query, manifest: Manifest) -> int | None:
 
 
 def _made_later(query: AnyQuery) -> bool:
-    """Whether windows that began before a query came can be made of events of before, and be told from others."""
+    """Whether windows that began before the query was added can be computed from earlier events, and identified."""
     if not isinstance(query, Query) or not isinstance(query.window, Sliding) or query.window == RUNNING:
         return False
     judged = any(parameters_of(part) for part in expressions_of(query))
@@ -123,10 +124,11 @@ def _made_later(query: AnyQuery) -> bool:
 
 
 def check_backfilled(query: AnyQuery) -> None:
-    """Refuse a query that cannot be made of events that are read again.
+    """Refuse a query that cannot be computed from events that are read again.
 
     Raises:
-        UnsupportedQuery: its windows are of no fixed size, its rows may change, or parameters had other values then.
+        UnsupportedQuery: its windows have no fixed size, it has updating results or leaves out repeated events, or it
+            uses parameters, whose values may have been different then.
     """
     if not _made_later(query):
         raise UnsupportedQuery(
@@ -137,10 +139,11 @@ def check_backfilled(query: AnyQuery) -> None:
 
 
 def recall_for(plan: Plan, query: Query, since_us: int, manifest: Manifest) -> int | None:
-    """From when on retained events make windows whole that slices do not, or are part of one that is told all the
-    same (see `incomplete_for`); None: that would answer none more.
+    """The event time from which on a recall of retained events adds windows; None: it would add none.
 
-    `since_us`: from when on windows are whole without.
+    Such windows are complete only with the retained events; or they are incomplete even so, but the query emits
+    incomplete windows (see `incomplete_for`). `since_us`: the time from which on windows are complete without a
+    recall.
     """
     recall = recalled_from(plan, query, manifest)
     if recall is None or recall >= since_us:
@@ -154,15 +157,17 @@ def recall_for(plan: Plan, query: Query, since_us: int, manifest: Manifest) -> i
 
 
 def incomplete_for(query: Query, whole_us: int, manifest: Manifest) -> int | None:
-    """The start of the first open window that is told though it is not whole, since the query is to say so; None: those
-    that are open are whole, as all that start at `whole_us` or later.
+    """The start of the first incomplete window that is emitted, because the query marks its rows as complete or not.
+
+    None: the query does not emit incomplete windows, or all open windows are complete. Windows that start at
+    `whole_us` or later are complete.
     """
     open_us = open_from(query, manifest) if tells_complete(query) else None
     return None if open_us is None or open_us >= whole_us else open_us
 
 
 def open_from(query: Query, manifest: Manifest) -> int | None:
-    """The start of the earliest window of fixed size that is open; None: all are."""
+    """The start of the earliest open window of a query with windows of fixed size; None: all windows are open."""
     return needed_from(build_plan([query]).groups[0].queries, _mark(query, manifest))
 
 

@@ -18,18 +18,18 @@ from millpond.runtime.inspect.costs import Cost, costs, staying, summed
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 
 PATIENCE = 3
-"""So many epochs after each other must take too long, for one may have had to wait."""
+"""The number of consecutive epochs that must take too long, because a single epoch may have had to wait."""
 
 
 class Budgets:
-    """Watches what queries cost; made anew with each driver."""
+    """Compares the costs of queries with their budgets; each driver creates its own."""
 
     def __init__(self) -> None:
         self._slow: dict[str, int] = {}
         self._over: dict[str, str] = {}
 
     def committed(self, epoch: CommittedEpoch) -> None:
-        """Compare what each query cost in an epoch with its budget; the manifest may be of any record near it."""
+        """Compare the cost of each query in an epoch with its budget; the manifest may be of any record near it."""
         spec, plan, manifest = epoch.spec, epoch.plan, epoch.manifest
         if spec is None:
             return
@@ -50,7 +50,7 @@ class Budgets:
                 self._over[name] = str(OverBudgetError(f"{name} {why}.", "Drop it; add it again with a larger budget."))
 
     def over(self) -> dict[str, str]:
-        """Queries to be quarantined now, each with the reason; asked once."""
+        """The queries to quarantine now, each with the reason; each query is returned once."""
         over, self._over = self._over, {}
         for name in over:
             self._slow.pop(name, None)
@@ -58,7 +58,7 @@ class Budgets:
 
 
 def excess(budget: Budget, cost: Cost, slow: bool) -> str | None:
-    """What is over the budget, in words; None: nothing."""
+    """The part of a cost that exceeds the budget, as text; None: nothing does."""
     if not isinstance(budget.state, msgspec.UnsetType) and cost.bytes > budget.state:
         return f"has {cost.bytes:,} bytes of state, more than its {budget.state:,}"
     if not isinstance(budget.keys, msgspec.UnsetType) and cost.keys > budget.keys:
@@ -69,7 +69,7 @@ def excess(budget: Budget, cost: Cost, slow: bool) -> str | None:
 
 
 def with_versions(spec: PondSpec, found: Mapping[str, Cost]) -> dict[str, Cost]:
-    """What queries cost as their users see them: with their shadows, and versions that answer their last windows."""
+    """The cost of each query, including its shadow and the replaced versions that still emit their last windows."""
     owner = dict(spec.left.replaced) | {shadow: name for name, shadow in spec.left.shadows.items()}
     parts: dict[str, list[Cost]] = {}
     for name, cost in found.items():

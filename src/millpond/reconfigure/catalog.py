@@ -40,7 +40,7 @@ from millpond.reconfigure.lifecycle import current, query_of
 
 
 class Recorded(NamedTuple):
-    """A change in the log: its record, the writer's clock there in microseconds, and what was changed."""
+    """A change in the log: the number of its record, the writer's clock in microseconds, and the change."""
 
     n: int
     at_us: int
@@ -48,7 +48,7 @@ class Recorded(NamedTuple):
 
 
 def in_force(manifest: Manifest) -> PondSpec:
-    """What the pond is asked in every epoch after the manifest's record.
+    """The streams and queries in force in every epoch after the manifest's record.
 
     Raises:
         CorruptError: a stored spec or change does not decode.
@@ -56,7 +56,7 @@ def in_force(manifest: Manifest) -> PondSpec:
     spec = from_json(manifest.spec)
     for found in manifest.changes:
         change = change_of(found.change)
-        if change is not None and found.n > spec.left.last:  # a claim keeps that by which state lies, and repeats it
+        if change is not None and found.n > spec.left.last:  # a claim repeats the change by which state is stored
             spec = applied(spec, found.n, change)
     return spec
 
@@ -92,7 +92,7 @@ def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
             parameters = left.parameters | {change.name: change.value}
             return _asking(spec, _with(left, parameters=parameters, feeds=feeds), spec.asked)
         case Feed():
-            fed = left.feeds.get(change.name)  # the value that it has stays until the new rows say otherwise
+            fed = left.feeds.get(change.name)  # the parameter keeps its value until new rows change it
             feeds = left.feeds | {change.name: Feeding(change.query, change.column, n if fed is None else fed.n)}
             return _asking(spec, _with(left, feeds=feeds), spec.asked)
         case Scale():
@@ -147,7 +147,7 @@ def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
 
 
 def not_answered(spec: PondSpec) -> frozenset[str]:
-    """Queries that are quarantined for what they cost, with their versions and shadows."""
+    """Queries that a change has quarantined, with their replaced versions and shadows."""
     left = spec.left
     if not left.halted:
         return frozenset()
@@ -182,7 +182,7 @@ def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
 
 
 def _shadowed(spec: PondSpec, left: Changed, change: Shadow) -> PondSpec:
-    """The query, split at `since_us`, so that rows of windows that both versions answer are told apart from others."""
+    """The spec with the query split at `since_us`, to separate rows of windows that both versions emit from others."""
     old, version, shadow = query_of(spec, change.name), left.versions.get(change.name, 1), shadow_name(change.name)
     asked, since = [old, _hidden(change.asked.query, shadow)], dict(spec.since)
     apart = (*left.apart, shadow) if change.apart else left.apart
@@ -226,13 +226,13 @@ def _discarded(spec: PondSpec, left: Changed, name: str) -> PondSpec:
 
 
 def _hidden(query: AnyQuery, name: str) -> AnyQuery:
-    """A version whose rows are only compared."""
+    """The query as a version whose rows are only compared, without sinks."""
     made = msgspec.structs.replace(query, name=name, sink=Sink())
     return msgspec.structs.replace(made, serve=False, late=msgspec.UNSET) if isinstance(made, Query) else made
 
 
 def _in_front(query: AnyQuery, old: AnyQuery) -> AnyQuery:
-    """The version with the name of another, whose rows go where that one's went."""
+    """The version with the name and the sinks of `old`."""
     made = msgspec.structs.replace(query, name=old.name, sink=old.sink)
     if isinstance(made, Query) and isinstance(old, Query):
         return msgspec.structs.replace(made, serve=old.serve, late=old.late)
@@ -240,7 +240,7 @@ def _in_front(query: AnyQuery, old: AnyQuery) -> AnyQuery:
 
 
 def shadow_name(name: str) -> str:
-    """What the shadow of a query is called in plans and records.
+    """The name of a query's shadow in plans and records.
 
     >>> shadow_name("spend")
     'spend@shadow'
@@ -257,14 +257,14 @@ def _ended(spec: PondSpec, left: Changed, version: str) -> PondSpec:
 
 
 def _leaving_off(old: AnyQuery, name: str) -> AnyQuery:
-    """A version that only answers the windows that are left to it: late events are the new one's."""
+    """The replaced version that emits only its remaining windows; late events belong to the new version."""
     if isinstance(old, Query):
         return msgspec.structs.replace(old, name=name, late=msgspec.UNSET)
     return msgspec.structs.replace(old, name=name)
 
 
 def version_name(name: str, version: int) -> str:
-    """What a version is called in plans and records once it was replaced.
+    """The name of a replaced version in plans and records.
 
     >>> version_name("spend", 2)
     'spend@2'
@@ -273,7 +273,7 @@ def version_name(name: str, version: int) -> str:
 
 
 def query_name(version: str) -> str:
-    """The query whose rows those of a version are; a shadow's are nobody else's.
+    """The query to which the rows of a version belong; the rows of a shadow belong to the shadow itself.
 
     >>> query_name("spend@2"), query_name("spend"), query_name("spend@shadow")
     ('spend', 'spend', 'spend@shadow')
@@ -283,7 +283,7 @@ def query_name(version: str) -> str:
 
 
 def whole_from(spec: PondSpec, name: str) -> int | None:
-    """The earliest start of a window that is told whole under a query's name, by whichever version; None: all are."""
+    """The earliest start of a complete window that any version emits under a query's name; None: all are complete."""
     whole = _whole_us(spec, name)
     return None if whole == ALWAYS else whole
 
@@ -296,8 +296,8 @@ def _asking(
     spec: PondSpec, left: Changed, asked: Iterable[AnyQuery], streams: tuple[Stream, ...] | None = None,
     since: Mapping[str, int] | None = None,
 ) -> PondSpec:  # fmt: skip
-    """The spec with other queries. Streams that are read stay, for Spark would read one that comes back anew; of those
-    that are made of others only what is still asked for.
+    """The spec with other queries. Streams that are read themselves stay, because Spark would read a stream that is
+    added again from its beginning. Derived streams and rows of queries stay only if a query still uses them.
     """
     queries = tuple(asked)
     used = {stream for query in queries for stream in query.streams}
@@ -319,8 +319,8 @@ def _asking(
 
 
 def still_leaving(spec: PondSpec, lagging: tuple[Leaving, ...], lies: int) -> PondSpec:
-    """The spec that remembers, of the queries that were dropped, only those whose sinks have rows to come, and of the
-    instances that were asked for no more than the map by which state `lies` and newer ones.
+    """The spec without history that nobody needs: of dropped queries it keeps those whose sinks have rows to receive,
+    of requested bucket maps the one by which state is stored (`lies`) and newer ones.
     """
     if isinstance(spec.changed, msgspec.UnsetType):
         return spec
@@ -329,7 +329,7 @@ def still_leaving(spec: PondSpec, lagging: tuple[Leaving, ...], lies: int) -> Po
 
 
 def seen(spec: PondSpec) -> PondSpec:
-    """The pond as whoever asks its queries sees it: without what changes left behind."""
+    """The pond as its users see it: the current streams and queries, without remains of changes."""
     if isinstance(spec.changed, msgspec.UnsetType):
         return spec
     queries = current(spec)
@@ -339,12 +339,12 @@ def seen(spec: PondSpec) -> PondSpec:
 
 
 def is_read(stream: Stream) -> bool:
-    """Whether a stream is read itself, not made of others or of the rows of a query."""
+    """Whether a stream is read from a source, and is neither derived nor the rows of a query."""
     return stream.derived is None and stream.upstream is None
 
 
 def times_told(queries: Iterable[AnyQuery]) -> dict[str, str]:
-    """By which column queries tell the time of the streams they read."""
+    """The event-time column of each stream that the queries read."""
     told: dict[str, str] = {}
     for query in queries:
         if isinstance(query, Join):
@@ -363,10 +363,10 @@ def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def history(log: Log, manifest: Manifest) -> Iterator[Recorded]:
-    """Every change of queries up to the manifest's record, the newest first; reads no record but theirs.
+    """Every change of queries up to the manifest's record, the newest first; reads only the records of changes.
 
     Raises:
-        CorruptError: one of them does not read.
+        CorruptError: one of these records is missing or does not decode.
     """
     n = in_force(manifest).left.last if manifest.spec else -1
     while n >= 0:

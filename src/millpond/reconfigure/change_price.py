@@ -1,4 +1,4 @@
-"""The price of a change, computed before it is made."""
+"""Computes the price of a change before it is made."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from millpond.runtime.inputs.replay import recalled_bytes
 from millpond.runtime.task.task_values import Watermark
 
 AT_ONCE = "at once"
-"""Nothing is computed anew: the next epoch is whole."""
+"""Nothing is recomputed: the next epoch has complete results."""
 
 COMPLETE_AT_ONCE = "complete at once"
-"""What it needs was kept: a window that is open now is answered completely."""
+"""The data it needs was kept: a window that is open now is emitted with complete results."""
 
 COMPLETE_LATER = "complete later"
-"""Its first complete window begins after what was seen."""
+"""Its first complete window begins after the events that were read so far."""
 
 
 STATE_MOVES = "state moves"
-"""The next epoch is whole, and moves state to other instances before it goes on."""
+"""The next epoch has complete results, and migrates state to other instances before it goes on."""
 
 
 ROWS_MOVE = "rows are copied"
-"""Epochs do not change; served rows are copied to another store meanwhile."""
+"""Epochs do not change; served rows are copied to another store in the meantime."""
 
 
 class Reread(NamedTuple):
-    """What a backfill reads of a source: bytes of files, or records."""
+    """The amount that a backfill reads of a source: bytes of files, or records."""
 
     bytes: int = 0
     records: int = 0
 
 
 class Price(NamedTuple):
-    """What a change costs.
+    """The price of a change.
 
-    `cost`: one of the classes above. `complete_from_us`: the earliest start of a window that is answered, and whole;
-    None: whatever is open. `rereads`: the read is restarted on its checkpoint, between two epochs. `freed`: bytes of
-    state that go with it. `moved`: what other instances get. `effective_n`: the first epoch that is answered so, if no
-    record comes before the change's. `recalled`: bytes of retained events that its first epoch reads again. `source`:
-    what a backfill reads again of the source, before the change is recorded. `first`: the first complete window, where
-    windows have a fixed size and their rows are emitted when they close.
+    `cost`: one of the classes above. `complete_from_us`: the earliest start of a complete window that is emitted;
+    None: all open windows. `rereads`: the read is restarted on its checkpoint, between two epochs. `freed`: bytes of
+    state that are freed. `moved`: state that migrates to other instances. `effective_n`: the first epoch with the
+    change, if no other record comes before the record of the change. `recalled`: bytes of retained events that its
+    first epoch reads again. `source`: what a backfill reads again from the source, before the change is recorded.
+    `first`: the first complete window, if windows have a fixed size and their rows are emitted when they close.
     """
 
     cost: str
@@ -63,7 +63,7 @@ class Price(NamedTuple):
 
 
 def price_of(pond: Pond, change: Change, setting: Setting) -> Price:
-    """The price of a change made now; `setting` has the layout of what is read."""
+    """The price of a change if it were made now; `setting` contains the layout of the read."""
     effective_n = pond.manifest.n + 2
     if isinstance(change, Scale):
         return Price(STATE_MOVES, moved=moved_by(pond, change), effective_n=effective_n)

@@ -24,17 +24,19 @@ from millpond.reconfigure.validate import Pond, ends
 
 
 class Prepared(NamedTuple):
-    """A change for which something was made beforehand; `brought` puts it where record n's belongs, and tells of it."""
+    """A change with data that was prepared for it; `brought` moves the data to its location for record n, and returns
+    its receipts.
+    """
 
     change: Change
     brought: Callable[[int], tuple[Receipt, ...]]
 
 
 Make = Callable[[Pond], Change]
-"""Makes the change that is asked, by what is in force then, or raises why not."""
+"""Builds the requested change from the catalog that is in force at that time, or raises the reason for refusal."""
 
 Prepare = Callable[[Pond], Prepared]
-"""The same, for a change that needs something made."""
+"""Like `Make`, for a change that needs prepared data."""
 
 
 class _Asked(NamedTuple):
@@ -43,7 +45,7 @@ class _Asked(NamedTuple):
 
 
 class Desk:
-    """The changes asked of one pond; `told` hears of each that was recorded, with what is in force from then on."""
+    """The requested changes of one pond; `told` is called with each recorded change and the catalog after it."""
 
     def __init__(self, told: Callable[[int, Change, PondSpec], None]) -> None:
         self._told = told
@@ -54,24 +56,24 @@ class Desk:
         self._spec: PondSpec | None = None
 
     def ask(self, make: Make | Prepare) -> tuple[Future[int], bool]:
-        """Leave a change here; its result will be its record. Also whether epochs run, so that somebody will come."""
+        """Submit a change. Returns a future of its record number, and whether epochs run, so that it will be taken."""
         asked = _Asked(make, Future())
         with self._gate:
             self._waiting.append(asked)
             return asked.done, self._running
 
     def runs(self, running: bool) -> None:
-        """Epochs begin to run, or end."""
+        """Note that epochs begin to run, or end."""
         with self._gate:
             self._running = running
 
     def give_up(self, error: BaseException) -> None:
-        """Epochs have ended by an error: what still waits was not done."""
+        """Fail all waiting changes, because an error ended the epochs."""
         while (asked := self._next()) is not None:
             asked.done.set_exception(error)
 
     def spec(self, manifest: Manifest) -> PondSpec:
-        """What is in force after the manifest's record; each change is told once.
+        """The catalog in force after the manifest's record; `told` is called once for each change.
 
         Raises:
             CorruptError: a stored change does not decode.
@@ -88,19 +90,19 @@ class Desk:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is to be done between two epochs."""
+        """Whether there is nothing to do between two epochs."""
         with self._gate:
             return not self._waiting and (self._spec is None or not self._spec.left.until_us)
 
     def work(
         self, begin: Callable[[], Run], commit: Callable[[ChangeRecord], Manifest], writer: str, now_us: int
     ) -> None:
-        """Record what waits, one after the other, and the ends of versions that have answered all they were to.
+        """Record the waiting changes one by one, and the ends of replaced versions that have emitted all their windows.
 
-        `begin` gives the log's head, `commit` appends there.
+        `begin` returns the head of the log, `commit` appends to it.
 
         Raises:
-            TruthError: this driver may not go on; what waits fails with it.
+            TruthError: this driver must stop; the change that was being recorded fails with the same error.
         """
         run = begin()
         spec = self.spec(run.manifest)

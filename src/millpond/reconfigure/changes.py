@@ -20,11 +20,11 @@ from millpond.model.expressions import Literal
 from millpond.model.stream import Stream
 
 OTHERS = frozenset({"map"})
-"""Kinds of changes that are not of queries."""
+"""Kinds of change records that do not concern queries."""
 
 
 class _Asking(msgspec.Struct, frozen=True):
-    """What begins with a query that is asked."""
+    """Base of the changes that contain a query."""
 
     asked: Asked
 
@@ -35,11 +35,13 @@ class _Asking(msgspec.Struct, frozen=True):
 
 
 class Add(_Asking, frozen=True, tag_field="kind", tag="add", omit_defaults=True):
-    """A query more. `streams`: those it reads that the pond did not have; `since_us`: its first window starts there or
-    later (UNSET: nothing that it reads has been read before). `recall_us`: windows that start there or later, but
-    before `since_us`, are answered by a version of its own that begins with the events that its stream retained.
-    `incomplete_us`: so are those that start there or later, and say that they are not complete. `backfill_us`: so are
-    those that start there or later (`ALWAYS`: all), also if they have closed; the record names the events.
+    """Adds a query.
+
+    `streams`: new streams that it reads. `since_us`: its first window starts then or later (UNSET: it missed no
+    event). The other times are the earliest starts of windows, before `since_us`, that an early version emits:
+    `recall_us` of complete windows, computed from the events that the stream retained; `incomplete_us` of windows that
+    are marked as incomplete; `backfill_us` of windows, even closed ones, computed from events that are read again
+    (`ALWAYS`: all windows), which the record names.
     """
 
     streams: tuple[Stream, ...] = ()
@@ -54,15 +56,16 @@ class Add(_Asking, frozen=True, tag_field="kind", tag="add", omit_defaults=True)
 
     @property
     def whole_us(self) -> int | msgspec.UnsetType:
-        """The earliest start of a window that is answered, and whole; UNSET: all are."""
+        """The earliest start of a complete window that is emitted; UNSET: all windows are complete."""
         if isinstance(self.backfill_us, int):
             return msgspec.UNSET if self.backfill_us == ALWAYS else self.backfill_us
         return self.since_us if isinstance(self.recall_us, msgspec.UnsetType) else self.recall_us
 
 
 class Drop(msgspec.Struct, frozen=True, tag_field="kind", tag="drop", omit_defaults=True):
-    """A query less; its state goes, its sinks get what was committed before. `streams`: sources to be read on for
-    those that it read only as a part of a derived stream.
+    """Drops a query and frees its state; its sinks still get the rows that were committed before.
+
+    `streams`: sources that it read only as a part of a derived stream, and that must still be read.
     """
 
     name: str
@@ -73,7 +76,7 @@ class Drop(msgspec.Struct, frozen=True, tag_field="kind", tag="drop", omit_defau
 
 
 class Pause(msgspec.Struct, frozen=True, tag_field="kind", tag="pause", omit_defaults=True):
-    """Rows of a query that would leave from now on do not, for ever; its state is kept."""
+    """Pauses a query: rows that it would emit from now on are never emitted; its state is kept."""
 
     name: str
     who: str = ""
@@ -81,7 +84,7 @@ class Pause(msgspec.Struct, frozen=True, tag_field="kind", tag="pause", omit_def
 
 
 class Resume(msgspec.Struct, frozen=True, tag_field="kind", tag="resume", omit_defaults=True):
-    """Rows of a paused query leave again, the first windows as whole as any."""
+    """Resumes a paused query: its rows are emitted again, and already the first windows are complete."""
 
     name: str
     who: str = ""
@@ -89,10 +92,10 @@ class Resume(msgspec.Struct, frozen=True, tag_field="kind", tag="resume", omit_d
 
 
 class Alter(_Asking, frozen=True, tag_field="kind", tag="alter", omit_defaults=True):
-    """Another version of a query, under its name.
+    """Replaces a query by a new version under the same name.
 
-    `since_us`: the new version's first window starts there or later; UNSET: as the old one's. `until_us`: no window of
-    the old version starts there or later, and it answers those before; UNSET: it ends at once.
+    `since_us`: the first window of the new version starts then or later; UNSET: as that of the old version.
+    `until_us`: the old version emits only windows that start before this time; UNSET: it ends at once.
     """
 
     streams: tuple[Stream, ...] = ()
@@ -105,7 +108,7 @@ class Alter(_Asking, frozen=True, tag_field="kind", tag="alter", omit_defaults=T
 
 
 class End(msgspec.Struct, frozen=True, tag_field="kind", tag="end", omit_defaults=True):
-    """A version that was replaced has answered its last window; `name` is the version's own."""
+    """Ends a replaced version that has emitted its last window; `name`: the name of the version."""
 
     name: str
     who: str = ""
@@ -114,8 +117,10 @@ class End(msgspec.Struct, frozen=True, tag_field="kind", tag="end", omit_default
 
 
 class Shadow(_Asking, frozen=True, tag_field="kind", tag="shadow", omit_defaults=True):
-    """Another version beside a query, on shared state, whose rows are only compared. Both answer windows that start at
-    `since_us` or later (UNSET: all that the query answers); earlier ones are left to the query as it was.
+    """Runs a second version beside a query, on shared state; its rows are only compared.
+
+    Both versions emit windows that start at `since_us` or later (UNSET: all windows of the query). Earlier windows are
+    emitted by the query as it was, and are not compared.
     """
 
     since_us: int | msgspec.UnsetType = msgspec.UNSET
@@ -126,8 +131,9 @@ class Shadow(_Asking, frozen=True, tag_field="kind", tag="shadow", omit_defaults
 
 
 class Promote(msgspec.Struct, frozen=True, tag_field="kind", tag="promote", omit_defaults=True):
-    """A query and its shadow change places: windows that close from now on are told by the other. `back`: that is the
-    version before, so it is a rollback.
+    """Exchanges a query with its shadow, which emits the windows that close from now on.
+
+    `back`: the shadow is the previous version, so this is a rollback.
     """
 
     name: str
@@ -137,7 +143,7 @@ class Promote(msgspec.Struct, frozen=True, tag_field="kind", tag="promote", omit
 
 
 class Discard(msgspec.Struct, frozen=True, tag_field="kind", tag="discard", omit_defaults=True):
-    """The shadow of a query goes, with its state."""
+    """Drops the shadow of a query, and frees its state."""
 
     name: str
     who: str = ""
@@ -146,8 +152,8 @@ class Discard(msgspec.Struct, frozen=True, tag_field="kind", tag="discard", omit
 
 
 class Halt(msgspec.Struct, frozen=True, tag_field="kind", tag="halt", omit_defaults=True):
-    """A query is quarantined, for it costs more than its budget or ended the JVM's memory: it is answered no more, and
-    its state goes.
+    """Quarantines a query that exceeded its budget or exhausted the JVM's memory: it is not computed any more, and its
+    state is freed.
     """
 
     name: str
@@ -158,7 +164,7 @@ class Halt(msgspec.Struct, frozen=True, tag_field="kind", tag="halt", omit_defau
 
 
 class SetParameter(msgspec.Struct, frozen=True, tag_field="kind", tag="param", omit_defaults=True):
-    """Another value of a live parameter."""
+    """Sets the value of a live parameter."""
 
     name: str
     value: Literal
@@ -167,8 +173,9 @@ class SetParameter(msgspec.Struct, frozen=True, tag_field="kind", tag="param", o
 
 
 class Feed(msgspec.Struct, frozen=True, tag_field="kind", tag="feed", omit_defaults=True):
-    """A live parameter takes its values from a column of the rows that a query tells of its newest window, from the
-    epoch after these on, until it is set.
+    """Lets a live parameter take its values from a column of the rows of a query's newest window, until it is set.
+
+    A value is used from the epoch after its rows on.
     """
 
     name: str
@@ -184,7 +191,7 @@ Change: TypeAlias = (
 
 
 def kind_told(change: Change) -> str:
-    """What a change is called where it is told: as the call that made it.
+    """The name of a change in reports: that of the call that made it.
 
     >>> kind_told(Promote("spend")), kind_told(Promote("spend", back=True))
     ('promote', 'rollback')
@@ -204,10 +211,10 @@ def change_text(change: Change) -> str:
 
 
 def change_of(text: str) -> Change | None:
-    """The change that `change_text` wrote; None: it is not of queries.
+    """The change that `change_text` wrote; None: it does not concern queries.
 
     Raises:
-        CorruptError: no version of a change that is known here.
+        CorruptError: the text is not a change that this version of Millpond knows.
     """
     try:
         if kind_of(text) in OTHERS:

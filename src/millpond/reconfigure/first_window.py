@@ -1,4 +1,4 @@
-"""The first window of a query that is added later: windows with events that it missed are not emitted."""
+"""Computes the first window of a query that is added later: windows with missed events are not emitted."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from millpond.runtime.task.task_values import Watermark
 def beginnings(
     known: PondSpec, manifest: Manifest, streams: Sequence[Stream], queries: Sequence[AnyQuery]
 ) -> dict[str, int]:
-    """By query its earliest start of windows: those of `known` as they are; new ones begin after every event that was
-    seen, and after every row that a query before them will not give. Queries that miss nothing are left out.
+    """The earliest start of windows of each query; queries that miss no event are left out.
 
-    A new session begins a gap later: an event before could belong to an earlier one. So does one without repeated
-    events: an event before could be repeated for as long as they are left out.
+    Queries of `known` keep their time. The windows of a new query begin after every event that was read, and after
+    every row that its upstream query will not emit. The sessions of a new query begin a gap later, because a missed
+    event could belong to an earlier session. A query that leaves out repeated events begins later by the time for
+    which it does so, because an event could repeat a missed one.
     """
     by_name = {query.name: query for query in queries}
     since = {query.name: known.since[query.name] for query in queries if query.name in known.since}
     order, upstream = levels(streams, queries), {stream.name: stream.upstream for stream in streams}
-    chained = any(upstream.values())  # else nobody's lines depend on the plan
+    chained = any(upstream.values())  # otherwise no time line depends on the plan
     lines = chained_lines(build_plan(queries), streams, manifest, watermarks(manifest)) if chained else {}
     new = set(queries) - set(known.asked)
     for query in sorted(new, key=lambda query: max(order[stream] for stream in query.streams)):
@@ -56,7 +57,7 @@ def beginnings(
 
 
 def _reach_us(query: Query) -> int:
-    """How long after an event what becomes of others may depend on it, beside windows."""
+    """How long after an event, in microseconds, other events may depend on it by a session gap or as repetitions."""
     gap_us = query.window.gap_us if isinstance(query.window, Session) else 0
     return gap_us + (0 if query.deduplicated is None else query.deduplicated.within_us)
 
@@ -65,13 +66,13 @@ def beginning(
     known: PondSpec, plan: Plan, manifest: Manifest, query: AnyQuery, streams: Sequence[Stream] = (),
     told_by: Mapping[str, Collection[str]] | None = None,
 ) -> int | msgspec.UnsetType:  # fmt: skip
-    """The earliest start of windows of a query added to the pond `known`, of this plan; UNSET: it misses nothing.
+    """The earliest start of windows of a query that is added to the pond `known` with `plan`; UNSET: it misses nothing.
 
-    `streams`: those that are new with it. `told_by`: for such of them as are made of others, the streams whose event
-    times theirs are, if they are.
+    `streams`: the streams that are new with the query. `told_by`: for each new derived stream, the streams from which
+    it takes its event times, if it does.
 
     Raises:
-        ChangeRefused: events of a stream were read while nobody told their times, so that it cannot be said.
+        ChangeRefused: events of a stream were read while no query observed their times, so the start is unknown.
     """
     every = (*known.streams, *streams)
     if isinstance(query, Selection):
@@ -98,7 +99,7 @@ def beginning(
 def _check_observed(
     known: PondSpec, manifest: Manifest, stream: Stream, told_by: Mapping[str, Collection[str]]
 ) -> None:
-    """Refuse a stream of whose events some were read by nobody who told their times."""
+    """Refuse a stream if some of its events were read while no query observed their times."""
     told = times_told(known.asked) | known.left.times
     if stream.name in told or stream.upstream is not None:
         return
@@ -113,7 +114,7 @@ def _check_observed(
 
 
 def _with_bases(manifest: Manifest, told_by: Mapping[str, Collection[str]]) -> Manifest:
-    """The manifest in which a stream that is new is as far as those it is made of."""
+    """The manifest in which a new derived stream has the newest event time of the streams it is derived from."""
     times = dict(manifest.max_time)
     for name, bases in told_by.items():
         seen = [time for base in bases for time in times.get(base, {}).values()]

@@ -86,16 +86,16 @@ def state_in(left: Changed, name: str) -> str:
 
 
 def current(spec: PondSpec) -> tuple[AnyQuery, ...]:
-    """The queries as their users see them: without shadows, and versions that still answer their last windows."""
+    """The queries as their users see them: without shadows and without replaced versions that emit last windows."""
     hidden = {*spec.left.replaced, *spec.left.shadows.values()}
     return tuple(query for query in spec.asked if query.name not in hidden)
 
 
 def query_of(spec: PondSpec, name: str) -> AnyQuery:
-    """The query of that name, as it is now.
+    """The current version of the query of that name.
 
     Raises:
-        ChangeRefused: there is none.
+        ChangeRefused: no query has this name.
     """
     found = next((query for query in current(spec) if query.name == name), None)
     if found is None:
@@ -162,7 +162,7 @@ def check_upstream(spec: PondSpec, query: AnyQuery, streams: Iterable[Stream]) -
         if stream.name not in query.streams or stream.upstream is None:
             continue
         state = state_of(spec, stream.upstream)
-        if state not in (RUNNING, ABSENT):  # one that comes at the same time is absent
+        if state not in (RUNNING, ABSENT):  # a query that is added by the same request is absent
             what = f"{query.name} reads the rows of {stream.upstream}, which is {state}."
             raise ChangeRefused(what, _READ[state])
 

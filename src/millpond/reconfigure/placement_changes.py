@@ -1,4 +1,4 @@
-"""Changes of placement: another number of instances, or another store for some buckets."""
+"""Builds changes of placement: another number of instances, or another store for some buckets."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from millpond.runtime.moves.move_state import dealt_logs, moving, shares_here
 
 
 def scale(pond: Pond, instances: int, shards: Sequence[str] = (), who: str = "", why: str = "asked") -> Scale:
-    """So many instances, in as few moves of buckets as balance needs; `shards`: where a store keeps each bucket, if it
-    has several shards, for buckets of an instance are then on one of them as far as can be.
+    """Change the number of instances, with as few moved buckets as an even distribution needs.
+
+    `shards`: the shard on which the store keeps each bucket, if it has several. The buckets of an instance are then on
+    one shard as far as possible.
 
     Raises:
-        ChangeRefused: there are as many already, or that cannot be.
+        ChangeRefused: the pond has this number of instances already, or the number is not possible.
     """
     now = maps_in(pond.spec, pond.manifest)[1]
     if not 1 <= instances <= pond.spec.buckets:
@@ -41,10 +43,10 @@ def scale(pond: Pond, instances: int, shards: Sequence[str] = (), who: str = "",
 
 
 def owned_by(pond: Pond, owners: Owners, instances: int, who: str = "", why: str = "asked") -> Scale:
-    """These owners, of so many instances.
+    """Give each bucket the named owner, among `instances` instances.
 
     Raises:
-        ChangeRefused: they are not as many as the buckets, or some is none of the instances.
+        ChangeRefused: the number of owners is not the number of buckets, or an owner is not one of the instances.
     """
     if len(owners) != pond.spec.buckets or not {*owners} <= {*range(instances)}:
         raise ChangeRefused(
@@ -55,8 +57,8 @@ def owned_by(pond: Pond, owners: Owners, instances: int, who: str = "", why: str
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What changes its owner: buckets, and about how many bytes of live state, as if each bucket of an instance had as
-    much as the next.
+    """What migrates: the number of buckets, and an estimate of the bytes of live state, under the assumption that all
+    buckets of an instance have equal state.
     """
 
     buckets: int = 0
@@ -64,13 +66,15 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 def moved_by(pond: Pond, change: Scale) -> Moved:
-    """What a change of owners moves, were it made now."""
+    """What a change of owners would migrate if it were made now."""
     lies = maps_in(pond.spec, pond.manifest)[0]
     return moved_between(lies, BucketMap(0, of_runs(change.owned), change.instances), plan_of(pond.spec), pond.manifest)
 
 
 def moved_between(before: BucketMap, after: BucketMap, plan: Plan, manifest: Manifest) -> Moved:
-    """What moves from owners to others; what is dealt to instances by its values moves when their number changes."""
+    """What migrates between two bucket maps; state that is distributed by values, not buckets, migrates whenever the
+    number of instances changes.
+    """
     leaving = Counter(old for old, new in zip(before.owners, after.owners, strict=True) if old != new)
     owned, by_bucket = Counter(before.owners), {one.id for one in moving(plan)}
     dealt = {log.id for log in dealt_logs(plan)} if before.instances != after.instances else set()
@@ -85,10 +89,10 @@ def moved_between(before: BucketMap, after: BucketMap, plan: Plan, manifest: Man
 
 
 def move(pond: Pond, buckets: Collection[int], to: str, who: str = "") -> Move:
-    """Rows of these buckets are kept at the place `to` from now on.
+    """Keep the served rows of these buckets at the place `to` from now on.
 
     Raises:
-        ChangeRefused: they are there already, there are no such buckets, or the place must not be written down.
+        ChangeRefused: the rows are there already, a bucket does not exist, or the place must not be written down.
     """
     places = places_in(pond.spec)
     if not buckets or not {*buckets} <= {*range(len(places))}:

@@ -1,8 +1,9 @@
-"""Queries on probation: Spark evaluates a part of each, and no epoch has done so yet.
+"""Quarantines new queries that exhaust the JVM's memory in their first epoch.
 
-When the JVM's memory ends in such an epoch, they are quarantined by a change, so a restart does not evaluate them again
-and the others go on. Memory that ends in an epoch of queries that have been through one may have another reason: the
-first time nobody is quarantined, and if the same batch of Spark ends it again, the query that came last is.
+A query is on probation if Spark evaluates a part of it and no committed epoch has done so yet. If the JVM runs out of
+memory in an epoch with such queries, a change quarantines them. So a restart does not evaluate them again, and the
+other queries go on. If no query is on probation, the failure may have another reason, so nothing is quarantined the
+first time. If the same Spark batch runs out of memory again, the query that was added last is quarantined.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Shad
 from millpond.reconfigure.lifecycle import current
 
 MEMORY = "memory.json"
-"""In the pond's folder: the batch in which the JVM's memory ended, though no query was on probation."""
+"""File in the pond's folder: the batch in which the JVM ran out of memory while no query was on probation."""
 
 
 class Probation:
-    """Which queries of one pond are on probation; made anew with each driver. `folder` is the pond's."""
+    """The queries of one pond that are on probation; each driver creates its own. `folder`: the pond's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / MEMORY
@@ -40,7 +41,7 @@ class Probation:
         self._shadows: set[str] = set()
 
     def began(self, spec: PondSpec, log: Log, manifest: Manifest) -> None:
-        """A driver begins: on probation is what came after the newest epoch."""
+        """A driver starts: queries that were added or altered after the newest epoch are on probation."""
         if manifest.epoch_n < 0:
             self._new = {query.name for query in spec.asked}
             return
@@ -50,7 +51,7 @@ class Probation:
             self.changed(found.change)
 
     def changed(self, change: Change) -> None:
-        """A change is in force."""
+        """Update the queries on probation after a change."""
         if isinstance(change, Add | Alter):
             self._new.add(change.name)
         elif isinstance(change, Shadow):
@@ -59,7 +60,7 @@ class Probation:
             self._shadows.discard(change.name)
 
     def committed(self, record: EpochRecord) -> None:
-        """An epoch is in the log: queries that read events in it have passed."""
+        """An epoch was committed: the probation of queries that read events in it ends."""
         if not (self._new or self._shadows):
             return
         read = {name for name, counts in record.counts.items() if counts.get("read", 0)}
@@ -67,7 +68,7 @@ class Probation:
         self._shadows -= read
 
     def failed(self, error: NoMemoryError, spec: PondSpec, batch: tuple[str, int]) -> tuple[NoMemoryError, list[Make]]:
-        """The error, and the changes by which whoever is responsible is quarantined; `batch`: Spark's, that failed."""
+        """The error to report, and the changes that quarantine the responsible queries; `batch`: Spark's failed one."""
         by_spark = [query.name for query in current(spec) if is_evaluated(query, spec.streams)]
         by_spark = [name for name in by_spark if name not in spec.left.halted]
         names = [name for name in by_spark if name in self._new]
@@ -87,7 +88,7 @@ class Probation:
         return found, [*halts, *(partial(validate.discard, name=name) for name in shadows)]
 
     def _again(self, batch: tuple[str, int], names: list[str]) -> list[str]:
-        """The query that came last, if the same batch ended so before."""
+        """The query that was added last, if the same batch ran out of memory before; else none. Remembers the batch."""
         known: object = None
         with suppress(OSError, ValueError):
             known = json.loads(self._file.read_text())
@@ -99,14 +100,14 @@ class Probation:
 
 
 def is_evaluated(query: AnyQuery, streams: Iterable[Stream]) -> bool:
-    """Whether Spark evaluates a part of a query: an expression, or what its stream is made by."""
+    """Whether Spark evaluates a part of a query: an expression, or its derived stream."""
     made = {stream.name for stream in streams if stream.derived is not None}
     nodes = (node for expression in expressions_of(query) for node in walk(expression))
     return bool(made & {*query.streams}) or any(isinstance(node, Foreign) for node in nodes)
 
 
 def _readers(spec: PondSpec, name: str) -> Iterator[str]:
-    """The queries that read the rows of one, directly or not; the last of a chain comes first."""
+    """The queries that read the rows of `name`, directly or through others; readers come before what they read."""
     rows: Mapping[str, str | None] = {stream.name: stream.upstream for stream in spec.streams}
     for query in current(spec):
         if query.name not in spec.left.halted and any(rows.get(stream) == name for stream in query.streams):

@@ -19,15 +19,16 @@ from millpond.reconfigure.changes import Promote, change_of
 from millpond.runtime.gather.shadow_diff import NET, added_up
 
 _FEW, _PARTS = 1 << 20, 64
-"""So many rows, of so many records, are added up with each other, but not with all others."""
+"""Up to this many rows, from up to this many records, are summed among themselves only, not with all others."""
 
 _NONE = pa.table({NET: pa.array([], pa.int64())})
 
 
 class Difference(NamedTuple):
-    """Rows as JSON texts, each as often as it is told: only by the query, only by its shadow; and how many by both.
+    """The rows that only the query emitted and those that only its shadow emitted, as JSON texts, and the number of
+    rows that both emitted. A row that was emitted several times is repeated.
 
-    `n`: of all records up to this one since they were compared.
+    `n`: the last record that is included; the first is the record since which the two are compared.
     """
 
     n: int
@@ -37,10 +38,12 @@ class Difference(NamedTuple):
 
 
 class Compared:
-    """Follows both from record `since` on; keeps in memory what differs, and a part of what did for some records.
+    """Follower that compares a query and its shadow from record `since` on. Keeps the differing rows in memory, and for
+    some recent records also rows that have cancelled out since.
 
-    What differs in a record is added up by itself: most rows are told by both at once. It is added up with the others
-    when it is as much as these are, so that each row is looked at about four times, and more than a little.
+    Differing rows of one record are summed on their own first, because most rows are emitted by both in the same
+    epoch. They are summed with the accumulated rows only when they are both many and as many as those, so each row is
+    processed about four times.
     """
 
     def __init__(self, query: str, shadow: str, read: ReadSection, since: int) -> None:
@@ -73,7 +76,7 @@ class Compared:
             self._reached = cursor_at(record)
 
     def _take(self, entry: Entry, record: EpochRecord, manifest: Manifest) -> None:
-        """What differs in an epoch; nothing is compared while one of both is quarantined, for its rows are missing."""
+        """Take the differing rows of an epoch; none while either version is quarantined, as its rows are missing."""
         names = self._query, self._shadow
         if any(name in manifest.quarantined for name in names):
             return
@@ -86,17 +89,17 @@ class Compared:
             self._differing.append(fresh)
 
     def _swap(self) -> None:
-        """Query and shadow have changed places: what one of them told was the other's."""
+        """Negate the counts: query and shadow were exchanged, so earlier rows of the one are now rows of the other."""
         self._differing = [
             part.drop_columns([NET]).append_column(NET, pc.negate(part[NET])) for part in self._differing
         ]  # fmt: skip
 
     def difference(self) -> Difference:
-        """What differs so far."""
+        """The difference so far."""
         with self._lock:
             self._differing = [whole] = [_summed(self._differing)]
             texts = _texts(whole)
-            told = added_up(pa.table({"text": texts, NET: whole[NET]}), texts)  # other bits may have the same text
+            told = added_up(pa.table({"text": texts, NET: whole[NET]}), texts)  # different bits may have the same text
             rows, net = ([] if told is None else told[name].to_pylist() for name in ("text", NET))
             only = [
                 [row for row, count in zip(rows, net, strict=True) for _ in range(max(0, side * count))]
@@ -107,7 +110,7 @@ class Compared:
 
 
 def _summed(parts: Sequence[pa.Table]) -> pa.Table:
-    """Each row once, with what it comes to; none where that is nothing. On one core: epochs need the others."""
+    """Each row once with its net count, without rows whose count is 0. Uses one core, as epochs need the others."""
     some = [part for part in parts if len(part)]
     if not some:
         return _NONE

@@ -82,7 +82,7 @@ def add(
         check_backfilled(query)
         assert isinstance(query, Query)
         first = backfill_us if backfill_us == ALWAYS else _first_start(pond.spec, query, backfill_us)
-        # windows that slices make whole, and that have closed, the query itself will not tell any more
+        # windows that slices would complete, but that have closed already, are left to the backfill
         open_us = open_from(query, pond.manifest)
         told = [time for time in (since, open_us) if isinstance(time, int)]
         if told and first < (handed := _first_start(pond.spec, query, max(told))):
@@ -353,7 +353,7 @@ def _answered(pond: Pond, query: Query, until_us: int) -> bool:
     """Whether every window that starts before a time has closed."""
     mark = watermarks(pond.manifest).get(query.stream, Watermark()).at(query.late_after_us)
     if mark is None or not isinstance(query.window, Sliding):
-        return False  # a session may go on for any time; its version ends when the next one is altered or dropped
+        return False  # a session may go on without limit; its version ends when the next version is altered or dropped
     return mark >= until_us - 1 + query.window.size_us
 
 
@@ -418,8 +418,8 @@ def _hands_over(old: Query, new: Query) -> bool:
 
 
 def _first_start(spec: PondSpec, query: Query, since_us: int) -> int:
-    """The first start of a window of fixed size that is not before a time, nor of the version before the one in force;
-    sessions may start at any.
+    """The first start of a window of fixed size that is neither before a time nor before the first window of the
+    version in force. Sessions may start at any time.
     """
     window, since_us = query.window, max(since_us, spec.since.get(query.name, since_us))
     return since_us + (window.offset_us - since_us) % window.slide_us if isinstance(window, Sliding) else since_us

@@ -1,4 +1,4 @@
-"""Observes the load of a pond's instances, and changes their number and buckets as the policy decides."""
+"""Observes the load of a pond's instances, and changes their number and buckets as a policy decides."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from millpond.runtime.moves.bucket_load import bucket_loads
 from millpond.runtime.task.task_values import WHOLE_POND
 
 LOOK_EVERY_US = 10_000_000
-"""How long a stretch of epochs is that one look judges."""
+"""The length of the stretch of epochs on which one decision is based."""
 
 WHO = "autoscale"
-"""Who asks, in the history."""
+"""The requester in the history."""
 
 _FOLDED, _EVENTS = f"fold_us:{WHOLE_POND}", "events"
 
 
 class Scaled(Protocol):
-    """The pond that is changed."""
+    """The part of a pond that the autoscaler changes."""
 
     path: Path
 
@@ -46,7 +46,7 @@ class Scaled(Protocol):
 
 
 def observed(began_us: int, records: Iterable[EpochRecord]) -> Observed | None:
-    """What epochs on one number of instances show, the newest last, since the stretch began; None: there is none."""
+    """The load of the epochs since the stretch began (newest last, one number of instances); None: no epochs."""
     useful: list[int] = []
     rows, at_us = 0, began_us
     for record in records:
@@ -58,7 +58,7 @@ def observed(began_us: int, records: Iterable[EpochRecord]) -> Observed | None:
 
 
 class Autoscaler:
-    """Hand it each committed epoch; it looks at a stretch of them at a time."""
+    """Decides once per stretch of epochs; call `epoch` with each committed epoch."""
 
     def __init__(self, policy: Policy, every_us: int = LOOK_EVERY_US) -> None:
         self._policy, self._every_us = policy, every_us
@@ -68,11 +68,11 @@ class Autoscaler:
         self.last: Decision | None = None
 
     def epoch(self, pond: Scaled, record: EpochRecord) -> None:
-        """Take note of an epoch, and change the pond if it is time for it; called within the epoch."""
+        """Add an epoch, and change the pond if a decision is due; called within the epoch."""
         before = self._before
         self._before = record
         if before is None or before.map != record.map or len(before.receipts) != len(record.receipts):
-            self._began_us, self._records = record.at, []  # it moved state, and more may move soon
+            self._began_us, self._records = record.at, []  # the epoch migrated state, and more migrations may follow
             return
         self._records.append(record)
         if record.at < self._began_us + self._every_us:
@@ -83,7 +83,7 @@ class Autoscaler:
             self.last, self._memory = decide(self._policy, self._memory, seen)
             try:
                 self._do(pond, self.last, seen)
-            except MillpondError as error:  # the epoch goes on, and the next look may say it again
+            except MillpondError as error:  # the epoch continues, and the next decision may repeat the change
                 self.last = msgspec.structs.replace(self.last, why=f"{self.last.why}; refused: {error.what}")
 
     def _do(self, pond: Scaled, decision: Decision, seen: Observed) -> None:
@@ -97,7 +97,7 @@ class Autoscaler:
 
 
 def better_owners(spec: PondSpec, manifest: Manifest, folder: Path, policy: Policy) -> Owners | None:
-    """Owners that share the load of the last epoch more evenly; None: no move of a bucket helps, or some still move."""
+    """Owners that distribute the last epoch's load more evenly; None: no move helps, or buckets still migrate."""
     lies, now = maps_in(spec, manifest)[0], asked_map_in(spec, manifest)
     if lies.owners != now.owners:
         return None
@@ -107,8 +107,9 @@ def better_owners(spec: PondSpec, manifest: Manifest, folder: Path, policy: Poli
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """What the policy would do if the newest epochs went on as they are: see `Decision`; `moved`: buckets that would
-    get other owners for balance alone.
+    """What the policy would do if the load of the newest epochs continued: see `Decision`.
+
+    `moved`: the number of buckets that would get other owners only for balance.
     """
 
     now: int
@@ -123,11 +124,11 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 def advice(folder: Path, policy: Policy, stretch_us: int = 6 * LOOK_EVERY_US) -> Advice:
-    """What would be done with the pond in `folder`, by its newest epochs on the instances of now; nothing is changed.
+    """The advice for the pond in `folder`, from its newest epochs on the current instances; nothing is changed.
 
     Raises:
-        ForeignPondError: there is no pond, or it has not run long enough.
-        CorruptError: its log does not read.
+        ForeignPondError: the folder contains no pond, or the pond has not run long enough.
+        CorruptError: its log cannot be read.
     """
     truth, spec = read_truth(folder)
     records = _newest(truth.log, truth.manifest, stretch_us)
@@ -147,7 +148,7 @@ def advice(folder: Path, policy: Policy, stretch_us: int = 6 * LOOK_EVERY_US) ->
 
 
 def advice_text(found: Advice) -> str:
-    """The same for people.
+    """The advice as text.
 
     >>> print(advice_text(Advice(2, 0.8, 1.1, 40, 12.5, 4, False, 0, "instances fold 80% of the time")))
     2 instances fold 80% of the time, the busiest 1.10 times the mean; 40 epochs in 12.5 s

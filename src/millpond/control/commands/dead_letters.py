@@ -21,11 +21,11 @@ from millpond.runtime.gather.dead_letters import group_of
 from millpond.version import install
 
 SHOWN_BYTES = 200
-"""So much of a value is shown."""
+"""The most of a value that is shown."""
 
 
 class Kind(NamedTuple):
-    """Dead letters of one topic and reason: how many, and the times of the first and the last."""
+    """The dead letters of one topic and reason: their number, and the times of the first and the last."""
 
     topic: str
     reason: str
@@ -35,10 +35,10 @@ class Kind(NamedTuple):
 
 
 def marker_of(folder: Path) -> Marker:
-    """Whose dead letters a folder holds.
+    """The marker that says whose dead letters a folder holds.
 
     Raises:
-        ForeignPondError: it holds none.
+        ForeignPondError: the folder holds no dead letters.
     """
     path = local_path(folder, "The folder of dead letters") / MARKER_NAME
     try:
@@ -55,8 +55,8 @@ def parts(folder: Path) -> Iterator[tuple[int, pa.Table]]:
     """The dead letters of each record of the log, by its number, in order.
 
     Raises:
-        ForeignPondError: the folder holds none.
-        PlaceError: a file does not read.
+        ForeignPondError: the folder holds no dead letters.
+        PlaceError: a file cannot be read.
     """
     marker_of(folder)
     for path in sorted(folder.glob("part-*.parquet")):
@@ -67,7 +67,7 @@ def parts(folder: Path) -> Iterator[tuple[int, pa.Table]]:
 
 
 def kinds(folder: Path) -> list[Kind]:
-    """What there is, most first."""
+    """The kinds of dead letters in a folder, the most frequent first."""
     tables = [table for _, table in parts(folder)]
     if not tables:
         return []
@@ -90,12 +90,12 @@ def lines(folder: Path, limit: int) -> Iterator[str]:
 
 
 def replay(folder: Path, connection: str | None, topic: str | None) -> int:
-    """Send the dead letters that were not sent before to where they came from, or to `topic`; tells how many.
+    """Send the dead letters that were not sent before to their original topics, or to `topic`; returns their number.
 
-    Those of one record of the log are one transaction, so a crash repeats nothing.
+    The dead letters of one record of the log are sent in one transaction, so a crash repeats nothing.
 
     Raises:
-        SetupError: the library for Kafka is missing, or there is no such connection.
+        SetupError: the library for Kafka is missing, or the connection does not exist.
         StoreError: Kafka did not take them.
     """
     try:

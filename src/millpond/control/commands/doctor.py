@@ -1,6 +1,6 @@
-"""`millpond doctor`: checks whether a pond would run on this machine; each check tries the thing itself, without Spark.
+"""`millpond doctor`: checks whether a pond would run on this machine, by trying each requirement without Spark.
 
-Probe files are in a hidden folder that is removed again. A running pond is not disturbed.
+Probe files are written to a hidden folder that is removed afterwards. A running pond is not disturbed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LEAST_HEAP = 450 * MIB
 """Spark refuses to start with less: 1.5 times the 300 MiB that it reserves."""
 
 WORKERS = 512 * MIB
-"""What Python beside the JVM takes, roughly: the driver and the workers of a small pond."""
+"""The approximate memory of Python beside the JVM: the driver and the workers of a small pond."""
 
 SLOW_FSYNC_MS = 50.0
 _FSYNCS = 5
@@ -66,7 +66,7 @@ Finding = Literal["ok", "warning", "problem"]
 
 
 class Check(msgspec.Struct, frozen=True):
-    """What one check found; a `problem` would stop a pond, a `warning` would make it slow or its data unsafe."""
+    """The result of one check; a `problem` would stop a pond, a `warning` means that it is slow or its data unsafe."""
 
     name: str
     verdict: Finding
@@ -75,7 +75,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Asked(NamedTuple):
-    """What to examine: the pond's folder (None: wherever ponds would be made), its store, the JVM's heap."""
+    """What to examine: the pond's folder (None: where ponds would be created), its store, and the JVM's heap."""
 
     folder: Path | None = None
     store: str = "lmdb"
@@ -83,7 +83,7 @@ class Asked(NamedTuple):
 
 
 def examine(asked: Asked, clock: Clock = now_us) -> Iterator[Check]:
-    """Every check, in order, as soon as it is done; never raises, never writes outside of a hidden probe."""
+    """Yields the result of each check as soon as it is done; never raises, and writes only to a hidden probe folder."""
     yield check_python(sys.version_info[:3])
     yield check_libraries()
     yield check_java(os.environ)
@@ -96,7 +96,7 @@ def examine(asked: Asked, clock: Clock = now_us) -> Iterator[Check]:
 
 
 def say_check(console: Console, check: Check) -> None:
-    """One line, and on a terminal in colour; what to do about it stands below."""
+    """Print one check as a line, in colour on a terminal, and the advice below it."""
     style = {"ok": "green", "warning": "yellow", "problem": "red"}[check.verdict]
     console.print(f"{check.verdict:<8}", style=style, end="")
     console.print(f" {check.name:<10} {check.what}")
@@ -105,7 +105,7 @@ def say_check(console: Console, check: Check) -> None:
 
 
 def check_python(version: tuple[int, int, int]) -> Check:
-    """Python's version."""
+    """Check the version of Python."""
     text = ".".join(map(str, version))
     if version < (3, 10):
         return Check("python", "problem", f"Python {text} is too old.", "Use Python 3.10 or later.")
@@ -113,7 +113,7 @@ def check_python(version: tuple[int, int, int]) -> Check:
 
 
 def check_libraries(installed: Callable[[str], str] = metadata.version) -> Check:
-    """Versions of the libraries against those that are supported."""
+    """Check that the versions of the libraries are supported."""
     found, wrong = [], {}
     for name, wanted in REQUIRED.items():
         try:
@@ -154,7 +154,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def check_java(environ: Mapping[str, str]) -> Check:
-    """The Java that a pond would start; asks it for its version only."""
+    """Check the Java that a pond would start, by its version only."""
     try:
         java = find_java(environ)
     except MillpondError as error:
@@ -164,7 +164,7 @@ def check_java(environ: Mapping[str, str]) -> Check:
 
 
 def machine_memory() -> tuple[int, int | None]:
-    """Bytes of this machine, or of the container that it is in, and how many are free (None: not known)."""
+    """The memory of this machine or container in bytes, and how much of it is free (None: not known)."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     available = _first_number("/proc/meminfo", r"MemAvailable:\s+(\d+) kB")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -181,7 +181,7 @@ def _first_number(path: str, pattern: str) -> int | None:
 
 
 def check_memory(asked: str, total: int, available: int | None) -> Check:
-    """The heap that the JVM would get against the memory there is, in bytes."""
+    """Check the heap that the JVM would get against the memory of the machine, in bytes."""
     match = _SIZE.fullmatch(asked)
     if match is None:
         return Check("memory", "problem", f"--memory {asked} is no size.", "Write it like 2g or 900m.")
@@ -199,7 +199,7 @@ def check_memory(asked: str, total: int, available: int | None) -> Check:
 
 
 def check_ports(host: str = "127.0.0.1") -> Check:
-    """Whether ports of loopback can be bound and reached: Spark and Python talk over them."""
+    """Check that loopback ports can be bound and reached, because Spark and Python communicate over them."""
     try:
         with socket.create_server((host, 0)) as server, socket.create_server((host, 0)):
             server.settimeout(5)
@@ -219,7 +219,7 @@ def check_ports(host: str = "127.0.0.1") -> Check:
 
 
 def check_encryption(environ: Mapping[str, str], store: str) -> Check:
-    """Whether named connections, and a store on the network, are encrypted on their way to other hosts."""
+    """Check that named connections, and a store on the network, use encryption to other hosts."""
     try:
         found = unencrypted(environ)
     except MillpondError as error:
@@ -235,7 +235,7 @@ def check_encryption(environ: Mapping[str, str], store: str) -> Check:
 
 
 def check_space(name: str, place: Path) -> Check:
-    """Free space of the disk that `place` is on."""
+    """Check the free space of the disk of `place`."""
     try:
         free = shutil.disk_usage(place).free
     except OSError as error:
@@ -249,7 +249,7 @@ def check_space(name: str, place: Path) -> Check:
 
 
 def check_place(asked: Asked, clock: Clock) -> Iterator[Check]:
-    """The pond's folder: its pond, whether it may be written, create-if-absent, fsync, space, kind of disk, store."""
+    """Check the pond's folder: its pond, write access, create-if-absent, fsync, free space, kind of disk, store."""
     folder = local_path(asked.folder or ".", "The pond's folder")
     place = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
     yield _pond(folder, named=asked.folder is not None)
@@ -322,7 +322,7 @@ def _mounts() -> str:
 
 
 def check_disk(place: Path, mounts: str) -> Check:
-    """What kind of disk a folder is on, by the system's table of mounts (empty: not known)."""
+    """Check the kind of disk of a folder, by the system's table of mounts (empty: not known)."""
     kinds = {}
     for line in mounts.splitlines():
         words = line.split(" ")
@@ -345,7 +345,7 @@ def check_disk(place: Path, mounts: str) -> Check:
 
 
 def check_store(address: str, folder: Path, probe: Path) -> Check:
-    """Whether the store opens: the pond's own to read, or a new one in `probe` to write and read back."""
+    """Check that the store opens: the existing one for reading, or a new one in `probe` by writing and reading."""
     kind, _, named = address.partition(":")
     try:
         existing = local_path(named, "The store") if named else folder / "view" / "rows.lmdb"

@@ -1,4 +1,4 @@
-"""`millpond explain`: how queries share windows and measures, and what each costs. Nothing is run."""
+"""`millpond explain`: reports how queries share windows and measures, and what each costs; runs nothing."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from millpond.spark.session.session import spark_session
 
 
 class Explained(NamedTuple):
-    """Parts of a report, each whole lines, and notes about it."""
+    """The parts of a report, each of complete lines, and notes about the report."""
 
     parts: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
 def explain_file(text: str, add: str | None, more: str | None, master: str, memory: str) -> Explained:
-    """The queries of a file, and the price of one more: `add`, a SELECT, or those of `more`, a file.
+    """Explain the queries of a file, and the price of more queries: `add` (a SELECT) or those of `more` (a file).
 
     Raises:
-        QueryError: one of them is wrong.
+        QueryError: a query is wrong.
     """
     pond = Pond(spark_session(master, driver_memory=memory))
     pond.load(text)
@@ -47,12 +47,13 @@ def explain_file(text: str, add: str | None, more: str | None, master: str, memo
 def explain_pond(
     folder: Path, text: str | None, store: str | None, add: str | None, more: str | None, master: str, memory: str
 ) -> Explained:
-    """What the pond in `folder` is asked now, whatever a file says, what it measured, and where its buckets lie if a
-    `store` is told. The `text` of a file declares streams for prices; that its queries are others is a note.
+    """Explain the current queries of the pond in `folder`, what it measured, and with `store` where its buckets are.
+
+    The `text` of a file declares streams for prices; if its queries differ from those of the pond, there is a note.
 
     Raises:
-        ForeignPondError: there is no pond. CorruptError: it does not read. QueryError: a query is wrong.
-        StoreError: the store cannot be asked.
+        ForeignPondError: the folder contains no pond. CorruptError: the pond cannot be read. QueryError: a query is
+            wrong. StoreError: the store cannot be read.
     """
     measured = measure(folder)
     plan = plan_of(measured.spec)
@@ -62,11 +63,11 @@ def explain_pond(
     if text is None:
         return Explained((*parts,))
     pond = Pond(spark_session(master, driver_memory=memory), folder)
-    for name, value in measured.spec.left.parameters.items():  # a file's texts may be made of them
+    for name, value in measured.spec.left.parameters.items():  # the texts of the file may use the parameters
         if (plain := plain_of(value)) is not None:
             pond.param(name, plain)
     pond.load(text)
-    notes = _differs(measured.spec, pond.queries)  # before those that are priced are the pond's, too
+    notes = _differs(measured.spec, pond.queries)  # computed before the priced queries are added to the pond
     return Explained((*parts, *_prices(pond, plan, add, more, measured)), notes)
 
 
@@ -86,7 +87,7 @@ def _prices(
 
 
 def _differs(spec: PondSpec, queries: tuple[AnyQuery, ...]) -> tuple[str, ...]:
-    """That a file asks something else than the pond, if it does."""
+    """A note that the queries of a file differ from those of the pond, if they do."""
     known, told = ({query.name: replace(query, text="") for query in some} for some in (current(spec), queries))
     other = sorted(name for name in {*known, *told} if known.get(name) != told.get(name))
     if not other:

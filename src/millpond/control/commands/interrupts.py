@@ -12,13 +12,13 @@ from types import FrameType
 from millpond.spark.session.session import end_java
 
 INTERRUPTED = 130
-"""Exit status of a process that Ctrl-C ended, as shells have it."""
+"""Exit status of a process that Ctrl-C ended, by the convention of shells."""
 
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Interrupts:
-    """What SIGINT and SIGTERM do to a command: see `interrupts`."""
+    """The handler of SIGINT and SIGTERM in a command: see `interrupts`."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -26,7 +26,7 @@ class Interrupts:
 
     @contextmanager
     def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Within, the first signal calls `stop` and the second ends the process."""
+        """In this context, the first signal calls `stop` and the second ends the process."""
         self._stop = stop
         try:
             yield
@@ -45,10 +45,10 @@ class Interrupts:
 
 @contextmanager
 def interrupts(say: Callable[[str], None]) -> Iterator[Interrupts]:
-    """End the process at SIGINT or SIGTERM without cleaning up, but stop in order within `stopping`.
+    """End the process at SIGINT or SIGTERM without cleanup, except within `stopping`, where it stops in an orderly way.
 
-    Nothing is lost either way: what is not in the log was never true. Java and its Python workers are in a session
-    of their own, so the terminal's signal does not reach them before the epoch is done.
+    Nothing is lost either way, because only what is in the log counts. Java and its Python workers are in a session of
+    their own, so the signal of the terminal does not reach them before the epoch is done.
     """
     handler = Interrupts(say)
     old = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -22,10 +22,10 @@ SELECT id, upper(kind) AS kind FROM STREAM tx WHERE amount > 90
 
 
 def prepare() -> Path:
-    """Make the archive of classes unless it is there; return its place.
+    """Create the class archive unless it exists; returns its path.
 
     Raises:
-        JavaError: no Java was found, or it keeps none.
+        JavaError: no Java was found, or it does not support such archives.
     """
     return make_archive(_exercise)
 

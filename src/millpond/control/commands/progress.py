@@ -27,10 +27,10 @@ _LINE_EVERY_US = 1_000_000
 
 
 class Progress:
-    """What a run has done so far; hand `epoch` to the pond, and use it as a context manager around the run.
+    """The progress of a run; pass `epoch` to the pond, and use the object as a context manager around the run.
 
-    `status` reports how followers fare, `behind` how far the pond is behind its sources. Numbers count from the start
-    of this process.
+    `status` returns the state of the followers, `behind` the backlog of the sources. Numbers count from the start of
+    this process.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Progress:
         self._ticker: threading.Thread | None = None
 
     def epoch(self, epoch: Epoch) -> None:
-        """Take note of a committed epoch."""
+        """Add a committed epoch."""
         with self._lock:
             self._count(epoch)
             self._unsaid = True
@@ -87,7 +87,7 @@ class Progress:
             self._marks[stream] = Watermark(self._marks[stream].max_time_us, floor)
 
     def events_per_second(self) -> float:
-        """Over the last few epochs and the time since."""
+        """The rate over the last few epochs and the time since."""
         with self._lock:
             if not self._recent:
                 return 0.0
@@ -95,19 +95,19 @@ class Progress:
             return sum(events for _, events in list(self._recent)[1:]) / max(seconds, 1e-3)
 
     def watermarks(self) -> dict[str, str]:
-        """Per stream the event time before which nothing is waited for any more, in UTC."""
+        """The watermark of each stream, in UTC."""
         with self._lock:
             return {name: utc(self._marks[name].at(delay)) for name, delay in self._delays.items()}
 
     def lag(self) -> str:
-        """How far the pond is behind its sources, and the sinks and the view behind the pond; what keeps them."""
+        """The backlog of the pond's sources, and that of the sinks and the view with what delays them."""
         return f"{behind_text(self._behind())}{self.sinks()}"
 
     def sinks(self) -> str:
-        """How many records of the log the sinks and the view are behind, what keeps them, and what they have mended."""
+        """How many records of the log the sinks and the view are behind, what delays them, and what they repaired."""
         status = [one for one in self._status() if not one.name.startswith(QUERY)]
         notes = "".join(f"; {one.name}: {one.note}" for one in status if one.note)
-        # one record behind is the record that was just committed
+        # a backlog of one record is the record that was just committed
         behind = [
             one for one in status if one.name != PruneFollower.name and (one.behind > 1 or one.error)
         ]
@@ -138,7 +138,7 @@ class Progress:
                 self._say_line()
 
     def _tick(self) -> None:
-        """Say what was held back, also when no epoch comes for long."""
+        """Print a line that was held back, even if no epoch follows for a long time."""
         while not self._ended.wait(_LINE_EVERY_US / 1e6):
             with self._lock:
                 if self._unsaid:
@@ -156,7 +156,7 @@ class Progress:
         )  # fmt: skip
 
     def table(self) -> Table:
-        """Everything at a glance."""
+        """The live table of the progress."""
         with self._lock:
             table = Table.grid(padding=(0, 2))
             table.add_column(style="dim", no_wrap=True)
@@ -179,7 +179,7 @@ class Progress:
 
 
 def behind_text(behind: Sequence[Behind]) -> str:
-    """How far a pond is behind its sources, for the middle of a line; empty where no source is known.
+    """The backlog of a pond's sources, for the middle of a line; empty if no source reports one.
 
     >>> behind_text([Behind("tx", "records", 100_000), Behind("in", "files", 0)])
     'tx 100,000 records behind, in 0 files behind  '
@@ -189,7 +189,7 @@ def behind_text(behind: Sequence[Behind]) -> str:
 
 
 def waiting_text(one: Behind) -> str:
-    """How much of a source waits.
+    """The backlog of one source as text.
 
     >>> waiting_text(Behind("tx", "records", 1)), waiting_text(Behind("tx", "records", None))
     ('1 record', 'not known yet')

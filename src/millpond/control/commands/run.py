@@ -24,7 +24,7 @@ from millpond.spark.session.session import explaining, spark_session
 
 
 class Run(NamedTuple):
-    """The `text` of a pond file, the pond's folder, and how it runs."""
+    """The `text` of a pond file, the pond's folder, and the options of the run."""
 
     text: str
     folder: Path
@@ -36,17 +36,17 @@ class Run(NamedTuple):
 
 
 INCOMPLETE = 3
-"""Exit status of a run that ended as it should, but whose results are incomplete."""
+"""Exit status of a run that ended normally, but whose results are incomplete."""
 
 
 def given_parameters(pond: Pond, parameters: Iterable[tuple[str, Constant]]) -> None:
-    """Give live parameters of a pond that is not opened yet their first values."""
+    """Set the first values of live parameters, on a pond that is not opened yet."""
     for name, value in parameters:
         pond.param(name, value)
 
 
 def parameter_notes(known: Mapping[str, Constant | None], given: Iterable[tuple[str, Constant]]) -> Iterator[str]:
-    """What --param could not do: an open pond goes on with the values in force, `known`."""
+    """Notes on values of --param that have no effect, because the pond keeps the values in force, `known`."""
     for name, value in given:
         if name in known and known[name] != value:
             yield (
@@ -57,7 +57,7 @@ def parameter_notes(known: Mapping[str, Constant | None], given: Iterable[tuple[
 
 @explaining()
 def run_file(asked: Run, *, once: bool, drain: bool) -> int:
-    """Run the queries of a file until Ctrl-C, or with `once` until all input is taken; what it does goes to stderr.
+    """Run the queries of a file until Ctrl-C, or with `once` until all input is read; reports progress on stderr.
 
     Returns the exit status: 0, or `INCOMPLETE` if a query was quarantined or too many events are missing.
 
@@ -110,7 +110,7 @@ def _summarise(problems: Sequence[Problem], say: Callable[[object], None]) -> No
 
 @contextmanager
 def warnings_to(say: Callable[[object], None]) -> Iterator[None]:
-    """Within, each problem of a pond is said when it happens."""
+    """In this context, print each problem of a pond when it happens."""
     handler = _Says(say)
     log = logging.getLogger(LOGGER)
     log.addHandler(handler)
@@ -131,7 +131,7 @@ class _Says(logging.Handler):
 
 @explaining()
 def repair_file(asked: Run) -> list[str]:
-    """Bring Spark's checkpoint and the sinks of a file's pond back to its log; what was done, a sentence each.
+    """Make Spark's checkpoint and the sinks of a file's pond agree with its log; returns a sentence for each action.
 
     Raises:
         MillpondError: see `Pond.load` and `Pond.repair`.

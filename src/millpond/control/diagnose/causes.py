@@ -21,14 +21,14 @@ _SHOWN = 3
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """One reason, under a stable `code`, and what to do about it."""
+    """One reason with its stable `code`, and what to do about it."""
 
     code: str
     text: str
 
 
 class Why(msgspec.Struct, frozen=True):
-    """Why nothing (more) comes out of a query: the facts and what follows from them, the main cause first."""
+    """Why a query emits nothing (more): the facts, and the causes that follow from them, the main cause first."""
 
     facts: Facts
     causes: tuple[Cause, ...]
@@ -80,7 +80,7 @@ def _causes(facts: Facts) -> Iterator[Cause]:
         out = "row is out" if counts.rows == 1 else "rows are out"
         yield Cause("rows-are-out", f"{counts.rows:,} {out}{_span(facts)}, the last by record {facts.tail.rows_n}.")
     if facts.behind:
-        # a stream of rows is called as their query
+        # a stream of rows has the name of its query
         nearest = [name for name, _ in facts.behind if name in facts.query.streams]
         others = [name for name, _ in facts.behind if name not in nearest]
         it, one = ("it", nearest[0]) if len(nearest) == 1 else ("them", "either")
@@ -182,7 +182,7 @@ def _late_after_us(asked: Query | Side) -> int:
 
 
 def _named(query: Query, having: Expression) -> str:
-    """HAVING with aggregates in the place of their positions."""
+    """HAVING with the aggregates inserted for their positions."""
     text = render(having)
     for i, aggregate in reversed(list(enumerate(query.aggregates))):
         argument = ", ".join(map(render, aggregate.arguments)) or "*"
@@ -278,7 +278,7 @@ def _no_open_window(facts: Facts) -> Cause:
 
 
 def _both_awaited(facts: Facts, query: Join) -> Cause:
-    """What a join waits for. Which pairs it will emit is not known."""
+    """The cause that a join waits for both watermarks; which pairs it will emit is not known."""
     if len(query.streams) > 1:
         both = " and ".join(query.streams)
         what = f"the watermarks of {both} have both passed it; that of {facts.stream.name} is behind"

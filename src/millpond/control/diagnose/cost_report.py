@@ -37,10 +37,10 @@ class Measured(NamedTuple):
 
 
 def measure(folder: Path) -> Measured:
-    """Measure the pond in `folder` with what it is asked now; nothing is written.
+    """Measure the pond in `folder` with its current queries; read-only.
 
     Raises:
-        ForeignPondError: there is no pond. CorruptError: it does not read.
+        ForeignPondError: the folder contains no pond. CorruptError: the pond cannot be read.
     """
     truth, spec = read_truth(folder)
     epochs, totals, head = 0, dict.fromkeys(("events", "bytes_read", "bytes_moved"), 0), truth.manifest.n
@@ -56,7 +56,7 @@ def measure(folder: Path) -> Measured:
 
 
 def measured_text(measured: Measured) -> str:
-    """The measured sharing report."""
+    """The report of the measured sharing."""
     totals, queries = measured.totals, len(measured.spec.asked)
     epochs = "1 epoch" if measured.epochs == 1 else f"the last {measured.epochs:,} epochs"
     lines = [
@@ -70,7 +70,7 @@ def measured_text(measured: Measured) -> str:
 
 
 def state_lines(found: Sharing, note: str) -> Iterator[str]:
-    """State shared and apart, and what each query would keep alone."""
+    """Lines on the shared state, and on the state that each query would keep if it ran alone."""
     shared, apart, queries = found.shared, found.apart, len(found.alone)
     yield f"  state   as of record {found.n}, {note}:"
     yield (
@@ -87,7 +87,7 @@ def state_lines(found: Sharing, note: str) -> Iterator[str]:
 
 
 def price_of_state(price: Price, measured: Measured | None) -> list[str]:
-    """Bytes of state per key that a query would add, as lines: measured where the pond has run, and at most."""
+    """Lines on the bytes of state per key that a query would add: an estimate if the pond has run, and a maximum."""
     if isinstance(price.query.window, Framed):
         _, mine = build_plan([price.query]).of_query(price.query.name)
         return [f"about {event_bytes(mine):,} bytes for each event kept, {kept_text([mine])}; besides, the keys"]
@@ -110,7 +110,7 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
         return [f"{now}cells are split by the filters that their events pass: it grows with events, not with filters"]
     if cells is not None and cells.cells:
         edges, needed = price.edges, price.kept_us
-        growth = float(edges[1] / edges[0]) * needed[1] / needed[0] if edges[0] else 1.0  # one cell, of all events
+        growth = float(edges[1] / edges[0]) * needed[1] / needed[0] if edges[0] else 1.0  # else one cell for all events
         before, after = cells.per_key(), cells.per_key(growth, more)
         lines.append(
             f"about {before:,.0f} → {after:,.0f} bytes per key, from {cells.cells / cells.keys:,.1f} cells of "
@@ -128,7 +128,7 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
 
 
 def _columns(measure: Measure, price: Price, cells: GroupCells | None) -> float:
-    """How many columns a measure takes: as many as measured ones of its kind and type, else what is usual."""
+    """The number of columns of a measure: as measured for its kind and type, otherwise the usual number."""
     if cells is not None and price.before is not None:
         alike = [one for one in price.before.kept if (one.kind, one.type) == (measure.kind, measure.type)]
         counted = [cells.of_measure[one.id] for one in alike if cells.of_measure.get(one.id)]
@@ -144,10 +144,10 @@ def _columns(measure: Measure, price: Price, cells: GroupCells | None) -> float:
 
 
 def megabytes(size: int) -> str:
-    """An amount of bytes, in MB."""
+    """A number of bytes as text in MB."""
     return f"{size / 1e6:,.1f} MB"
 
 
 def kilobytes(size: int) -> str:
-    """An amount of bytes, in kB."""
+    """A number of bytes as text in kB."""
     return f"{size / 1e3:,.0f} kB"

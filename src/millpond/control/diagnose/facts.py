@@ -40,11 +40,11 @@ from millpond.runtime.task.task_values import Watermark
 from millpond.state.ports.files import Files
 
 RECORDS_READ = 1000
-"""So many of the newest records are counted: what happened before is not why nothing comes out now."""
+"""The number of newest records that are counted; older ones do not explain why nothing is emitted now."""
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What became of a query's events and rows; read = applied + late + dead + filtered."""
+    """The fate of a query's events, and its rows; read = applied + late + dead + filtered."""
 
     read: int = 0
     applied: int = 0
@@ -64,8 +64,9 @@ class Partition(msgspec.Struct, frozen=True):
 
 
 class Remade(msgspec.Struct, frozen=True):
-    """The owners of buckets changed by record `n`, and why; the first epoch after it moves state. `after_us`: how long
-    after it that epoch was committed; None: it is not yet.
+    """A change of the owners of buckets by record `n`, with its reason; the first epoch after it migrates state.
+
+    `after_us`: the time from the record to the commit of that epoch; None: it is not committed yet.
     """
 
     n: int
@@ -74,11 +75,11 @@ class Remade(msgspec.Struct, frozen=True):
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """The newest records: how many `epochs`, whether they are `all` there ever were, and what they say of a query.
+    """What the newest records say of a query: the number of `epochs`, and whether these are `all` epochs of the pond.
 
-    `since` counts what came after record `applied_n`, the last that took an event. `at_us` is the writer's clock
-    at the last epoch; `rows_n` the last record with rows; `host` and `pid` are of the driver that claimed last,
-    None where its claim is further back. `remade`: the change of owners after which there was one epoch at most.
+    `applied_n`: the last record that applied an event. `since`: counts of the records after it. `at_us`: the writer's
+    clock at the last epoch. `rows_n`: the last record with rows. `host` and `pid`: of the driver that claimed last,
+    None if its claim is older. `remade`: a change of owners that was followed by at most one epoch.
     """
 
     epochs: int
@@ -96,11 +97,11 @@ class Tail(msgspec.Struct, frozen=True):
 class Facts(msgspec.Struct, frozen=True):
     """All that is known of a query as of record `n`; times in µs of event time.
 
-    A stateless query waits for nothing, so it has no watermark and no row is due. Of a join, `stream` is the one whose
-    watermark is behind that of the other, and no row is said to be due. `behind`: the queries whose rows it reads,
-    directly or through others, the nearest first, each with the reason why it is quarantined, if it is. `complete_us`:
-    it came later, and windows that start before this are not emitted; `first`: the first window that is, while no open
-    window that is emitted holds an event.
+    A stateless query waits for nothing, so it has no watermark and no row is due. For a join, `stream` is the one with
+    the older watermark, and no due row is given. `behind`: the queries whose rows it reads, directly or through others,
+    the nearest first, each with the reason for its quarantine, if any. `complete_us`: of a query that was added later,
+    which does not emit windows that start before this time. `first`: the first window that it emits, as long as no open
+    window that it emits contains an event.
     """
 
     n: int
@@ -121,7 +122,7 @@ class Facts(msgspec.Struct, frozen=True):
 
     @property
     def slowest(self) -> tuple[Partition, ...]:
-        """The partitions that the watermark waits for and that have not come as far as the next row needs."""
+        """The partitions that the watermark waits for, and whose event time is behind what the next row needs."""
         due = self.due or self.first
         needs = None if due is None else due.needs_us
         return tuple(
@@ -134,7 +135,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
     """The facts about a query of the pond.
 
     Raises:
-        QueryTypeError: no such query.
+        QueryTypeError: no query has this name.
         CorruptError, PlaceError: the pond, or the query's sink, cannot be read.
     """
     query = next((query for query in spec.asked if query.name == name), None)
@@ -147,7 +148,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
     if isinstance(query, Query):
         group, plan = build_plan(spec.queries, spec.since, spec.left).of_query(name)
         mark_us = watermarks(manifest).get(query.stream, Watermark()).at(query.delay_us)
-        if not query.updating and name not in spec.left.halted:  # whose rows leave with the events that change them
+        if not query.updating and name not in spec.left.halted:  # updates are emitted with their events
             holding = maps_in(spec, manifest)[0].instances
             due = truth.sections(lambda now: next_due(group, plan, now, Files(truth.folder), holding))
     elif isinstance(query, Join):
@@ -186,7 +187,7 @@ def _mark(manifest: Manifest, side: Side) -> int | None:
 
 
 def _tail(log: Log, head: int, name: str, version: int) -> Tail:
-    """What the newest records say of a query, whose rows are also those of its earlier versions."""
+    """What the newest records say of a query; rows of its earlier versions count as its own."""
     versions = [name, *(version_name(name, number) for number in range(version))]
     epochs, claim, at_us, applied_n, rows_n, n = 0, None, None, None, None, head
     remade: Remade | None = None
@@ -222,7 +223,7 @@ def _partitions(stream: Stream, newest: dict[str, int], idle: Sequence[str]) -> 
 
 
 def is_running(tail: Tail) -> bool | None:
-    """Whether the last driver's process is there; None where that cannot be told from here."""
+    """Whether the process of the last driver is running; None if this host cannot know."""
     if not tail.pid or tail.host != socket.gethostname():
         return None
     try:
@@ -235,7 +236,7 @@ def is_running(tail: Tail) -> bool | None:
 
 
 def source_folder(stream: Stream) -> tuple[Path, bool] | None:
-    """The local folder a stream is read from and whether it shows a file, or None for other sources."""
+    """The local folder from which a stream is read, and whether it has a visible file; None for other sources."""
     path = next((value for name, value in stream.source.options if name == "path"), None) if stream.source else None
     if path is None or "*" in path or scheme_of(path) not in (None, "file"):
         return None

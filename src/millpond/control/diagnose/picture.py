@@ -21,7 +21,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def draw(why: Why, width: int = _WIDTH) -> str:
-    """The whole report as text of at most `width` columns, 60 to 100, but for names."""
+    """The report as text of at most `width` columns (60 to 100); only long names may exceed it."""
     facts, width = why.facts, min(_WIDTH, max(_NARROW, width))
     lines = [*_head(facts), "", *_funnel(facts), "", *_timeline(facts, width), *_partitions(facts), ""]
     for cause in why.causes:
@@ -60,7 +60,7 @@ def _funnel(facts: Facts) -> Iterator[str]:
 
 
 def bar(count: int, whole: int, width: int = _BAR) -> str:
-    """A bar of `width` cells for the whole; what is there at all shows.
+    """A bar of which `width` cells represent `whole`; any count above 0 is visible.
 
     >>> bar(1, 2, 4), bar(1, 1000, 4), bar(0, 9)
     ('██', '▏', '')
@@ -72,7 +72,7 @@ def bar(count: int, whole: int, width: int = _BAR) -> str:
 
 
 def _timeline(facts: Facts, whole: int) -> Iterator[str]:
-    """Event time from the start of the window that is due to the time that its rows need."""
+    """A time line of event time, from the start of the window that is due to the time that its rows need."""
     due = facts.due or facts.first
     if isinstance(facts.query, Selection):
         yield "event time: not asked; each event is answered in the epoch that reads it"

@@ -41,11 +41,11 @@ from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Frame, Session
 
 Backfill = bool | str | datetime
-"""From when on events of before are read again: no (False), from the beginning (True, "all"), or from a time on."""
+"""Which earlier events are read again: none (False), all (True, "all"), or those from a time on."""
 
 
 class Asking(NamedTuple):
-    """How a query is asked, besides what: see `Pond.add`; `backfill_us` as `accept.add` takes it."""
+    """The options of an added query: see `Pond.add`; `backfill_us` as in `validate.add`."""
 
     sink: Sink
     serve: bool = False
@@ -58,7 +58,7 @@ class Asking(NamedTuple):
 
 
 class Adding:
-    """The part of `Changing` by which queries come."""
+    """The part of `Changing` that adds queries."""
 
     path: Path
     refused: list[MillpondError]
@@ -77,17 +77,17 @@ class Adding:
     _analyses: Analyses
 
     def _is_open(self) -> bool:
-        """Whether the pond was opened, so that what is asked is a change of it.
+        """Whether the pond was opened, so that requests are changes of a running pond.
 
         Raises:
-            NotServingError: it has come to its end.
+            NotServingError: the pond was ended in this process.
         """
         if self._driver is None and self._ended:
             raise NotServingError("This process leads the pond no more.", "Ask the leader, or again in a moment.")
         return self._driver is not None
 
     def _add(self, name: str, query: str | Frame, asking: Asking, who: str | None) -> AnyQuery:
-        """Add a query to a pond that is open."""
+        """Add a query to an open pond."""
         assert self._spec is not None and self._followers is not None
         check_move(self._spec, name, "add")
         made = self._analysed(name, query, asking)
@@ -102,13 +102,13 @@ class Adding:
         except BaseException:
             with self._analysing:
                 self._front.forget(name)
-                if name in self._queries:  # another call has added one of this name meanwhile
+                if name in self._queries:  # another call has added a query of this name in the meantime
                     self._front.remember(self._queries[name])
             raise
         return made
 
     def _backfilled(self, query: AnyQuery, from_us: int, make: Callable[[Between], Add]) -> None:
-        """Read what the query begins with, then have the change recorded that names it."""
+        """Read the events with which the query begins, then have the change recorded that names them."""
         self._priced(make)
         assert self._driver is not None and self._truth is not None and self._carriage is not None
         driver, truth = self._driver, self._truth
@@ -121,7 +121,7 @@ class Adding:
                               self._carriage.open_files)  # fmt: skip
         self._backfills[query.name] = reading
         try:
-            if isinstance(make(self._between()).backfill_us, int):  # else epochs may come before the change
+            if isinstance(make(self._between()).backfill_us, int):  # otherwise epochs may run before the change
                 reading.ahead(lambda: driver.manifest.n, patient=not driver.in_epoch)
             self._checked(make)
         except BaseException:
@@ -130,7 +130,7 @@ class Adding:
         self._await(lambda pond: reading.prepared(make(pond), pond.manifest.n), lambda: self._read_again(reading))
 
     def _read_again(self, reading: Backfilling) -> None:
-        """A backfill has come to its end."""
+        """Remove a backfill that has ended."""
         self._backfills.pop(reading.name, None)
         reading.clear()
 
@@ -152,7 +152,7 @@ class Adding:
         return price._replace(source=reading.price(self._between().manifest.n))
 
     def _analysed(self, name: str, query: str | Frame, asking: Asking, *, remember: bool = True) -> AnyQuery:
-        """The query; while the pond runs, in a thread of its own, and not for ever. `remember`: texts may read it."""
+        """Analyse a query; on a running pond in a thread with a deadline. `remember`: later SQL may read its rows."""
         how: dict[str, Any] = asking._asdict()
         budget, incomplete = how.pop("budget"), how.pop("incomplete")
         del how["backfill_us"]
@@ -171,24 +171,25 @@ class Adding:
         return tuple(self._front.streams[name] for name in query.streams)
 
     def _told_apart(self, query: AnyQuery) -> tuple[Stream, ...]:
-        """The streams that a query reads, also as parts of others: their sources may tell apart what does not parse."""
+        """The streams that a query reads, also in derived streams; their sources may separate malformed records."""
         return (*self._streams_of(query), *self._front.bases(query))
 
     def _ask(self, make: Make) -> None:
-        """Check a change by what is in force now, and have it recorded."""
+        """Check a change against the current catalog, and have it recorded."""
         self._checked(make)
         self._await(make)
 
     def _checked(self, make: Make) -> None:
-        """Check a change by what is in force now; what is to be read for it is analysed here, and not while epochs wait
-        for it.
+        """Check a change against the current catalog.
+
+        The read that it needs is analysed here, so that no epoch waits for the analysis.
         """
         if self._priced(make).rereads and self._driver is not None and self._driver.reads:
             pond = self._between()
             self._read_ahead(applied(pond.spec, pond.manifest.n + 1, make(pond)))
 
     def _await(self, make: Make | Prepare, ended: Callable[[], None] = lambda: None) -> None:
-        self.open()  # what the change reads was analysed, for seconds
+        self.open()  # the analysis of the read took seconds, in which the pond may have been closed
         assert self._driver is not None
         done = self._driver.ask(make)
         done.add_done_callback(lambda _done: ended())
@@ -209,7 +210,7 @@ class Adding:
         return price_of(pond, make(pond), self._driver.setting)
 
     def _between(self) -> Between:
-        """The pond as this driver knows it: nothing is read, and a change is checked again when it is recorded."""
+        """The pond as this driver knows it, without reading the log; a change is checked again when it is recorded."""
         assert self._spec is not None and self._driver is not None
         return Between(self._spec, self._driver.manifest)
 
@@ -223,7 +224,7 @@ class Adding:
 
 
 def named(who: str | None) -> str:
-    """Whoever asks: as told, or the user of this process."""
+    """The requester: `who`, or the user of this process if it is None."""
     if who is not None:
         return who
     try:
@@ -233,10 +234,11 @@ def named(who: str | None) -> str:
 
 
 def backfill_from(backfill: Backfill) -> int | None:
-    """From when on events are read again, in microseconds since 1970 UTC; None: none are. A time without a zone is UTC.
+    """The time from which on events are read again, in microseconds since 1970 UTC; None: no backfill. A time without a
+    zone is UTC.
 
     Raises:
-        QueryTypeError: it is no time.
+        QueryTypeError: the text is not a time.
 
     >>> backfill_from(False), backfill_from("1970-01-01 00:00:01"), backfill_from("1970-01-01T01:00:01+01:00")
     (None, 1000000, 1000000)

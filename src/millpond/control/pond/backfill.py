@@ -1,4 +1,4 @@
-"""Runs a backfill: reads the source again beside the epochs, and the last part when the change is recorded."""
+"""Runs a backfill: rereads the source beside the epochs, and the last part when the change is recorded."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from millpond.spark.reading.read_frame import Wanted
 from millpond.spark.session.session import Session
 
 _SOON_S = 2.0
-"""When what came meanwhile is read so fast, the rest can wait for the moment between two epochs."""
+"""If a round of reading takes less than this, the rest can be read between two epochs."""
 
 
 def again(
     spark: Session, wanted: Sequence[Wanted], query: AnyQuery, checkpoint: Callable[[], Path]
 ) -> SourceAgain:
-    """The source of a query's stream, to be read again.
+    """The source of a query's stream, for reading it again.
 
     Raises:
-        UnsupportedQuery: it is of a kind that is not.
+        UnsupportedQuery: sources of this kind cannot be read again.
     """
     assert isinstance(query, Query)
     want = next(one for one in wanted if one.stream.name == query.stream)
@@ -43,9 +43,9 @@ def again(
 
 
 class Backfilling:
-    """What is read again for the query `name`: events of windows that start at `from_us` or later.
+    """The backfill of the query `name`: reads the events of windows that start at `from_us` or later.
 
-    `note` says how far it is.
+    `note` reports its progress.
     """
 
     def __init__(
@@ -59,26 +59,27 @@ class Backfilling:
 
     @property
     def note(self) -> str:
-        """How far it is, for people."""
+        """The progress, as text."""
         return f"{self.name}: {sum(one.rows for one in self._staged):,} events are read again, round {self._rounds}"
 
     def price(self, n: int) -> Reread:
-        """What is to be read, of all up to record `n`.
+        """The amount to read of everything up to record `n`.
 
         Raises:
-            GoneError: the source has not all of it any more.
+            GoneError: the source does not have all of it any more.
         """
         return Reread(*self._source.price(self._needed(n)))
 
     def ahead(self, head: Callable[[], int], *, patient: bool) -> None:
-        """Read what epochs have read up to the record that `head` tells, and while `patient` what they read meanwhile,
-        until little is left.
+        """Read what epochs have read up to the record that `head` returns.
+
+        If `patient`, continue with what epochs read in the meantime, until little is left.
 
         Raises:
-            GoneError: the source has not all of it any more. MillpondError: it cannot be read.
+            GoneError: the source does not have all of it any more. MillpondError: it cannot be read.
         """
         before, took = math.inf, self._round(head())
-        while patient and _SOON_S < took < before / 2:  # else it is the reading that takes the time, not how much
+        while patient and _SOON_S < took < before / 2:  # otherwise a fixed cost dominates, not the amount
             before, took = took, self._round(head())
         reached("backfill.staged")
 
@@ -88,12 +89,12 @@ class Backfilling:
         return time.monotonic() - began
 
     def prepared(self, change: Add, n: int) -> Prepared:
-        """The change, after record `n`, with all that was read before it.
+        """The change, after record `n`, with all events that were read up to there.
 
         Raises:
             GoneError, MillpondError: as `ahead`.
         """
-        if not isinstance(change.backfill_us, int):  # nothing was read that it would answer
+        if not isinstance(change.backfill_us, int):  # the change needs none of the events that were read
             return Prepared(change, lambda _n: ())
         self._upto(n)
         return Prepared(change, self._brought)
@@ -107,7 +108,7 @@ class Backfilling:
             self._staged += self._source.stage(epochs, self._open_files, prefix)
 
     def _needed(self, n: int) -> list[PastEpoch]:
-        """The epochs not read yet, but for those first ones that saw nothing so late."""
+        """The epochs that are not read yet, without leading epochs whose newest event is before `from_us`."""
         epochs = self._past.upto(n)
         wanted = [max(epoch.newest.values(), default=self._from_us - 1) >= self._from_us for epoch in epochs]
         return epochs[wanted.index(True) :] if True in wanted else []
@@ -123,12 +124,12 @@ class Backfilling:
         return receipts
 
     def clear(self) -> None:
-        """Remove what no record names."""
+        """Remove the staged files, which no record names."""
         shutil.rmtree(self._folder / STAGED / self._token, ignore_errors=True)
-        with suppress(OSError):  # others are read again
+        with suppress(OSError):  # another backfill still has files there
             (self._folder / STAGED).rmdir()
 
 
 def clear_staged(folder: Path) -> None:
-    """Remove what backfills of earlier drivers have left: what is not named by a record is never needed."""
+    """Remove staged files of earlier drivers' backfills; files that no record names are never needed."""
     shutil.rmtree(folder / STAGED, ignore_errors=True)

@@ -49,7 +49,7 @@ from millpond.spark.session.session import Frame, Session
 
 
 class ToRead(NamedTuple):
-    """What a reading is made of."""
+    """The arguments from which a reading is made."""
 
     wanted: tuple[Wanted, ...]
     limits: Mapping[str, int]
@@ -57,10 +57,12 @@ class ToRead(NamedTuple):
 
 
 class Changing(Adding):
-    """The changes of a pond: each is checked at once, recorded between two epochs, and in force in the next one.
+    """The part of `Pond` that changes it: a change is checked at once, recorded between two epochs, and in force in the
+    next epoch.
 
-    A call returns when its change is in the log, so it takes as long as the epoch at hand; in `on_epoch`, which is a
-    part of it, it returns before, and what turns out to be refused, since another change came first, is in `refused`.
+    A call returns when its change is in the log, so it may take as long as the current epoch. A call within `on_epoch`,
+    which is part of the epoch, returns earlier. If its change is refused then, because another change came first, the
+    error is appended to `refused`.
     """
 
     refused: list[MillpondError]
@@ -80,15 +82,16 @@ class Changing(Adding):
     _ahead: tuple[ToRead, Reading] | None
 
     def foreach(self, name: str, function: Foreach) -> None:
-        """Hand the rows of a query to `function(rows, epoch)`, as Arrow, once per epoch that has any.
+        """Pass the rows of a query to `function(rows, epoch)`, as Arrow, once per epoch that has rows.
 
-        At least once: calls of a process go up by epoch, one at a time; an epoch whose call did not return, or of which
-        a crash forgot that it did, comes again with the same rows in the same order. To be called before the pond is
-        opened, each time, for a query without a place for its rows, or before `add` with `Sink("foreach")`.
+        Delivery is at least once. Within a process, calls come in the order of epochs, one at a time. A call that did
+        not return, or whose return was not stored before a crash, is repeated with the same rows in the same order.
+        Call `foreach` each time before the pond is opened, for a query without a sink, or before `add` with
+        `Sink("foreach")`.
 
         Raises:
             QueryTypeError: the query has another sink.
-            ChangeRefused: the pond is open, and the query is there.
+            ChangeRefused: the pond is open, and the query exists already.
         """
         query = self._queries.get(name)
         if query is not None and self._driver is not None:
@@ -100,10 +103,10 @@ class Changing(Adding):
             self._queries[name] = msgspec.structs.replace(query, sink=Sink(FOREACH))
 
     def drop(self, name: str, *, who: str | None = None) -> None:
-        """End a query: its state goes, its sinks get what was committed before; its name is free again.
+        """Drop a query: its state is freed, its sinks get the rows that were committed before, its name is free again.
 
         Raises:
-            ChangeRefused: there is none, or others read its rows.
+            ChangeRefused: the query does not exist, or other queries read its rows.
         """
         if not self._is_open() and name in self._queries:
             del self._queries[name]
@@ -112,18 +115,18 @@ class Changing(Adding):
         self._ask(lambda pond: validate.drop(pond, name, self._bases(pond.spec, name), named(who)))
 
     def pause(self, name: str, *, who: str | None = None) -> None:
-        """Keep rows of a query that would leave from leaving, for ever, until `resume`; its state is kept.
+        """Pause a query until `resume`: rows that it would emit meanwhile are never emitted; its state is kept.
 
         Raises:
-            ChangeRefused: there is none, it is paused, its rows may change or others read them.
+            ChangeRefused: the query does not exist, is paused, has updating results, or other queries read its rows.
         """
         self._ask(lambda pond: validate.pause(pond, name, named(who)))
 
     def resume(self, name: str, *, who: str | None = None) -> None:
-        """Let rows of a paused query leave again; the first windows are as whole as any.
+        """Emit the rows of a paused query again; already the first windows are complete.
 
         Raises:
-            ChangeRefused: it is not paused.
+            ChangeRefused: the query is not paused.
         """
         self._ask(lambda pond: validate.resume(pond, name, named(who)))
 
@@ -131,13 +134,14 @@ class Changing(Adding):
         self, name: str, query: str | Frame, *, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
         who: str | None = None,
     ) -> AnyQuery:  # fmt: skip
-        """Put another version in the place of a query; its rows go where and when they went, and have the same columns.
+        """Replace a query by a new version with the same columns, sinks and mode.
 
-        A version that differs in HAVING or outputs only has the next row. Otherwise the old version answers the windows
-        that start before a time, and the new one those from there on, each whole; see `accept.alter`.
+        If the new version differs only in HAVING or outputs, it emits the next row. Otherwise the old version emits the
+        windows that start before a certain time, and the new version all later windows; all of them are complete. See
+        `validate.alter`.
 
         Raises:
-            QueryError: the version is wrong, or no version of this query can be told so; nothing was changed.
+            QueryError: the new version is wrong, or the query cannot be altered in this way; nothing was changed.
         """
         made = self._version(name, query, Repeats(tuple(deduplicate), deduplicate_within))
         streams, who = self._streams_of(made), named(who)
@@ -145,10 +149,10 @@ class Changing(Adding):
         return made
 
     def shadow(self, name: str, query: str | Frame, *, who: str | None = None) -> AnyQuery:
-        """Try another version of a query beside it, on shared state; its rows go nowhere, and are compared: see `diff`.
+        """Run a second version beside a query, on shared state; its rows are not published, only compared (see `diff`).
 
         Raises:
-            QueryError: as `alter`, or its rows have maps or bytes; nothing was changed.
+            QueryError: as `alter`, or its rows contain maps or bytes; nothing was changed.
         """
         made = self._version(name, query)
         streams, who = self._streams_of(made), named(who)
@@ -156,34 +160,34 @@ class Changing(Adding):
         return made
 
     def promote(self, name: str, *, who: str | None = None) -> None:
-        """Let a query and its shadow change places: windows that close from then on are told by the other.
+        """Exchange a query with its shadow, which emits the windows that close from then on.
 
         Raises:
-            ChangeRefused: it has no shadow, or was promoted already.
+            ChangeRefused: the query has no shadow, or was promoted already.
         """
         self._ask(lambda pond: validate.promote(pond, name, named(who)))
 
     def rollback(self, name: str, *, who: str | None = None) -> None:
-        """Return to the version before `promote`, whose state was kept: they change places again.
+        """Undo `promote`: exchange the query again with the previous version, whose state was kept.
 
         Raises:
-            ChangeRefused: no promote of it is in force.
+            ChangeRefused: the query was not promoted.
         """
         self._ask(lambda pond: validate.rollback(pond, name, named(who)))
 
     def discard(self, name: str, *, who: str | None = None) -> None:
-        """End the shadow of a query, with its state.
+        """Drop the shadow of a query, and free its state.
 
         Raises:
-            ChangeRefused: it has none.
+            ChangeRefused: the query has no shadow.
         """
         self._ask(lambda pond: validate.discard(pond, name, named(who)))
 
     def diff(self, name: str) -> Difference:
-        """What a query and its shadow told otherwise, of windows that both answer, since the pond was opened.
+        """The rows that only a query or only its shadow emitted since the pond was opened, of windows that both emit.
 
         Raises:
-            ChangeRefused: it has no shadow.
+            ChangeRefused: the query has no shadow.
         """
         self.open()
         assert self._followers is not None and self._spec is not None
@@ -193,20 +197,20 @@ class Changing(Adding):
     def _version(
         self, name: str, query: str | Frame, repeats: Repeats | None = None, mode: Mode | None = None
     ) -> AnyQuery:
-        """Another version, analysed; the name stands for what it stood for."""
+        """Analyse a new version of a query; in SQL its name still means the current version."""
         asking = Asking(Sink(), mode=mode or Mode(), repeats=repeats or Repeats())
         return self._analysed(name, query, asking, remember=False)
 
     def param(self, name: str, value: Constant, *, who: str | None = None) -> None:
-        """Set a live parameter, `:name` in texts, in force from the next epoch on: a number or a text. While something
-        uses it, it keeps its type.
+        """Set a live parameter (`:name` in query texts) to a number or a text, from the next epoch on.
 
-        Before the pond is opened it is the first value; a pond that has begun goes on with that in force. In WHERE and
-        arguments an event is judged by the value of the epoch that reads it; in HAVING and outputs, and without
-        windows, a row is told by that of the epoch that tells it. What was counted before stays.
+        The parameter keeps its type while a query or a feed uses it. Before
+        the pond is opened this sets the first value; a pond that has begun keeps the value in force. In WHERE and in
+        arguments, an event is evaluated with the value of the epoch that reads it. In HAVING and outputs, and
+        without windows, a row is evaluated with the value of the epoch that emits it. Earlier results do not change.
 
         Raises:
-            ChangeRefused: the value is of another type than queries, or a feed, rely on.
+            ChangeRefused: the value has another type than the queries or the feed that use the parameter need.
         """
         if not self._is_open():
             known, queries = self._front.parameters.get(name), [*self._queries.values()]
@@ -216,8 +220,8 @@ class Changing(Adding):
         self._ask(lambda pond: validate.param(pond, name, value, named(who)))
 
     def _declare_parameters(self, spec: PondSpec) -> None:
-        """Record parameters that were given or declared before the pond was opened, and that it does not have yet, or
-        has of another type than the one declared.
+        """Record parameters that were given or declared before the pond was opened, if the pond lacks them or has them
+        with another type than declared.
         """
         given, declared = self._front.parameters, self._front.declared
         self._front.parameters = dict(spec.left.parameters)
@@ -229,20 +233,21 @@ class Changing(Adding):
                 self.param(name, made)
 
     def scale(self, instances: int, *, who: str | None = None, why: str = "asked") -> None:
-        """Give the pond another number of instances, from the next epoch on; state moves with as few buckets as balance
-        needs, and no answer changes. `why` stands in the history.
+        """Change the number of instances from the next epoch on.
+
+        As few buckets migrate as an even distribution needs, and no result changes. `why` is stored in the history.
 
         Raises:
-            ChangeRefused: it has as many already, or more than it has buckets.
+            ChangeRefused: the pond has this number of instances already, or fewer buckets.
         """
         self._ask(self._scaling(instances, named(who), why))
 
     def assign(self, owners: Owners, instances: int, why: str, *, who: str | None = None) -> None:
-        """Give each bucket the owner that is told, one of so many instances, from the next epoch on.
+        """Give each bucket the named owner, among `instances` instances, from the next epoch on.
 
         Raises:
-            ChangeRefused: buckets or instances do not fit the pond, or the pond would take it back: a store of several
-                shards keeps each bucket near an instance.
+            ChangeRefused: buckets or instances do not fit the pond; or the pond would undo the change, because it
+                aligns buckets with the shards of its store.
         """
         self.open()
         if self._followers is not None and self._followers.wanted(BucketMap(0, owners, instances)) is not None:
@@ -252,10 +257,10 @@ class Changing(Adding):
         self._ask(lambda pond: owned_by(pond, owners, instances, named(who), why))
 
     def price_of_scale(self, instances: int) -> Price:
-        """What `scale` would cost if it were called now; nothing is changed.
+        """The price of `scale` if it were called now; nothing is changed.
 
         Raises:
-            ChangeRefused: it would be refused.
+            ChangeRefused: `scale` would be refused.
         """
         return self._priced(self._scaling(instances))
 
@@ -265,11 +270,11 @@ class Changing(Adding):
         return lambda pond: scale(pond, instances, () if slots is None else slots.steady, who, why)
 
     def move(self, what: str, to: str, *, who: str | None = None) -> None:
-        """Keep the served rows of some buckets in another store from a record on, while all goes on.
+        """Move the served rows of some buckets to another store, while the pond runs.
 
-        `what`: a bucket's number, `FIRST-LAST`, or the shard that keeps them, as `placement` tells it. `to`: a store's
-        address, `env:NAME` for one that the variable NAME holds here and where rows are read, or `own`, the pond's.
-        Returns when rows are read there, and what was left behind is gone.
+        `what`: the number of a bucket, `FIRST-LAST`, or the shard that keeps the buckets, as `placement` names it.
+        `to`: the address of a store, `env:NAME` for an address in the variable NAME (set here and wherever rows are
+        read), or `own`, the pond's store. Returns when rows are read from there, and the old copies are deleted.
 
         Raises:
             ChangeRefused, StoreError: nothing was changed; it may be tried again.
@@ -284,10 +289,10 @@ class Changing(Adding):
         self._moving.move(buckets, to, lambda: driver.ask(lambda pond: move(pond, buckets, to, who)).result())
 
     def price_of_move(self, what: str, to: str) -> Price:
-        """What `move` would copy if it were called now; nothing is changed.
+        """The amount that `move` would copy if it were called now; nothing is changed.
 
         Raises:
-            ChangeRefused, StoreError: it would be refused.
+            ChangeRefused, StoreError: `move` would be refused.
         """
         self.open()
         assert self._spec is not None and self._moving is not None
@@ -298,11 +303,11 @@ class Changing(Adding):
     def feed(self, name: str, query: str, column: str, *, who: str | None = None) -> None:
         """Let a live parameter take its values from the rows of a query, until it is set.
 
-        They are those of `column` in the rows of the newest window that an epoch tells, in force from the next epoch
-        on: all of them where the parameter is a list, otherwise the greatest. They stand in the log.
+        The values are those of `column` in the rows of the newest window that an epoch emits: all of them if the
+        parameter is a list, otherwise the largest one. They are stored in the log, and in force from the next epoch on.
 
         Raises:
-            ChangeRefused: there is no such parameter, query or column, or no window that tells which rows are newest.
+            ChangeRefused: the parameter, query or column does not exist, or the rows do not contain their window.
         """
         self._ask(lambda pond: validate.feed(pond, name, query, column, named(who)))
 
@@ -319,11 +324,11 @@ class Changing(Adding):
         correct_for: str | None = None, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
         incomplete: bool = False, backfill: Backfill = False,
     ) -> Price:  # fmt: skip
-        """What a change would cost if it were made now; nothing is changed. `kind` is the name of a method here.
+        """The price of a change if it were made now; nothing is changed. `kind`: the name of a method of this class.
 
         Raises:
-            QueryError: it would be refused.
-            GoneError: the source has not all of what a backfill needs any more.
+            QueryError: the change would be refused.
+            GoneError: the source does not have everything any more that a backfill needs.
         """
         if query is None:
             return self._priced(lambda pond: _simple(kind)(pond, name))
@@ -336,15 +341,15 @@ class Changing(Adding):
         return self._priced(lambda pond: _with_query(kind)(pond, made, streams))
 
     def history(self) -> list[Recorded]:
-        """Every change of queries, the newest first: its record, when it was made (µs since 1970 UTC), and what."""
+        """All changes of queries, newest first, each with its record number and its time (µs since 1970 UTC)."""
         self.open()
         assert self._truth is not None
         return list(history(self._truth.log, self.manifest()))
 
     def costs(self) -> dict[str, Cost]:
-        """What each query, with its versions, cost in the newest epoch, and its state now; parts that sum to the whole.
+        """The cost of each query with its versions: in the newest epoch, and of its state now. Costs sum to the total.
 
-        Nothing before the pond is opened.
+        Empty before the pond is opened.
         """
         driver, spec = self._driver, self._spec
         if driver is None or spec is None or self._truth is None:
@@ -356,11 +361,11 @@ class Changing(Adding):
         return with_versions(spec, costs(driver.setting.plan, manifest, counts))
 
     def _bases(self, spec: PondSpec, name: str) -> tuple[Stream, ...]:
-        """The sources that are to be read on when a query goes that reads them as parts of others."""
+        """The sources that a query reads as parts of derived streams, and that must still be read after its drop."""
         return self._front.bases(query_of(spec, name))
 
     def _changed(self, n: int, change: Change, spec: PondSpec) -> None:
-        """A change is in the log: the next epoch answers so."""
+        """Take a recorded change into account: it is in force from the next epoch on."""
         assert self._followers is not None
         joining, before = self._followers.joining, self._spec
         self._spec = spec
@@ -393,7 +398,7 @@ class Changing(Adding):
                 self._front.forget_rows(change.name)
 
     def _read(self, limits: Mapping[str, int], *, tick: bool) -> Reading:
-        """What to read for the queries in force; asked again when a change needs more, or other `limits` fit better."""
+        """The reading for the queries in force; called again when a change needs more, or other `limits` fit better."""
         assert self._spec is not None
         with self._analysing:
             asked = ToRead(self._wanted(self._spec), limits, tick)
@@ -401,12 +406,12 @@ class Changing(Adding):
             return ahead[1] if ahead is not None and ahead[0] == asked else self._reading_of(asked)
 
     def _read_ahead(self, spec: PondSpec) -> None:
-        """Have what `_read` will be asked for ready, if `spec` is in force then and nothing else has changed."""
+        """Prepare the result of the next `_read`, which is used if `spec` is in force then and nothing else changed."""
         with self._analysing:
             if self._to_read is not None:
                 asked = self._to_read._replace(wanted=self._wanted(spec))
                 self._ahead = asked, self._reading_of(asked)
-                if self._driver is not None and not self._driver.in_epoch:  # who asks in one gets the next
+                if self._driver is not None and not self._driver.in_epoch:  # within an epoch, the next one gets it
                     self._driver.offer(self._ahead[1])
 
     def _wanted(self, spec: PondSpec) -> tuple[Wanted, ...]:
@@ -414,7 +419,7 @@ class Changing(Adding):
         return self._front.wanted(spec.asked, kept, spec.left.times, not_answered(spec))
 
     def _reading_of(self, asked: ToRead) -> Reading:
-        # with the tick, which cannot say where it will end, Spark takes a bounded input as one batch
+        # the tick has no known end, so Spark reads a bounded input as one batch
         frame, layout = read(self._reading, asked.wanted, tick=asked.tick, limits=asked.limits)
         by_key = [one for one in asked.wanted if one.stream.partitioned_by is not None]
         between = partial(read_between, self._reading, by_key[0]) if len(by_key) == len(asked.wanted) == 1 else None
@@ -453,5 +458,5 @@ def _with_query(kind: str) -> Callable[[Between, AnyQuery, Sequence[Stream]], Ch
 
 
 def _place(to: str) -> str:
-    """The place that an address means: it is read from other folders, too."""
+    """The place that an address means, with an absolute path, because it is also read from other folders."""
     return OWN if to == "own" else checked_store(to)

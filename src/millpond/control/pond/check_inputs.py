@@ -31,13 +31,13 @@ def empty_inputs(streams: Iterable[Stream]) -> list[EmptyInputError]:
 
 
 def is_missing(source: Source) -> bool:
-    """Whether this is a local folder that is not there."""
+    """Whether the source is a local path that does not exist."""
     path = _local(_options(source).get("path", ""))
     return bool(path) and not glob.glob(path)
 
 
 def options_of(stream: Stream) -> dict[str, str]:
-    """The options of a stream's source, by their names in lower case."""
+    """The options of a stream's source, by lower-case name."""
     return {} if stream.source is None else _options(stream.source)
 
 
@@ -46,7 +46,7 @@ def _options(source: Source) -> dict[str, str]:
 
 
 def files_of(stream: Stream) -> Iterator[Path]:
-    """The files of a stream's local folder that Spark would read, in no order; none for one elsewhere."""
+    """The files of a stream's local folder that Spark would read, in no order; none if it is not local."""
     path = _local(options_of(stream).get("path", ""))
     for found in glob.iglob(path) if path else ():
         if os.path.isfile(found):
@@ -57,6 +57,6 @@ def files_of(stream: Stream) -> Iterator[Path]:
 
 
 def _local(path: str) -> str:
-    """The path on this machine; "" for one elsewhere."""
+    """The path on this machine; "" if it is not local."""
     scheme = scheme_of(path)
     return path if scheme is None else str(local_path(path, "The stream's path")) if scheme == "file" else ""

@@ -26,10 +26,10 @@ from millpond.model.types import digits_of, is_decimal
 from millpond.spark.reading.read_frame import Reading
 
 FILES = 20
-"""So many files of a stream are looked at, the newest first."""
+"""The most files of a stream that are inspected, the newest first."""
 
 LISTED = 10_000
-"""Of more files than these the newest are not sought."""
+"""The most files among which the newest are searched; any further files are ignored."""
 
 _PHYSICAL = {
     "boolean": ("BOOLEAN",),
@@ -54,7 +54,7 @@ _TRUE = "true"
 
 
 def check_files(readings: Iterable[Reading]) -> list[LateSchemaError]:
-    """Look at the newest files of each stream; returns notes on columns that Spark would read as NULL.
+    """Inspect the newest files of each stream; returns notes on columns that Spark would read as NULL.
 
     Raises:
         LateSchemaError: a file has a column in a type that Spark cannot read as the declared one, has no event time,
@@ -99,7 +99,7 @@ def _parquet(reading: Reading, path: Path, _: Mapping[str, str]) -> Iterator[Lat
 
 
 def _lacking(reading: Reading, path: Path, names: list[str]) -> Iterator[LateSchemaError]:
-    """A note for each column that a file does not have, nor a folder on its way."""
+    """A note for each column that neither the file nor a partition folder in its path has."""
     there = {name.lower() for name in names} | {name.lower() for name in re.findall(r"([^/]+)=[^/]*(?=/)", str(path))}
     for name in sorted(column for column in reading.columns if column.lower() not in there):
         what = f"{path} has no column {name}"
@@ -116,7 +116,7 @@ def _absent(reading: Reading, what: str) -> LateSchemaError:
 
 
 def _fits(leaf: pq.ColumnSchema, kind: str) -> bool:
-    """Whether Spark reads a column of a Parquet file as a type, as far as it is known here."""
+    """Whether Spark can read a column of a Parquet file as a type, as far as this module knows."""
     logical = str(leaf.logical_type)
     if is_decimal(kind):
         if leaf.physical_type in ("BOOLEAN", "FLOAT", "DOUBLE", "INT96") or "String" in logical:
@@ -154,7 +154,7 @@ def _unlike(reading: Reading, path: Path, name: str, kind: str, leaf: pq.ColumnS
 
 
 def _csv(reading: Reading, path: Path, options: Mapping[str, str]) -> Iterator[LateSchemaError]:
-    """Spark takes the columns of CSV by their place, whatever a header says."""
+    """Check a CSV header: Spark reads the columns of CSV by position, whatever the header says."""
     separator = options.get("sep", options.get("delimiter", ","))
     if options.get("header", "").lower() != _TRUE or len(separator) != 1:
         return

@@ -27,10 +27,11 @@ def agreed(
     path: Path, known: PondSpec | None, queries: Sequence[AnyQuery], declared: Sequence[Stream], instances: int,
     parameters: Mapping[str, Literal],
 ) -> PondSpec:  # fmt: skip
-    """What is asked now, without owners, if it is what the pond at `path` was asked before (`known`).
+    """The spec of the given queries, without owners, if it equals the spec `known` of the pond at `path`.
 
     Raises:
-        ForeignPondError: it has other queries, streams or instances; the message says which, and how to change them.
+        ForeignPondError: the pond has other queries, streams or instances; the message names them, and how to change
+            them.
     """
     used = {stream for query in queries for stream in query.streams}
     spec = PondSpec.of(tuple(stream for stream in declared if stream.name in used), queries, instances)
@@ -42,7 +43,7 @@ def agreed(
 
 
 def _alike(known: PondSpec, asked: PondSpec) -> bool:
-    """Whether two specs are equal, wherever names of struct fields stand in backticks: older ponds have none."""
+    """Whether two specs are equal apart from backticks around names of struct fields, which older ponds do not have."""
     return known == asked or _unquoted(known) == _unquoted(asked)
 
 
@@ -51,17 +52,17 @@ def _unquoted(spec: PondSpec) -> str:
 
 
 def born_with(known: PondSpec | None, told: int | None) -> int | None:
-    """How many instances the pond was made with, which a pond that was scaled need not be told; None: nobody says."""
+    """The number of instances to open a pond with: `told`, or that in `known` if the pond was scaled; None: unknown."""
     if known is None or (told is not None and not known.left.scaled):
         return told
     return known.instances
 
 
 def claimed(loaded: Manifest, spec: PondSpec, manifest: Manifest) -> str:
-    """What a claim behind `manifest` says, given that `spec` was made for what stood in the log when it was loaded.
+    """The spec that a claim after `manifest` stores; `spec` was computed from the older manifest `loaded`.
 
     Raises:
-        ChangeRefused: another driver has changed the queries since.
+        ChangeRefused: another driver has changed the queries in between.
     """
     before, now = (in_force(one) if one.spec else None for one in (loaded, manifest))
     if now not in (None, before, spec):
@@ -70,7 +71,7 @@ def claimed(loaded: Manifest, spec: PondSpec, manifest: Manifest) -> str:
 
 
 def _foreign(path: Path, known: PondSpec, asked: PondSpec) -> ForeignPondError:
-    """That a pond in use has other queries, streams or instances than those that were given, and how to change it."""
+    """The error that an existing pond has other queries, streams or instances than given, and how to change it."""
     has = f"The pond in {path} has {_listed([query.name for query in known.asked])}"
     old, new = ({query.name: query for query in spec.meaning.asked} for spec in (known, asked))
     added, left_out = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
@@ -104,7 +105,7 @@ def _foreign(path: Path, known: PondSpec, asked: PondSpec) -> ForeignPondError:
 
 
 def _listed(names: Sequence[str], word: str = "query") -> str:
-    """Some names, of which there may be many.
+    """A list of names as text, shortened if it is long.
 
     >>> _listed(["a"]), _listed(["a", "b"]), _listed([*"abcdefg"])
     ('query a', 'queries a, b', 'queries a, b, c, d, e and 2 more')

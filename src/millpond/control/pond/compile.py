@@ -39,7 +39,7 @@ def compile_text(spark: Session, text: str) -> Compiled:
     def opened(source: Source) -> Source:
         if not is_missing(source):
             return source
-        # numbered, so that two that are missing stay two
+        # numbered, so that two missing folders stay different
         found = _with_path(source, _empty_folder(len(stand_ins)))
         stand_ins[found] = source
         return found
@@ -53,7 +53,7 @@ def compile_text(spark: Session, text: str) -> Compiled:
 
 
 def _over(query: AnyQuery, streams: Mapping[str, Stream]) -> AnyQuery:
-    """The query over its streams as they are called here."""
+    """The query with the names that its streams have in the compiled file."""
     if isinstance(query, Join):
         sides = (msgspec.structs.replace(side, stream=streams[side.stream].name) for side in query.sides.values())
         return msgspec.structs.replace(query, **dict(zip(query.sides, sides, strict=True)))
@@ -61,7 +61,7 @@ def _over(query: AnyQuery, streams: Mapping[str, Stream]) -> AnyQuery:
 
 
 def compiled_of(streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> Compiled:
-    """What was analysed already, without a text that it could be compared with.
+    """The compiled form of streams and queries that are analysed already; it contains no text to compare with.
 
     Raises:
         UnsupportedQuery: a query has live parameters, whose values a compiled file does not have.
@@ -78,10 +78,10 @@ def compiled_of(streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> Compi
 
 
 def write_compiled(path: Path, compiled: Compiled) -> None:
-    """Put a compiled file in its place in one step, over an older one.
+    """Write a compiled file atomically, replacing an older one.
 
     Raises:
-        PlaceError: something else is there, or it cannot be written.
+        PlaceError: the existing file is something else, or the file cannot be written.
     """
     path = local_path(path, "The compiled file")
     folder = LocalFolder(path.parent)
@@ -95,7 +95,7 @@ def write_compiled(path: Path, compiled: Compiled) -> None:
 
 
 def compile_to(path: Path, text: str, memory: str) -> Iterator[str]:
-    """Write what Spark makes of a pond file; what there is to say of it, as lines.
+    """Analyse a pond file with Spark and write the compiled file; yields lines that report about it.
 
     Raises:
         QueryError: a statement is wrong. PlaceError: see `write_compiled`.
@@ -110,7 +110,7 @@ def compile_to(path: Path, text: str, memory: str) -> Iterator[str]:
 
 
 def _as_declared(stream: Stream, stand_ins: Mapping[Source, Source]) -> Stream:
-    """The stream without a trace of stand-ins; one derived from them has a name that no machine has a part in."""
+    """The stream without stand-ins for missing folders; a derived stream gets a name that is equal on all machines."""
     if stream.source is not None:
         return msgspec.structs.replace(stream, source=stand_ins.get(stream.source, stream.source))
     made = stream.derived
@@ -134,7 +134,7 @@ def _with_path(source: Source, path: Path) -> Source:
 
 
 def _empty_folder(number: int) -> Path:
-    """Stands for a folder that is not on this machine: Spark only wants to see that it is there."""
+    """Create a stand-in for a folder that is not on this machine; Spark only checks that the folder exists."""
     path = own_folder(Path(tempfile.gettempdir())) / "nothing" / str(number)
     path.mkdir(parents=True, exist_ok=True)
     return path

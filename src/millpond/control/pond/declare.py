@@ -1,4 +1,4 @@
-"""Declarations of a pond that its queries name: streams, functions and tables."""
+"""Declares the streams, functions and tables that the queries of a pond name."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from millpond.spark.sources.arrow_functions import BatchFunction
 
 
 class Declaring:
-    """The declarations of a pond; each is known to what is analysed after it."""
+    """The part of `Pond` that declares things; a declaration is visible to everything that is analysed after it."""
 
     _front: FrontEnd
     _analysing: threading.RLock
 
     def stream(self, stream: Stream) -> Frame:
-        """Declare a stream, so that SQL can name it; returns a frame of it, for queries that are DataFrames.
+        """Declare a stream, so that SQL can name it; returns its DataFrame, for queries that are DataFrames.
 
         Raises:
             QueryTypeError, SourceError: its name is taken, or Spark cannot open it.
@@ -35,16 +35,17 @@ class Declaring:
         self, name: str, module: str, *, kind: str, takes: Sequence[str], returns: str, version: str = "1",
         deadline: str = "5 seconds", memory: str = "256 MB", form: str = "arrow",
     ) -> Callable[..., Any]:  # fmt: skip
-        """Make a function that is installed here (`package.module:attribute`) an aggregate that queries call by `name`.
+        """Make an installed function (`package.module:attribute`) an aggregate that queries call by `name`.
 
-        It runs in a process of its own, which is ended when a call takes longer than `deadline` or more than `memory`;
-        then, or if it raises, queries that call it are quarantined. See `model.functions.UserFunction`. What is
-        returned makes columns for DataFrames; one more argument is a condition, as FILTER is in SQL. Another `version`
-        of a known function is called by queries that are added or altered from then on.
+        It runs in a process of its own, which is killed when a call takes longer than `deadline` or uses more than
+        `memory`. Then, or if the function raises, the queries that call it are quarantined. See
+        `model.functions.UserFunction`. The returned callable makes columns for DataFrames; one additional argument is
+        a condition, like FILTER in SQL. A new `version` of a known function is called by queries that are added or
+        altered afterwards.
 
         Raises:
-            QueryTypeError: one of these is not what it must be, or the name is taken.
-            UserFunctionError: the function cannot be imported, or is not of its kind.
+            QueryTypeError: an argument is invalid, or the name is taken.
+            UserFunctionError: the function cannot be imported, or is not of the declared kind.
         """
         with self._analysing:
             return self._front.function(
@@ -53,16 +54,16 @@ class Declaring:
 
     @property
     def functions(self) -> tuple[UserFunction, ...]:
-        """The newest version of each function that is known."""
+        """The newest version of each declared function."""
         return self._front.functions
 
     def load_functions(self) -> tuple[UserFunction, ...]:
-        """Make the functions of the operator's file known (`MILLPOND_FUNCTIONS`), as `function` does; so does `load`.
+        """Declare the functions of the operator's file (`MILLPOND_FUNCTIONS`) as `function` does; `load` does this too.
 
-        Returns the newest version of each function that is known then.
+        Returns the newest version of each declared function.
 
         Raises:
-            SetupError: the file does not read. QueryTypeError, UserFunctionError: see `function`.
+            SetupError: the file cannot be read. QueryTypeError, UserFunctionError: see `function`.
         """
         with self._analysing:
             load_functions(self._front)
@@ -71,15 +72,16 @@ class Declaring:
     def map_batches(
         self, name: str, stream: str, function: BatchFunction, schema: str, *, version: str | None = None
     ) -> Frame:
-        """Make `name` stand for what your function makes of the Arrow batches of a stream, in queries added later.
+        """Declare the derived stream `name`: the results of your function for the Arrow batches of a stream.
 
-        `function` takes a `RecordBatch` of the stream's columns and gives one of `schema` (`a INT, b STRING`), with any
-        number of rows. It must stand at the top of a module that Spark's workers can import, answer the same for the
-        same rows, and take each row by itself: batches are cut anyhow. A pond that is continued needs the same
-        `version` or, where none is given, the same source of that module. The frame that is returned is a stream too.
+        `function` takes a `RecordBatch` of the stream's columns and returns one of `schema` (`a INT, b STRING`), with
+        any number of rows. It must be defined at the top level of a module that Spark's workers can import, be
+        deterministic, and treat each row independently, because batches are cut arbitrarily. A pond that is continued
+        needs the same `version` or, if none is given, the same source code of that module. Queries that are added
+        later can read `name`; the returned DataFrame is a stream too.
 
         Raises:
-            QueryTypeError: there is no such stream, the name is taken, or the schema is none.
+            QueryTypeError: the stream does not exist, the name is taken, or the schema is invalid.
             UnsupportedQuery: workers cannot import the function.
         """
         return self._front.map_batches(name, stream, function, schema, version)
@@ -89,18 +91,18 @@ class Declaring:
         missing: str = "null", wrong_type: str = "dead-letter", vanished: str = "wait",
         defaults: Mapping[str, Any] | None = None,
     ) -> Frame:  # fmt: skip
-        """Make `name` stand for rows that other programs keep in Redis, under keys such as `user:{id}`, for joins.
+        """Declare the keyed table `name`: rows that other programs keep in Redis under keys such as `user:{id}`.
 
-        `columns` (`id BIGINT, name STRING`) lists those of the key and those to read: fields of a hash or, with
-        `form="json"`, of a JSON object in a string; a column `_problem STRING` tells why a row was not read. A
-        stream joins the table by equality with each key column, LEFT or INNER; a batch of events asks for each distinct
-        key once. A row that is `missing`, of a `wrong_type`, or whose server has `vanished` is no row (`null`), one of
-        `defaults` (`default`), makes its event dead (`dead-letter`), ends the run (`fail`), or is waited for (`wait`).
-        `address` (default: the pond's store) is no part of what a pond is, so it may change from run to run; `run` says
-        if it is none.
+        `columns` (`id BIGINT, name STRING`) lists the key columns and the columns to read: fields of a hash or, with
+        `form="json"`, of a JSON object in a string. A column `_problem STRING` says why a row was not read. A stream
+        joins the table, LEFT or INNER, by equality with each key column; a batch of events reads each distinct key
+        once. `missing`, `wrong_type` and `vanished` say what happens if a row is missing, has a wrong type, or if its
+        server does not answer: there is no row (`null`), the row is `defaults` (`default`), the event is dead
+        (`dead-letter`), the run ends (`fail`), or the epoch waits (`wait`). `address` (default: the pond's store) is
+        not part of the pond's identity, so it may change from run to run; `run` refuses an invalid one.
 
         Raises:
-            QueryTypeError: a column or an option is not what it must be, or the name is taken.
+            QueryTypeError: a column or an option is invalid, or the name is taken.
         """
         options = {
             "key": key, "type": form, "missing": missing, "wrong.type": wrong_type, "vanished": vanished,
@@ -110,13 +112,13 @@ class Declaring:
         return self._front.table(name, Source(KEYED, tuple(options.items())), columns)
 
     def refresh(self, table: str | Frame, every: str) -> None:
-        """List the files of a table that streams are joined with again: when a run begins, then `every` so often.
+        """Refresh the list of files of a table that streams join: when a run begins, and then once per `every`.
 
-        `table` is a batch DataFrame of files, or the name of a view; `every` is a duration in Spark's words. Lists are
-        made between epochs, so each sees one; which one is not recorded: an epoch that is repeated after a crash may
-        see a newer one.
+        `table` is a batch DataFrame of files, or the name of a view; `every` is a duration in Spark's syntax. Lists are
+        read between epochs, so an epoch sees exactly one list. The list is not recorded: an epoch that is repeated
+        after a crash may see a newer one.
 
         Raises:
-            QueryTypeError: there is no such view, it has no files or a pattern for its path, `every` is no duration.
+            QueryTypeError: the view does not exist, has no files or a pattern as its path, or `every` is no duration.
         """
         self._front.refresh(table, every)

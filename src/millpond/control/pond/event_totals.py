@@ -10,7 +10,7 @@ from millpond.runtime.packets.event_counts import FATES, OTHERS, bounded
 
 
 class EventCounts(NamedTuple):
-    """Numbers of events; `read` is the sum of the others."""
+    """Numbers of events by fate; `read` is the sum of the others."""
 
     read: int = 0
     applied: int = 0
@@ -20,9 +20,9 @@ class EventCounts(NamedTuple):
 
 
 class QueryCounts(NamedTuple):
-    """What became of the events that a query read; `partitions` is empty for a stream without an order.
+    """The fate of the events that a query read; `partitions` is empty for a stream without an order.
 
-    There `*` stands for all partitions that are not listed; see `runtime.packets.event_counts.bounded`.
+    In `partitions`, `*` stands for all partitions that are not listed; see `runtime.packets.event_counts.bounded`.
     """
 
     whole: EventCounts
@@ -38,7 +38,7 @@ class Tally:
         self._lock = threading.Lock()
 
     def add(self, record: EpochRecord) -> None:
-        """Take note of a committed epoch."""
+        """Add the counts of a committed epoch."""
         with self._lock:
             for query, counts in record.counts.items():
                 if "read" in counts:
@@ -50,7 +50,7 @@ class Tally:
             self._fates = bounded(self._fates)
 
     def counts(self) -> dict[str, QueryCounts]:
-        """What became of events so far, by query."""
+        """The fate of the events so far, by query."""
         with self._lock:
             return {
                 query: QueryCounts(
@@ -61,7 +61,7 @@ class Tally:
             }
 
     def losses(self) -> str:
-        """How many late and dead events all queries had, and where most of them are, in one line; empty for none."""
+        """One line with the numbers of all late and dead events and where most of them are; empty if there are none."""
         found = self.counts()
         late, dead = (sum(getattr(counts.whole, fate) for counts in found.values()) for fate in ("late", "dead"))
         if not late + dead:

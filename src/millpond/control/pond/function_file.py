@@ -18,11 +18,11 @@ from millpond.local_path import local_path
 from millpond.spark.frontend.frontend import FrontEnd
 
 VARIABLE = "MILLPOND_FUNCTIONS"
-"""The variable that names the file."""
+"""The environment variable that names the file."""
 
 
 class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A function by what `Pond.function` takes."""
+    """A function, with the arguments of `Pond.function`."""
 
     module: str
     kind: str
@@ -35,10 +35,10 @@ class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def declared_functions(environ: Mapping[str, str] | None = None) -> dict[str, Declared]:
-    """The functions in the file, by name; none without a file.
+    """The functions in the file, by name; empty if the variable is not set.
 
     Raises:
-        SetupError: the file does not read.
+        SetupError: the file cannot be read.
     """
     place = (os.environ if environ is None else environ).get(VARIABLE)
     if place is None:
@@ -52,10 +52,10 @@ def declared_functions(environ: Mapping[str, str] | None = None) -> dict[str, De
 
 
 def load_functions(front: FrontEnd) -> None:
-    """Make the functions in the file known, and versions that are new of those that are.
+    """Declare the functions in the file, and new versions of functions that are declared already.
 
     Raises:
-        SetupError: the file does not read. QueryTypeError, UserFunctionError: see `FrontEnd.function`.
+        SetupError: the file cannot be read. QueryTypeError, UserFunctionError: see `FrontEnd.function`.
     """
     for name, told in declared_functions().items():
         front.function(name, **msgspec.structs.asdict(told))

@@ -1,4 +1,4 @@
-"""Moves the served rows of some buckets to another store while the pond runs: copy, catch up, switch, forget."""
+"""Moves served rows of some buckets to another store while the pond runs: copy, catch up, switch, delete."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from millpond.runtime.moves.bucket_load import bucket_loads
 from millpond.state.ports.sharded import ShardedStore
 
 _PATIENCE_SECONDS = 60.0
-"""How long what is left behind waits for the view to pass the switch; after that the next opening deletes it."""
+"""How long to wait for the view to pass the switch; if it does not, the next opening deletes the old rows."""
 
 
 class Moving:
-    """The moves of one open pond, one after the other; `store` is its own address. `note` says how far one is.
+    """The moves of one open pond, one at a time; `store`: the address of its own store, `note`: a move's progress.
 
-    To be made when the pond is claimed: what moves have left behind goes.
+    Create it when the pond is claimed: it deletes rows that earlier moves have left behind.
     """
 
     def __init__(self, truth: Truth, followers: Followers, store: str) -> None:
@@ -45,14 +45,14 @@ class Moving:
                 sweep(followers.store)
 
     def close(self) -> None:
-        """Let a move that is under way end without the switch."""
+        """End a move that is under way without the switch."""
         self._closed = True
 
     def buckets(self, what: str, spec: PondSpec) -> tuple[int, ...]:
-        """The buckets that people name, those first that the last epoch touched most.
+        """The buckets that the text `what` names, those with the most load in the last epoch first.
 
         Raises:
-            ChangeRefused: there are none. StoreError: no query is served.
+            ChangeRefused: it names no bucket. StoreError: no query is served.
         """
         store = self._rows()
         named = buckets_named(what, store.places, store.shards(range(spec.buckets)))
@@ -64,7 +64,7 @@ class Moving:
         return tuple(np.array(named)[np.argsort(-loads[list(named)], kind="stable")].tolist())
 
     def price(self, buckets: Collection[int], to: str) -> Moved:
-        """How many buckets would be copied, and about how many bytes, as if each of a store had as much as the next."""
+        """How many buckets would be copied, and about how many bytes if all buckets of a store are equally large."""
         store, size = self._rows(), 0.0
         leaving = [bucket for bucket in buckets if store.places[bucket] != to]
         for place in {store.places[bucket] for bucket in leaving}:
@@ -73,10 +73,10 @@ class Moving:
         return Moved(len(leaving), round(size))
 
     def move(self, buckets: Sequence[int], to: str, switch: Callable[[], int]) -> None:
-        """Bring the rows of buckets to the store at `to`; `switch` has the change recorded, and gives its record.
+        """Move the rows of buckets to the store at `to`; `switch` has the change recorded, and returns its record.
 
         Raises:
-            ChangeRefused, StoreError: nothing was changed, and whoever tries again begins anew.
+            ChangeRefused, StoreError: nothing was changed; a new try starts from the beginning.
         """
         if on_network(self._store) and to != OWN and not on_network(to) and not to.startswith("env:"):
             raise ChangeRefused(
@@ -111,7 +111,7 @@ class Moving:
                 self._give_up(leaving, to)
             raise
         reached("move.switched")
-        with suppress(StoreError):  # the view brings them to the head, too, and who opens the pond next tidies up
+        with suppress(StoreError):  # the view also brings them to the head, and the next opening of the pond cleans up
             catching.go()
             self.note = f"they are there; what is left behind goes when the view has passed record {n:,}"
             if self._followers.runner.wait(n, _PATIENCE_SECONDS):
@@ -120,7 +120,7 @@ class Moving:
         reached("move.forgotten")
 
     def _give_up(self, buckets: Sequence[int], to: str) -> None:
-        """Delete copies that nobody reads, unless the record is there for all that."""
+        """Delete the copies, which nobody reads, except for buckets whose change was recorded despite the error."""
         places = places_in(in_force(load(self._truth.log, self._truth.manifests)))
         forget(self._rows().at(to), [bucket for bucket in buckets if places[bucket] != to])
 
@@ -135,7 +135,7 @@ class Moving:
 
 
 def sweep(store: ShardedStore) -> None:
-    """Delete what a move has left behind in stores that still keep other buckets, or are the pond's own."""
+    """Delete rows that moves have left behind, in stores that still keep other buckets and in the pond's own store."""
     for place in dict.fromkeys((*store.places, OWN)):
         forget(store.at(place), [bucket for bucket, of in enumerate(store.places) if of != place])
 

@@ -95,13 +95,14 @@ _WAITS = "at work or waiting; a stopped process that holds the lock of its store
 
 
 class Pond(Reporting, Changing, Declaring):
-    """Many continuous queries over the same streams: read once, moved once, remembered once.
+    """Runs many continuous queries over the same streams; each event is read, shuffled and stored once for all of them.
 
-    `path` is the pond's folder, made if it is new; a later pond on the same folder with the same queries, or with none,
-    goes on where the last one stopped. `spark` is a classic session of yours, or None to start one. `instances` is
-    the number of parallel folds (default: Spark's parallelism), unless `scale` has changed it. `store` is where rows of
-    served queries are kept: `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` or `memory`. `on_epoch` is told of every committed
-    epoch; `on_alive` each second that Spark answers while `run` waits, and whether an epoch is at hand.
+    `path`: the pond's folder, created if needed; a later pond on the same folder with the same queries, or with none,
+    continues where the last one stopped. `spark`: your classic Spark session, or None to start one. `instances`: the
+    number of parallel folds (default: Spark's parallelism), unless `scale` has changed it. `store`: where the rows of
+    served queries are kept: `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` or `memory`. `on_epoch`: called with each
+    committed epoch. `on_alive`: called each second in which Spark responds while `run` waits; its argument says
+    whether an epoch is running.
 
     Raises:
         SetupError: this Spark session cannot be used.
@@ -153,23 +154,23 @@ class Pond(Reporting, Changing, Declaring):
     ) -> AnyQuery:  # fmt: skip
         """Add a query, also while the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
 
-        SQL may read the rows of an earlier query, `FROM STREAM its_name`; they come an epoch later.
-        Its rows go to `sink` (default: kept in memory, see `table`); `serve` keeps the latest row per key
-        for `lookup`; late events that WHERE takes go to `late`, or are only counted. Rows leave once, when the
-        watermark passes their window; with `emit="update"` in each epoch that changes them (`_op`: upsert or delete);
-        with `correct_for="1 hour"` once, and again when events come that much later than the delay (`_revision`).
-        An event that is equal in the columns `deduplicate` to one at most `deduplicate_within` before it is left out.
-        Of a pond that has begun it answers every window that starts after what was read, or that what is kept makes
-        whole; with `incomplete` also those that are open now, of what comes from now on, and `_complete` says which
-        rows are of whole windows. With `backfill` what was read before is read again from the source, and all windows
-        are told that would have been told had the query been there, also those that have closed: all (True), or those
-        that start at a time (ISO 8601 or a datetime, UTC without a zone) or later; the call returns when that is in the
-        log. A query that costs more than `budget` (`state 100 MB, keys 1000000, time 50 ms`: bytes of state, keys, the
-        workers' time for an epoch) is quarantined. `who` (default: this process's user) stands in the history.
+        SQL may read the rows of an earlier query (`FROM STREAM its_name`), one epoch later. Rows go to `sink` (default:
+        memory, see `table`); `serve` keeps the latest row per key for `lookup`; late events that WHERE takes go to
+        `late`, else they are only counted. By default a row is emitted once, when the watermark passes its window; with
+        `emit="update"` in each epoch that changes it (`_op`: upsert or delete); with `correct_for="1 hour"` once, and
+        again if events arrive up to an hour later than the delay (`_revision`). An event is left out if it equals an
+        event at most `deduplicate_within` before it in the columns `deduplicate`. A query added to a running pond
+        emits the windows that start after all events that were read, and those that kept data completes. `incomplete`:
+        also emit windows that are open now, from later events; `_complete` marks the rows of complete windows.
+        `backfill`: read earlier events again from the source, and also emit the windows, even closed ones, that the
+        query would have emitted before: all (True), or those that start at a time (ISO 8601 or a datetime, UTC without
+        a zone) or later; the call returns when this is in the log. `budget` (`state 100 MB, keys 1000000, time 50 ms`:
+        bytes of state, keys, workers' time per epoch): above it the query is quarantined. `who` (default: this
+        process's user) is stored in the history.
 
         Raises:
             QueryError: the query is wrong, refused or not supported; nothing was added.
-            GoneError: the source has not all of what a backfill needs any more; nothing was added.
+            GoneError: the source does not have everything that a backfill needs; nothing was added.
         """
         mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
         asking = Asking(sink, serve, late, mode, repeats, budget, incomplete, backfill_from(backfill))
@@ -184,7 +185,7 @@ class Pond(Reporting, Changing, Declaring):
 
     @explaining()
     def load(self, text: str, *, queries: bool = True) -> tuple[AnyQuery, ...]:
-        """Declare the streams and add the queries of a pond file, unless not asked to: Spark's own statements.
+        """Declare the streams of a pond file (Spark's own statements) and, if `queries`, add its queries.
 
         Raises:
             QueryError: a statement is wrong; the message names its line.
@@ -198,7 +199,7 @@ class Pond(Reporting, Changing, Declaring):
         return tuple(made)
 
     def compile(self, path: str | os.PathLike[str]) -> None:
-        """Write streams and queries as analysed, for `millpond.testing.Trial`, which reads them without Spark.
+        """Write the analysed streams and queries for `millpond.testing.Trial`, which reads them without Spark.
 
         Raises:
             PlaceError: the file holds something else, or cannot be written.
@@ -212,20 +213,20 @@ class Pond(Reporting, Changing, Declaring):
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """The streams, declared or derived by queries from those."""
+        """The streams: those that are declared, and those that queries derive from them."""
         return tuple(self._front.streams.values())
 
     @property
     def plan(self) -> Plan:
-        """How the queries are answered together."""
+        """The shared plan of the queries."""
         if self._spec is not None:
             return plan_of(self._spec)
         return with_declared(build_plan(self._queries.values()), self.streams)
 
     @explaining()
     def notes(self) -> list[InputError]:
-        """What may be a mistake but is none for sure: folders that hold nothing yet, files that lack a column, sources
-        that drop records without counting them.
+        """Possible mistakes: folders that are still empty, files that lack a column, sources that drop records without
+        counting them.
 
         Raises:
             LateSchemaError: a file does not fit its stream; `run` would raise the same before it reads an event.
@@ -237,12 +238,11 @@ class Pond(Reporting, Changing, Declaring):
 
     @explaining()
     def run(self, *, once: bool = True, drain: bool = False) -> bool:
-        """Run epochs: with `once` until all input there is has been taken, else until `stop`.
+        """Run epochs: with `once` until all existing input has been read, else until `stop`.
 
-        `drain` then closes every window that is still open, unless `stop` came first. Returns when all sinks
-        have all rows, after `stop` ten seconds later at most, and whether it ended by itself. Whether the results are
-        complete is another question: `problems` answers it, and each problem is a warning of the logger `millpond.pond`
-        when it happens.
+        `drain` then closes every open window, unless `stop` was called. Returns when all sinks have all rows (after
+        `stop`: ten seconds later at most), and whether it ended without `stop`. It does not say whether the results are
+        complete: see `problems`. Each problem is also a warning of the logger `millpond.pond` when it happens.
 
         Raises:
             FencedError, OffsetGapError, CorruptError, PlaceError, …: see `errors`; what was committed stands.
@@ -264,7 +264,7 @@ class Pond(Reporting, Changing, Declaring):
         return finished
 
     def _blamed(self, error: NoMemoryError) -> NoMemoryError:
-        """The error, of which whoever is responsible has been quarantined; that takes the log alone, not the JVM."""
+        """Quarantine the queries that caused the error, and return it; needs only the log, not the JVM."""
         if self._driver is None or self._spec is None:
             return error
         manifest = self._driver.manifest
@@ -276,7 +276,7 @@ class Pond(Reporting, Changing, Declaring):
 
     @explaining()
     def drain(self) -> None:
-        """Close every window that is still open, while nothing runs; later events of theirs will be late.
+        """Close every open window while no epoch runs; later events of these windows will be late.
 
         Raises:
             FencedError, PlaceError, …: see `errors`.
@@ -293,8 +293,8 @@ class Pond(Reporting, Changing, Declaring):
         Raises:
             ForeignPondError: the folder holds another pond, or one with other queries.
             AheadError: a sink has rows of records that the log has lost.
-            LateSchemaError: a file that is there does not fit its stream.
-            NotServingError: it has come to its `end`.
+            LateSchemaError: an existing file does not fit its stream.
+            NotServingError: `end` was called.
         """
         if self._driver is not None:
             return
@@ -312,7 +312,7 @@ class Pond(Reporting, Changing, Declaring):
         known = in_force(truth.manifest) if truth.manifest.spec else None
         instances = born_with(known, self._instances) or default_instances(self.spark)
         asked = agreed(self.path, known, self.queries, self.streams, instances, self._front.parameters)
-        # changes of owners are counted from those that the pond was made with
+        # recorded changes of owners apply to the owners that the pond was created with
         owned = owners_in(known) if known else owners_for(self.queries, self._store, instances, asked.buckets)
         spec = with_owners(asked, owned)
         carried = self._carriage = carriage(self._reading, truth, spec, self._cache, self._store)
@@ -344,7 +344,7 @@ class Pond(Reporting, Changing, Declaring):
         self._declare_parameters(spec)
 
     def _known_truth(self) -> Truth | None:
-        """The pond that is there, if this one has no queries: it goes on with those in force."""
+        """The existing pond in the folder if no queries were given: it continues with the queries in force."""
         if self._queries or not (self.path / IDENTITY).is_file():
             return None
         truth = open_truth(self.path)
@@ -356,20 +356,20 @@ class Pond(Reporting, Changing, Declaring):
         return truth
 
     def stop(self) -> None:
-        """Let `run` return after the epoch at hand; may be called from a signal handler or another thread."""
+        """Let `run` return after the current epoch; may be called from a signal handler or another thread."""
         if self._driver is not None:
             self._driver.stop()
 
     @explaining()
     def repair(self) -> list[str]:
-        """Bring Spark's checkpoint and the sinks back to the log; returns what was done, a sentence each.
+        """Make Spark's checkpoint and the sinks agree with the log again; returns one sentence for each action.
 
-        For a pond of which the checkpoint or the log was lost, damaged or restored from an older copy. A sink that
-        has rows of records which the log has lost is set back first: their events are read again.
+        Use it if the checkpoint or the log was lost, damaged or restored from an older copy. A sink that has rows of
+        records which the log has lost is rewound first, because the events of these records are read again.
 
         Raises:
-            AheadError: a sink cannot be set back; the message says what is left to do.
-            OffsetGapError: what was lost stood nowhere else; the message says what is left to do.
+            AheadError: a sink cannot be rewound; the message says what is left to do.
+            OffsetGapError: the lost data was stored nowhere else; the message says what is left to do.
         """
         done: list[str] = []
         with self._opening:
@@ -382,13 +382,13 @@ class Pond(Reporting, Changing, Declaring):
         """Wait until every sink and the view have every committed row.
 
         Raises:
-            DiskFullError, TruthError: one of them cannot go on until its place is mended, which is named.
+            DiskFullError, TruthError: one of them cannot continue until its location, which is named, is repaired.
             StoreError: one of them keeps failing; the message says which and why.
         """
         if self._followers is None or self._truth is None:
             return
         head = self.manifest().n
-        # it may be another driver's, which has taken over
+        # the newest record may be of another driver, which has taken over
         self._followers.runner.notify(head)
         if not self._followers.runner.wait(head, timeout):
             late = [f"{status.name}: {status.error or _WAITS}" for status in self.status() if status.behind]
@@ -406,7 +406,7 @@ class Pond(Reporting, Changing, Declaring):
         return self._followers.tables.table(name)
 
     def late_rows(self, name: str) -> pa.Table:
-        """All late events so far of a query whose `late` sink is `memory`; `_watermark` is what each was late against.
+        """All late events so far of a query whose `late` sink is `memory`; `_watermark`: the one that made it late.
 
         Raises:
             QueryError: its late events go elsewhere.
@@ -417,7 +417,7 @@ class Pond(Reporting, Changing, Declaring):
         return self._followers.late_tables.table(name)
 
     def lookup(self, name: str, *key: Any) -> Served:
-        """The latest row of a served query for a key (its values in order), and the record it is as of.
+        """The latest row of a served query for a key (its values in order), and the record as of which it is current.
 
         Raises:
             KeyError: no such query.
@@ -433,7 +433,7 @@ class Pond(Reporting, Changing, Declaring):
         return lookup(self._followers.store, name, text[0].as_py(), bucket[0].as_py())
 
     def manifest(self) -> Manifest:
-        """What the log amounts to now.
+        """The manifest at the newest record of the log.
 
         Raises:
             KeyError: the pond was not opened.
@@ -454,7 +454,7 @@ class Pond(Reporting, Changing, Declaring):
         return placed_now(*read_truth(self.path), self._followers.store)
 
     def sharing(self) -> Sharing:
-        """How much state the queries share now, against one copy per query; see `runtime.inspect.sharing`.
+        """How much state the queries share now, compared to one copy per query; see `runtime.inspect.sharing`.
 
         Raises:
             KeyError: the pond was not opened.
@@ -473,7 +473,7 @@ class Pond(Reporting, Changing, Declaring):
         self._moving = self._driver = self._followers = self._truth = self._spec = None
 
     def end(self) -> None:
-        """`close`, for good: what another thread asks from now on, or is analysing now, is refused."""
+        """`close` permanently: later requests of other threads are refused, and so are queries being analysed now."""
         self._ended = True
         self._analyses.end()
         with self._opening:
@@ -489,6 +489,6 @@ class Pond(Reporting, Changing, Declaring):
 
 
 def _host_local_folder() -> Path:
-    """Where key tables are cached on this host; memory-backed where the system offers that."""
+    """The folder for key tables cached on this host; memory-backed if the system offers that."""
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
     return own_folder(base)

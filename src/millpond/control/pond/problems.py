@@ -21,7 +21,7 @@ from millpond.reconfigure.catalog import query_name
 from millpond.spark.driver.epochs import Epoch
 
 MANY = 0.1
-"""A tenth of the events that a query read is too many to be late or dead in results that one relies on."""
+"""If this part of the events that a query read is late or dead, its results are not reliable."""
 
 _NAMED = 3
 _RECORDS_READ = 1000
@@ -29,7 +29,7 @@ _DROPS = "DROPMALFORMED"
 
 
 class Problem(NamedTuple):
-    """Something that makes results incomplete: its stable code, the query or stream, and one sentence or two.
+    """Something that makes results incomplete: its stable code, the query or stream, and one or two sentences.
 
     `failure`: a run that ends with it fails (`millpond run` has exit status 3); otherwise it is a warning.
     """
@@ -44,7 +44,7 @@ class Problem(NamedTuple):
 
 
 class Problems:
-    """What became incomplete since a pond was opened; thread-safe."""
+    """The problems since a pond was opened; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class Problems:
         self._reported: set[str] = set()
 
     def epoch(self, epoch: Epoch, tally: Tally, queries: Mapping[str, AnyQuery]) -> list[Problem]:
-        """Take note of a committed epoch; returns what it has newly made incomplete. `tally` includes it."""
+        """The new problems of a committed epoch, whose counts `tally` already includes."""
         found = [quarantined(name, why) for name, why in epoch.record.quarantined.items() if why]
         with self._lock:
             for stream, paths in epoch.missing.items():
@@ -71,14 +71,14 @@ class Problems:
 
 
 def quarantined_in(spec: PondSpec, manifest: Manifest) -> list[Problem]:
-    """The queries of a pond that are quarantined, whether by this process or before."""
+    """A problem for each quarantined query of a pond, whether this process or an earlier one quarantined it."""
     reasons = dict(manifest.quarantined) | dict(spec.left.halted)
     names = {query.name for query in spec.asked} | spec.left.halted.keys()
     return [quarantined(name, why) for name, why in sorted(reasons.items()) if why and name in names]
 
 
 def quarantined(version: str, why: str) -> Problem:
-    """That a version of a query, or a shadow, is quarantined.
+    """The problem that a version of a query, or a shadow, is quarantined.
 
     >>> print(quarantined("o", "[MP-OVERFLOW] A result of query 'o' leaves its type."))
     [MP-OVERFLOW] Query o is quarantined and emits no more rows: A result of query 'o' leaves its type.
@@ -87,12 +87,12 @@ def quarantined(version: str, why: str) -> Problem:
     code, reason = (IncompleteError.code, why) if error is None else (error.code, f"{error.what} {error.cure}".strip())
     name = query_name(version)
     text = f"Query {name} is quarantined and emits no more rows: {reason}"
-    # rows of a shadow are only compared
+    # a quarantined shadow is no failure, because its rows are only compared
     return Problem(code, f"query {name}", text, "@shadow" not in name)
 
 
 def vanished(stream: str, paths: Sequence[str]) -> Problem:
-    """That files were listed and then deleted or moved before they were read."""
+    """The problem that files were listed, and then deleted or moved before they were read."""
     names = ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else "")
     return Problem(
         IncompleteError.code,
@@ -105,7 +105,7 @@ def vanished(stream: str, paths: Sequence[str]) -> Problem:
 
 
 def losses(counts: Mapping[str, QueryCounts], queries: Mapping[str, AnyQuery]) -> Iterator[Problem]:
-    """A problem for each query that lost events: a failure if many are late and kept nowhere, or many are dead."""
+    """A problem for each query that lost events; a failure if many are dead, or late and not kept by a late sink."""
     for name, found in counts.items():
         query, whole = queries.get(name), found.whole
         if query is None or not whole.late + whole.dead:
@@ -126,7 +126,7 @@ def losses(counts: Mapping[str, QueryCounts], queries: Mapping[str, AnyQuery]) -
 def unread(
     streams: Iterable[Stream], queries: Iterable[AnyQuery], counts: Mapping[str, QueryCounts], log: Log, head: int
 ) -> Iterator[Problem]:
-    """A problem for each source of which not one event was ever read."""
+    """A problem for each source of which no event was ever read; none if older records would have to be searched."""
     readers: dict[str, list[str]] = {}
     for query in queries:
         for stream in query.streams:
@@ -138,7 +138,7 @@ def unread(
     }  # fmt: skip
     for n in range(head, -1, -1) if silent else ():
         if n <= head - _RECORDS_READ:
-            return  # it is not known of older ones
+            return  # older records are not searched, so it is not known
         record = decode(log.read(n) or b"").record
         if isinstance(record, EpochRecord):
             silent -= {

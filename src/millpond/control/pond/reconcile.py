@@ -1,9 +1,9 @@
-"""Compares what sinks have with the log before a driver claims it, and brings them back to it for `millpond repair`.
+"""Compares sinks with the log before a driver claims the pond, and rewinds them to the log for `millpond repair`.
 
 A log that has lost its newest records, or a pond's folder that was restored from an older copy, goes on with other
-records under the numbers of the lost ones. Whoever has the rows of lost records would then get those of the same
-events once more. So a claim is refused while a sink that can be asked at once is ahead of the log; sinks on other
-hosts are asked when they are first written to, and stop there by themselves (`log.cursor`).
+records under the numbers of the lost ones. A sink that has rows of the lost records would then get the rows of the same
+events a second time. So a claim is refused while a local sink is ahead of the log. Sinks on other hosts are checked at
+the first write to them, and stop then by themselves (`log.cursor`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from millpond.log.records import decode
 
 
 def check_sinks(truth: Truth, followers: Iterable[Follower]) -> None:
-    """Make sure that no sink has rows of records that the log does not have.
+    """Check that no sink has rows of records that the log does not have.
 
     Raises:
-        AheadError: one has; nothing was changed.
+        AheadError: a sink has such rows; nothing was changed.
     """
     for follower in followers:
         cursor = _known(follower)
@@ -31,13 +31,13 @@ def check_sinks(truth: Truth, followers: Iterable[Follower]) -> None:
 
 
 def reconcile(truth: Truth, followers: Iterable[Follower]) -> list[str]:
-    """Bring every sink that is ahead of the log back to the newest record that both have.
+    """Rewind every sink that is ahead of the log to the newest record that both have.
 
-    Returns what was done, a sentence each. Sinks on other hosts are asked, too. May be repeated.
+    Returns one sentence for each action. Sinks on other hosts are checked, too. May be repeated.
 
     Raises:
-        AheadError: one cannot be brought back; the cure says what is left to do by hand.
-        StoreError: one on another host does not answer.
+        AheadError: a sink cannot be rewound; the cure says what is left to do by hand.
+        StoreError: a sink on another host does not answer.
     """
     done: list[str] = []
     refused: list[AheadError] = []
@@ -59,7 +59,7 @@ def _brought_back(truth: Truth, follower: Follower, cursor: Cursor) -> str:
     head = _head(truth)
     common = last_common(truth.log, cursor, head.n)
     if common is None and cursor.n > head.n and not isinstance(follower, Remote):
-        # It was asked before each claim, so the log has not gone on since it was ahead.
+        # A local sink is checked before each claim, so the log got no record since the sink was ahead.
         common = cursor_of(head)
     if common is None or not isinstance(follower, Reversible):
         raise ahead(
@@ -70,7 +70,7 @@ def _brought_back(truth: Truth, follower: Follower, cursor: Cursor) -> str:
     try:
         return follower.rewind(common)
     except AheadError as error:
-        raise ahead(follower.name, cursor, head.n, error.cure) from error  # it does not know where the log ends
+        raise ahead(follower.name, cursor, head.n, error.cure) from error  # it does not know the end of the log
 
 
 def _known(follower: Follower) -> Cursor:
@@ -82,7 +82,7 @@ def _head(truth: Truth) -> Manifest:
 
 
 def _is_in_log(truth: Truth, cursor: Cursor) -> bool:
-    """Whether the log has the record that a cursor names; reads that record alone."""
+    """Whether the log has the record that a cursor names; reads only that record."""
     if cursor.n == NOTHING_APPLIED:
         return True
     data = truth.log.read(cursor.n)

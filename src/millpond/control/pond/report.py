@@ -1,4 +1,4 @@
-"""The part of a pond that reports: how followers and sources fare, why nothing comes out, what is incomplete."""
+"""Reports the state of a pond: its followers and sources, why a query emits nothing, and what is incomplete."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind
 
 LOGGER = "millpond.pond"
-"""Gets a warning for each problem when it happens."""
+"""Name of the logger that gets a warning for each problem when it happens."""
 
 QUERY = "query:"
-"""So begins the name of a quarantined query in `Pond.status`, among the followers."""
+"""Prefix of the names of quarantined queries in `Pond.status`, where they are listed with the followers."""
 
 _log = logging.getLogger(LOGGER)
 
 
 class Reporting:
-    """The part of `Pond` that says how it fares."""
+    """The part of `Pond` that reports its state."""
 
     path: Path
 
@@ -54,14 +54,14 @@ class Reporting:
     _on_epoch: Callable[[Epoch], None]
 
     def counts(self) -> dict[str, QueryCounts]:
-        """What became of the events each query read since this pond was made, also per source partition."""
+        """The fate of the events that each query read since this `Pond` was created, also per source partition."""
         return self._tally.counts()
 
     def why(self, name: str) -> Why:
-        """Why nothing (more) comes out of a query, the main cause first; see `control.diagnose.causes`.
+        """Why a query emits nothing (more), the main cause first; see `control.diagnose.causes`.
 
         Raises:
-            QueryTypeError: no such query.
+            QueryTypeError: no query has this name.
             ForeignPondError: the pond was never run.
             CorruptError, PlaceError: the pond, or the query's sink, cannot be read.
         """
@@ -69,8 +69,9 @@ class Reporting:
         return explain_why(find_facts(truth, spec, name, self.status()))
 
     def status(self) -> Sequence[FollowerStatus]:
-        """How sinks, view and pruning fare, and a store that carries the pond's files, if one does; the note of a
-        quarantined query says why it is. How far the pond is behind its sources: see `behind`.
+        """The state of sinks, view, pruning, background work, and a store that carries the pond's files, if one does.
+
+        Quarantined queries are listed too, each with the reason as its note. For the backlog of sources see `behind`.
         """
         if self._followers is None or self._carriage is None:
             return ()
@@ -89,14 +90,14 @@ class Reporting:
         return found
 
     def behind(self) -> list[Behind]:
-        """How many records of Kafka, or files, each source holds that are not committed yet."""
+        """The backlog of each source: the number of Kafka records, or of files, that are not committed yet."""
         return [] if self._driver is None else self._driver.behind()
 
     def problems(self, *, at_end: bool = False) -> list[Problem]:
         """What makes the results incomplete, failures first: quarantined queries, events that were late or dead since
-        this pond was opened, files that disappeared before they were read, records that a source drops.
+        this pond was opened, files that disappeared before they were read, sources that drop records uncounted.
 
-        With `at_end`, for when a run has taken all input, also sources of which not one event was ever read.
+        With `at_end`, for the end of a run that has read all input: also sources of which no event was ever read.
         """
         if self._truth is None or self._spec is None:
             return []

@@ -51,26 +51,26 @@ from millpond.version import install
 T = TypeVar("T")
 
 _DAMAGED = re.compile(rb"|(?![0-9a-f]{24}\Z)([0-9a-f]+|.{24})|.*[^!-~].*", re.DOTALL)
-"""What is no pond's name any more. A pond draws 24 hexadecimal digits: fewer digits, or 24 characters that are not all
-digits, are what is left of a name. A name that somebody else chose may be anything else that prints."""
+"""Matches a damaged name of a pond. A generated name has 24 hexadecimal digits, so fewer digits, or 24 characters that
+are not all such digits, are damaged. A name that somebody else chose may be any other printable text."""
 
 GRACE_SECONDS = 30.0
-"""How long what is not needed any more stays for whoever is reading it; who comes later reads anew."""
+"""How long unneeded files stay for processes that are reading them; a later reader reads the newer files."""
 
 STOP_SECONDS = 10.0
-"""How long each of two waits may take when a pond is stopped, for sinks to have all rows and for threads to end: who
-stops processes kills them after half a minute.
+"""The longest of each of the two waits when a pond is stopped: for sinks to have all rows, and for threads to end.
+Process managers commonly kill a process after half a minute.
 """
 
 LOOK_SECONDS = 10.0
-"""How often a view on the network is looked at while the pond is silent."""
+"""How often a view on the network is checked while the pond has no epochs."""
 
 STORES = "Use `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` (or `rediss://`, `redis+sentinel://`) or `memory`."
 _NETWORK = ("redis", "rediss", "redis+sentinel")
 
 
 class Truth(NamedTuple):
-    """The log of a pond and what was found in it."""
+    """The log of a pond, with the manifest that was loaded from it."""
 
     folder: Path
     pond: str
@@ -79,10 +79,10 @@ class Truth(NamedTuple):
     manifest: Manifest
 
     def sections(self, read: Callable[[Manifest], T], manifest: Manifest | None = None) -> T:
-        """What `read` makes of the sections that are live (by `manifest`), beside epochs that replace them.
+        """The result of `read` for the live sections (by `manifest`), although concurrent epochs may replace them.
 
         Raises:
-            CorruptError: something is missing that is named now.
+            CorruptError: a section that the newest manifest names is missing.
         """
         return read_sections(self.log, self.manifests, self.manifest if manifest is None else manifest, read)
 
@@ -99,26 +99,26 @@ class Followers(NamedTuple):
     slots: SlotsWatch | None = None
 
     def wanted(self, now: BucketMap) -> Wanted | None:
-        """Owners that fit the store's shards better, if it has several and slots moved; asks no store."""
+        """Owners that are better aligned with the store's shards, if it has several and slots moved; asks no store."""
         return None if self.slots is None else self.slots.wanted(now)
 
     def close(self, timeout: float = STOP_SECONDS) -> None:
-        """Stop the thread and close the store; one that hangs in a store is left behind with it."""
+        """Stop the threads and close the store; if a thread hangs in the store, both are left as they are."""
         if self.runner.stop(timeout) and self.store is not None:
             self.store.close()
 
     def followed(self) -> int:
-        """The record that every follower whose rows may not go yet has applied."""
+        """The newest record that every follower except pruning has applied."""
         cursors = [cursor for name, cursor in self.runner.cursors().items() if name != self.prune.name]
         return min(cursors, default=1 << 62)
 
 
 def open_truth(folder: Path) -> Truth:
-    """The pond in `folder`, made if the folder is new or empty.
+    """The pond in `folder`, created if the folder is new or empty.
 
     Raises:
         ForeignPondError: the folder holds something else.
-        PlaceError: it cannot be written, or cannot create-if-absent.
+        PlaceError: the folder cannot be written, or does not support create-if-absent.
     """
     folder = local_path(folder, "The pond's folder")
     _make_private(folder)
@@ -142,11 +142,11 @@ def open_truth(folder: Path) -> Truth:
 
 
 def identity_in(folder: Path) -> str:
-    """The name of the pond in a folder that holds one.
+    """The name of the pond in a folder.
 
     Raises:
-        CorruptError: the file that says it is damaged.
-        PlaceError: it cannot be read, or the folder has a link that somebody else made.
+        CorruptError: the file with the name is damaged.
+        PlaceError: the file cannot be read, or the folder contains a link that another user made.
     """
     check_own_links(folder)
     told = LocalFolder(folder).read(IDENTITY) or b""
@@ -159,8 +159,8 @@ def identity_in(folder: Path) -> str:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a new pond's folder for its owner alone; one that is there stays as it is."""
-    with suppress(OSError):  # what keeps it from being made, whoever writes into it says
+    """Create a new pond's folder, accessible to its owner only; an existing folder stays as it is."""
+    with suppress(OSError):  # the first write into the folder reports the error
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700)
 
@@ -222,7 +222,7 @@ def on_network(address: str) -> bool:
 
 
 def network_store(address: str, pond: str, buckets: int, *, read_only: bool = False, check: bool = True) -> BucketStore:
-    """The store behind a Redis's URL; `pond` "" looks at anybody's.
+    """The store at a Redis URL; with `pond` "" a store of any pond is accepted.
 
     Raises:
         ForeignPondError, StoreError: as `open_store`.
@@ -235,7 +235,7 @@ def network_store(address: str, pond: str, buckets: int, *, read_only: bool = Fa
 
 
 def files_on_network(address: str, pond: str, tags: Sequence[str]) -> FileStore:
-    """The files of a pond behind a Redis's URL, those of instance i under the hash tag `tags[i]`.
+    """The files of a pond in the store at a Redis URL, those of instance i under the hash tag `tags[i]`.
 
     Raises:
         StoreError: the store cannot be reached, or its library is missing.
@@ -252,7 +252,7 @@ def _no_library(error: ImportError) -> StoreError:
 
 
 def owners_for(queries: Sequence[AnyQuery], store: str, instances: int, buckets: int) -> Owners:
-    """Who is to own which bucket of a new pond: aligned with the shards of a store on the network, if it serves rows.
+    """The first owners of a new pond's buckets, aligned with the shards of a store on the network if it serves rows.
 
     Raises:
         StoreError: the store cannot be reached.
@@ -277,10 +277,10 @@ def shown(address: str) -> str:
 
 
 def keyed_rows(store: str, address: str | None) -> OpenRows:
-    """What opens the rows of other programs at an address, one that `env:NAME` names, or in the pond's own store.
+    """A function that opens other programs' rows: at an address, the one in `env:NAME`, or in the pond's own store.
 
     Raises:
-        StoreError: that is no Redis.
+        StoreError: the address is not that of a Redis.
     """
     scheme, _, variable = (address or "").partition(":")
     place = os.environ.get(variable, "") if scheme == "env" else address or store
@@ -302,7 +302,7 @@ def _keyed_rows(address: str) -> KeyedRows:
 
 @cache
 def instance_store(address: str, pond: str, buckets: int, places: Places = ()) -> BucketStore:
-    """The store as an instance writes to it: opened once per worker process; the driver has looked at its settings."""
+    """The store to which an instance writes, opened once per worker process; the driver has checked its settings."""
     if not places:
         return network_store(address, pond, buckets, check=False)
     return ShardedStore(lambda place: instance_store(address_at(place, address), pond, buckets), places)
@@ -323,10 +323,10 @@ def address_at(place: str, own: str) -> str:
 
 
 def open_rows(address: str, truth: Truth, spec: PondSpec, *, read_only: bool = False) -> ShardedStore:
-    """The stores that keep the served rows of the pond `spec`, as one; `address` is that of its own store.
+    """The stores that keep the served rows of the pond `spec`, as one; `address`: the pond's own store.
 
     Raises:
-        ForeignPondError, StoreError: as `open_store`; a place is met when a bucket there is asked for.
+        ForeignPondError, StoreError: as `open_store`; other places fail only when a bucket there is accessed.
     """
     def opened(place: str) -> BucketStore:
         return open_store(address_at(place, address), truth, spec.buckets, read_only=read_only)
@@ -339,13 +339,13 @@ def open_rows(address: str, truth: Truth, spec: PondSpec, *, read_only: bool = F
         for place in dict.fromkeys(made.places):
             made.at(place)
     except BaseException:
-        made.close()  # the next try finds those that are well as it left them
+        made.close()  # so the next try can open the stores that work
         raise
     return made
 
 
 def store_file(address: str, truth: Truth) -> Path | None:
-    """The file of the store at `address`, if it is one that is a file."""
+    """The file of the store at `address`; None if the store is not a file."""
     kind, _, place = address.partition(":")
     if kind != "lmdb":
         return None
@@ -357,8 +357,10 @@ def follow(
     files: FileTransport | None = None, grace_seconds: float = GRACE_SECONDS, streams: Iterable[Stream] = (),
     functions: Mapping[str, Foreach] | None = None, homes: Mapping[str, str] | None = None,
 ) -> Followers:  # fmt: skip
-    """Sinks, view and pruning, not yet started; `streams` are those that are read, with their places of dead letters.
-    `functions` take the rows of queries whose sink is `foreach`; `homes`: see `Joining`.
+    """Sinks, view and pruning, not yet started.
+
+    `streams`: the streams that are read, with the sinks of their dead letters. `functions`: receive the rows of queries
+    whose sink is `foreach`. `homes`: see `Joining`.
 
     Raises:
         UnsupportedQuery, ForeignPondError, PlaceError, StoreError: a sink or the store does not fit.
@@ -394,13 +396,13 @@ def follow(
         truth.folder, lambda: _lowest(runners), grace_seconds, _ignored if files is None else files.remove,
         start=truth.manifest.n,
     )
-    # it looks also while the pond is silent, and its writes hold up no sink
+    # a separate runner: it also prunes while there are no epochs, and its writes delay no sink
     runners.join(Runner(truth.log, truth.manifests, [prune], look_every=max(1.0, grace_seconds / 2)))
     return Followers(runners, joining.tables, joining.late_tables, opened, prune, joining, slots)
 
 
 def _ignored(_names: Iterable[str]) -> None:
-    """Files that are gone from the folder of a pond whose files nobody transfers."""
+    """Ignore files that were deleted from the pond's folder, as they were not carried anywhere."""
 
 
 def split(store: ShardedStore) -> Places:

@@ -31,10 +31,10 @@ from millpond.runtime.joins.lookup_rows import OpenRows
 
 
 class Joining:
-    """Adds a query's followers, and removes them when they have what was committed before it was dropped.
+    """Adds the followers of a query, and removes them when they have applied everything committed before its drop.
 
-    `served`: for each served query the size of its window; the view reads it at each record. `lagging`: queries that
-    were dropped before, whose sinks have rows to come.
+    `served`: the size of the window of each served query; the view reads it at each record. `lagging`: dropped queries
+    whose sinks have not received all rows yet.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Joining:
         read: ReadSection, opens: Callable[[str | None], OpenRows], functions: Mapping[str, Foreach],
         homes: Mapping[str, str],
     ) -> None:  # fmt: skip
-        """`homes`: the folders in which relative paths begin, by queries and by `group_of` streams."""
+        """`homes`: the folders to which paths are relative, by query name and by `group_of` of a stream."""
         self._homes = homes
         self._runners, self._alone, self._opens, self._functions = runners, alone, opens, functions
         self._pond, self._cursors = pond, cursors
@@ -57,7 +57,7 @@ class Joining:
         self.lagging: tuple[Leaving, ...] = ()
 
     def add(self, query: AnyQuery, since: int = NOTHING_APPLIED) -> None:
-        """Follow a query from record `since` on, or from where its sinks are.
+        """Follow a query from record `since` on, or from the cursors of its sinks.
 
         Raises:
             UnsupportedQuery, ForeignPondError, PlaceError: a sink does not fit.
@@ -67,7 +67,7 @@ class Joining:
         self._serve(query)
 
     def _run(self, query: AnyQuery, follower: Follower) -> None:
-        # a server that is away must keep nobody waiting
+        # a separate runner, so that an unreachable server does not delay other followers
         if query.sink.format in OUTSIDE and follower.name == follower_name(query.name, False):
             self._runners.join(self._alone([follower]))
         else:
@@ -90,7 +90,7 @@ class Joining:
         return made
 
     def add_last(self, leaving: Leaving) -> None:
-        """Follow a query that was dropped, up to its drop, if its sink outlives a process and has not all rows.
+        """Follow a dropped query up to its drop, if its sink outlives the process and does not have all rows.
 
         Raises:
             ForeignPondError, PlaceError: a sink does not fit.
@@ -116,7 +116,8 @@ class Joining:
             self.lagging = (*self.lagging, leaving)
 
     def add_letters(self, streams: Iterable[Stream], since: int = NOTHING_APPLIED) -> None:
-        """Keep the dead letters of streams whose properties say so, from record `since` on; of those known, no more.
+        """Keep the dead letters of streams whose properties ask for it, from record `since` on; skips streams that are
+        followed already.
 
         Raises:
             ForeignPondError, PlaceError: a folder does not fit.
@@ -136,7 +137,7 @@ class Joining:
         ]
 
     def _at_home(self, query: AnyQuery) -> AnyQuery:
-        """The query with folders that mean the same wherever the current folder is by now."""
+        """The query with absolute paths of its sinks, which do not depend on the current folder."""
         home = self._homes.get(query.name)
         query = msgspec.structs.replace(query, sink=_placed(query.sink, home))
         if query.late_sink is None or not isinstance(query, Query):
@@ -144,12 +145,13 @@ class Joining:
         return msgspec.structs.replace(query, late=_placed(query.late_sink, home))
 
     def check(self, query: AnyQuery, stored: bool, streams: Iterable[Stream] = ()) -> None:
-        """Refuse a query whose rows cannot go where they are to; `stored`: the pond has a store.
+        """Refuse a query whose rows cannot be published or served; `stored`: the pond has a store.
 
-        `streams`: those that come with it, whose dead letters go somewhere too.
+        `streams`: the streams that are added with it, whose dead letters need a sink too.
 
         Raises:
-            ChangeRefused: a dropped query of its name still has rows to come, or nothing is served yet.
+            ChangeRefused: a dropped query of its name still has rows to publish or is still served, or the pond has no
+                store to serve from.
             UnsupportedQuery, ForeignPondError, PlaceError: a sink does not fit.
         """
         self.reap()
@@ -191,12 +193,12 @@ class Joining:
         self._runners.first.add(self.compared[name])
 
     def compare_no_more(self, name: str) -> None:
-        """Forget what differed."""
+        """Stop comparing a query with its shadow, and forget their differences."""
         if (found := self.compared.pop(name, None)) is not None:
-            self._runners.forget(found.name)  # called between two epochs, which must not wait
+            self._runners.forget(found.name)  # does not wait, because this is called between two epochs
 
     def leave(self, query: AnyQuery, n: int) -> None:
-        """Let the followers of a query go when they have applied record `n`."""
+        """Remove the followers of a query when they have applied record `n`."""
         known = self._runners.cursors()
         self._leaving |= {name: n for name in _names(query) if name in known}
         if self.served.pop(query.name, None) is not None:
@@ -208,7 +210,7 @@ class Joining:
         return self._runners.cursors().get(SharedView.name, NOTHING_APPLIED)
 
     def reap(self) -> None:
-        """Let go whoever has what was left to come."""
+        """Remove the followers of dropped queries that have applied everything they had to."""
         cursors = self._runners.cursors()
         for name, n in [*self._leaving.items()]:
             if cursors.get(name, n) >= n:

@@ -1,4 +1,4 @@
-"""Shows where the buckets of a pond are, without opening it."""
+"""Reports where the buckets of a pond are, without opening the pond."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_placement(folder: Path, store: str) -> Placement:
     """Which instance of the pond in `folder` owns which buckets, and on which shards of `store` they are.
 
     Raises:
-        ForeignPondError: there is no pond, or the store holds another's.
+        ForeignPondError: the folder contains no pond, or the store holds another pond's rows.
         StoreError: no query is served, or the store cannot be read.
     """
     truth, spec = read_truth(folder)
@@ -34,11 +34,11 @@ def read_placement(folder: Path, store: str) -> Placement:
 
 
 def placed_now(truth: Truth, spec: PondSpec, store: BucketStore) -> Placement:
-    """The same of a store that is open.
+    """Like `read_placement`, for a store that is open.
 
     Raises:
-        StoreError: it cannot be read.
-        CorruptError: the log does not read.
+        StoreError: the store cannot be read.
+        CorruptError: the log cannot be read.
     """
     now = maps_in(spec, truth.manifest)[1]
     found = placement_of(now.owners, store.shards(range(spec.buckets)))
@@ -49,12 +49,12 @@ def placed_now(truth: Truth, spec: PondSpec, store: BucketStore) -> Placement:
 
 
 def unserved() -> StoreError:
-    """What to tell of a pond that keeps nothing in a store."""
+    """The error for a pond that keeps nothing in a store."""
     return StoreError("No query of the pond is served, so no store holds its buckets.", "Serve one: 'serve' = 'true'.")
 
 
 def placement_text(found: Placement) -> str:
-    """Bucket range → instance → shard, then for each instance how much of it is local.
+    """A table of bucket range, instance and shard, and then the local part of each instance's buckets.
 
     >>> print(placement_text(placement_of((0, 0, 1, 1), ["a:1", "a:1", "a:1", "b:1"])))
     placement, by the store's own map
@@ -68,7 +68,7 @@ def placement_text(found: Placement) -> str:
       local-hit rate 75.0 %: 3 of 4 buckets are on the shard that has most of their instance's
     <BLANKLINE>
 
-    Then, if owners ever changed, by which record, when and why.
+    If owners ever changed, the last line names the record of the change, its time and its reason.
     """
     local, owned = sum(share.local for share in found.shares), sum(share.buckets for share in found.shares)
     rows: list[tuple[object, ...]] = [("buckets", "instance", "shard")]

@@ -22,7 +22,7 @@ from millpond.state.ports.store import BucketStore
 
 
 class Carriage(FileTransport):
-    """How instances reach the pond's files, and who writes a view on the network."""
+    """Gives instances access to the pond's files, and decides who writes a view on the network."""
 
     def __init__(
         self, spark: Session, truth: Truth, way: Way, through_store: Callable[[], Way] | None,
@@ -32,7 +32,7 @@ class Carriage(FileTransport):
         self._spark, self._pond, self._open_store = spark, truth.pond, open_store
 
     def settle(self, share: Share) -> Sequence[Caught]:
-        """Bring the view to the newest record: by the instances, or by the driver where only it sees the log.
+        """Bring the view to the newest record: by the instances, or by the driver if only the driver sees the log.
 
         Raises:
             HostError: a host does not see the folder, and no store can transfer its files.
@@ -47,7 +47,7 @@ class Carriage(FileTransport):
 
 
 def carriage(spark: Session, truth: Truth, spec: PondSpec, cached: Path, store: str) -> Carriage:
-    """Instances use the pond's folder itself as long as all hosts see it; else a store on the network carries files.
+    """The access to the pond's files: its folder if all hosts see it, otherwise a store on the network.
 
     Raises:
         PlaceError: other hosts see neither the folder nor such a store.
@@ -64,7 +64,7 @@ def carriage(spark: Session, truth: Truth, spec: PondSpec, cached: Path, store: 
 
 
 def _through_store(truth: Truth, spec: PondSpec, cached: Path, store: str) -> Way:
-    # files of an instance that came later lie with those of another
+    # files of an instance that was added later share the hash tag of another instance
     owners, tags = owners_in(spec), hash_tags(spec.buckets)
     homes = tuple(tags[owners.index(instance) if instance in owners else 0] for instance in range(spec.instances))
     open_files = partial(_instance_files, str(cached / truth.pond / "files"), store, truth.pond, homes)
@@ -72,7 +72,7 @@ def _through_store(truth: Truth, spec: PondSpec, cached: Path, store: str) -> Wa
 
 
 def _store_of(store: str, pond: str, share: Share) -> BucketStore:
-    """The store as an instance writes to it, with the shards that its rows are on."""
+    """The store to which an instance writes its share, with the places of the buckets."""
     return instance_store(store, pond, len(share.owners), share.places)
 
 
@@ -82,5 +82,5 @@ def _instance_files(folder: str, store: str, pond: str, homes: tuple[str, ...]) 
 
 @cache
 def _opened(store: str, pond: str, homes: tuple[str, ...]) -> FileStore:
-    """Opened once per worker process."""
+    """The store of files, opened once per worker process."""
     return files_on_network(store, pond, homes)

@@ -1,4 +1,4 @@
-"""`LatestRows`: the latest row of each key of a served query, and Redis rows, as batch tables of Spark."""
+"""Batch tables of Spark: `LatestRows` with the latest row per key of a served query, and rows in Redis."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from millpond.state.ports.keyed_rows import KeyedRows
 from millpond.state.ports.store import BucketStore
 
 EPOCH = "_epoch"
-"""The column that says as of which record a row is told: that of its bucket, which moves at every record."""
+"""The column with the record as of which a row is current: that of its bucket, which advances with each record."""
 
 _ROWS = 1 << 16
 """The most rows of a batch."""
 
 
 class ServedRows:
-    """The latest rows of a served query in the pond at `folder`; nothing is written.
+    """The latest rows of a served query in the pond at `folder`; read-only.
 
     Raises:
-        ForeignPondError: there is no pond.
-        QueryTypeError: it has no such query, or one whose column is called `_epoch`.
-        StoreError: the query is not served, or its store is not there.
+        ForeignPondError: the folder contains no pond.
+        QueryTypeError: the query does not exist, or has a column `_epoch`.
+        StoreError: the query is not served, or its store does not exist.
     """
 
     def __init__(self, folder: Path, query: str, store: str = "lmdb") -> None:
@@ -53,12 +53,12 @@ class ServedRows:
 
     @property
     def columns(self) -> str:
-        """Their names and types, as in CREATE TABLE."""
+        """The names and types of the columns, as in CREATE TABLE."""
         named = [(column.name.replace("`", "``"), column.type) for column in served_columns(self._asked)]
         return ", ".join(f"`{name}` {kind}" for name, kind in [*named, (EPOCH, "bigint")])
 
     def read(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
-        """Those in buckets `low` … `high` - 1, as they are now, all as of one record if the store can say so."""
+        """The current rows in buckets `low` … `high` - 1, all as of one record if the store supports that."""
         opened = open_rows(self._store, self._truth, self._spec, read_only=True)
         try:
             yield from self._batches(opened, range(low, high))
@@ -80,9 +80,9 @@ class ServedRows:
 class LatestRows(ServedTable):
     """`spark.read.format("millpond").option("path", pond).option("query", name)`: a batch table of a query's rows.
 
-    Register it once: `spark.dataSource.register(millpond.LatestRows)`; pond files know it as it is. `path` is the
-    pond's folder, `query` one with `serve`, `store` where its rows are (default `lmdb`, in the folder), and
-    `numPartitions` by how many tasks they are read (default 1: all as of one epoch, told in `_epoch`).
+    Register it once: `spark.dataSource.register(millpond.LatestRows)`; in pond files it is registered already. Options:
+    `path` is the pond's folder, `query` a query with `serve`, `store` where its rows are kept (default `lmdb`, in the
+    folder), and `numPartitions` the number of reading tasks (default 1: all rows as of one epoch, in `_epoch`).
     """
 
     def served(self, options: Mapping[str, str]) -> ServedRows:
@@ -95,12 +95,12 @@ class LatestRows(ServedTable):
 
 
 def own_tables(store: str = "") -> dict[str, MakeTable]:
-    """What makes them in one session, by format, for a pond with this store; "": for analysis alone."""
+    """The table factories of one session, by format, for a pond with this store; "": for analysis only."""
     return {FORMAT: ServedFrames(LatestRows), KEYED: partial(keyed_frame, partial(rows_at, store))}
 
 
 def rows_at(store: str, address: str | None) -> OpenRows:
-    """As `keyed_rows`, but an address that is none is told where rows are read: who explains a pond needs no server."""
+    """Like `keyed_rows`, but reports an invalid address only when rows are read: `explain` needs no server."""
     try:
         return keyed_rows(store, address)
     except StoreError as error:

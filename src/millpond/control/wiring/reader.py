@@ -24,11 +24,11 @@ from millpond.state.ports.files import IDENTITY
 
 
 def read_truth(folder: Path) -> tuple[Truth, PondSpec]:
-    """The pond in `folder` and what it is asked now; nothing is written.
+    """The pond in `folder` and its current spec; read-only.
 
     Raises:
-        ForeignPondError: there is no pond.
-        CorruptError: its log does not read.
+        ForeignPondError: the folder contains no pond.
+        CorruptError: its log cannot be read.
     """
     folder = local_path(folder, "The pond's folder")
     cure = "Name the folder that `millpond run` used, with --checkpoint."
@@ -46,8 +46,8 @@ def look_up(folder: Path, query: str, key: Sequence[str], store: str = "lmdb") -
     """The latest row of a served query for a key whose values are given as text, in the order of the key.
 
     Raises:
-        ForeignPondError: there is no pond.
-        QueryTypeError: no such query, or the key does not fit it.
+        ForeignPondError: the folder contains no pond.
+        QueryTypeError: the query does not exist, or the key does not fit it.
         StoreError: the query is not served, or the store cannot be read.
     """
     truth, spec = read_truth(folder)
@@ -65,11 +65,11 @@ def look_up(folder: Path, query: str, key: Sequence[str], store: str = "lmdb") -
 
 
 def served_query(spec: PondSpec, name: str) -> Query:
-    """The query of that name.
+    """The served query of that name.
 
     Raises:
-        QueryTypeError: there is none.
-        StoreError: it is not served.
+        QueryTypeError: no query has this name.
+        StoreError: the query is not served.
     """
     found = next((query for query in spec.asked if query.name == name), None)
     served = ", ".join(query.name for query in spec.queries if query.serve) or "none"
@@ -81,10 +81,10 @@ def served_query(spec: PondSpec, name: str) -> Query:
 
 
 def key_columns(query: Query, key: Sequence[str]) -> list[pa.Array]:
-    """The values of a key, given as text in their order, as columns of one row.
+    """The values of a key, given as text in the order of the key, as columns of one row.
 
     Raises:
-        QueryTypeError: they do not fit the query's key.
+        QueryTypeError: the values do not fit the query's key.
     """
     if len(key) != len(query.keys):
         raise QueryTypeError(

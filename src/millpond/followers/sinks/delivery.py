@@ -18,7 +18,7 @@ from millpond.log.records import Entry
 
 
 class Delivery(ABC):
-    """Follows the log to a `place`, in words; `skip` says how its cursor is set by hand."""
+    """Base of followers that write to `place`, which is text for errors; `skip`: how to set the cursor by hand."""
 
     def __init__(self, query: str, rows: RowsReader, place: str, skip: str) -> None:
         self.name = follower_name(query, False)
@@ -27,10 +27,10 @@ class Delivery(ABC):
 
     @abstractmethod
     def cursor(self) -> Cursor:
-        """See `Follower.cursor`; connects where that is needed."""
+        """See `Follower.cursor`; connects if necessary."""
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """See `Follower.apply`; a record without rows only moves the cursor."""
+        """See `Follower.apply`; a record without rows only advances the cursor."""
         if not is_next(self.name, self.cursor(), record):
             return
         cure = f"Restore the pond's folder, or skip them: {self._skip}."
@@ -42,11 +42,11 @@ class Delivery(ABC):
 
     @abstractmethod
     def _delivering(self, record: Entry, table: pa.Table | None) -> AbstractContextManager[None]:
-        """Hands over the rows of a record, if there are any, when it is entered; stores the cursor when it is left."""
+        """A context that writes the rows of a record, if any, on entry, and stores the cursor on exit."""
 
 
 class FileDelivery(Delivery):
-    """A delivery whose cursor is a file of the pond, written after the rows were handed over: at least once."""
+    """A delivery whose cursor is a file of the pond, written after the rows were delivered: at least once."""
 
     def __init__(self, query: str, rows: RowsReader, place: str, cursor: Path, since: int) -> None:
         super().__init__(query, rows, place, f'write {{"n": <record>}} into {cursor}')
@@ -56,7 +56,7 @@ class FileDelivery(Delivery):
 
     def cursor(self) -> Cursor:
         """See `Follower.cursor`."""
-        # what this process has handed over counts, too: one that was overtaken may have written an older number
+        # also what this process delivered, as a process that was overtaken may have written an older number
         return max(self._reached, self._file.read())
 
     @contextmanager
@@ -70,11 +70,11 @@ class FileDelivery(Delivery):
 
     @abstractmethod
     def _hand_over(self, record: Entry, table: pa.Table) -> None:
-        """Hand over the rows of a record."""
+        """Deliver the rows of a record."""
 
 
 class RepeatingDelivery(FileDelivery):
-    """A delivery to somebody who may be handed rows again, under another record's number, too."""
+    """A delivery to a receiver that may get rows again, even with the number of another record."""
 
     def rewind(self, to: Cursor) -> str:
         """See `Reversible.rewind`."""

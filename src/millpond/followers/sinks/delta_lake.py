@@ -1,4 +1,4 @@
-"""Delta Lake sink: the rows of a record are one commit that carries the record's number.
+"""Delta Lake sink: the rows of a record are one commit that contains the record's number.
 
 The commit contains `txn(millpond-<pond>-<query>, n)`, Delta's own protection against repeated writes. It is made
 against the table version in which that number was read, or not at all. Of two publishers one is refused and then
@@ -23,7 +23,7 @@ from millpond.model.selection import AnyQuery
 
 
 class DeltaSink(FileDelivery):
-    """Follows the log into the table at `path`, which is made by the first rows; starts after record `since`."""
+    """Writes rows to the table at `path`, which the first rows create; starts after record `since`."""
 
     def __init__(
         self, query: AnyQuery, pond_id: str, path: Path, rows: RowsReader, cursor: Path, since: int = NOTHING_APPLIED
@@ -33,7 +33,7 @@ class DeltaSink(FileDelivery):
         self._table: DeltaTable | None = None
 
     def cursor(self) -> Cursor:
-        """See `Follower.cursor`: the higher of the table's and the file's.
+        """See `Follower.cursor`: the higher one of the table's number and the file's.
 
         Raises:
             StoreError: the table cannot be read.
@@ -50,7 +50,7 @@ class DeltaSink(FileDelivery):
         )  # fmt: skip
 
     def close(self) -> None:
-        """Forget what was read of the table."""
+        """Discard the cached state of the table."""
         self._table = None
 
     def _hand_over(self, record: Entry, table: pa.Table) -> None:
@@ -69,7 +69,7 @@ class DeltaSink(FileDelivery):
             raise self._failed(error) from error
 
     def _committed(self, schema: pa.Schema | None = None) -> int:
-        """The number in the newest version of the table; -1 where there is none. With a `schema` the table is made."""
+        """The number in the newest version of the table; -1 if there is none. With a `schema` the table is created."""
         try:
             if schema is not None and self._table is None:
                 DeltaTable.create(str(self._path), schema, mode="ignore")
@@ -86,7 +86,7 @@ class DeltaSink(FileDelivery):
         return NOTHING_APPLIED if found is None else int(found)
 
     def _mark_of(self, n: int) -> str:
-        """The mark beside the commit of a number; asked only after a crash, for otherwise the file has it."""
+        """The mark stored with the commit of a number; needed only after a crash, otherwise the file has it."""
         assert self._table is not None
         mine = {"query": self._query, "epoch": str(n)}
         try:

@@ -1,4 +1,4 @@
-"""Sinks that write outside the pond. Their client libraries are optional and imported on first use."""
+"""Creates the sinks that write outside the pond; their optional client libraries are imported on first use."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from millpond.model.selection import AnyQuery
 from millpond.version import install
 
 OUTSIDE = ("kafka", "postgres", "webhook", "delta", FOREACH)
-"""Formats of these sinks. Each has a thread of its own, for a server that is away would keep all others waiting."""
+"""The formats of these sinks. Each has its own thread, because an unavailable server would block all others."""
 
 
 def outside_sink(
     query: AnyQuery, pond_id: str, rows: RowsReader, cursors: Path, since: int, functions: Mapping[str, Foreach]
 ) -> Follower:
-    """The follower that carries a query's rows to a sink of one of these formats; see `sinks.sink_follower`.
+    """The follower that writes a query's rows to a sink of one of these formats; see `make_sink.sink_follower`.
 
     SetupError: its library is missing. QueryTypeError, UnsupportedQuery: the sink does not fit.
     """

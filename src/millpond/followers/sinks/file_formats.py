@@ -1,4 +1,4 @@
-"""File formats of folder sinks: how a table is encoded as one file, and the options of each format."""
+"""Encodes tables as files for folder sinks, and defines the options of each format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format with its options: the suffix of its files, and what writes a table into one."""
+    """A format with its options: the suffix of its files, and the function that writes a table to a file."""
 
     name: str
     suffix: str
@@ -31,7 +31,7 @@ class Format:
 
 
 def format_of(sink: Sink, output: Iterable[Named] = ()) -> Format:
-    """The format of a folder sink for these columns; UnsupportedQuery: an option or a column it does not take."""
+    """The format of a folder sink for these columns; UnsupportedQuery: an option or a column is not supported."""
     options = {name.lower(): value for name, value in sink.options}
     match sink.format:
         case "parquet":
@@ -56,7 +56,7 @@ def format_of(sink: Sink, output: Iterable[Named] = ()) -> Format:
 
 
 def is_folder(sink: Sink) -> bool:
-    """Whether a sink's rows go into files of a folder."""
+    """Whether a sink writes files to a folder."""
     return sink.format in ("parquet", "json", "csv")
 
 

@@ -39,7 +39,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """What the file `_millpond` says: whose folder this is, and whether it is that of late rows."""
+    """The content of the file `_millpond`: the owner of the folder, and whether it is for late rows."""
 
     pond: str
     query: str
@@ -49,10 +49,10 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 class FolderSink:
-    """Follows the log into a folder; made if it is missing. A new folder starts after record `since`.
+    """Writes rows to a folder, which is created if missing. A new folder starts after record `since`.
 
-    ForeignPondError: the folder is another pond's or query's, or holds files and is nobody's. PlaceError: it
-    cannot be written.
+    ForeignPondError: the folder belongs to another pond or query, or holds files and has no owner. PlaceError: the
+    folder cannot be written.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class FolderSink:
         return self._cursor()
 
     def rewind(self, to: Cursor) -> str:
-        """See `Reversible.rewind`: parts are named by records, so those of later ones are deleted."""
+        """See `Reversible.rewind`: parts are named by records, so the parts of later records are deleted."""
         with explained(self._path):
             later = [name for name in os.listdir(self._path) if (of := _PART.fullmatch(name)) and int(of[1]) > to.n]
-            # the newest first: whatever happens, those that stay have no hole
+            # the newest first, so that the remaining parts have no gap if this is interrupted
             for name in sorted(later, reverse=True):
                 (self._path / name).unlink(missing_ok=True)
             _sync_folder(self._path)
@@ -97,7 +97,7 @@ class FolderSink:
         return f"was set back to record {to.n} by deleting {files} of later records from {self._path}"
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """See `Follower.apply`; a record without rows for this query makes no file."""
+        """See `Follower.apply`; a record without rows of this query creates no file."""
         if not is_next(self.name, self._cursor(), record):
             return
         table = self._table(record)
@@ -117,7 +117,7 @@ class FolderSink:
         self._reached = cursor
 
     def _cursor(self) -> Cursor:
-        # The file is read each time, for another publisher may be ahead of us.
+        # The file is read each time, because another publisher may be ahead of this one.
         return max(self._reached, self._cursor_file.read())
 
     def _table(self, record: Entry) -> pa.Table | None:
@@ -125,7 +125,7 @@ class FolderSink:
         return self._rows.needed(record, self._query, f"The folder {self._path}", cure)
 
     def _write_temporary(self, n: int, table: pa.Table) -> Path:
-        # Without the suffix, for some readers' `*.parquet` takes hidden names as well.
+        # Without the suffix, because `*.parquet` of some readers also matches hidden names.
         temporary = self._path / f".part-{numbered_name(n)}-{writer_token()}"
         try:
             with temporary.open("xb") as file:
@@ -146,7 +146,7 @@ class FolderSink:
         self._cursor_file.write(cursor)
 
     def _remove_leftovers(self) -> None:
-        # Only of records that are visible: another publisher may be at work on a later one.
+        # Only of visible records: another publisher may be writing a later one.
         reached = self._cursor().n
         for name in os.listdir(self._path):
             found = _TEMPORARY.fullmatch(name)
@@ -188,7 +188,7 @@ class FolderSink:
 def _told(marker: Marker) -> str:
     return f"late rows ({marker.format})" if marker.late else marker.format
 def folder_cursor(path: Path) -> int:
-    """The record that a folder sink has reached, read from outside; -1 where there is no folder yet."""
+    """The record that a folder sink has reached, read from outside the pond; -1 if there is no folder yet."""
     with explained(path):
         if not path.is_dir():
             return NOTHING_APPLIED
@@ -207,7 +207,7 @@ def _create(temporary: Path, name: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # No hard links here. Replacing is harmless, for it could only be by the same rows.
+        # No hard links on this disk. Replacing is harmless, because the new file has the same rows.
         if not name.exists():
             os.replace(temporary, name)
 

@@ -1,4 +1,4 @@
-"""Sinks that are functions in the pond's process, called with the rows of an epoch and its number."""
+"""Foreach sink: calls a function in the pond's process with the rows of an epoch and its number."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from millpond.followers.sinks.delivery import RepeatingDelivery
 from millpond.log.records import Entry
 
 Foreach: TypeAlias = Callable[[pa.RecordBatch, int], object]
-"""A function of a user: the rows of an epoch, never none, and the number of its record; what it returns is ignored."""
+"""A user's function of the rows of an epoch (at least one) and the number of its record; its result is ignored."""
 
 
 class ForeachSink(RepeatingDelivery):
-    """Follows the log into a function; starts after record `since` where there is no cursor.
+    """Passes rows to a function; starts after record `since` if there is no cursor.
 
-    QueryTypeError: there is no function.
+    QueryTypeError: the query has no function.
     """
 
     def __init__(self, query: str, rows: RowsReader, cursor: Path, function: Foreach | None, since: int) -> None:

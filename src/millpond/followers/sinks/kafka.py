@@ -35,7 +35,7 @@ _TRUE = "true"
 
 
 class Topic(NamedTuple):
-    """A sink's topic, how it is reached, and whether rows are written in transactions."""
+    """A sink's topic, its connection, and whether rows are written in transactions."""
 
     name: str
     connection: str | None
@@ -43,10 +43,10 @@ class Topic(NamedTuple):
 
     @classmethod
     def of(cls, query: str, sink: Sink) -> Topic:
-        """What a sink says.
+        """The topic in the options of a sink.
 
         Raises:
-            QueryTypeError: its options do not fit.
+            QueryTypeError: an option is invalid.
         """
         options = dict(sink.options)
         unknown = sorted(options.keys() - {"topic", "connection", "transactions"})
@@ -63,9 +63,9 @@ class Topic(NamedTuple):
 
 
 class KafkaSink:
-    """Follows the log into a topic; starts after record `since` where no cursor is known.
+    """Writes rows to a topic; starts after record `since` if no cursor is known.
 
-    Nothing is connected before the first use, so a pond starts while its broker is away.
+    It connects at the first use, so a pond can start while its broker is unavailable.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class KafkaSink:
         self._reached = Cursor()
 
     def known(self) -> Cursor:
-        """See `Remote.known`: what the file says."""
+        """See `Remote.known`: the cursor in the file."""
         return max(Cursor(self._since), self._file.read())
 
     def rewind(self, to: Cursor) -> str:
-        """See `Reversible.rewind`: a topic keeps what it has."""
+        """See `Reversible.rewind`: rows in a topic cannot be removed."""
         what = f"What came after record {to.n} cannot be taken back from the topic {self._topic.name}."
         group = (
             f"set the offset of the group {self._publisher.name} for partition 0 of the topic to {to.n + 1} and "
@@ -112,7 +112,7 @@ class KafkaSink:
         return self._reached
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """See `Follower.apply`: rows and cursor are one transaction; a record without rows only moves the file."""
+        """See `Follower.apply`: rows and cursor are one transaction; a record without rows only advances the file."""
         if not self._publisher.connected:
             self.cursor()
         if not is_next(self.name, self._reached, record):
@@ -131,14 +131,14 @@ class KafkaSink:
         self._reached = cursor
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Close the connection to the broker."""
         self._publisher.close()
 
 
 def messages(query: str, topic: str, n: int, table: pa.Table, keys: Sequence[str]) -> Iterator[Message]:
-    """The rows of record `n`, in the order of the log; `keys` are the columns whose values make the key.
+    """The rows of record `n` as messages, in the order of the log; `keys`: the columns that form the message key.
 
-    The value is JSON, none where the row is deleted.
+    The value is JSON, or None if the row is deleted.
     """
     values = json_objects(table, omit_nulls=False)
     by_key = [_members(table, name) for name in keys]
@@ -157,6 +157,6 @@ def messages(query: str, topic: str, n: int, table: pa.Table, keys: Sequence[str
 
 
 def _members(table: pa.Table, name: str) -> list[str]:
-    """The values of a column as JSON: each row of it alone is an object of one member, of which the value counts."""
+    """The values of a column as JSON, each taken from a JSON object with the column as its only member."""
     begin = len(json.dumps(name, ensure_ascii=False)) + 2
     return [text[begin:-1] for text in json_objects(table.select([name]), omit_nulls=False).to_pylist()]

@@ -1,9 +1,9 @@
-"""Writes numbered steps to Kafka: with transactions, each step and its number are there once or not at all.
+"""Writes numbered steps to Kafka; with transactions, a step and its number are written exactly once or not at all.
 
 The producer's transactional id belongs to the publisher's name. So the next publisher of that name fences the
 previous one, and its uncommitted writes are aborted. The number is the offset that a consumer group of the same name
-has committed for the first partition of a topic; it is sent in the transaction, and the
-offset's metadata is the step's mark.
+has committed for the first partition of a topic. It is sent in the transaction, and the offset's metadata is the step's
+mark.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from millpond.log.cursor import Cursor
 _PASSING = (
     KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )  # fmt: skip
-"""What a broker says while it finds out who keeps the offsets of a group, as a new one does at first."""
+"""Errors of a broker that is still looking for the coordinator of a group, as a new broker does at first."""
 
 _PAUSE_SECONDS = 0.1
 
 SECONDS = 30.0
-"""How long Kafka may take to answer."""
+"""The longest time that Kafka may take to respond."""
 
 _POLLED = 1000
-"""What became of messages is asked for after so many."""
+"""The number of messages after which delivery reports are polled."""
 
 ANY_PARTITION = -1
-"""The partition of a message that goes where its key says."""
+"""The partition of a message whose partition is determined by its key."""
 
 
 class Message(NamedTuple):
-    """A record on its way; `value` None deletes what a compacted topic has of the key."""
+    """A message to send; `value` None deletes the key in a compacted topic."""
 
     topic: str
     key: bytes | None
@@ -49,7 +49,7 @@ class Message(NamedTuple):
 class Publisher:
     """Publishes under a `name`; the number of its last step is kept with `topic`.
 
-    Nothing is connected before `reached`, so a pond starts while its broker is away.
+    It connects in `reached`, so a pond can start while its broker is unavailable.
     """
 
     def __init__(self, name: str, topic: str, connection_name: str | None, transactions: bool = True) -> None:
@@ -60,7 +60,7 @@ class Publisher:
 
     @property
     def connected(self) -> bool:
-        """Whether `reached` was asked, and nothing has failed since."""
+        """Whether `reached` was called, and nothing has failed since."""
         return self._producer is not None
 
     def reached(self) -> Cursor:
@@ -68,7 +68,7 @@ class Publisher:
 
         Raises:
             StoreError: Kafka does not answer.
-            SetupError: there is no such connection.
+            SetupError: the connection does not exist.
         """
         self.close()
         settings: dict[str, Any] = connection(self._connection).of_c() | {"log_level": 0}
@@ -86,7 +86,7 @@ class Publisher:
         return Cursor(found.offset - 1, found.metadata or "") if found.offset >= 0 else Cursor()
 
     def begin(self, messages: Iterable[Message]) -> None:
-        """Hand over the messages of a step; readers of committed records do not see them yet.
+        """Send the messages of a step; readers of committed records do not see them yet.
 
         Raises:
             StoreError: Kafka did not take them.
@@ -113,10 +113,10 @@ class Publisher:
             raise self._failed(error) from error
 
     def commit(self, step: Cursor) -> None:
-        """Make what `begin` handed over visible, together with number and mark of the step.
+        """Make the messages of `begin` visible, together with number and mark of the step.
 
         Raises:
-            StoreError: it is not, or it is not known whether it is; ask for `reached`.
+            StoreError: the commit failed, or its outcome is not known; call `reached`.
         """
         if not self._transactions:
             return
@@ -130,7 +130,7 @@ class Publisher:
             raise self._failed(error) from error
 
     def close(self) -> None:
-        """Let go of the broker; a transaction that was not committed is aborted by whoever comes next."""
+        """Close the connection; an uncommitted transaction is aborted by the next publisher."""
         group, self._group = self._group, None
         self._producer = None
         if group is not None:
@@ -148,12 +148,12 @@ class Publisher:
                 producer.poll(1.0)
 
     def _manner(self) -> dict[str, Any]:
-        # the partitioner of Java's producers, so that keys meet those of others
+        # the partitioner of Java producers, so that equal keys of other producers are in the same partition
         common = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
         return common | ({"transactional.id": self.name} if self._transactions else {})
 
     def _failed(self, error: KafkaException) -> StoreError:
-        # whatever became of the transaction: who asks for the number next begins a new one, and sees
+        # whatever the outcome: the next call of `reached` begins a new transaction, and reads the number
         self.close()
         reason = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
         return StoreError(
@@ -163,10 +163,10 @@ class Publisher:
 
 
 def _bounded(call: Callable[[], object]) -> None:
-    """Call librdkafka, and wait no longer than it should take; one that hangs is left to itself, with its producer.
+    """Call librdkafka with a time limit; a call that hangs is abandoned, together with its producer.
 
-    `send_offsets_to_transaction` heeds no timeout (librdkafka issue 5456): after a restart of the broker it may wait
-    for ever. What it still does then is refused, for the next producer of the name fences the one that was left.
+    `send_offsets_to_transaction` ignores its timeout (librdkafka issue 5456): after a restart of the broker it may wait
+    without end. Whatever the abandoned call still does is refused, because the next producer of the name fences it.
     """
     ended: list[KafkaException | None] = []
 

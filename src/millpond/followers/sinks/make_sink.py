@@ -1,4 +1,4 @@
-"""One follower per query with a sink, one more where its late rows have one; `sink_follower` makes them.
+"""Creates the follower of a query's sink, and another one if its late rows have a sink (`sink_follower`).
 
 parquet, json, csv   folder.FolderSink    exactly once: names by n, created if absent
 kafka                kafka.KafkaSink      exactly once for readers of committed records: a transaction per record
@@ -44,7 +44,7 @@ _SHOWN_ROWS = 20
 
 
 class NoopSink:
-    """Keeps a cursor and nothing else."""
+    """Keeps a cursor, and writes no rows."""
 
     def __init__(self, query: str, cursors: Path, since: int = NOTHING_APPLIED, late: bool = False) -> None:
         self.name = follower_name(query, late)
@@ -70,11 +70,11 @@ class NoopSink:
             self._cursor_file.write(cursor_at(record))
 
     def _show(self, n: int, record: Entry) -> None:
-        """Let the rows of record `n` be seen; here nobody looks."""
+        """Publish the rows of record `n`; this class does nothing."""
 
 
 class ConsoleSink(NoopSink):
-    """Prints the rows of each record as a small table, at least once; passes over rows that were pruned."""
+    """Prints the rows of each record as a small table, at least once; skips rows that were pruned."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ConsoleSink(NoopSink):
         except RowsGone:
             return
         if table is not None:
-            # Looked up late, so that output captured after the start is captured.
+            # Looked up at each call, so that output can be captured after the start.
             (self._write or sys.stdout.write)(_drawn(self._title, n, table, self._shown))
 
 
@@ -119,7 +119,7 @@ class MemorySink:
             return self._reached
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """See `Follower.apply`; rows that were pruned before this process started are passed over."""
+        """See `Follower.apply`; rows that were pruned before this process started are skipped."""
         with self._lock:
             if not is_next(self.name, self._reached, record):
                 return
@@ -149,15 +149,15 @@ class MemoryTables:
         self._sinks: dict[str, MemorySink] = {}
 
     def add(self, query: str, sink: MemorySink) -> None:
-        """Remember a sink; a new one under an old name takes its place."""
+        """Add a sink; it replaces an earlier sink of the same name."""
         self._sinks[query] = sink
 
     def table(self, query: str) -> pa.Table:
-        """All rows of a query so far; QueryError when it has no memory sink."""
+        """All rows of a query so far; QueryError if it has no memory sink."""
         return self.sink(query).table()
 
     def sink(self, query: str) -> MemorySink:
-        """The sink of a query; QueryError when it has no memory sink."""
+        """The sink of a query; QueryError if it has no memory sink."""
         if query not in self._sinks:
             raise QueryError(f"The query {query} keeps no rows in memory.", "Give it the sink `memory`.")
         return self._sinks[query]
@@ -175,11 +175,11 @@ def sink_follower(
     opens: Callable[[str | None], OpenRows] | None = None,
     functions: Mapping[str, Foreach] | None = None,
 ) -> Follower:
-    """The follower that carries a query's rows, or its late rows, to their sink; `rows` reads the one or the other.
+    """The follower that writes a query's rows, or its late rows, to their sink; `rows` reads these rows.
 
-    `cursors` is a folder of this pond for the cursors of sinks that have no place of their own. A follower that
-    has no cursor yet starts after record `since`: the number of the record that added the query, or -1. `opens` finds
-    the rows of other programs, `functions` those of sinks that are functions, by query.
+    `cursors`: the folder of this pond for cursors of sinks that have no folder of their own. A follower without a
+    cursor starts after record `since`: the number of the record that added the query, or -1. `opens`: opens the rows
+    of other programs. `functions`: the functions of `foreach` sinks, by query.
     UnsupportedQuery: the sink's format, options or columns do not fit. ForeignPondError, PlaceError: see
     `FolderSink`.
     """
@@ -212,7 +212,7 @@ def sink_follower(
 def dead_letter_follower(
     stream: str, sink: Sink, pond_id: str, rows: RowsReader, since: int = NOTHING_APPLIED
 ) -> Follower:
-    """The follower that carries records of a stream that did not parse to their folder; `rows` reads such.
+    """The follower that writes the malformed records of a stream to their folder; `rows` reads these records.
 
     A new folder begins after record `since`.
 
@@ -223,7 +223,7 @@ def dead_letter_follower(
 
 
 def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
-    """The record up to which a query's rows are in its sink, read beside its pond; None: only its process knows.
+    """The record up to which a query's rows are in its sink, read from outside the pond; None: not known there.
 
     Raises:
         PlaceError: the sink's folder cannot be read.

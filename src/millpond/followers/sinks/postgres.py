@@ -34,12 +34,12 @@ from millpond.plan.options.output_modes import OP
 from millpond.runtime.rows.window_updates import DELETE
 
 SECONDS = 30
-"""How long the server may take to answer, and how long one who was stopped may hold a lock."""
+"""The longest time that the server may take to respond, and that a suspended publisher may hold a lock."""
 
 CURSORS = "millpond_cursors"
 _STAGED = sql.Identifier("millpond_staged")
 _PLACE = sql.Identifier("#")
-"""Column of staged rows: their order in the record."""
+"""The column of staged rows with their order in the record."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 _TYPES = {
@@ -50,7 +50,7 @@ _TYPES = {
 
 
 class Database(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A database of PostgreSQL, as a named connection; `ca` is a PEM file, the system's authorities without it."""
+    """A PostgreSQL database as a named connection; `ca`: a PEM file, otherwise the system's authorities are trusted."""
 
     kind: Literal["postgres"]
     host: str
@@ -62,10 +62,10 @@ class Database(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ca: str | None = None
 
     def of_client(self) -> dict[str, Any]:
-        """The settings of a client of libpq.
+        """The settings of a libpq client.
 
         Raises:
-            SetupError: the secret is not there.
+            SetupError: the secret does not exist.
         """
         milliseconds = SECONDS * 1000
         timeouts = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
@@ -82,7 +82,7 @@ class Database(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Table(NamedTuple):
     """A sink's table: its schema, if one is named, the type of each column, and the columns of its key, if any.
 
-    `latest`: the column by which one of several rows of a record with the same key is the latest.
+    `latest`: the column that determines the latest of several rows of a record with the same key.
     """
 
     schema: str | None
@@ -94,11 +94,11 @@ class Table(NamedTuple):
 
     @classmethod
     def of(cls, query: AnyQuery, sink: Sink) -> Table:
-        """What a sink says for the rows of a query.
+        """The table of a sink for the rows of a query.
 
         Raises:
-            QueryTypeError: its options do not fit.
-            UnsupportedQuery: a column has no type there, or nothing tells rows apart.
+            QueryTypeError: an option is invalid.
+            UnsupportedQuery: a column has no PostgreSQL type, or no columns identify a row.
         """
         options, name = dict(sink.options), query.name
         if not (1 <= len(parts := options.get("table", "").split(".")) <= 2 and all(map(_NAME.fullmatch, parts))):
@@ -129,19 +129,19 @@ class Table(NamedTuple):
 
     @property
     def identifier(self) -> sql.Identifier:
-        """Its name, quoted."""
+        """The quoted name of the table."""
         return sql.Identifier(*((self.schema,) if self.schema else ()), self.name)
 
     @property
     def cursors(self) -> sql.Identifier:
-        """The name of the table of cursors beside it."""
+        """The name of the table of cursors in the same schema."""
         return sql.Identifier(*((self.schema,) if self.schema else ()), CURSORS)
 
 
 class PostgresSink(Delivery):
-    """Follows the log into a table; starts after record `since` where no cursor is stored.
+    """Writes rows to a table; starts after record `since` if no cursor is stored.
 
-    Nothing is connected before the first use. A table that is missing is made, with a unique index over the key.
+    It connects at the first use. A missing table is created, with a unique index over the key.
     """
 
     def __init__(self, query: AnyQuery, pond_id: str, rows: RowsReader, since: int = NOTHING_APPLIED) -> None:
@@ -158,7 +158,7 @@ class PostgresSink(Delivery):
         )
 
     def close(self) -> None:
-        """Let go of the server."""
+        """Close the connection to the server."""
         held, self._connection = self._connection, None
         if held is not None:
             held.close()
@@ -168,7 +168,7 @@ class PostgresSink(Delivery):
         return Cursor()
 
     def rewind(self, to: Cursor) -> str:
-        """See `Reversible.rewind`: rows under a key are written over those that are there.
+        """See `Reversible.rewind`: rows with a key are written over the existing rows.
 
         Raises:
             StoreError: the server does not answer.
@@ -227,14 +227,14 @@ class PostgresSink(Delivery):
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
             settings = named(self._table.connection, "postgres", Database).of_client()
-            # prepared statements of a session are lost behind a pooler
+            # prepared statements of a session do not work with a connection pooler
             held = psycopg.connect(**settings, autocommit=True, prepare_threshold=None)
             self._connection = held
             self._make(held)
         return self._connection
 
     def _make(self, held: psycopg.Connection[Any]) -> None:
-        """The table and that of cursors, if they are missing; asked for first, for making needs more rights."""
+        """Create the table and that of cursors if they are missing; checks first, as creating needs more rights."""
         whose = "pond text NOT NULL, query text NOT NULL"
         cursors = f"{{}} ({whose}, n bigint NOT NULL, mark text, PRIMARY KEY (pond, query))"
         with held.transaction():
@@ -253,7 +253,7 @@ class PostgresSink(Delivery):
             held.execute(first, (*self._whose, self._since))
 
     def _has_marks(self, held: psycopg.Connection[Any]) -> bool:
-        """Whether the table of cursors has a column for marks, which it is given if it may be."""
+        """Whether the table of cursors has a column for marks; adds the column if the user may."""
         asked = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'mark' AND NOT attisdropped"
         if held.execute(asked, (self._table.cursors.as_string(held),)).fetchone() is not None:
             return True
@@ -291,7 +291,7 @@ class PostgresSink(Delivery):
         )  # fmt: skip
 
     def _delete(self, held: psycopg.Connection[Any], table: pa.Table) -> None:
-        """Delete rows whose last word is that they go; only NULL keys need the comparison that uses no index."""
+        """Delete rows whose last change is a deletion; NULL keys need a second comparison, which uses no index."""
         nulls = any(table[name].null_count for name in self._table.key if name in table.column_names)
         for how in ("{0}.{2} = {1}.{2}", *(["{0}.{2} IS NOT DISTINCT FROM {1}.{2}"] if nulls else [])):
             same = sql.SQL(" AND ").join(
@@ -330,7 +330,7 @@ class PostgresSink(Delivery):
 
 
 def _flat(table: pa.Table, staged: Mapping[str, str]) -> pa.Table:
-    """The rows with their places, and each window as two columns, in the order of the staged ones."""
+    """The rows with their positions, and each window as two columns, in the order of the staged columns."""
     found: dict[str, Any] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if pa.types.is_struct(column.type):

@@ -1,8 +1,9 @@
-"""A sink that writes rows under keys of their own in Redis, beside what other programs keep there.
+"""Redis sink: writes each row under its own key, next to the data that other programs keep there.
 
-A row of the query becomes fields of the hash under its key, or a string with a JSON object. Each carries the number of
-its record and the pond's name, `_epoch`, and is written only over an older one of this pond: a record that is applied
-twice, or by a driver that was overtaken, changes nothing that is newer. The cursor is a file in the pond's folder.
+A row of the query becomes fields of the hash under its key, or a string with a JSON object. Each row contains a stamp,
+`_epoch`, with the number of its record and the pond's name, and replaces only an older row of this pond. So a record
+that is applied twice, or by a driver that was overtaken, changes nothing newer. The cursor is a file in the pond's
+folder.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _WRONG_TYPE = ("fail", "skip")
 
 
 class Target(NamedTuple):
-    """Which rows a query's rows are merged into: the pattern of their keys, and the columns that are written."""
+    """The Redis rows into which a query's rows are merged: the pattern of their keys, and the written columns."""
 
     table: KeyedTable
     columns: tuple[str, ...]
@@ -45,11 +46,11 @@ class Target(NamedTuple):
 
 
 def target_of(query: AnyQuery, sink: Sink) -> Target:
-    """What the options of a sink say for the rows of a query.
+    """The target in the options of a sink, for the rows of a query.
 
     Raises:
-        UnsupportedQuery: an option or a column does not fit.
-        QueryTypeError: the key is no pattern of the query's columns.
+        UnsupportedQuery: an option or a column is not supported.
+        QueryTypeError: the key is not a pattern of the query's columns.
     """
     name, options = query.name, {key.lower(): value for key, value in sink.options}
     unknown = sorted(options.keys() - set(SINK_OPTIONS[KEYED]))
@@ -79,10 +80,10 @@ def target_of(query: AnyQuery, sink: Sink) -> Target:
 
 
 def check_address(name: str, address: str | None) -> None:
-    """Refuse an address that says more than where it is found: what a sink says is stored.
+    """Refuse an address with more than a location, such as a password, because the options of a sink are stored.
 
     Raises:
-        UnsupportedQuery: see above.
+        UnsupportedQuery: the address has more than a location.
     """
     if address is not None and not address.startswith("env:"):
         raise UnsupportedQuery(
@@ -92,7 +93,7 @@ def check_address(name: str, address: str | None) -> None:
 
 
 class KeyedSink:
-    """Follows the log into rows of other programs; `opens` finds them. `note` says what it passed over."""
+    """Writes rows into rows of other programs, which `opens` opens. `note` reports the rows that were not written."""
 
     def __init__(
         self, query: str, pond_id: str, target: Target, rows: RowsReader, cursor: Path, opens: OpenRows,
@@ -124,14 +125,14 @@ class KeyedSink:
         """See `Follower.apply`.
 
         Raises:
-            StoreError: the server is gone, or a key holds something else and the sink is to fail.
+            StoreError: the server is unavailable; or a key holds another type, and the sink is configured to fail.
         """
         if not is_next(self.name, self.cursor(), record):
             return
         try:
             table = self._rows.table(record, self._query)
         except RowsGone:
-            table = None  # pruning waits for this cursor: they were written before it was lost
+            table = None  # written before the cursor was lost, as pruning waits for it
         if table is not None:
             self._write(n, table)
         self._cursor_file.write(cursor_at(record))
@@ -161,7 +162,7 @@ class KeyedSink:
 
 
 def merges_of(target: Target, table: pa.Table, keys: pa.Array, stamp: Stamp) -> list[Merge]:
-    """What becomes of the rows under these keys, each a row of the table; NULL has no text, so its field goes."""
+    """The merges for the rows under these keys, one per row of the table; NULL has no text, so its field is deleted."""
     texts = keys.cast(pa.binary()).to_pylist()
     slots = slots_of_keys(keys).tolist()
     gone = pc.equal(table[OP], "delete").to_pylist() if OP in table.column_names else [False] * len(table)
@@ -185,7 +186,7 @@ def merges_of(target: Target, table: pa.Table, keys: pa.Array, stamp: Stamp) -> 
 
 
 def _last(keys: pa.Array, ends: pa.Array | None) -> pa.Array:
-    """For each key the place of its last row: of the latest window, where windows are shown."""
+    """The index of the last row of each key: that of the latest window, if the rows contain windows."""
     codes = keys.dictionary_encode().indices
     ranks = np.zeros(len(keys), np.int64) if ends is None else pc.fill_null(ends.cast(pa.int64()), 0).to_numpy()
     known = np.flatnonzero(codes.is_valid().to_numpy(zero_copy_only=False))

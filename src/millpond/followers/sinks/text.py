@@ -1,10 +1,10 @@
-"""Arrow columns as JSON objects and CSV lines, spelled as Spark spells them; no loop over rows.
+"""Formats Arrow columns as JSON objects and CSV lines, as Spark writes them, without a loop over rows.
 
     timestamp   2013-01-01T10:00:00.000Z       three digits as Spark writes; six where three would lose some
     date        2013-01-01
     double      1.5, 3.0, 1.5e+10              the shortest text that reads back as the same double
     NaN, ±∞     "NaN", "Infinity", "-Infinity" quoted in JSON
-    NULL        left out of a JSON object (or `null`, where asked); an empty field in CSV
+    NULL        left out of a JSON object (or `null`, on request); an empty field in CSV
 
 Spark truncates microseconds, and writes `1.5E10`; the values read back are otherwise the same.
 """
@@ -32,8 +32,9 @@ def json_objects(table: pa.Table, *, omit_nulls: bool) -> pa.Array:
 def csv_lines(table: pa.Table, separator: str = ",") -> pa.Array:
     """One CSV line per row without its line end, as large_utf8.
 
-    Fields are quoted with `"` where they hold a separator, a quote or a line end, or begin with `#`; inside,
-    quotes and backslashes follow a backslash, as Spark's reader expects. An empty text is `""`, NULL nothing.
+    Fields are quoted with `"` if they contain a separator, a quote or a line end, or begin with `#`. Within quotes,
+    quotes and backslashes are escaped by a backslash, as Spark's reader expects. An empty text is `""`, and NULL is an
+    empty field.
     """
     if not len(table):
         return pa.array([], pa.large_utf8())
@@ -47,7 +48,7 @@ def csv_lines(table: pa.Table, separator: str = ",") -> pa.Array:
 
 
 def csv_header(names: Sequence[str], separator: str = ",") -> str:
-    """The line that names the columns, without its line end.
+    """The header line with the names of the columns, without its line end.
 
     >>> csv_header(["customer", "sum(a, b)"])
     'customer,"sum(a, b)"'
@@ -88,7 +89,7 @@ def _object(names: Sequence[str], columns: Sequence[pa.Array], omit_nulls: bool,
         value = _json_value(name, column, omit_nulls)
         member = pc.binary_join_element_wise(start, value, _large(""))
         members.append(pc.fill_null(member, _large("" if omit_nulls else start.as_py() + "null")))
-    # The first comma goes again: joining with null_handling="skip" would lose rows that are all NULL.
+    # The first comma is removed again, as joining with null_handling="skip" would lose rows that are all NULL.
     inside = pc.utf8_slice_codeunits(_joined(members, ""), 1)
     return pc.binary_join_element_wise(_large("{"), inside, _large("}"), _large(""))
 
@@ -104,7 +105,7 @@ def _json_value(name: str, column: pa.Array, omit_nulls: bool) -> pa.Array:
         check_has_text(name, kind, nested=True)
         items = pc.fill_null(_json_value(name, column.flatten(), omit_nulls), _large("null"))
         ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(column), 0))
-        # lists of large text are what `binary_join` does not take
+        # `binary_join` does not support lists of large text
         listed = pa.ListArray.from_arrays(pa.concat_arrays([pa.array([0], pa.int32()), ends]), items.cast(pa.string()))
         inside = pc.binary_join(listed, ",").cast(pa.large_utf8())
         text = pc.binary_join_element_wise(_large("["), inside, _large("]"), _large(""))
@@ -134,7 +135,7 @@ def _timestamps(column: pa.Array) -> pa.Array:
     zone = column.type.tz
     micros = pc.cast(pc.cast(column, pa.timestamp("us", zone)), pa.timestamp("us"))
     counts = pc.cast(micros, pa.int64())
-    # Truncates towards zero before 1970, but then it is not exact and the other text is taken.
+    # Before 1970 it truncates towards zero; then it is not exact, and the other text is used.
     millis = pc.divide(counts, 1000)
     exact = pc.equal(pc.multiply(millis, 1000), counts)
     text = pc.cast(pc.cast(millis, pa.timestamp("ms")), pa.large_utf8())
@@ -146,7 +147,7 @@ def _timestamps(column: pa.Array) -> pa.Array:
 
 def _floats(column: pa.Array) -> pa.Array:
     text = pc.cast(column, pa.large_utf8())
-    # Arrow writes 3.0 as "3", which a reader that guesses types would take for an integer.
+    # Arrow writes 3.0 as "3", which a reader that infers types would read as an integer.
     whole = pc.match_substring_regex(text, r"^-?\d+$")
     text = pc.if_else(whole, pc.binary_join_element_wise(text, _large(".0"), _large("")), text)
     if pc.all(pc.is_finite(column), min_count=0).as_py():

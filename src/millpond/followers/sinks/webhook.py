@@ -1,9 +1,9 @@
-"""Sinks that are addresses of HTTP: each epoch's rows are one POST or, if there are many, several.
+"""Webhook sink: sends the rows of each epoch to an HTTP address, as one POST or, if there are many, as several.
 
-At least once: a request that may have arrived is sent again, with the same `Idempotency-Key`, which names the pond, the
-query, the epoch, the number of the request in it and the digest of the epoch's record: an epoch that was lost with its
-record, and is made again, may have other rows. The address is a named connection, so that no query can choose
-whom this host calls.
+Delivery is at least once: a request that may have arrived is repeated with the same `Idempotency-Key`. The key contains
+the pond, the query, the epoch, the number of the request within it, and the digest of the epoch's record, because an
+epoch that was lost with its record and is computed again may have other rows. The address is a named connection, so
+that no query can choose which hosts are called.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from millpond.model.endpoints import Sink
 
 _ROWS = 1000
 _DIGITS = 16
-"""So many digits of a record's digest are in a key."""
+"""The number of digits of a record's digest in a key."""
 
 _PASSING = (408, 425, 429)
-"""Answers below 500 that say: later."""
+"""Response statuses below 500 after which the request is retried later."""
 
 
 class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is called, as a named connection. A header may be a secret; `ca` is a PEM file to trust instead of the
-    system's authorities; connecting, writing and waiting for an answer may each take `seconds`. `remote`: queries
-    that come over the network may name it.
+    """The address to call, as a named connection.
+
+    A header may be a secret. `ca`: a PEM file to trust instead of the system's authorities. `seconds`: the limit of
+    connecting, of writing and of waiting for a response. `remote`: queries that are added over the network may name
+    this connection.
     """
 
     kind: Literal["http"]
@@ -48,10 +50,10 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     remote: bool = False
 
     def client(self) -> httpx.Client:
-        """A client of it, which follows no redirect and asks no proxy.
+        """A client of the address that follows no redirects and uses no proxy.
 
         Raises:
-            SetupError: it is no address, or a secret or a file is not there.
+            SetupError: the address is invalid, or a secret or a file does not exist.
         """
         told = {name: text if isinstance(text, str) else text.value() for name, text in self.headers.items()}
         try:
@@ -64,17 +66,17 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hook(NamedTuple):
-    """What a sink says: whose address is called, and with how many rows at most."""
+    """The options of a sink: the connection to call, and the most rows per request."""
 
     connection: str | None
     rows: int
 
     @classmethod
     def of(cls, query: str, sink: Sink) -> Hook:
-        """What a sink says.
+        """The options of a sink as a value.
 
         Raises:
-            QueryTypeError: its options do not fit.
+            QueryTypeError: an option is invalid.
         """
         options = dict(sink.options)
         rows = options.get("rows", str(_ROWS))
@@ -84,9 +86,9 @@ class Hook(NamedTuple):
 
 
 class WebhookSink(RepeatingDelivery):
-    """Follows the log to an address; starts after record `since` where there is no cursor.
+    """Sends rows to an address; starts after record `since` if there is no cursor.
 
-    Nothing is connected before the first use.
+    It connects at the first use.
     """
 
     def __init__(self, query: str, pond_id: str, sink: Sink, rows: RowsReader, cursor: Path, since: int) -> None:
@@ -95,10 +97,10 @@ class WebhookSink(RepeatingDelivery):
         self._pond = pond_id
         self._called: tuple[httpx.Client, str] | None = None
         self._taken = ("", 0)
-        """Of which record, by its digest, how many requests were answered: this process need not send them again."""
+        """The digest of a record, and how many of its requests were answered: these need not be repeated."""
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         called, self._called = self._called, None
         if called is not None:
             called[0].close()
@@ -129,7 +131,7 @@ class WebhookSink(RepeatingDelivery):
                 return
             code = answer.status_code
             said, passing = f"answered {code} {answer.reason_phrase}".rstrip(), code >= 500 or code in _PASSING
-        self.close()  # so that a connection that was mended meanwhile is read anew
+        self.close()  # so that a connection that was repaired in the meantime is read again
         raise StoreError(
             f"The address of {self._query} {said}, to {key}.",
             "It is called again; nothing is lost meanwhile." if passing

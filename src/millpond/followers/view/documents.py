@@ -23,20 +23,20 @@ _PLAIN: dict[str, Any] = {
 
 
 class ServedColumn(NamedTuple):
-    """A column of the rows that are served: its name and SQL type."""
+    """A column of the served rows: its name and SQL type."""
 
     name: str
     type: str
 
 
 def served_columns(query: Query) -> list[ServedColumn]:
-    """The columns in the documents of a query."""
+    """The columns of the documents of a query."""
     columns = [ServedColumn(item.name, item.expression.type) for item in query.output]
     return [*columns, *([ServedColumn(REVISION, "bigint")] if query.corrected_for_us else [])]
 
 
 class Documents:
-    """Reads the documents of a query; made once, for it prepares what reads them."""
+    """Decodes the documents of a query; create it once, because it prepares a decoder."""
 
     def __init__(self, query: Query) -> None:
         columns = served_columns(query)
@@ -44,19 +44,19 @@ class Documents:
         self._query = query.name
         self._type = pa.struct([field for field in schema if field.name != OP or not query.changing])
         document = _fields(row=_fields(**{name: _read_as(kind) for name, kind in columns}))
-        # not strict: NaN and infinities are texts in JSON
+        # not strict, because NaN and infinities are strings in JSON
         self._decoder: Any = msgspec.json.Decoder(list[document], strict=False)  # type: ignore[valid-type]
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of `rows`."""
+        """The schema of `rows`."""
         return pa.schema(list(self._type))
 
     def rows(self, documents: Sequence[bytes]) -> pa.RecordBatch:
         """The row of each document.
 
         Raises:
-            CorruptError: one is not of this query, or has a time that is not of the years 1 to 9999.
+            CorruptError: a document is not of this query, or has a time outside of the years 1 to 9999.
         """
         try:
             found = self._decoder.decode(b"[" + b",".join(documents) + b"]")
@@ -70,12 +70,12 @@ class Documents:
 
 
 def _fields(**types: Any) -> Any:
-    """The type of a dict with these fields, which may have any names."""
+    """The type of a dict with these fields; their names need not be identifiers."""
     return TypedDict("fields", types)  # type: ignore[operator]
 
 
 def _read_as(kind: str) -> Any:
-    """The Python type of values of a SQL type, for msgspec; each may be NULL."""
+    """The Python type of the values of a SQL type, for msgspec; values may be NULL."""
     if kind == WINDOW:
         plain: Any = _fields(start=datetime.datetime, end=datetime.datetime)
     elif is_array(kind):

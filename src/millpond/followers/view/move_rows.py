@@ -20,21 +20,21 @@ from millpond.log.port import Log
 from millpond.state.ports.store import NEVER, Apply, BucketStore, TableWrite
 
 _TRIES = 50
-"""How often a bucket is read that moves on meanwhile."""
+"""The most times that a bucket is read if it advances during the read."""
 
 _MOST_ROWS = 10_000
-"""About so many rows are copied at once, if a bucket has fewer."""
+"""About how many rows are copied at once, from several buckets if these have fewer rows."""
 
 
 def copy_buckets(source: BucketStore, target: BucketStore, buckets: Iterable[int]) -> int:
-    """Bring buckets into `target` as they are in `source`, all tables of each as of one number; returns how many rows.
+    """Copy buckets from `source` to `target`, all tables of a bucket as of one number; returns the number of rows.
 
     Raises:
-        StoreError: one moves on faster than it can be read, or a store refused.
+        StoreError: a bucket advances faster than it can be read, or a store refused.
     """
     left, rows = list(buckets), 0
     for _ in range(_TRIES):
-        # in this order: a table that comes meanwhile comes with a higher number
+        # in this order: a table that is created in the meantime has a higher number
         stands, tables = source.stands_many(left), sorted(source.tables())
         found = [source.scan_many(left, table) for table in tables]
         steps, whole, moved_on = list[Apply](), list[int](), list[int]()
@@ -60,12 +60,13 @@ def copy_buckets(source: BucketStore, target: BucketStore, buckets: Iterable[int
 def copy(
     source: BucketStore, target: BucketStore, buckets: Sequence[int], may_go_on: Callable[[int], bool]
 ) -> int:
-    """Copy buckets, several at once if they have few rows; `may_go_on` is told how many are done. Returns the rows.
+    """Copy buckets, several at once if they have few rows; returns the number of rows.
 
-    A store syncs its disk at each write: one write for each bucket held up the epochs, which use the same disk.
+    `may_go_on` is called with the number of copied buckets. A store syncs its disk at each write, so one write per
+    bucket would delay the epochs, which use the same disk.
 
     Raises:
-        StoreError: a store refused, or this may not go on.
+        StoreError: a store refused, or `may_go_on` returned False.
     """
     rows, done, size = 0, 0, 1
     while done < len(buckets):
@@ -79,14 +80,14 @@ def copy(
 
 
 class CatchingUp:
-    """Brings copies from where they stand to the head of the log."""
+    """Brings copies from their current record to the head of the log."""
 
     def __init__(self, view: ViewFollower, log: Log, manifests: Manifests) -> None:
         self._view, self._log, self._manifests = view, log, manifests
         self._pump = Pump(view.name)
 
     def go(self) -> int:
-        """The record that the copies stand at now.
+        """Apply the records up to the head of the log; returns the record that the copies have reached.
 
         Raises:
             StoreError: the store refused; may be called again.
@@ -95,7 +96,7 @@ class CatchingUp:
 
 
 def forget(store: BucketStore, buckets: Sequence[int]) -> int:
-    """Delete what a store holds of buckets that are kept elsewhere; returns how many there were."""
+    """Delete a store's data of buckets that are kept elsewhere; returns the number of these buckets."""
     left = [bucket for bucket, n in zip(buckets, store.applied_many(buckets), strict=True) if n != NEVER]
     if left:
         store.clear_many(left)

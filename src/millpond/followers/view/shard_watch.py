@@ -1,6 +1,6 @@
-"""Watches on which shard each bucket lies, and proposes new owners when hash slots have stopped moving.
+"""Watches on which shard each bucket is, and proposes new owners when hash slots have stopped moving.
 
-The thread of the view asks the store, and the driver only asks this module: a silent store delays no epoch.
+Only the thread of the view queries the store; the driver reads the result here, so a slow store delays no epoch.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from millpond.placement.moves import BucketMap
 from millpond.state.ports.store import BucketStore
 
 LOOK_EVERY_US = 1_000_000
-"""How long slots must have been where they are before owners follow them, and how often they are looked at."""
+"""How long slots must have stayed in place before owners follow them, and how often they are checked."""
 
 
 class Wanted(NamedTuple):
-    """Owners that fit the shards, and why, for people."""
+    """Owners that are aligned with the shards, and the reason as text."""
 
     owners: Owners
     why: str
 
 
 class SlotsWatch:
-    """Where the buckets of one pond lie."""
+    """Tracks the shards of the buckets of one pond."""
 
     def __init__(self, buckets: int, *, every_us: int = LOOK_EVERY_US, clock: Clock = lap_us) -> None:
         self._buckets = buckets
@@ -37,7 +37,7 @@ class SlotsWatch:
         self._fits: tuple[Owners, tuple[str, ...]] | None = None
 
     def look(self, store: BucketStore) -> None:
-        """Look at the shards, unless that was done a moment ago; a store that does not answer is asked again later."""
+        """Check the shards, unless that was done recently; a store that does not answer is queried again later."""
         now = self._clock()
         if self._looked_us is not None and now < self._looked_us + self._every_us:
             return
@@ -47,17 +47,17 @@ class SlotsWatch:
         except StoreError:
             self._seen = self._steady = ()
             return
-        # slots that are on their way would move state several times
+        # following slots that are still moving would migrate state several times
         self._steady = seen if seen == self._seen else ()
         self._seen = seen
 
     @property
     def steady(self) -> tuple[str, ...]:
-        """The shard of each bucket; empty while slots are on their way."""
+        """The shard of each bucket; empty while slots are moving."""
         return self._steady
 
     def wanted(self, now: BucketMap) -> Wanted | None:
-        """Better owners than those of now, if there are any; asks no store."""
+        """Better owners than the current ones, if there are any; does not query the store."""
         owners, steady = now.owners, self._steady
         if not steady or self._fits == (owners, steady):
             return None

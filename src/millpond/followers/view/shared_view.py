@@ -1,4 +1,4 @@
-"""The view in a store on the network: each instance writes its own buckets up to the newest record, in parallel.
+"""The view in a store on the network: instances write their own buckets in parallel, up to the newest record.
 
 The follower in the driver moves no rows. It starts a small task per instance, which reads the records and the
 instance's own result rows and writes them into its buckets, usually with one call per record (two for updating
@@ -31,9 +31,11 @@ from millpond.state.ports.store import BucketStore
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What the instances must know: the pond's folder, the instance of each bucket, what is served (see
-    `ViewFollower`), and that every bucket has applied record `since` (-1: not known). `map` is the number of the bucket
-    map that the owners are of. `places`: where each bucket is kept; (): all in one store.
+    """What the instances must know: the pond's folder, the owner of each bucket, and what is served (see
+    `ViewFollower`).
+
+    `since`: a record that every bucket has applied (-1: not known). `map`: the number of the bucket map with these
+    owners. `places`: where each bucket is kept; (): all in one store.
     """
 
     folder: str
@@ -45,9 +47,10 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Caught(msgspec.Struct, frozen=True):
-    """What became of one instance's buckets: they all stand at `n`; `lost` of them had stood lower than they should.
+    """The result for one instance's buckets: all have applied record `n`; `lost` of them had lost earlier records.
 
-    `news`: somebody else had not brought them there before. `error`: the store refused, and why; `n` is then -1.
+    `news`: this run applied records that no other process had applied before. `error`: the reason if the store refused;
+    `n` is then -1.
     """
 
     n: int
@@ -57,7 +60,7 @@ class Caught(msgspec.Struct, frozen=True):
 
 
 Settle: TypeAlias = Callable[[Share], Sequence[Caught]]
-"""Runs `catch_up` for each of `owners_of`, anywhere, and gives what it returned."""
+"""Runs `catch_up` for each of `owners_of`, on any host, and returns the results."""
 
 
 def owners_of(share: Share) -> list[int]:
@@ -66,10 +69,10 @@ def owners_of(share: Share) -> list[int]:
 
 
 def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
-    """Bring the buckets of one instance to the head of the log, as far as it reaches now.
+    """Bring the buckets of one instance to the current head of the log.
 
     Raises:
-        CorruptError: the log, or rows in it, are not what they must be.
+        CorruptError: the log, or rows in it, are damaged.
     """
     mine = [bucket for bucket, owner in enumerate(share.owners) if owner == instance]
     folder = Path(share.folder)
@@ -122,10 +125,10 @@ class _OwnRows(RowsReader):
 
 
 class SharedView:
-    """The follower of a view that `settle` keeps; `note` says what the store has lost last, and how owners changed.
+    """The follower of a view that `settle` writes; `note` reports what the store lost last, and how owners changed.
 
-    `share.served` is what is served; tables of other queries are dropped. `share` is as of record `start`. `watch`
-    looks where the store keeps the buckets.
+    `share` is valid as of record `start`; tables of queries that are not in `share.served` are dropped. `watch` tracks
+    on which shards the store keeps the buckets.
     """
 
     name = "view"
@@ -145,7 +148,7 @@ class SharedView:
 
     @property
     def note(self) -> str | None:
-        """What was mended, for people."""
+        """What was repaired, as text."""
         return "; ".join(part for part in (self._lost, self._moved) if part is not None) or None
 
     def serve(self, served: Mapping[str, int]) -> None:
@@ -153,11 +156,11 @@ class SharedView:
         self._share = msgspec.structs.replace(self._share, served=dict(served))
 
     def known(self) -> Cursor:
-        """See `Remote.known`: nothing, for it mends itself."""
+        """See `Remote.known`: nothing, because the view repairs itself."""
         return Cursor()
 
     def cursor(self) -> Cursor:
-        """See `Follower.cursor`; brings every bucket to the head first, whatever the store has lost or has too much."""
+        """See `Follower.cursor`; first brings every bucket to the head, whatever the store lost or has in excess."""
         settled = self._cursor()
         self._look()
         return Cursor(settled)
@@ -174,10 +177,10 @@ class SharedView:
         return settled
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """See `Follower.apply`; goes on beyond `n` where the log does.
+        """See `Follower.apply`; continues beyond `n` if the log does.
 
         Raises:
-            StoreError: the store refused; ask for the cursor.
+            StoreError: the store refused; read the cursor again.
         """
         self._take_map(manifest)
         if self._settled < n and self._go(self._settled) < n:
@@ -185,7 +188,7 @@ class SharedView:
         self._look()
 
     def _take_map(self, manifest: Manifest) -> None:
-        """Share the buckets by the newest map; by an older one rows are found too, but each instance reads them all."""
+        """Share the buckets by the newest map; an older map also works, but then each instance reads all rows."""
         newest = newest_map_change(manifest)
         if newest is None or newest.n <= max(self._share.map, self._start):
             return
@@ -209,7 +212,7 @@ class SharedView:
         self._settled = settled
         self._tell(sum(one.lost for one in found))
         if any(one.news for one in found):
-            # a driver that was overtaken has none, and must not drop what its successor serves
+            # a driver that was overtaken has no news, and must not drop what its successor serves
             highest = max(one.n for one in found)
             self._known = drop_unserved(self._store, frozenset(self._share.served), self._known, highest)
         return settled

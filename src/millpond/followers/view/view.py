@@ -4,15 +4,16 @@ A row is kept in the table named like its query, in its bucket, under the text o
 
     {"epoch": n, "window": [start, end], "row": {…}}
 
-`window` in microseconds since 1970 UTC; `row` holds the query's columns as the JSON sink writes them, with NULL
-as `null`. Every bucket moves at every record, also without rows: its number says as of which record it speaks.
-"Latest" relies on windows of a key being emitted in the order of their ends, as final results are: within a
-record the latest end wins, between records the later record. Rows that may change say so (`__deleted`): of these the
-latest end wins against what is stored, too, and a row that is deleted goes, if it is the one stored.
+`window` is in microseconds since 1970 UTC; `row` contains the query's columns as the JSON sink writes them, with NULL
+as `null`. Every bucket advances with every record, even without rows: its number is the record as of which its rows are
+current. "Latest" relies on the windows of a key being emitted in the order of their ends, as final results are: within
+a record the latest end wins, between records the later record. Updating results have a column `__deleted`. For these,
+the latest end also wins against the stored row, and a deleted row is removed if it is the stored one.
 
-The store's own numbers are the cursor. What the store has lost is replayed. What it has of records that are not in the
-log is cleared and rebuilt from the rows that are retained: the log has lost them, or was restored from an older copy.
-A number is of a record in the log if its mark is: the first digits of the record's digest.
+The store's own numbers are the cursor. Data that the store has lost is replayed. A bucket may have applied records that
+are not in the log, because the log lost them or was restored from an older copy. Such a bucket is cleared and rebuilt
+from the retained rows. A number belongs to a record in the log if its mark, the first digits of the record's digest,
+does.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ KEY, BUCKET, END, START, DELETED = "__key", "__bucket", "__end", "__start", "__d
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the view says about a key as of record `n`: the stored document, or None when it has no row."""
+    """The document of a key as of record `n`; None if the key has no row."""
 
     n: int
     document: dict[str, Any] | None
@@ -66,7 +67,7 @@ class BucketsBehind(StoreError):
 
 
 class BucketRows(RowsReader):
-    """The rows of some buckets, whichever instance wrote them."""
+    """The rows of some buckets, regardless of the instance that wrote them."""
 
     def __init__(self, read_section: ReadSection, buckets: Sequence[int]) -> None:
         super().__init__(read_section)
@@ -75,7 +76,7 @@ class BucketRows(RowsReader):
     def batches(self, entry: Entry, query: str) -> pa.Table | None:
         """See `RowsReader.batches`."""
         table = super().batches(entry, query)
-        if table is None or BUCKET not in table.column_names:  # a query that is not served
+        if table is None or BUCKET not in table.column_names:  # the query is not served
             return table
         mine = table.filter(pc.is_in(table[BUCKET].cast(pa.int64()), self._buckets))
         return mine if len(mine) else None
@@ -84,10 +85,10 @@ class BucketRows(RowsReader):
 class ViewFollower:
     """Keeps a store, or some of its buckets (`buckets` then lists them), at the head of the log.
 
-    `served` returns, for each query that is served now, the size of its window in microseconds; the table of
-    a query that is no longer in it is dropped at the next record. `head` reads the manifest at the head of the
-    log; it must really look, for a driver that was overtaken would clear what its successor has applied. `read` returns
-    the bytes of a record.
+    `served` returns the size of the window, in microseconds, of each query that is served now; the table of a query
+    that is not in it any more is dropped at the next record. `head` reads the manifest at the head of the log. It must
+    read the log each time; otherwise a driver that was overtaken would clear what its successor has applied. `read`
+    returns the bytes of a record.
     """
 
     name = "view"
@@ -113,16 +114,16 @@ class ViewFollower:
 
     @property
     def note(self) -> str | None:
-        """What the store has mended itself, for people."""
+        """What the store has repaired by itself, as text."""
         return getattr(self._store, "note", None)
 
     def known(self) -> Cursor:
-        """See `Remote.known`: nothing, for it mends itself."""
+        """See `Remote.known`: nothing, because the view repairs itself."""
         return Cursor()
 
     def cursor(self) -> Cursor:
-        """See `Follower.cursor`: the lowest number of all buckets; clears those that have what is not in the log."""
-        # In this order: the log is never behind what was applied from it before.
+        """See `Follower.cursor`: the lowest number of all buckets; clears buckets whose record is not in the log."""
+        # In this order: the log, read later, has every record that was applied from it before.
         stands = self._store.stands_many(self._buckets)
         head = self._head()
         applied = np.array([stand.n for stand in stands], np.int64)
@@ -136,7 +137,7 @@ class ViewFollower:
         start = min((n for n, _ in self._live), default=head.n + 1) - 1
         empty = np.flatnonzero(applied == NEVER)
         if len(empty) and start > NEVER:
-            # Nothing older is retained, so there is nothing to replay before.
+            # No older rows are retained, so there is nothing to replay before this record.
             mark = self._mark_at(start)
             self._expect_applied([Apply(self._buckets[place], start, NEVER, (), mark) for place in empty.tolist()])
             applied[empty] = start
@@ -148,7 +149,7 @@ class ViewFollower:
         return self._mark_at(stand.n) == stand.mark
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """See `Follower.apply`; BucketsBehind when a bucket has fallen behind: ask for the cursor and replay."""
+        """See `Follower.apply`; BucketsBehind if a bucket is behind: read the cursor again and replay."""
         news = self.show(n, record)
         if news:
             self._known = drop_unserved(self._store, frozenset(self._served()), self._known, n)
@@ -156,7 +157,7 @@ class ViewFollower:
     def show(self, n: int, record: Entry) -> bool:
         """Bring the buckets from record `n` - 1 to `n`: at most one call to read from the store, and one to write.
 
-        Tells whether it was news to any bucket. BucketsBehind: see `apply`.
+        Returns whether the record was new to any bucket. BucketsBehind: see `apply`.
         """
         served = self._served()
         try:
@@ -185,11 +186,11 @@ class ViewFollower:
         return news
 
     def _counts(self, n: int, query: str) -> bool:
-        """Whether rows of a query are its own: what is replayed may be those of one that had its name before."""
+        """Whether rows belong to the current query: replayed rows may be of an earlier query of the same name."""
         return n > self._reached or (n, query) in self._live
 
     def _stored(self, tables: Mapping[str, pa.Table]) -> dict[str, dict[tuple[int, str], bytes | None]]:
-        """For each query whose rows may change, what is stored for the keys of its rows, read at once."""
+        """The stored documents for the keys in `tables` of queries with updating results, read in one call."""
         wanted = []
         for query, table in tables.items():
             if DELETED in table.column_names:
@@ -209,13 +210,13 @@ class ViewFollower:
 
     def _start_over(self, record: Entry) -> None:
         n, mark = record.n, view_mark(record.digest)
-        # Rows of n are pruned, so a row of before n might be outdated without a trace: an absent row is honest.
+        # Rows of n are pruned, so an older row might be outdated without any sign of it: no row is more correct.
         behind = [b for b, at in zip(self._buckets, self._store.applied_many(self._buckets), strict=True) if at < n]
         self._store.clear_many(behind)
         self._expect_applied([Apply(bucket, n, NEVER, (), mark) for bucket in behind])
 
     def _expect_applied(self, steps: Sequence[Apply]) -> bool:
-        """Apply the steps; whether any was news. A driver that was overtaken has none, and must not go on."""
+        """Apply the steps; returns whether any was new. For a driver that was overtaken none is, and it must stop."""
         outcomes = self._store.apply_many(steps)
         behind = [outcome for outcome in outcomes if outcome.verdict is Verdict.BEHIND]
         if behind:
@@ -227,15 +228,15 @@ class ViewFollower:
 
 
 def view_mark(digest: str) -> str:
-    """The mark of a record in a store, beside each bucket's number: short, for there are many buckets."""
+    """The mark of a record in a store, kept with each bucket's number: short, because there are many buckets."""
     return digest[:_MARK_DIGITS]
 
 
 def drop_unserved(
     store: BucketStore, served: frozenset[str], known: frozenset[str] | None, n: int
 ) -> frozenset[str]:  # fmt: skip
-    """Drop the tables of queries that are not served as of record `n`, unless that was seen to (`known`); what is
-    served now.
+    """Drop the tables of queries that are not served as of record `n`, unless this was done before (`known`); returns
+    the served queries.
     """
     if served != known:
         for table in store.tables() - served:
@@ -246,14 +247,14 @@ def drop_unserved(
 def latest_documents(table: pa.Table, n: int, size_us: int) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
     """Yield (bucket, keys, documents) per bucket: for each key its row with the latest window end.
 
-    `table` holds the columns `__key`, `__bucket`, `__end` (microseconds) and the query's own; that of sessions, which
-    have no size, also `__start`.
+    `table` contains the columns `__key`, `__bucket`, `__end` (microseconds) and the query's own. For sessions, which
+    have no fixed size, it also contains `__start`.
     """
     last = _last_rows(table)
     latest = table.take(pa.array(last))
     ends = latest[END].combine_chunks()
     starts = latest[START].combine_chunks() if START in latest.column_names else pc.subtract(ends, size_us)
-    own = leaving(latest).drop_columns([OP] if DELETED in latest.column_names else [])  # what is stored stands
+    own = leaving(latest).drop_columns([OP] if DELETED in latest.column_names else [])  # the document has no operation
     documents = _wrapped(json_objects(own, omit_nulls=False), n, starts, ends)
     keys = pc.cast(latest[KEY], pa.binary()).to_pylist()
     texts = pc.cast(documents, pa.large_binary()).to_pylist()
@@ -266,7 +267,7 @@ def latest_documents(table: pa.Table, n: int, size_us: int) -> Iterator[tuple[in
 def _newer_documents(
     table: pa.Table, n: int, size_us: int, stored: Mapping[tuple[int, str], bytes | None]
 ) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
-    """As `latest_documents`, for rows that may change: only what differs from what is stored, by bucket and key."""
+    """Like `latest_documents` for updating results: only documents that differ from the stored ones."""
     standing = table.filter(pc.invert(table[DELETED]))
     newest = {
         (bucket, key): document
@@ -302,7 +303,7 @@ def _last_rows(table: pa.Table) -> npt.NDArray[np.int64]:
     buckets, ends = table[BUCKET].to_numpy(), table[END].to_numpy()
     order = np.lexsort((ends, codes, buckets))
     sorted_codes = codes[order]
-    # A key has one bucket, so where the key changes its last row has been seen.
+    # A key has one bucket, so the row before a change of the key is the last row of that key.
     is_last = np.append(sorted_codes[1:] != sorted_codes[:-1], True)
     last: npt.NDArray[np.int64] = order[is_last]
     return last
@@ -316,12 +317,12 @@ def _wrapped(rows: pa.Array, n: int, starts: pa.Array, ends: pa.Array) -> pa.Arr
 
 
 def lookup(store: BucketStore, query: str, key: str, bucket: int) -> Served:
-    """The latest row of one key; `key` is the `__key` text, `bucket` the one it belongs to."""
+    """The latest row of one key; `key`: its text as in `__key`, `bucket`: the bucket of the key."""
     return lookup_many(store, query, [(key, bucket)])[0]
 
 
 def lookup_many(store: BucketStore, query: str, keys: Sequence[tuple[str, int]]) -> list[Served]:
-    """The latest rows of many (key, bucket), in one batch; each says as of which record."""
+    """The latest rows of many (key, bucket) pairs in one batch, each with the record as of which it is current."""
     places: dict[int, list[int]] = {}
     for position, (_, bucket) in enumerate(keys):
         places.setdefault(bucket, []).append(position)
@@ -337,7 +338,7 @@ def lookup_many(store: BucketStore, query: str, keys: Sequence[tuple[str, int]])
 
 
 def scan(store: BucketStore, query: str, buckets: int) -> Iterator[ServedBucket]:
-    """Every key of a query, bucket by bucket; each bucket says as of which record, and they may differ."""
+    """Every key of a query, by bucket; each bucket has its own record as of which it is current."""
     for bucket in range(buckets):
         rows = store.scan(bucket, query)
         yield ServedBucket(bucket, rows.applied, [key.decode() for key in rows.keys], rows.values)

@@ -1,4 +1,4 @@
-"""TLS certificates: what a client trusts, and the names that a certificate is valid for, found by a local handshake."""
+"""Sets up trust in TLS certificates, and checks by a local handshake for which names a certificate is valid."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from millpond.errors import CertificateError, SetupError
 
 _ROUNDS = 8
-"""More than a handshake has."""
+"""More bytes than a handshake has."""
 
 _NAMES_DIFFER = (62, 64)
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 
 def trusting(certificate: str | os.PathLike[str] | None) -> ssl.SSLContext:
-    """A client's context that trusts a file of PEM besides the system's, whoever signed what is in it.
+    """A client context that trusts the certificates of a PEM file, whoever signed them, besides the system's.
 
     Raises:
-        SetupError: the file is no certificate.
+        SetupError: the file contains no certificate.
     """
     context = ssl.create_default_context()
     if certificate is not None:
@@ -28,12 +28,12 @@ def trusting(certificate: str | os.PathLike[str] | None) -> ssl.SSLContext:
             context.load_verify_locations(certificate)
         except (OSError, ssl.SSLError) as error:
             raise SetupError(f"{certificate} is no certificate: {error}.", "Name a file of PEM with --ca.") from error
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a service's own may be told, and not its signer's
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the file may lack the signer's certificate
     return context
 
 
 def speaks_for(certificate: Path, key: Path, name: str) -> bool:
-    """Whether a client that trusts this very certificate takes it for that of `name`; not if it does not load."""
+    """Whether a client that trusts this certificate accepts it for `name`; False if it cannot be loaded."""
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         serving.load_cert_chain(certificate, key, password="")
@@ -46,13 +46,13 @@ def speaks_for(certificate: Path, key: Path, name: str) -> bool:
                 return True
             with suppress(ssl.SSLWantReadError):
                 server.do_handshake()
-    except (OSError, ValueError, SetupError):  # an error of TLS is an OSError
+    except (OSError, ValueError, SetupError):  # TLS errors are OSErrors
         return False
     return False
 
 
 def distrusted(error: BaseException, url: str) -> CertificateError | None:
-    """That a certificate was not taken, if that is what an error is about, or one that it came of."""
+    """A `CertificateError` if the error, or one of its causes, is that a certificate was rejected; otherwise None."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, ssl.SSLCertVerificationError):
         found = found.__cause__ or found.__context__

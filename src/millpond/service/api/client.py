@@ -45,11 +45,11 @@ _Params = dict[str, str | int | Sequence[str]]
 
 
 class Client:
-    """Asks the service at `url`, with its `token`. `certificate`: a file of PEM to trust besides the system's.
+    """A client of the service at `url`, with its `token`. `certificate`: a PEM file to trust besides the system's.
 
-    Every method raises NotServingError when nobody answers, or whoever answers does not lead, CertificateError when it
-    cannot show who it is, and the error of the pond, class and text, where it refuses. `who` (default: the user of this
-    process) stands in the history.
+    Every method raises NotServingError if the service does not answer or does not lead, CertificateError if its
+    certificate is not trusted, and otherwise the pond's own error, with its class and text. `who` (default: the user of
+    this process) is stored in the history.
     """
 
     def __init__(
@@ -71,17 +71,18 @@ class Client:
         cls, pond: str | os.PathLike[str] | None = None, *, url: str | None = None, token: str | None = None,
         certificate: str | os.PathLike[str] | None = None, who: str | None = None, timeout: float = 60.0,
     ) -> Client:  # fmt: skip
-        """The client of the service of a pond's folder, or at `url`; `MILLPOND_URL` tells that where neither is given,
-        and `MILLPOND_TOKEN` a token that goes before the folder's.
+        """The client of the service of a pond's folder, or at `url`.
+
+        If neither is given, `MILLPOND_URL` is the address. `MILLPOND_TOKEN` takes precedence over the folder's token.
 
         Raises:
-            NotServingError: nobody ever served it. AccessError: this user may not read its token.
-            SetupError: neither a folder nor an address is told.
+            NotServingError: the pond was never served. AccessError: this user may not read its token.
+            SetupError: neither a folder nor an address is given.
         """
         url = url or (os.environ.get(URL_VARIABLE) if pond is None else None)
         token = token or os.environ.get(TOKEN_VARIABLE)
         if pond is None and url is not None:
-            if token is None:  # a folder's token is for nobody but its own service
+            if token is None:  # the token of a folder must be sent only to its own service
                 raise AccessError(f"No token for {url}.", f"Give --token, or set {TOKEN_VARIABLE}.")
             return cls(url, token, certificate=certificate, who=who, timeout=timeout)
         places = Places(Path(pond) if pond is not None else only_pond())
@@ -95,7 +96,7 @@ class Client:
         return self._get("health", Health)
 
     def status(self) -> Status:
-        """How the pond fares."""
+        """The state of the pond."""
         return self._get("status", Status)
 
     def streams(self) -> list[StreamShown]:
@@ -107,7 +108,7 @@ class Client:
         return self._get("queries", list[QueryShown])
 
     def show(self, name: str) -> QueryShown:
-        """A query."""
+        """One query in force."""
         return self._get(f"queries/{_segment(name)}", QueryShown)
 
     def diff(self, name: str) -> Differs:
@@ -119,7 +120,7 @@ class Client:
         return self._get("params", list[Parameter])
 
     def functions(self, *, reload: bool = False) -> list[FunctionShown]:
-        """The operator's functions and what calls them; with `reload`, after new versions in their file were loaded."""
+        """The operator's functions and the queries that call them; `reload`: load new versions of their file first."""
         if reload:
             return self._ask("POST", "functions/reload", list[FunctionShown])
         return self._get("functions", list[FunctionShown])
@@ -129,7 +130,7 @@ class Client:
         return self._get("history", list[Event], {"limit": limit})
 
     def lookup(self, name: str, *key: object) -> Found:
-        """The latest row of a served query for a key (its values in order, as text if need be)."""
+        """The latest row of a served query for a key (its values in order, if necessary as text)."""
         return self._get(f"lookup/{_segment(name)}", Found, {"key": [str(value) for value in key]})
 
     def placement(self) -> Placed:
@@ -143,7 +144,7 @@ class Client:
         budget: str | None = None, incomplete: bool = False, backfill: bool | str = False,
         topic: str | None = None, dry_run: bool = False,
     ) -> Changed | Priced:  # fmt: skip
-        """Add a query; returns when it is in the log. `dry_run`: only say what it would cost."""
+        """Add a query; returns when it is in the log. `dry_run`: only return the price."""
         told = {
             "name": name, "text": text, "sink": sink, "serve": serve, "late": late, "emit": emit,
             "correct_for": correct_for, "deduplicate": tuple(deduplicate), "deduplicate_within": deduplicate_within,
@@ -167,16 +168,16 @@ class Client:
         self, name: str, text: str, *, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
         dry_run: bool = False,
     ) -> Changed | Priced:  # fmt: skip
-        """Put another version in the place of a query."""
+        """Replace a query by a new version."""
         version = Version(text, tuple(deduplicate), deduplicate_within)
         return self._change("PUT", f"queries/{_segment(name)}", dry_run, version)
 
     def shadow(self, name: str, text: str, *, dry_run: bool = False) -> Changed | Priced:
-        """Try another version beside a query."""
+        """Run a second version beside a query."""
         return self._change("PUT", f"queries/{_segment(name)}/shadow", dry_run, Version(text))
 
     def move(self, kind: str, name: str, *, dry_run: bool = False) -> Changed | Priced:
-        """A change that needs no query: drop, pause, resume, promote, rollback or discard; see `Pond`."""
+        """Make a change that needs no query text: drop, pause, resume, promote, rollback or discard; see `Pond`."""
         if kind not in MOVES:
             raise RequestError(f"{kind!r} is no change of a query.", f"Use one of {', '.join(MOVES)}.")
         path = f"queries/{_segment(name)}"
@@ -185,23 +186,23 @@ class Client:
         return self._change("POST", f"{path}/{kind}", dry_run)
 
     def drop(self, name: str) -> Changed | Priced:
-        """End a query: its state goes, its name is free."""
+        """Drop a query: its state is freed, and its name is free again."""
         return self.move("drop", name)
 
     def pause(self, name: str) -> Changed | Priced:
-        """Keep rows of a query from leaving, for ever, until `resume`."""
+        """Pause a query until `resume`; rows that it would emit meanwhile are never emitted."""
         return self.move("pause", name)
 
     def resume(self, name: str) -> Changed | Priced:
-        """Let rows of a paused query leave again."""
+        """Emit the rows of a paused query again."""
         return self.move("resume", name)
 
     def scale(self, instances: int, *, dry_run: bool = False) -> Changed | Priced:
-        """Give the pond another number of instances, from the next epoch on."""
+        """Change the number of instances, from the next epoch on."""
         return self._change("PUT", "instances", dry_run, Instances(instances))
 
     def relocate(self, what: str, to: str, *, dry_run: bool = False) -> Changed | Priced:
-        """Keep the served rows of some buckets in another store; returns when they are there, however long it takes."""
+        """Move the served rows of some buckets to another store; returns when they are there, without a timeout."""
         return self._change("POST", "rows/move", dry_run, Relocation(what, to), patient=True)
 
     def param(self, name: str, value: bool | int | float | str | list[int | float | str]) -> Changed:
@@ -209,12 +210,12 @@ class Client:
         return self._ask("PUT", f"params/{_segment(name)}", Changed, content=msgspec.json.encode(Value(value)))
 
     def feed(self, name: str, query: str, column: str) -> Changed:
-        """Let a live parameter take its values from the rows that a query tells of its newest window."""
+        """Let a live parameter take its values from the rows of a query's newest window."""
         content = msgspec.json.encode(Feeds(query, column))
         return self._ask("PUT", f"params/{_segment(name)}/feed", Changed, content=content)
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._http.close()
 
     def __enter__(self) -> Client:
@@ -267,14 +268,14 @@ class Client:
 
 
 def _is_refused(error: BaseException | None) -> bool:
-    """Whether nobody listens there."""
+    """Whether the error says that no process listens at the address."""
     while error is not None and not isinstance(error, ConnectionRefusedError):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def _segment(name: str) -> str:
-    """A name as a part of a path; what the service would refuse is refused here, before it means another path."""
+    """A name as a segment of a URL path; invalid names are refused here, since they could change the path."""
     if not (name.isidentifier() and name.isascii()):
         raise RequestError(f"{name!r} is no name.", "Use letters, digits and underscores.")
     return name

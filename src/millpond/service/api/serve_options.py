@@ -1,4 +1,4 @@
-"""The options of `millpond serve`; this module needs none of the libraries that serving needs."""
+"""The options of `millpond serve`, without imports of the libraries that serving needs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.placement.autoscale_policy import Policy
 
-if TYPE_CHECKING:  # it loads numpy
+if TYPE_CHECKING:  # the import would load numpy
     from millpond.plan.options.live_parameters import Constant
 
 
 class Options(NamedTuple):
-    """What is served: `text` of a pond file that a new pond begins with, the pond's folder, and how it runs.
+    """The pond to serve: the `text` of the pond file with which a new pond begins, its folder, and how it runs.
 
-    `out`: below it are the rows of queries that are added over the network (None: `out` in the pond's folder).
-    `patience`: a leader that shows no sign of life for so many seconds is taken over from. `shards`: stores that served
-    rows may be moved to over the network, besides the pond's own. `autoscale`: by which policy instances come and go.
-    `parameters`: first values of live parameters.
+    `out`: the folder below which rows of queries that are added over the network go (None: `out` in the pond's folder).
+    `patience`: a standby takes over from a leader without a sign of life for this many seconds. `shards`: stores to
+    which clients may move served rows, besides the pond's own. `autoscale`: the policy that changes the number of
+    instances. `parameters`: first values of live parameters.
     """
 
     text: str

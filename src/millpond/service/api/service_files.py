@@ -1,4 +1,4 @@
-"""The folder `service` in a pond's folder, with the token and the leader's address: hints and secrets, no truth."""
+"""Manages the folder `service` of a pond: the secret token, and a hint at the leader's address."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ URL_VARIABLE = "MILLPOND_URL"
 SHORTEST_TOKEN = 16
 
 FOLDER = "service"
-"""Its name in the pond's folder."""
+"""The name of the folder in the pond's folder."""
 
 _TOKEN, _LEADER, _LOCK = "token", "leader.json", "lock"
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """Who leads, as it says itself: its address, the certificate to trust, its process, and a number that moves."""
+    """What a leader says of itself: its address, the certificate to trust, its process, and a changing number."""
 
     url: str
     pid: int
@@ -35,17 +35,17 @@ class Leader(msgspec.Struct, frozen=True):
 
 
 class Places:
-    """The files of a service, below the pond's folder, which may not be there yet."""
+    """The files of a service, in the pond's folder, which may not exist yet."""
 
     def __init__(self, pond: Path) -> None:
         self.folder = local_path(pond, "The pond's folder") / FOLDER
         self.lock = self.folder / _LOCK
 
     def make(self) -> None:
-        """Make the folder, for its owner alone.
+        """Create the folder, accessible only to its owner.
 
         Raises:
-            PlaceError: it cannot be made.
+            PlaceError: the folder cannot be created.
         """
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -55,10 +55,10 @@ class Places:
             raise PlaceError(f"{self.folder} cannot be made: {error}.", "Name a folder that you may write.") from error
 
     def secret(self, environment: Mapping[str, str] = os.environ) -> str:
-        """The token that requests must carry: that of the environment, else the pond's own, made if it has none.
+        """The token that requests must carry: that of the environment, else the pond's own, created if necessary.
 
         Raises:
-            SetupError: it is too short, or others may read its file. PlaceError: the file is a link.
+            SetupError: the token is too short, or other users may read its file. PlaceError: the file is a link.
         """
         told = environment.get(TOKEN_VARIABLE)
         if told is not None:
@@ -69,7 +69,7 @@ class Places:
             draft = self.folder / f".{_TOKEN}-{writer_token()}"
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
                 made.write(bearer_token())
-            with suppress(FileExistsError):  # of two services that start, one makes it, whole
+            with suppress(FileExistsError):  # if two services start, one of them creates the complete file
                 os.link(draft, file)
             draft.unlink()
         with open(file, errors="replace", opener=no_link) as opened:
@@ -81,8 +81,8 @@ class Places:
         """The pond's own token, for a client.
 
         Raises:
-            AccessError: there is none that this user may read. PlaceError: it is a link, and what that leads to would
-                be sent to whoever serves the pond.
+            AccessError: there is no token that this user may read. PlaceError: the file is a link, whose target would
+                be sent to the service.
         """
         try:
             check_own_link(self.folder)
@@ -94,17 +94,17 @@ class Places:
             ) from error
 
     def leader(self) -> Leader | None:
-        """Who says that it leads; None: nobody, or the file is damaged."""
+        """The process that claims to lead; None: no process does, or the file is damaged."""
         try:
             return msgspec.json.decode((self.folder / _LEADER).read_bytes(), type=Leader)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
     def known_leader(self) -> Leader:
-        """Who leads, for a client.
+        """The leader, for a client.
 
         Raises:
-            NotServingError: nobody ever did.
+            NotServingError: the pond was never served.
         """
         found = self.leader()
         if found is None:
@@ -112,17 +112,17 @@ class Places:
         return found
 
     def tell(self, leader: Leader) -> None:
-        """Say who leads; whole, but not durably: it is a hint."""
+        """Store who leads, atomically but without fsync, because it is only a hint."""
         draft = self.folder / f".{_LEADER}-{leader.token}"
         draft.write_bytes(msgspec.json.encode(leader))
         draft.replace(self.folder / _LEADER)
 
 
 def only_pond() -> Path:
-    """The folder of the pond that is, or was, served from the current folder, if there is one only.
+    """The folder of the only pond that is, or was, served from the current folder.
 
     Raises:
-        SetupError: there is none, or there are several.
+        SetupError: there is no such pond, or there are several.
     """
     found = sorted(path.parent for path in Path().glob(f"*/{FOLDER}"))
     if len(found) != 1:

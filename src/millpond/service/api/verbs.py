@@ -29,15 +29,15 @@ from millpond.service.api.messages import (
 class Verbs(Protocol):
     """Every method may be called from any thread, and raises MillpondError.
 
-    A change returns when it is in the log; with `dry_run` it is only priced. `who` is whoever asks.
+    A change returns when it is in the log; with `dry_run` it is only priced. `who` is the requester.
     NotServingError: this process does not lead.
     """
 
     def health(self) -> Health:
-        """What this process is."""
+        """Whether this process leads, stands by, starts or stops."""
 
     def status(self) -> Status:
-        """How the pond fares."""
+        """The state of the pond."""
 
     def streams(self) -> list[StreamShown]:
         """The streams in force."""
@@ -49,7 +49,7 @@ class Verbs(Protocol):
         """The live parameters in force."""
 
     def functions(self, reload: bool, who: str) -> list[FunctionShown]:
-        """The functions that queries may call or do; with `reload`, after those of the operator's file were loaded."""
+        """The functions that queries may call, or do call; `reload`: load those of the operator's file first."""
 
     def history(self, limit: int) -> list[Event]:
         """The newest changes, the newest first."""
@@ -64,26 +64,26 @@ class Verbs(Protocol):
         """How a query and its shadow differ."""
 
     def add(self, asked: Asked, who: str, dry_run: bool) -> Changed | Priced:
-        """A query more."""
+        """Add a query."""
 
     def version(self, kind: str, name: str, version: Version, who: str, dry_run: bool) -> Changed | Priced:
-        """Another version of a query: in its place (`alter`) or beside it (`shadow`)."""
+        """Add a new version of a query: as a replacement (`alter`) or beside it (`shadow`)."""
 
     def move(self, kind: str, name: str, who: str, dry_run: bool) -> Changed | Priced:
-        """A change that needs no query: one of `MOVES`."""
+        """Make a change that needs no query text: one of `MOVES`."""
 
     def scale(self, instances: int, who: str, dry_run: bool) -> Changed | Priced:
-        """Another number of instances."""
+        """Change the number of instances."""
 
     def relocate(self, asked: Relocation, who: str, dry_run: bool) -> Changed | Priced:
-        """Another store for the served rows of some buckets; returns when they are there."""
+        """Move the served rows of some buckets to another store; returns when they are there."""
 
     def set(self, name: str, value: Value, who: str) -> Changed:
-        """Another value of a live parameter."""
+        """Set the value of a live parameter."""
 
     def feed(self, name: str, feeds: Feeds, who: str) -> Changed:
-        """Let a live parameter take its values from rows."""
+        """Let a live parameter take its values from the rows of a query."""
 
 
 MOVES = ("drop", "pause", "resume", "promote", "rollback", "discard")
-"""Changes that need no query."""
+"""The changes that need no query text."""

@@ -64,10 +64,10 @@ STATUS: tuple[tuple[type[MillpondError], int], ...] = (
     (StoreError, 503),
     (SetupError, 503),
 )
-"""The HTTP status of an error: the first class that it is of; 500 for all others."""
+"""The HTTP status by error class: the first matching class counts; all other errors are 500."""
 
 WHO = "millpond-who"
-"""The header by which whoever asks says who it is, for the history."""
+"""The header in which a client names the requester, for the history."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _REF = "#/components/schemas/{name}"
@@ -79,17 +79,17 @@ class Missing(RequestError):
 
 
 def status_of(error: MillpondError) -> int:
-    """The HTTP status that an error is answered with."""
+    """The HTTP status of the response to an error."""
     if isinstance(error, Missing):
         return 404
     return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
 
 
 def named(name: str) -> str:
-    """A name that may stand in a path and name a folder.
+    """The name, if it is safe as a part of a URL path and as the name of a folder.
 
     Raises:
-        RequestError: it is no plain word.
+        RequestError: the name is not a plain word.
     """
     if _NAME.fullmatch(name) is None:
         raise RequestError(f"{name[:80]!r} is no name.", "Use letters, digits and underscores, at most 128.")
@@ -97,7 +97,7 @@ def named(name: str) -> str:
 
 
 def make_app(verbs: Verbs) -> FastAPI:
-    """The service of a pond, to be put behind a `Guard`."""
+    """The HTTP application of a pond; run it behind a `Guard`."""
     app = FastAPI(title="Millpond", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     _show(app, verbs)
     _change(app, verbs)
@@ -113,7 +113,7 @@ def _answered(value: object, status: int = 200) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """An error, as its code says."""
+    """The response to an error, with the status of its class."""
     if isinstance(error, RequestValidationError):
         where = ", ".join(sorted({str(one["loc"][-1]) for one in error.errors()}))
         error = RequestError(f"{where} is missing, or not of its type.", "See /openapi.json.")
@@ -129,10 +129,10 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _read(request: Request, kind: type[T]) -> T:
-    """The body of a request, as a value.
+    """The decoded body of a request.
 
     Raises:
-        RequestError: it is not such a value.
+        RequestError: the body is not a value of the type.
     """
     try:
         return msgspec.json.decode(await request.body(), type=kind)
@@ -141,7 +141,7 @@ async def _read(request: Request, kind: type[T]) -> T:
 
 
 def who_asks(request: Request) -> str:
-    """Who asks, for the history: as the request says, and its address. All who have the token are believed."""
+    """The requester for the history: the name in the request, which is trusted with the token, and the address."""
     address = request.client.host if request.client is not None else "?"
     told = "".join(char for char in request.headers.get(WHO, "")[:64] if char.isprintable())
     return f"{told or 'token'}@{address}"
@@ -152,14 +152,14 @@ Who = Annotated[str, Depends(who_asks)]
 
 
 def _doc(answers: Any, body: Any = None) -> dict[str, Any]:
-    """What the document is to say of a verb, where `_typed` finds it."""
+    """The types of a verb's body and responses for the OpenAPI document, in the form in which `_typed` finds them."""
     types = [answers] if body is None else [answers, body]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     return {"openapi_extra": {"x-types": {"schemas": schemas, "components": components}}, "response_class": Response}
 
 
 def _show(app: FastAPI, verbs: Verbs) -> None:
-    """The verbs that change nothing."""
+    """Add the routes of the verbs that change nothing."""
 
     @app.get("/v1/health", **_doc(Health), summary="What this process is; needs no token")
     async def health() -> Response:
@@ -210,7 +210,7 @@ def _show(app: FastAPI, verbs: Verbs) -> None:
 
 
 def _change(app: FastAPI, verbs: Verbs) -> None:
-    """The verbs that change what is asked; a call returns when the change is in the log."""
+    """Add the routes of the verbs that change the pond; a call returns when the change is in the log."""
     change: Any = Changed | Priced
 
     @app.post("/v1/queries", **_doc(change, Asked), summary="Add a query", status_code=201)
@@ -265,7 +265,7 @@ def _change(app: FastAPI, verbs: Verbs) -> None:
 
 
 def _explain(app: FastAPI) -> None:
-    """Let the document tell the types of bodies and answers: those of `wire`, which FastAPI does not know."""
+    """Add the types of bodies and responses (`messages`), which FastAPI does not know, to the OpenAPI document."""
     made = FastAPI.openapi
 
     def openapi() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Metrics of a leader since it leads: epochs, events and rows, updated by each committed epoch."""
+"""Collects metrics of a leader since it leads: epochs, events and rows, updated by each committed epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COUNTS = ("rows", "read", "applied", "late", "dead", "filtered")
 
 
 class Measured(NamedTuple):
-    """Totals, events a second over the last epochs and the time since, and seconds of an epoch."""
+    """Totals, events per second over the last epochs and the time since, and the seconds of an epoch."""
 
     epochs: int = 0
     events: int = 0
@@ -28,7 +28,7 @@ class Measured(NamedTuple):
 
 
 class Gauges:
-    """Hand `epoch` to the pond; thread-safe."""
+    """The metrics; pass `epoch` to the pond. Thread-safe."""
 
     def __init__(self, clock: Clock = lap_us) -> None:
         self._clock = clock
@@ -39,7 +39,7 @@ class Gauges:
         self._counts: dict[str, dict[str, int]] = {}
 
     def epoch(self, epoch: Epoch) -> None:
-        """Take note of a committed epoch."""
+        """Add a committed epoch."""
         record, now = epoch.record, self._clock()
         events = record.counts.get(WHOLE_POND, {}).get("events", 0)
         with self._lock:
@@ -50,17 +50,17 @@ class Gauges:
             self._seconds.append(epoch.seconds)
             for query, counts in record.counts.items():
                 for name in _COUNTS:
-                    if name in counts:  # rows are the query's, whichever version tells them; events each version reads
+                    if name in counts:  # rows of all versions are the query's; events are read by each version
                         mine = self._counts.setdefault(query_name(query) if name == "rows" else query, {})
                         mine[name] = mine.get(name, 0) + counts[name]
 
     def counts(self, query: str) -> dict[str, int]:
-        """Rows that a query told, in all its versions, and what became of the events that the one in force read."""
+        """The rows that all versions of a query emitted, and the fate of the events that the current version read."""
         with self._lock:
             return dict(self._counts.get(query, {}))
 
     def measured(self) -> Measured:
-        """All of it now."""
+        """The current values of all metrics."""
         with self._lock:
             if not self._recent:
                 return Measured()

@@ -1,6 +1,6 @@
 """Checks every request before the API: sizes, host, origin, rate and token, in this order.
 
-Everything that is not allowed is refused, also for paths that do not exist. Only `/v1/health` needs no token.
+Everything that is not allowed is refused, even for paths that do not exist. Only `/v1/health` needs no token.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN = frozenset({"/v1/health"})
-"""Paths that need no token: they tell nothing but whether this process leads."""
+"""Paths that need no token: they only reveal whether this process leads."""
 
 HEAD_BYTES = 16 << 10
-"""How long the first line and the headers of a request may be together."""
+"""The largest total size of the first line and the headers of a request."""
 
 HEADERS_AT_MOST = 100
 
 GUESS_COSTS = 10
-"""A wrong token counts as so many requests."""
+"""The number of requests as which a wrong token counts."""
 
 _ADDRESSES = 1024
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
@@ -43,8 +43,8 @@ _DISCARDED_BYTES, _DISCARD_SECONDS = 4 << 20, 2.0
 
 
 class Limits(NamedTuple):
-    """What a service allows: bytes of a body, the seconds in which it comes, requests a second of one address, and as
-    many at once as a burst.
+    """The limits of a service: the bytes of a body, the seconds in which it must arrive, the requests per second of one
+    address, and the size of a burst.
     """
 
     body_bytes: int = 256 << 10
@@ -57,14 +57,14 @@ DEFAULT = Limits()
 
 
 class Rates:
-    """A bucket of tokens per address; of the addresses that were seen longest ago none is remembered."""
+    """A token bucket per address; the addresses that were seen least recently are forgotten."""
 
     def __init__(self, limits: Limits, clock: Clock = lap_us) -> None:
         self._limits, self._clock = limits, clock
         self._known: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def take(self, address: str, cost: float = 1.0) -> bool:
-        """Whether a request of that cost is allowed now; what is not allowed costs nothing."""
+        """Whether a request of that cost is allowed now; a refused request costs nothing."""
         now = self._clock()
         left, seen = self._known.pop(address, (self._limits.burst, now))
         left = min(self._limits.burst, left + (now - seen) / 1e6 * self._limits.per_second)
@@ -75,15 +75,15 @@ class Rates:
         return allowed
 
     def fine(self, address: str, cost: float) -> None:
-        """Take more, down to nothing."""
+        """Take an additional cost, at most what the bucket has."""
         left, seen = self._known.get(address, (self._limits.burst, self._clock()))
         self._known[address] = (max(0.0, left - cost), seen)
 
 
 class Guard:
-    """Hands on to `app` what is allowed, and answers the rest itself.
+    """Forwards allowed requests to `app`, and refuses all others itself.
 
-    `hosts`: what the header Host may be, without the port; `origins`: which Origin a browser may send, none by default.
+    `hosts`: the allowed Host headers, without the port; `origins`: the Origins a browser may send, none by default.
     `trust` is called with address and port of each client that sent the token.
     """
 
@@ -134,7 +134,7 @@ class Guard:
         known = self._known(headers.get("authorization", ""))
         if known:
             self._trust((address, client[1]))
-        # on one machine all have one address: who has no token must not use up what those have who do
+        # on one machine all share an address: those without the token must not use up the rate of the others
         rates = self._rates if known else self._strangers
         if not rates.take(address):
             return 429, BusyError("More is asked than the service allows.", "Wait a second.")
@@ -158,14 +158,14 @@ class Guard:
 
     def _known(self, authorization: str) -> bool:
         scheme, _, token = authorization.partition(" ")
-        # equal digests of equal length are compared, so time tells nothing, not even the token's length
+        # digests of equal length are compared, so the time reveals nothing, not even the token's length
         return hmac.compare_digest(_digest(token.strip().encode()), self._token) and scheme.lower() == "bearer"
 
     def _too_large(self) -> RequestError:
         return RequestError(f"The body has more than {self._limits.body_bytes} bytes.", "Send a shorter query.")
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """The body; None: it is longer than it said, and than it may be. Then the rest is read, as `_discard` does."""
+        """The body; None if it is longer than announced and allowed. Then the rest is read, as `_discard` does."""
         parts, size = list[bytes](), 0
         while True:
             message = await receive()
@@ -180,7 +180,7 @@ class Guard:
 
 
 def _large_head(scope: Scope) -> tuple[int, MillpondError] | None:
-    """That the first line and the headers are too long, or too many; however they were cut into packets."""
+    """The error if the first line and headers are too long or too many, however they were cut into packets."""
     headers, line = scope["headers"], len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
     size = line + sum(len(name) + len(value) + 4 for name, value in headers)
     if size <= HEAD_BYTES and len(headers) <= HEADERS_AT_MOST:
@@ -190,7 +190,7 @@ def _large_head(scope: Scope) -> tuple[int, MillpondError] | None:
 
 
 async def _discard(receive: Receive) -> None:
-    """Read the rest of a body that is refused, if it is short: a client that still sends would not read the answer."""
+    """Read the rest of a refused body if it is short: a client that is still sending would not read the response."""
 
     async def read() -> None:
         size = 0
@@ -209,7 +209,7 @@ def _digest(token: bytes) -> bytes:
 
 
 def _headers(scope: Scope) -> dict[str, str] | None:
-    """Headers by name; None: one that decides here comes twice, so that two readers may see two values."""
+    """Headers by name; None if a header that is checked here occurs twice, as readers might see different values."""
     found: dict[str, str] = {}
     for raw, value in scope["headers"]:
         name = raw.decode("latin-1").lower()
@@ -220,7 +220,7 @@ def _headers(scope: Scope) -> dict[str, str] | None:
 
 
 def _host(header: str) -> str:
-    """The name in a Host header, without its port.
+    """The host name in a Host header, without its port.
 
     >>> _host("LocalHost:80"), _host("[::1]:80"), _host("")
     ('localhost', '::1', '')
@@ -231,7 +231,7 @@ def _host(header: str) -> str:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """A body that was read, to be received again; then whatever comes after it."""
+    """A `receive` that first returns the body that was read, and then the messages after it."""
     waiting = [body]
 
     async def again() -> Message:
@@ -243,12 +243,12 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def refusal(error: MillpondError) -> bytes:
-    """An error as the body of an answer."""
+    """An error as the body of a response."""
     return msgspec.json.encode(Refusal(error.code, error.what, error.cure, error.retry))
 
 
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-"""Sent with each answer."""
+"""The headers that are sent with each response."""
 
 
 async def _answer(send: Send, status: int, error: MillpondError) -> None:

@@ -7,14 +7,14 @@ import asyncio
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 HEAD_SECONDS = 10.0
-"""A connection without a request at hand has so long for the head of the next one, and is closed within twice that."""
+"""Seconds that an idle connection has to send the head of its next request; it is closed within twice that time."""
 
 
 class Hasty(H11Protocol):
-    """Uvicorn's protocol, in a hurry."""
+    """Uvicorn's HTTP protocol with the idle timeout."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A connection is there."""
+        """Start the timeout of a new connection."""
         super().connection_made(transport)
         self.loop.call_later(HEAD_SECONDS, self._look, None)
 

@@ -1,4 +1,4 @@
-"""Hints on when a standby should try to take over; the claim in the log decides.
+"""Stores and reads hints on when a standby should try to take over; the claim in the log decides.
 
 The leader holds a lock, which the kernel releases when its process ends, and increments a number once a second unless
 it has stalled. A standby tries when the lock is free, or when the number has not changed for some seconds of its own
@@ -21,11 +21,11 @@ from millpond.service.api.service_files import Leader, Places
 
 BEAT_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
-"""A leader whose number does not move for so long is taken for dead: it may be stopped."""
+"""A leader whose number does not change for this long is considered dead; its process may be suspended."""
 
 
 class Hint:
-    """What one process knows of who leads; `gone` for a standby, `lead` and `leave` for a leader."""
+    """The leadership hints of one process; `gone` is for a standby, `lead` and `leave` are for a leader."""
 
     def __init__(self, places: Places, me: Leader, patience: float = PATIENCE_SECONDS, clock: Clock = lap_us) -> None:
         self._places, self._me, self._patience, self._clock = places, me, patience, clock
@@ -38,7 +38,7 @@ class Hint:
         self._beats: threading.Thread | None = None
 
     def gone(self) -> bool:
-        """Whether nobody seems to lead: ask often. With the lock free it is taken."""
+        """Whether no process seems to lead; call it often. If the lock is free, this takes it."""
         if self._lock():
             if not self._wary:
                 return True
@@ -52,20 +52,20 @@ class Hint:
         return self._clock() - self._seen_at >= self._patience * 1e6
 
     def leader(self) -> Leader | None:
-        """Who says that it leads, if anybody does."""
+        """The process that claims to lead, if any."""
         return self._places.leader()
 
     def lead(self, stalled: Callable[[], bool] = lambda: False) -> None:
-        """Say that this process leads, until `leave`; while it is `stalled` it gives no sign of life."""
+        """Announce until `leave` that this process leads; while it is `stalled` it gives no sign of life."""
         self._ended.clear()
         self._stalled = stalled
-        with suppress(OSError):  # a full disk is met where it matters
+        with suppress(OSError):  # a full disk is reported where it matters
             self._beat(0)
         self._beats = threading.Thread(target=self._go_on, name="millpond-leader", daemon=True)
         self._beats.start()
 
     def leave(self, *, fenced: bool = False) -> None:
-        """Say so no more, and let go of the lock. `fenced`: another process leads, and has yet to take the lock."""
+        """Stop announcing, and release the lock. `fenced`: another process leads, and has not taken the lock yet."""
         self._ended.set()
         if self._beats is not None:
             self._beats.join()
@@ -86,7 +86,7 @@ class Hint:
             beat += 1
             with suppress(OSError):
                 self._beat(beat)
-            self._lock()  # a stopped leader that was taken over may have kept it
+            self._lock()  # a suspended leader that was taken over may have kept the lock
 
     def _beat(self, number: int) -> None:
         me = self._me

@@ -1,9 +1,9 @@
-"""Bounds the connections of clients that have not shown the token, so that those who have it always find room.
+"""Limits connections of clients that have not sent the token, so that clients with it can always connect.
 
-Whoever connects is a stranger until a request with the token came over the connection. Strangers get a share of the
-connections, per address and in total. When it is used up, the oldest connection of the address that holds most is
-closed, and the next one is accepted a moment later, so that a new one has time to send its request. Connections count
-from `accept` on, before TLS has begun.
+A client is a stranger until a request with the token arrived over its connection. Strangers get a limited number of
+connections, per address and in total. When the limit is reached, the oldest connection of the address with the most
+connections is closed. The next connection is accepted a moment later, so that a new one has time to send its request.
+Connections count from `accept` on, before the TLS handshake.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ STRANGERS_OF_ADDRESS = 128
 STRANGERS = 320
 
 ACCEPTED_AT_ONCE = 2
-"""So few connections are accepted between two looks at those that have sent something: a burst of connections must
-not close one whose request has arrived and is not read yet.
+"""The most connections that are accepted before arrived requests are read: a burst of connections must not close a
+connection whose request has arrived and is not read yet.
 """
 
 PAUSE_SECONDS = 0.001
-"""So long accepting pauses after a connection was closed for another: 128 of them make an eighth of a second."""
+"""The pause of accepting after a connection was closed for another: 128 pauses are an eighth of a second."""
 
 _QUEUE = 1024
 _IPV6_PREFIX = 64
@@ -42,7 +42,7 @@ class _Stranger(NamedTuple):
 
 
 class Strangers:
-    """The open connections over which no request with the token came, the oldest first; for one thread."""
+    """The open connections without a request with the token, the oldest first; not thread-safe."""
 
     def __init__(self, of_address: int = STRANGERS_OF_ADDRESS, in_total: int = STRANGERS) -> None:
         self._of_address, self._in_total = of_address, in_total
@@ -52,7 +52,7 @@ class Strangers:
         return len(self._known)
 
     def enter(self, connection: socket.socket, peer: Any) -> bool:
-        """A connection was accepted: count it, and close the oldest one if it is one too many; whether one was."""
+        """Count an accepted connection, and close the oldest one if there are too many; returns whether it did."""
         for client in [client for client, known in self._known.items() if known.is_closed]:
             del self._known[client]
         origin = origin_of(peer[0])
@@ -68,19 +68,19 @@ class Strangers:
         return True
 
     def trust(self, client: tuple[str, int]) -> None:
-        """A request with the token came from this address and port."""
+        """Stop counting the connection of this address and port, over which a request with the token came."""
         self._known.pop((client[0], client[1]), None)
 
     def _close_oldest(self, origin: str) -> None:
         client = next(client for client, known in self._known.items() if known.origin == origin)
         connection = self._known.pop(client).connection()
         if connection is not None:
-            with suppress(OSError):  # the client has closed it meanwhile
+            with suppress(OSError):  # the client has closed it in the meantime
                 connection.shutdown(socket.SHUT_RDWR)
 
 
 class Door(socket.socket):
-    """A listening socket that counts whom it accepts."""
+    """A listening socket that counts the connections it accepts."""
 
     strangers: Strangers
     _pause: threading.Event
@@ -100,12 +100,12 @@ class Door(socket.socket):
         return connection, peer
 
     def listen(self, _backlog: int = _QUEUE, /) -> None:
-        """Let as many wait as the system allows, however few asyncio accepts at once."""
+        """Listen with the largest backlog that the system allows, although asyncio accepts few connections at once."""
         super().listen(_QUEUE)
 
 
 def origin_of(host: str) -> str:
-    """What counts as one address: of IPv6 a network, for each host has a whole one to itself.
+    """The unit that counts as one address: for IPv6 a /64 network, because a host usually has all of it.
 
     >>> origin_of("10.0.0.7"), origin_of("2001:db8::1"), origin_of("::ffff:10.0.0.7")
     ('10.0.0.7', '2001:db8::/64', '10.0.0.7')

@@ -1,4 +1,4 @@
-"""Reads the current state of a pond from its log, for leader and standby, in any thread and beside the writer."""
+"""Reads the current state of a pond from its log, on leader and standby, in any thread, beside the writer."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from millpond.service.api.messages import (
 from millpond.state.ports.files import IDENTITY
 
 _FAR = 256
-"""So many records behind, a saved manifest is nearer."""
+"""From this many records behind on, loading a saved manifest is faster than reading the records."""
 
 Counts = Callable[[str], dict[str, int]]
 
 
 class Catalog:
-    """The streams, queries, parameters and changes of the pond in a folder; empty while there is none.
+    """The streams, queries, parameters and changes of the pond in a folder; empty while the folder has no pond.
 
     Raises:
-        CorruptError, PlaceError: the log does not read; from every method.
+        CorruptError, PlaceError: the log cannot be read; raised by every method.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -62,14 +62,14 @@ class Catalog:
         self._spec: tuple[str, int, PondSpec] | None = None
 
     def now(self) -> tuple[Truth, PondSpec] | None:
-        """The log and its manifest as of its newest record, and what is in force then; None: no pond was run."""
+        """The log with the manifest at its newest record, and the spec in force there; None: no pond was run."""
         with self._lock:
             if self._truth is None:
                 if not (self._folder / IDENTITY).is_file():
                     return None
                 try:
                     self._truth, _ = read_truth(self._folder)
-                except ForeignPondError:  # it is just being made
+                except ForeignPondError:  # the pond is just being created
                     return None
             truth = self._truth = self._truth._replace(manifest=self._newest(self._truth))
             manifest = truth.manifest
@@ -85,7 +85,7 @@ class Catalog:
         return fold_all(truth.manifest, _after(truth))
 
     def streams(self) -> list[StreamShown]:
-        """The streams that queries in force read."""
+        """The streams that the queries in force read."""
         found = self.now()
         if found is None:
             return []
@@ -95,7 +95,7 @@ class Catalog:
         return [_stream(stream, newest.get(stream.name)) for stream in seen(spec).streams]
 
     def queries(self, counts: Counts) -> list[QueryShown]:
-        """The queries in force by name; `counts` tells what each has told."""
+        """The queries in force by name; `counts` returns the counts of each."""
         found = self.now()
         if found is None:
             return []
@@ -120,7 +120,7 @@ class Catalog:
         return shown
 
     def first_window(self, name: str, complete_from_us: int | None) -> First | None:
-        """The first window that a query in force, or its shadow, answers completely; None: see `wire.First`."""
+        """The first complete window that a query in force, or its shadow, emits; None: see `messages.First`."""
         found = self.now()
         if found is None:
             return None
@@ -130,7 +130,7 @@ class Catalog:
         return None if first is None else First(*first)
 
     def functions(self, newest: Iterable[UserFunction]) -> list[FunctionShown]:
-        """The `newest` version of each function and those that queries in force call, by name and version."""
+        """The `newest` version of each function, and the versions that queries in force call, by name and version."""
         callers: dict[UserFunction, set[str]] = {one: set() for one in newest}
         known, found = set(callers), self.now()
         for query in found[1].queries if found is not None else ():
@@ -180,7 +180,7 @@ def _query(spec: PondSpec, manifest: Manifest, query: AnyQuery, counts: dict[str
 
 
 def _shadow(spec: PondSpec, name: str) -> str | None:
-    """The text of a query's shadow; None: it has none."""
+    """The text of a query's shadow; None: the query has no shadow."""
     shadow = spec.left.shadows.get(name)
     return next((query.text for query in spec.asked if query.name == shadow), None)
 

@@ -1,4 +1,4 @@
-"""The verbs of the service, for the pond that this process leads; the current state is read from the log."""
+"""Implements the verbs of the service for the pond that this process leads; reads the current state from the log."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ _log = logging.getLogger("millpond.service")
 
 
 class Hosted:
-    """See `port.Verbs`. Rows of queries that are added here go below the folder `out`; served ones may be moved to
-    `shards`.
+    """The implementation of `api.verbs.Verbs`.
+
+    Rows of queries that are added here go to folders below `out`; served rows may be moved to `shards`.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class Hosted:
         return cast(Pond, self._supervisor.leading())
 
     def _begin(self, pond: Pond, name: str) -> None:
-        """Open a pond that had no query: the first one is what it begins with."""
+        """Open a pond that had no query; the pond begins with this first query."""
         try:
             pond.open()
         except BaseException:
@@ -256,7 +257,7 @@ class Hosted:
         return _priced(found)
 
     def _recorded(self, kind: str, name: str) -> Changed:
-        """The newest change of that kind: the one that was just made, or one that was made since."""
+        """The newest change of that kind: the one that was just made, or a later one."""
         for event in self._catalog.history(64):
             if (event.kind, event.name) == (kind, name):
                 what = {"scale": str(event.value), "move": event.text}.get(kind)
@@ -274,7 +275,7 @@ def _priced(found: Price) -> Priced:
 
 
 def _sink(asked: Asked, out: Path) -> Sink:
-    """Where rows of a query go that comes over the network: below `out`, or to an address or topic that is offered."""
+    """The sink of a query added over the network: below `out`, or an address or topic that the operator offers."""
     if asked.topic is not None and asked.sink != "kafka":
         raise RequestError(f"{asked.name} names a topic, but its sink is not kafka.", "Ask for the sink kafka.")
     if asked.sink == "webhook":

@@ -52,7 +52,7 @@ _CONNECTIONS = 512
 
 
 class Web(NamedTuple):
-    """Where and to whom the service answers. Port 0: any that is free."""
+    """The address at which the service listens, and the clients that it accepts. Port 0: any free port."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -64,10 +64,10 @@ class Web(NamedTuple):
 
 
 def check_web(web: Web) -> None:
-    """Refuse an address that others can reach without TLS.
+    """Refuse an address that other hosts could reach without TLS.
 
     Raises:
-        SetupError: there is no certificate, or no key.
+        SetupError: the certificate or the key is missing.
     """
     if (web.certificate is None) != (web.key is None):
         raise SetupError("TLS needs a certificate and its key.", "Give both --tls-cert and --tls-key.")
@@ -82,11 +82,11 @@ def check_web(web: Web) -> None:
 
 
 def check_stores(options: Options) -> None:
-    """Refuse stores of which no kind is known, or that should not be written down, before anything leads or stands by.
+    """Refuse unknown kinds of stores, and addresses that must not be stored, before this process leads or stands by.
 
     Raises:
-        StoreError: there is no such store, or the variable that names it is not set.
-        ChangeRefused: the address of a shard holds a password.
+        StoreError: the kind of store is unknown, or the variable that names the store is not set.
+        ChangeRefused: the address of a shard contains a password.
     """
     checked_store(options.store)
     for shard in options.shards:
@@ -98,7 +98,7 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
     """Serve a pond until SIGINT or SIGTERM.
 
     Raises:
-        MillpondError: it cannot be served, or no longer.
+        MillpondError: the pond cannot be served, or not any longer.
     """
     restarts = Restarts.told()
     os.environ.pop(RESTARTED, None)
@@ -106,7 +106,7 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
     check_stores(options)
     unused = not holds_something(options.folder)
     there = options.folder.exists()
-    open_truth(options.folder)  # what lies in a folder that is no pond stays untouched
+    open_truth(options.folder)  # raises if the folder holds something else, which then stays untouched
     places = Places(options.folder)
     places.make()
     try:
@@ -123,7 +123,7 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
 def _serve(
     options: Options, web: Web, places: Places, restarts: Restarts, say: Callable[[str], None]
 ) -> Restarts | None:
-    """Serve until it is told to stop, or (not None) until the process should be started anew."""
+    """Serve until a stop is requested (returns None), or until the process should be restarted."""
     secret, catalog = places.secret(), Catalog(options.folder)
     with _bound(web, restarts.port) as listener:
         port = listener.getsockname()[1]
@@ -156,7 +156,7 @@ def _serve(
 
 
 def _unmake(folder: Path, there: bool) -> None:
-    """Take away what was made of a new pond's folder, if nothing was recorded in it and nobody else serves it."""
+    """Delete the created folder of a new pond, if nothing was recorded in it and no other process serves it."""
     names = (IDENTITY, "log", "manifest", SERVICE)
     with suppress(OSError):
         if any((folder / "log").iterdir()) or any(entry.name not in names for entry in folder.iterdir()):
@@ -170,7 +170,7 @@ def _unmake(folder: Path, there: bool) -> None:
 
 
 class _Process:
-    """The ponds that this process makes, one after the other, and what each measures."""
+    """The ponds that this process creates, one after the other, and their metrics."""
 
     def __init__(
         self, options: Options, catalog: Catalog, hint: Hint, say: Callable[[str], None], ready: Callable[[], None],
@@ -193,12 +193,12 @@ class _Process:
         given_parameters(pond, asked.parameters)
         pond.load(asked.text, queries=False)
         self._pond, self._autoscaler = pond, None if asked.autoscale is None else Autoscaler(asked.autoscale)
-        pass_by_what_is_loaded()  # now, and not while a standby takes over
+        pass_by_what_is_loaded()  # now, rather than while a standby takes over
         return pond
 
     @explaining()
     def _begins(self, made: Runs) -> bool:
-        """A pond that has begun goes on with what is in force, a new one begins with the file's queries."""
+        """Continue a pond that has begun with the queries in force, or begin a new one with the queries of the file."""
         pond = cast(Pond, made)
         if self._catalog.now() is not None:
             return True
@@ -217,7 +217,7 @@ def _jvm_gone() -> MillpondError | None:
 
 
 def told_name(web: Web) -> tuple[str, bool]:
-    """By which of its names commands on this machine are to ask it, and whether the certificate speaks for that one."""
+    """The name by which commands on this machine should reach the service, and whether its certificate covers it."""
     own: tuple[str, ...] = (web.host,)
     if web.host in _ANY:
         own = (*web.names, "localhost", "127.0.0.1", socket.gethostname())
@@ -230,7 +230,7 @@ def told_name(web: Web) -> tuple[str, bool]:
 
 
 def _guarded(app: Application, secret: str, web: Web, strangers: Strangers) -> Application:
-    """The service behind its guard; a browser first asks without a token whether a page may ask."""
+    """The service behind its guard; CORS comes first, because a browser's preflight request has no token."""
     guard = Guard(
         app, secret, known_names(web), origins=frozenset(web.origins), limits=web.limits, trust=strangers.trust
     )
@@ -249,16 +249,16 @@ def _certificate(web: Web) -> str | None:
 
 
 def known_names(web: Web) -> frozenset[str]:
-    """By which names requests may ask; those of loopback always, for no page of elsewhere is served by them."""
+    """The host names that requests may use; always those of loopback, as they cannot be those of a foreign page."""
     own = (web.host,) if is_loopback(web.host) else (web.host, socket.gethostname())
     return frozenset(name.lower() for name in {*_LOOPBACK_NAMES, *own, *web.names})
 
 
 @contextmanager
 def _bound(web: Web, wanted: int = 0) -> Iterator[Door]:
-    """A socket that listens; taken before anything slow, so that a port in use is told at once.
+    """A listening socket; opened before anything slow, so that a port in use is reported at once.
 
-    Where any port will do it is the one `wanted`, if that is free.
+    If any port is allowed, it is `wanted` if that one is free.
     """
     family = socket.AF_INET6 if ":" in web.host else socket.AF_INET
     try:
@@ -277,7 +277,7 @@ def _bound(web: Web, wanted: int = 0) -> Iterator[Door]:
 
 @contextmanager
 def _answering(app: Application, web: Web, listener: Door) -> Iterator[None]:
-    """Answer requests in a thread of its own; those at hand are answered before it ends."""
+    """Answer requests in a separate thread; on exit, running requests are completed first."""
     log = logging.StreamHandler()
     levels = {"millpond.service": logging.INFO, LOGGER: logging.WARNING, "uvicorn.error": logging.WARNING}
     for name, level in levels.items():
@@ -292,7 +292,7 @@ def _answering(app: Application, web: Web, listener: Door) -> Iterator[None]:
     )  # fmt: skip
     try:
         config.load()
-    except (OSError, ValueError) as error:  # an error of TLS is one of these
+    except (OSError, ValueError) as error:  # TLS errors are subclasses of these
         raise SetupError(f"TLS cannot be had: {error}.", "Give a certificate and its own key, as PEM.") from error
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), name="millpond-service", daemon=True)

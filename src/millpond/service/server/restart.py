@@ -1,4 +1,4 @@
-"""Starts a service anew in its own process: the same command and process id, with a new Java machine."""
+"""Restarts a service in its own process: the same command and process id, with a new JVM."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ VARIABLE = "MILLPOND_RESTARTED"
 
 
 class Restarts(NamedTuple):
-    """How often the service was started anew since its last epoch, and at which port it answered."""
+    """How often the service was restarted since its last epoch, and the port at which it listened."""
 
     times: int = 0
     port: int = 0
 
     @classmethod
     def told(cls, environment: Mapping[str, str] = os.environ) -> Restarts:
-        """What the process before this one told; without one there were none.
+        """The value that the process had before its restart; without a restart, zero restarts.
 
         >>> Restarts.told({"MILLPOND_RESTARTED": "2:40713"}), Restarts.told({"MILLPOND_RESTARTED": "x"})
         (Restarts(times=2, port=40713), Restarts(times=0, port=0))
@@ -28,11 +28,11 @@ class Restarts(NamedTuple):
 
 
 class RestartNeeded(Exception):
-    """Leaves the supervisor when the same process cannot go on, and a new one may."""
+    """Raised by the supervisor when this process cannot continue, but a restarted one may."""
 
 
 def restart(restarts: Restarts) -> NoReturn:
-    """Replace this process by one of the same command; whatever must be cleaned up was."""
+    """Replace this process by a new one with the same command; the caller has cleaned up before."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     told = {VARIABLE: f"{restarts.times}:{restarts.port}"}

@@ -16,25 +16,25 @@ from millpond.service.server.restart import RestartNeeded
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0
 LOOK_SECONDS = 0.1
-"""How often a standby asks whether the leader is gone."""
+"""How often a standby checks whether the leader is gone."""
 
 RESTART_AFTER = 5
-"""So many failures of this process's own without an epoch between them, and it is started anew; after each restart that
-did not help twice as many.
+"""The number of failures of this process, without an epoch in between, after which it is restarted. The number doubles
+with each restart that did not help.
 """
 
 _DOUBLINGS = 6
 _OF_THIS_PROCESS = (SparkError, NoMemoryError)
-"""Failures of Spark, Java and Python workers, which a new process may not have. A source, a sink or a store that is
-away is away for a new process, too: it is waited for.
+"""Failures of Spark, Java and Python workers, which a restart may repair. An unavailable source, sink or store is
+unavailable for a restarted process too, so the supervisor waits for it.
 """
 
 
 class Runs(Protocol):
-    """What the supervisor needs of a pond."""
+    """The part of a pond that the supervisor uses."""
 
     def open(self) -> None:
-        """Claim it."""
+        """Claim the pond."""
 
     def run(self, *, once: bool) -> bool:
         """Run epochs until `stop`."""
@@ -43,7 +43,7 @@ class Runs(Protocol):
         """Let `run` return after the epoch at hand."""
 
     def end(self) -> None:
-        """Let go of everything, and let nobody open it again."""
+        """Release all resources; the pond cannot be opened again."""
 
 
 class Supervisor:
@@ -71,12 +71,12 @@ class Supervisor:
         self.restarts, self._pulse, self._told_stall = restarts, Pulse(clock), False
 
     def run(self) -> None:
-        """Until `stop`.
+        """Lead or stand by until `stop`.
 
         Raises:
-            TruthError: the log cannot be continued. SparkError: the Java machine has ended.
-            MillpondError: the pond could not be begun at all.
-            RestartNeeded: this process failed again and again; `restarts` counts it.
+            TruthError: the log cannot be continued. SparkError: the JVM has ended.
+            MillpondError: the pond could not be started at all.
+            RestartNeeded: this process failed repeatedly; `restarts` counts it.
         """
         try:
             self._run()
@@ -109,27 +109,27 @@ class Supervisor:
                 pond.end()
 
     def stop(self) -> None:
-        """Let `run` return after the epoch at hand; may be called from a signal handler."""
+        """Let `run` return after the current epoch; may be called from a signal handler."""
         self._stopping.set()
         self._wake.set()
         if (pond := self._pond) is not None:
             pond.stop()
 
     def wake(self) -> None:
-        """The pond, which had nothing to run, has now."""
+        """Continue with a pond that had no query to run, and now has one."""
         self._wake.set()
 
     def committed(self) -> None:
-        """An epoch was: whatever failed is over."""
+        """Note a committed epoch: earlier failures are over."""
         self._failure, self._failures, self._own_failures, self.restarts = None, 0, 0, 0
         self._pulse.begin()
 
     def alive(self, busy: bool) -> None:
-        """Spark has answered; `busy` while an epoch is at hand."""
+        """Note a response of Spark; `busy`: an epoch is running."""
         self._pulse.answered(busy)
 
     def stalled(self) -> bool:
-        """Whether this process leads, and makes no progress, so that a standby should take over."""
+        """Whether this process leads but makes no progress, so that a standby should take over."""
         found = self._pulse.stalled
         if found and not self._told_stall:
             self._say("What is at hand takes very long: no more signs of life, so that a standby may take over.")
@@ -138,7 +138,7 @@ class Supervisor:
 
     @property
     def failure(self) -> Failure | None:
-        """Why no epochs run now."""
+        """The reason why no epochs run now, if any."""
         if (told := self._failure) is None:
             return None
         error, count, due = told
@@ -148,7 +148,7 @@ class Supervisor:
         """The pond that this process leads.
 
         Raises:
-            NotServingError: it does not; the message says who may.
+            NotServingError: this process does not lead; the message says who may.
         """
         if (pond := self._pond) is not None:
             return pond
@@ -174,7 +174,7 @@ class Supervisor:
             if runs:
                 pond.open()
         except BaseException:
-            self._hint.leave()  # another process may be able to
+            self._hint.leave()  # another process may be able to lead
             raise
         self.took_over_s = (self._clock() - began) / 1e6
         self._pond, self.role, self._led = pond, "leader", True
@@ -200,11 +200,11 @@ class Supervisor:
             self._ready()
 
     def _judge(self, error: MillpondError) -> None:
-        """Wait before the next try; or raise what no try can mend."""
+        """Wait before the next try, or raise an error that no further try can repair."""
         if isinstance(error, TruthError) or not (self._led or self.restarts or error.retry):
             raise error
         if (gone := self._gone()) is not None:
-            raise error if isinstance(error, NoMemoryError) else gone  # which says who was responsible
+            raise error if isinstance(error, NoMemoryError) else gone  # NoMemoryError names the responsible query
         if self._stopping.is_set():
             self._say(str(error))
             return

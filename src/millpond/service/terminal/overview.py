@@ -1,4 +1,4 @@
-"""The overview of a pond that `millpond status` and `millpond top` show."""
+"""Draws the overview of a pond for `millpond status` and `millpond top`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millpond.service.api.messages import Placed, QueryShown, Status
 
 
 def picture(status: Status, queries: Sequence[QueryShown], placed: Placed | None = None) -> RenderableType:
-    """Epochs, rates, followers, then a row per query."""
+    """The overview: epochs, rates, followers, and a table with a row per query."""
     return Group(_numbers(status, placed), _Queries(queries))
 
 
@@ -52,7 +52,7 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
 
 
 class _Column(NamedTuple):
-    """A column of the table of queries: those of a higher rank go first where the terminal is narrow."""
+    """A column of the table of queries; on a narrow terminal, columns of higher rank are left out first."""
 
     name: str
     cells: Sequence[str]
@@ -61,12 +61,12 @@ class _Column(NamedTuple):
 
     @property
     def width(self) -> int:
-        """As wide as its widest cell."""
+        """The width of its widest cell."""
         return max(map(cell_len, (self.name, *self.cells)))
 
 
 class _Queries:
-    """A row per query, with as many columns as the terminal has room for; no cell is cut but a name."""
+    """A row per query, with as many columns as fit the terminal; only names are truncated."""
 
     def __init__(self, queries: Sequence[QueryShown]) -> None:
         self._queries = sorted(queries, key=lambda query: -query.counts.get("rows", 0))
@@ -110,7 +110,7 @@ class _Queries:
 
 
 def fitting(columns: Sequence[_Column], width: int) -> list[_Column]:
-    """The columns that fit into a width, by their ranks; empty ones take no room where not all fit."""
+    """The columns that fit into a width, chosen by rank; if not all fit, empty columns are left out."""
     shown = list(columns)
     while sum(column.width + 2 for column in shown) > width and len(shown) > 1:
         empty = [column for column in shown if column.rank and not any(cell.strip("-") for cell in column.cells)]

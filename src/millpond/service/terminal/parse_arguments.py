@@ -11,13 +11,13 @@ from millpond.local_path import local_path
 
 
 def assigned(text: str) -> tuple[str, bool | int | float | str | list[int | float | str]]:
-    """A parameter and its value: JSON's numbers, booleans, quoted texts and lists, else a text as it stands.
+    """A parameter and its value: a JSON number, boolean, quoted text or list; anything else is the text itself.
 
     >>> assigned("limit=500"), assigned("rate=0.5"), assigned("name=ann"), assigned('code="7"')
     (('limit', 500), ('rate', 0.5), ('name', 'ann'), ('code', '7'))
 
     Raises:
-        RequestError: it is no NAME=VALUE.
+        RequestError: the argument is not of the form NAME=VALUE.
     """
     name, divided, value = text.partition("=")
     if not divided:
@@ -29,7 +29,7 @@ def assigned(text: str) -> tuple[str, bool | int | float | str | list[int | floa
 
 
 def selected(text: str) -> str:
-    """The text of a query: as told, of a file, or of the standard input.
+    """The text of a query: the argument itself, the content of a file, or standard input.
 
     Raises:
         QueryTypeError: the file cannot be read.

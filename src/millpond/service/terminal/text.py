@@ -20,11 +20,11 @@ from millpond.service.api.messages import (
 )
 
 _DIGEST = 12
-"""So many digits of a digest tell two versions apart."""
+"""The number of digits of a digest that are shown to distinguish two versions."""
 
 
 def change_text(done: Changed | Priced) -> str:
-    """What a change did, or would cost.
+    """The effect of a change, or its price, as text.
 
     >>> change_text(Changed("scale", "instances", 63, None, "4")), change_text(Changed("pause", "spend", 7))
     ('scale instances to 4 at record 63', 'pause spend at record 7')
@@ -55,14 +55,14 @@ def change_text(done: Changed | Priced) -> str:
 
 
 def query_line(one: QueryShown) -> str:
-    """A query, without its text."""
+    """One line on a query, without its text."""
     whole = "" if one.complete_from_us is None else f"  complete from {utc(one.complete_from_us)}"
     streams = ", ".join(one.streams)
     return f"{one.name}  {one.kind}  {one.state}  version {one.version}  of {streams}  to {one.sink}{whole}"
 
 
 def query_lines(one: QueryShown) -> Iterator[str]:
-    """A query with its columns, its text and that of its shadow."""
+    """Lines on a query: its columns, its text, and the text of its shadow."""
     yield query_line(one)
     yield from (f"  {column.name} {column.type}" for column in one.columns)
     if one.reason is not None:
@@ -73,7 +73,7 @@ def query_lines(one: QueryShown) -> Iterator[str]:
 
 
 def stream_line(one: StreamShown) -> str:
-    """A stream, and what it retains for queries that come later.
+    """One line on a stream, and on what it retains for queries that are added later.
 
     >>> from millpond.service.api.messages import Retained
     >>> stream_line(StreamShown("tx", "kafka", (), None, Retained(7 * 86_400_000_000, 3_600_000_000, 0, ("ms",))))
@@ -93,7 +93,7 @@ def stream_line(one: StreamShown) -> str:
 
 
 def parameter_line(one: Parameter) -> str:
-    """A live parameter, and where its value comes from.
+    """One line on a live parameter, and on the source of its value.
 
     >>> parameter_line(Parameter("top", ["/home"], "string", "busiest.page", 57))
     'top = ["/home"]  string  fed by busiest.page, its value by record 57'
@@ -104,7 +104,7 @@ def parameter_line(one: Parameter) -> str:
 
 
 def function_line(one: FunctionShown) -> str:
-    """A version of a function, its digest, and who calls it."""
+    """One line on a version of a function, its digest, and the queries that call it."""
     called = f"{one.name}@{one.version}({', '.join(one.takes)}) {one.returns}"
     old = "" if one.newest else ", which is no longer its newest version"
     digest = f"sha256 {one.digest[:_DIGEST]}"
@@ -112,7 +112,7 @@ def function_line(one: FunctionShown) -> str:
 
 
 def event_line(one: Event) -> str:
-    """A change in the history, with the text of a query in one line and the functions that it calls.
+    """One line on a change in the history, with the query's text and the functions that it calls.
 
     >>> event_line(Event(4, 1_100_000, "add", "a", "ann", "SELECT\\n  1", None, 0, {"f@2": "a" * 64}))
     '4  1970-01-01 00:00:01.100Z  add a  by ann, complete from 1970-01-01 00:00:00Z: SELECT 1  f@2 sha256 aaaaaaaaaaaa'
@@ -128,7 +128,7 @@ def event_line(one: Event) -> str:
 
 
 def diff_lines(found: Differs) -> Iterator[str]:
-    """How a query and its shadow differ, with as many rows as the service tells."""
+    """Lines on the difference between a query and its shadow, with the rows that the service returned."""
     yield (
         f"as of record {found.as_of}: {found.same:,} rows are the same, {found.only_query:,} are only the query's (-), "
         f"{found.only_shadow:,} only its shadow's (+)"
