@@ -34,7 +34,7 @@ counts twice, because Spark and Millpond both analyse it twice.
 MAX_GENERATORS = 3
 """The most generators such as `explode`, each of which multiplies the rows of the one below it."""
 MAX_COMMENT_NESTING = 8
-"""The deepest nesting of comments. Time and memory of Spark's lexer grow with a power of it: 640 exhaust a 1 GB heap."""
+"""Deepest nesting of comments. Time and memory of Spark's lexer grow with a power of it: 640 exhaust 1 GB of heap."""
 
 _BRACKET = re.compile(r"[(\[]|[)\]]")
 _COMMENT = re.compile(r"/\*|\*/")

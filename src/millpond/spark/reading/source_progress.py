@@ -25,7 +25,7 @@ COMPACT = ".compact"
 _VERSION = "v1"
 _TAIL_BYTES = 8 << 20
 _TRIES = 3
-"""The list is read several times if necessary, because Spark compacts it and deletes the compacted files meanwhile."""
+"""Attempts to read a list: Spark may compact it and delete the compacted files while it is read."""
 
 
 class _Entry(msgspec.Struct):
