@@ -405,8 +405,7 @@ class Reader:
         return Column(f"event:{known.index(value)}", value.type)
 
     def _field(self, node: JavaObject) -> Expression | None:
-        """Translate `window.start`, `window.end` and `window_time(window)` above the aggregation; None for other nodes.
-        """
+        """Translate `window.start`, `window.end` and `window_time(window)` above the aggregation; else None."""
         if kind_of(node) == "PreciseTimestampConversion":
             # (conversion of end to a number) - 1, converted back
             end = next((part for part in children(children(node.child())[0])), None) if children(node.child()) else None
@@ -460,9 +459,7 @@ class Reader:
                 raise UnsupportedQuery(what, "Use the columns of the stream.")
 
     def _unqualified(self, expression: JavaObject) -> JavaObject:
-        """The expression with columns referred to only by their names in the stream, so that equal expressions print
-        alike.
-        """
+        """The expression over columns named only as in the stream, so that equal expressions print alike."""
         named = []
         for column in references(expression):
             if name := self._source.names.get(id_of(column)):

@@ -362,9 +362,7 @@ class Catalyst:
         return node.withNewChildren(self._seq(parts))
 
     def probe(self, expression: JavaObject, attribute: JavaObject, value: int) -> int:
-        """Evaluate an integer expression over one column for a value above 2^31 (py4j would send a smaller one as an
-        int).
-        """
+        """Evaluate an integer expression over one column for a value above 2^31 (py4j sends smaller ones as int)."""
         row = self._row_of(self._seq([self._long(value)]))
         attributes = self._class("package$AttributeSeq")(self._seq([attribute]))
         bound = self._module("expressions.BindReferences").bindReference(expression, attributes, False)
@@ -388,11 +386,7 @@ class Catalyst:
         return calendar_us(self._module("util.IntervalUtils").stringToInterval(self._text(text)))
 
     def default(self, column: str, kind: StructType, sql: str) -> str:
-        """The constant, as SQL, that `DEFAULT sql` gives a column of the only type in `kind`.
-
-        Raises:
-            AnalysisException: the default is not valid.
-        """
+        """The constant, as SQL, that `DEFAULT sql` gives a column of `kind`'s only type, or AnalysisException."""
         of = self._session.parseDataType(kind.json()).apply(0).dataType()
         return str(self._module("util.ResolveDefaultColumns").analyze(column, of, sql, "CREATE TABLE").sql())
 

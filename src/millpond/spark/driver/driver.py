@@ -221,8 +221,7 @@ class Driver:
             return self._stopping and not self._busy
 
     def ask(self, make: Make | Prepare) -> Future[int]:
-        """Request a change: it is recorded between two epochs, or at once if none run; the result is its record number.
-        """
+        """Request a change, recorded between two epochs or at once if none run; the result is its record number."""
         done, running = self._desk.ask(make)
         if not running:
             self.make_changes()
@@ -270,15 +269,11 @@ class Driver:
 
     @property
     def direct_note(self) -> str | None:
-        """How many epochs ran without the shuffle, for people; None if no topic is declared to be partitioned by a key.
-        """
+        """How many epochs ran without the shuffle, for people; None if no topic is declared as partitioned by a key."""
         return self._direct.note
 
     def offer(self, reading: Reading) -> None:
-        """Announce what must be read after the change that will be requested next.
-
-        This lets the new streaming query start beside an epoch, so that epochs need not wait for it.
-        """
+        """Announce the input of the next requested change, so that its query can start beside an epoch."""
         self._succession.offer(reading)
 
     @property
@@ -318,8 +313,7 @@ class Driver:
             return pending(self._setting, self._perform(self._writer.drain()).manifest)
 
     def drain(self) -> None:
-        """Close every open window, in one epoch without input for each level of queries that read other queries' rows.
-        """
+        """Close all open windows, in one epoch without input per level of queries that read other queries' rows."""
         for level in range(depth(self._setting) + 1):
             self._without_input(level)
 
@@ -338,9 +332,7 @@ class Driver:
                 raise self._explained(error) from error
 
     def _epoch(self, frame: DataFrame, number: int) -> None:
-        """Spark's callback for a batch; an exception ends the streaming query, so the failure is kept for `run` to
-        raise.
-        """
+        """Spark's callback for a batch; an exception ends the streaming query, so `run` raises the kept failure."""
         with self._gate:
             if self._stopping:
                 raise Stopped
@@ -366,9 +358,7 @@ class Driver:
         reached("batch.return")
 
     def _hand_over(self, successor: Successor) -> None:
-        """Record the changes that waited for the end of the epoch, and continue with the successor or with another
-        query.
-        """
+        """Record the changes that waited for the epoch's end, and continue with the successor or another query."""
         self.make_changes()
         if is_read(self._setting):
             return  # the change was refused
@@ -418,8 +408,7 @@ class Driver:
             self._record_map(lambda run: map_record(self._setting, run, self._writer.token, *wanted, now_us()))
 
     def _step(self, taken: int) -> Waits:
-        """Record the next step of a running migration unless it should wait for a quiet epoch; return what should wait.
-        """
+        """Record a migration's next step unless it should wait for a quiet epoch; return what should wait."""
         manifest = self._writer.manifest
         behind = is_behind(self._ended, asking_us(self._query), taken, now_us())
         waits = self._calm.waits(self._setting.plan.groups, watermarks(manifest), behind, lap_us())
@@ -469,9 +458,7 @@ class Driver:
     def _folded(
         self, run: Run, batch: Batch, frame: DataFrame | None, gathering: GatherTask, task: FoldTask
     ) -> list[tuple[Receipt, bytes]]:
-        """Run the epoch's job and return the receipts and deltas; a delta is in the pond's folder if its receipt says
-        so.
-        """
+        """Run the epoch's job; return receipts and deltas, which are in the pond's folder if the receipts say so."""
         spark = self._spark if frame is None else frame.sparkSession
 
         def attempt() -> list[tuple[Receipt, bytes]]:
@@ -494,9 +481,7 @@ class Driver:
         return perform(steps, self._log, self._manifests, self._announce)
 
     def _explained(self, error: Exception) -> MillpondError:
-        """The first failure, as a `MillpondError`; errors that follow from a dying JVM are never reported as the
-        reason.
-        """
+        """The first failure, as a `MillpondError`; errors that follow from a dying JVM are never the reason."""
         if self._failure is not None:
             return self._failure
         found = explained(error)
@@ -505,8 +490,7 @@ class Driver:
         return self._fenced_or(found)
 
     def _fenced_or(self, error: MillpondError) -> MillpondError:
-        """`FencedError` if another driver has taken over, because that explains any other failure; otherwise `error`.
-        """
+        """`FencedError` if another driver has taken over, as that explains any failure; otherwise `error`."""
         try:
             self._perform(self._writer.drain())  # only reads the log
         except FencedError as fenced:
