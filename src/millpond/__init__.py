@@ -27,12 +27,12 @@ _HOMES = {
 
 
 def __dir__() -> list[str]:
-    """Public names only: completion then shows what users need, though it is loaded later."""
+    """List only public names, so that completion shows them although they are loaded later."""
     return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are loaded when first used: Spark's workers import this package and need none of them."""
+    """Load a public name at its first use, because Spark's workers import this package and need none of the names."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'millpond' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Array helpers that several parts share: text columns as raw bytes, 128-bit integers as pairs of words."""
+"""Provides array helpers that several parts share: text columns as raw bytes, 128-bit integers as pairs of words."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ Wide: TypeAlias = npt.NDArray[np.void]
 """An array of dtype `WIDE`."""
 
 IPC_READ = pa.ipc.IpcReadOptions(use_threads=False)
-"""Arrow streams are decompressed in the thread that reads them: a task has one core, and to hand the columns of a small
-batch to other threads takes ten times as long as to decompress them."""
+"""Options that decompress Arrow streams in the thread that reads them. A task has one core, and passing the columns of
+a small batch to other threads takes ten times as long as decompressing them.
+"""
 
 
 def ipc_write(compression: str | None) -> pa.ipc.IpcWriteOptions:
-    """Options that compress in the thread that writes, for the same reason; the bytes are the same."""
+    """Options that compress in the thread that writes, for the reason given at `IPC_READ`; the bytes do not change."""
     return pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
 
 
 _DENSE, _DENSE_FACTOR = 1 << 16, 8
-"""A table of so many values, or so many times as many as there are, is filled faster than they are sorted."""
+"""Up to this table size, or this multiple of the number of values, filling a table is faster than sorting the values.
+"""
 
 
 def ordered(codes: npt.NDArray[np.integer]) -> Ints:
-    """Positions in the order of the codes, those of equal codes as they stand: a stable argsort.
+    """The positions of the codes in ascending order, as a stable argsort.
 
-    Code and position are sorted as one integer where both fit: processors sort plain integers ten times as fast.
+    Code and position are sorted as one integer if both fit into it, because plain integers sort ten times as fast.
 
     >>> ordered(np.array([2, 0, 2, 1])).tolist()
     [1, 3, 0, 2]
@@ -53,7 +55,7 @@ def ordered(codes: npt.NDArray[np.integer]) -> Ints:
 
 
 def repeated(counts: Ints) -> tuple[Ints, Ints]:
-    """Positions, each as often as it counts, and the how-manieth of them each is.
+    """Each position repeated as often as its count, and the number of each repetition, from 0.
 
     >>> [found.tolist() for found in repeated(np.array([2, 0, 3]))]
     [[0, 0, 2, 2, 2], [0, 1, 0, 1, 2]]
@@ -63,7 +65,7 @@ def repeated(counts: Ints) -> tuple[Ints, Ints]:
 
 
 def new_values(values: npt.NDArray[Any]) -> Mask:
-    """Where a value differs from the one before it, as the first does.
+    """Where a value differs from the previous one; the first value counts as different.
 
     >>> new_values(np.array([1, 1, 3])).tolist()
     [True, False, True]
@@ -76,7 +78,7 @@ def new_values(values: npt.NDArray[Any]) -> Mask:
 def distinct_of(values: npt.NDArray[np.integer]) -> Ints:
     """The distinct values, ascending.
 
-    Since NumPy 2.3 its `unique` hashes them, which takes three to a hundred times as long as to sort them.
+    Since NumPy 2.3, `unique` hashes the values, which takes three to a hundred times as long as sorting them.
 
     >>> distinct_of(np.array([3, 1, 3])).tolist()
     [1, 3]
@@ -85,7 +87,7 @@ def distinct_of(values: npt.NDArray[np.integer]) -> Ints:
 
 
 def firsts_of(ascending: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
-    """The distinct values among ascending ones, and where each of them begins.
+    """The distinct values among ascending ones, and the first position of each.
 
     >>> [found.tolist() for found in firsts_of(np.array([1, 1, 3]))]
     [[1, 3], [0, 2]]
@@ -95,7 +97,8 @@ def firsts_of(ascending: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
 
 
 def places_among(parts: Sequence[npt.NDArray[np.integer]], bound: int | None = None) -> tuple[Ints, list[Ints]]:
-    """The distinct values of all parts, ascending, and for each part the places of its own among them; see `places_of`.
+    """The distinct values of all parts, ascending, and for each part the indices of its values in them; see
+    `places_of`.
 
     >>> found, places = places_among([np.array([5, 9]), np.array([5, 1])])
     >>> found.tolist(), [place.tolist() for place in places]
@@ -106,9 +109,9 @@ def places_among(parts: Sequence[npt.NDArray[np.integer]], bound: int | None = N
 
 
 def places_of(values: npt.NDArray[np.integer], bound: int | None = None) -> tuple[Ints, Ints]:
-    """The distinct values, ascending, and the place of each value among them.
+    """The distinct values, ascending, and the index of each value in them.
 
-    `bound`: it is known that none is negative, and all are below it; None: it is looked for.
+    With a `bound`, the caller knows that no value is negative and all are below the bound; None means it is computed.
 
     >>> [found.tolist() for found in places_of(np.array([9, 5, 9]))]
     [[5, 9], [1, 0, 1]]
@@ -134,9 +137,9 @@ def places_of(values: npt.NDArray[np.integer], bound: int | None = None) -> tupl
 
 
 def distinct_rows(columns: Sequence[Ints]) -> tuple[list[Ints], Ints]:
-    """The distinct rows of some columns, ascending, column by column; and where among them each row is.
+    """The distinct rows of some columns, ascending, column by column; and the index of each row in them.
 
-    A tenth of the time of `np.unique` along an axis, which compares rows as bytes.
+    This takes a tenth of the time of `np.unique` along an axis, which compares rows as bytes.
 
     >>> distinct, inverse = distinct_rows([np.array([2, 1, 2]), np.array([5, 6, 5])])
     >>> [column.tolist() for column in distinct], inverse.tolist()
@@ -153,7 +156,7 @@ def distinct_rows(columns: Sequence[Ints]) -> tuple[list[Ints], Ints]:
 
 
 def _numbered(order: Ints, new: Mask) -> Ints:
-    """For each row its place among the distinct ones; in some order, they begin where they are `new`."""
+    """The index of each row among the distinct rows; in `order`, a distinct row begins wherever `new` is set."""
     places = np.empty(len(order), np.int64)
     places[order] = np.cumsum(new) - 1
     return places
@@ -168,12 +171,12 @@ class TextBytes(NamedTuple):
 
     @property
     def words(self) -> npt.NDArray[np.uint64]:
-        """The eight bytes from each place of `data` on but the last seven, the first of them lowest; not copied."""
+        """The eight bytes from each position of `data` except the last seven, in little-endian order; not copied."""
         return np.lib.stride_tricks.as_strided(self.data[:8].view(np.uint64), (len(self.data) - 7,), (1,))
 
 
 def text_bytes(texts: pa.Array) -> TextBytes:
-    """The bytes of a string array; what a NULL row holds is arbitrary but within bounds."""
+    """The bytes of a string array; the content of a NULL row is arbitrary but within bounds."""
     if not len(texts):
         return TextBytes(np.zeros(8, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int64))
     wide: Any = np.int64 if pa.types.is_large_string(texts.type) else np.int32

@@ -16,12 +16,12 @@ def now_us() -> int:
 
 
 def lap_us() -> int:
-    """Microseconds of a clock that never jumps: for differences only."""
+    """Return the microseconds of a monotonic clock, for differences only."""
     return time.perf_counter_ns() // 1_000
 
 
 def utc(us: int | None, digits: int | None = None) -> str:
-    """A time in microseconds since 1970 as people write it, in UTC; `digits`: so many of a second, and no more.
+    """Format a time in microseconds since 1970 for people, in UTC; `digits` is the number of decimals of a second.
 
     >>> utc(1_357_016_400_000_000), utc(1_357_016_400_048_340), utc(1_357_016_400_048_340, 3), utc(None)
     ('2013-01-01 05:00:00Z', '2013-01-01 05:00:00.04834Z', '2013-01-01 05:00:00.048Z', '-')

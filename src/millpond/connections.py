@@ -1,4 +1,6 @@
-"""Named connections: how a server is reached. The operator configures them; the authors of queries only use the names.
+"""Reads named connections, which say how a server is reached.
+
+The operator configures connections; the authors of queries only use their names.
 
 The variable `MILLPOND_CONNECTIONS` names a JSON file:
 
@@ -28,7 +30,7 @@ from millpond.errors import QueryRefused, SetupError
 from millpond.local_path import local_path
 
 VARIABLE = "MILLPOND_CONNECTIONS"
-"""The variable that names the file."""
+"""The environment variable with the path of the file of connections."""
 
 _JAAS = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -43,7 +45,8 @@ T = TypeVar("T")
 
 
 class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a secret is: in a variable, or in a file, whose last line end is no part of it."""
+    """The location of a secret: an environment variable, or a file, whose final line break is not part of the secret.
+    """
 
     env: str | None = None
     file: str | None = None
@@ -79,7 +82,8 @@ class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A Kafka cluster: `servers` as `host:port,…`; `ca`, `certificate` and `key` are PEM files; its schema registry.
-    `topics`: those that queries which come over the network may write to, as names or patterns (`alerts-*`).
+
+    `topics` are the topics that queries received over the network may write to, as names or patterns (`alerts-*`).
     """
 
     servers: str
@@ -95,10 +99,10 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topics: tuple[str, ...] = ()
 
     def of_java(self) -> dict[str, str]:
-        """The settings of a client in Java.
+        """The settings of a Java client.
 
         Raises:
-            SetupError: a secret or a file is not there.
+            SetupError: a secret or a file does not exist.
         """
         found = {"bootstrap.servers": self.servers, "security.protocol": self.security.upper()}
         if self.security.startswith("sasl"):
@@ -116,10 +120,10 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found
 
     def of_c(self) -> dict[str, str]:
-        """The settings of a client of librdkafka.
+        """The settings of a librdkafka client.
 
         Raises:
-            SetupError: a secret is not there.
+            SetupError: a secret does not exist.
         """
         found = {"bootstrap.servers": self.servers, "security.protocol": self.security}
         if self.security.startswith("sasl"):
@@ -139,10 +143,10 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 def connection(name: str | None, environ: Mapping[str, str] | None = None) -> Connection:
-    """The Kafka cluster of a name; without one, the only one that there is.
+    """The Kafka cluster with a name; without a name, the only one that is configured.
 
     Raises:
-        SetupError: there is no such connection, or the file does not read.
+        SetupError: the connection does not exist, or the file cannot be read.
     """
     found = named(name, "kafka", Connection, environ)
     if not _SERVERS.fullmatch(found.servers):
@@ -153,11 +157,11 @@ def connection(name: str | None, environ: Mapping[str, str] | None = None) -> Co
 
 
 def offered(name: str | None, kind: str, environ: Mapping[str, str] | None = None) -> str:
-    """The name of a connection that queries may use which come over the network: its entry says `"remote": true`.
+    """The name of a connection that queries received over the network may use: its entry says `"remote": true`.
 
     Raises:
-        SetupError: there is no such connection, or the file does not read.
-        QueryRefused: it is not for them, or none is named.
+        SetupError: the connection does not exist, or the file cannot be read.
+        QueryRefused: such queries may not use it, or no connection is named.
     """
     if name is None:
         raise QueryRefused("No connection is named.", "Name one that the operator offers.")
@@ -172,11 +176,11 @@ def offered(name: str | None, kind: str, environ: Mapping[str, str] | None = Non
 def offered_topic(
     name: str | None, topic: str | None, environ: Mapping[str, str] | None = None
 ) -> tuple[str, str]:
-    """A Kafka cluster and a topic to which queries may write that come over the network: its entry lists `topics`.
+    """A Kafka cluster and a topic that queries received over the network may write to: its entry lists `topics`.
 
     Raises:
-        SetupError: there is no such connection, or the file does not read.
-        QueryRefused: the topic is not for them, or one of the two is not named.
+        SetupError: the connection does not exist, or the file cannot be read.
+        QueryRefused: such queries may not use the topic, or one of the two is not named.
     """
     if name is None or topic is None:
         raise QueryRefused("The sink kafka needs a connection and a topic.", "Name both: --connection and --topic.")
@@ -190,10 +194,10 @@ def offered_topic(
 
 
 def named(name: str | None, kind: str, shape: type[T], environ: Mapping[str, str] | None = None) -> T:
-    """The connection of a name and a kind, as a `shape`; without a name, the only one of its kind.
+    """The connection with a name and a kind, decoded as `shape`; without a name, the only one of its kind.
 
     Raises:
-        SetupError: there is no such connection, or the file does not read.
+        SetupError: the connection does not exist, or the file cannot be read.
     """
     place = (os.environ if environ is None else environ).get(VARIABLE)
     if place is None:
@@ -216,7 +220,7 @@ def named(name: str | None, kind: str, shape: type[T], environ: Mapping[str, str
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by its name, its address, or a folder of sockets.
+    """Whether a host is this machine, judged by its name, its address, or because it is a folder of sockets.
 
     >>> is_loopback("127.0.0.5"), is_loopback("[::1]"), is_loopback("/run/postgresql"), is_loopback("db.example")
     (True, True, True, False)
@@ -228,7 +232,7 @@ def is_loopback(host: str) -> bool:
 
 
 class _Reached(msgspec.Struct, frozen=True):
-    """What says of a connection of any kind where it leads and whether it is encrypted."""
+    """The fields of a connection of any kind that say which host it reaches and whether it is encrypted."""
 
     kind: str = "kafka"
     security: str = "plaintext"
@@ -239,10 +243,10 @@ class _Reached(msgspec.Struct, frozen=True):
 
 
 def unencrypted(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Connections that carry data and passwords in plain text to another host, a sentence each with its cure.
+    """One sentence with advice for each connection that sends data and passwords in plain text to another host.
 
     Raises:
-        SetupError: the file of connections does not read.
+        SetupError: the file of connections cannot be read.
     """
     place = (os.environ if environ is None else environ).get(VARIABLE)
     if place is None:
@@ -269,7 +273,7 @@ def unencrypted(environ: Mapping[str, str] | None = None) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """As it stands between double quotes in a JAAS configuration."""
+    """The text escaped for use between double quotes in a JAAS configuration."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 

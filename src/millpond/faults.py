@@ -1,12 +1,15 @@
-"""Named steps at which a test may kill, stop or fail a process of a real pond; in production a step is one `if`.
+"""Defines named steps at which a test may kill, stop or fail a process of a real pond.
+
+In production, a step costs one `if`.
 
     MILLPOND_FAULT      = fault {"," fault}          read once, when this module is imported
     fault               = step ":" occurrence ":" action        such as commit.before_append:2:kill
     action              = "kill" | "stop" | "raise"             SIGKILL or SIGSTOP to this process, or FaultError
     MILLPOND_FAULT_DIR  = a folder, the same for all processes and restarts of one test
 
-There a file per step grows by a byte whenever the step is reached, so occurrences are counted over all processes;
-`<step>.<occurrence>.<action>` is created when a fault happens, so it happens once and can be proved to have.
+In this folder, one file per step grows by a byte whenever the step is reached, so occurrences are counted over all
+processes. `<step>.<occurrence>.<action>` is created when a fault happens, so that it happens only once and a test can
+prove that it did.
 """
 
 from __future__ import annotations
@@ -85,20 +88,20 @@ DELIVERY_STEPS = (
     "delivery.after",
 )
 COMMON_STEPS = (*DRIVER_STEPS, *WORKER_STEPS, *FOLLOWER_STEPS)
-"""Steps that every pond meets, in the order in which an epoch meets them."""
+"""Steps that every pond reaches, in the order in which an epoch reaches them."""
 
 STEPS = (*COMMON_STEPS, *DIRECT_STEPS, *CHANGE_STEPS, *BACKFILL_STEPS, *TOPIC_STEPS, *DELIVERY_STEPS)
-"""Every step there is; a test enumerates it."""
+"""All steps; a test enumerates them."""
 
 ACTIONS = ("kill", "stop", "raise")
 
 
 class FaultError(Exception):
-    """What the action `raise` raises: an error that no code expects."""
+    """Raised by the action `raise`: an error that no code expects."""
 
 
 class Fault(NamedTuple):
-    """What is to happen at which time that a step is reached."""
+    """A planned fault: an action for one occurrence of a step."""
 
     step: str
     occurrence: int
@@ -106,24 +109,24 @@ class Fault(NamedTuple):
 
     @property
     def marker(self) -> str:
-        """Name of the file that says that it happened."""
+        """Name of the file that records that the fault happened."""
         return f"{self.step}.{self.occurrence}.{self.action}"
 
 
 class Faults:
-    """The faults that are planned, and the folder in which steps are counted."""
+    """The planned faults, and the folder in which steps are counted."""
 
     def __init__(self, planned: str, folder: Path) -> None:
         self._planned = [_parsed(text) for text in planned.split(",") if text]
         self._folder = folder
 
     def reached(self, step: str) -> None:
-        """Count the step, and let happen what is planned for it."""
+        """Count the step, and execute the fault that is planned for this occurrence."""
         if step not in STEPS:
             raise ValueError(f"there is no step {step!r} in millpond.faults.STEPS")
         count = self._counted(step)
         for fault in self._planned:
-            # two processes may count at once, and both see the higher number
+            # Two processes may count at the same time and both see the higher number.
             if fault.step == step and count >= fault.occurrence and self._is_first(fault):
                 _happen(fault)
 
@@ -155,12 +158,13 @@ def _parsed(text: str) -> Fault:
 def _happen(fault: Fault) -> None:
     if fault.action == "raise":
         raise FaultError(f"planned at {fault.step}")
-    # To this thread: one to the process is taken by another thread, while this one goes on for a moment.
+    # The signal is sent to this thread, because another thread would receive one to the process, and this one would go
+    # on.
     signal.pthread_kill(threading.get_ident(), signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP)
 
 
 def from_environment(environment: Mapping[str, str]) -> Faults | None:
-    """The faults that the environment plans; None: no variable is set, so nothing is counted either."""
+    """The faults planned in environment variables; None if no variable is set, so that nothing is counted either."""
     if "MILLPOND_FAULT" not in environment:
         return None
     return Faults(environment["MILLPOND_FAULT"], Path(environment["MILLPOND_FAULT_DIR"]))

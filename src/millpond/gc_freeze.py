@@ -6,8 +6,10 @@ import gc
 
 
 def pass_by_what_is_loaded() -> None:
-    """Let later collections pass by all that this process has loaded: to go through its modules takes 20 to 100 ms, as
-    long as an epoch. For processes that are Millpond's own: what is thrown away later of this is not given back.
+    """Exclude everything that this process has loaded from later collections.
+
+    Traversing its modules takes 20 to 100 ms, as long as an epoch. This is only for Millpond's own processes, because
+    excluded objects are never freed by a collection, even if they become garbage.
     """
     gc.collect()
     gc.freeze()

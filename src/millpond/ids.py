@@ -16,7 +16,7 @@ def writer_token() -> str:
 
 
 def bearer_token() -> str:
-    """Return a new secret that lets whoever has it in: 256 random bits, as 43 characters."""
+    """Return a new secret that grants access to its bearer: 256 random bits, as 43 characters."""
     return secrets.token_urlsafe(32)
 
 

@@ -1,8 +1,8 @@
-"""Paths of this machine, checked: no schemes of other file systems, and no symbolic links that somebody else made.
+"""Checks local paths: no schemes of other file systems, and no symbolic links that another user made.
 
-Below a pond's folder a folder may be a link, to another disk say, if this user, root or the owner of the pond's folder
-made it. A file that Millpond opens in place may not, for what it writes would then be written elsewhere. Files that are
-replaced whole need no check: it is the link that is replaced.
+A folder below a pond's folder may be a link, for example to another disk, if this user, root or the owner of the pond's
+folder made it. A file that Millpond opens in place may not be a link, because Millpond would then write elsewhere.
+Files that are replaced as a whole need no check, because the link itself is replaced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILE = re.compile(r"file:(?://(?:localhost)?(?=/))?", re.IGNORECASE)
 
 
 def scheme_of(path: str | os.PathLike[str]) -> str | None:
-    """The scheme that a path begins with, in lower case; None: it has none, so it is a path of this machine.
+    """The scheme of a path in lower case; None if it has no scheme and so is a local path.
 
     >>> scheme_of("s3a://bucket/p"), scheme_of(Path("hdfs://host/p")), scheme_of("/a:/b"), scheme_of("a:b")
     ('s3a', 'hdfs', None, None)
@@ -30,9 +30,10 @@ def scheme_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def local_path(path: str | os.PathLike[str], what: str, home: str | os.PathLike[str] | None = None) -> Path:
-    """The absolute path on this machine that a path means; `file:///x` is `/x`, and a relative one begins at `home`.
+    """The absolute local path of a path; `file:///x` is `/x`, and a relative path is resolved against `home`.
 
-    `what` names what is there, at the beginning of the message: "The pond's folder". `home` None: the current folder.
+    `what` names the object at the beginning of the message, such as "The pond's folder". If `home` is None, the current
+    folder is used.
 
     Raises:
         PlaceError: the path has the scheme of another file system, or the host of another machine.
@@ -47,7 +48,7 @@ def local_path(path: str | os.PathLike[str], what: str, home: str | os.PathLike[
         if text.startswith("//"):
             raise PlaceError(f"{what}, {given}, is on another host.", "Name a path of this machine.")
     elif scheme is not None:
-        shown = re.sub(":/+", "://", text, count=1)  # a Path has one slash left of two
+        shown = re.sub(":/+", "://", text, count=1)  # a `Path` reduces two slashes to one
         raise PlaceError(
             f"{what}, {shown}, is not local: {scheme}:// is not supported there.",
             "Name a path of this machine, or one where the file system is mounted.",
@@ -70,7 +71,7 @@ def no_link(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 
 
 
 def check_own_link(path: Path) -> None:
-    """Make sure that a name below a pond's folder, if it is a symbolic link, was not made by somebody else.
+    """Check that a path below a pond's folder is not a symbolic link that another user made.
 
     Raises:
         PlaceError: neither this user, root nor the owner of the folder made it.
@@ -80,7 +81,7 @@ def check_own_link(path: Path) -> None:
 
 
 def check_own_links(folder: Path) -> None:
-    """Do so for every name in a folder, which may be missing.
+    """Apply `check_own_link` to every name in a folder, which may be missing.
 
     Raises:
         PlaceError: as `check_own_link`. OSError: the folder cannot be read.
@@ -91,11 +92,12 @@ def check_own_links(folder: Path) -> None:
 
 
 def real_file(path: Path, *beside: str) -> Path:
-    """The file that a path leads to, for a library that opens it by its name; `beside`: ends of the names of files that
-    the library makes beside it.
+    """The resolved path of a file, for a library that opens it by its name.
+
+    `beside` are suffixes of further files that the library creates in the same folder.
 
     Raises:
-        PlaceError: somebody else made the link, or one of the files beside it is a link.
+        PlaceError: another user made the link, or one of the further files is a link.
     """
     check_own_link(path)
     real = Path(os.path.realpath(path))

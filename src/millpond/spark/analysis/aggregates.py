@@ -38,7 +38,7 @@ _REPLACED = (
     "BoolAnd", "BoolOr", "RegrCount", "RegrAvgX", "RegrAvgY", "RegrSXX", "RegrSYY", "Median",
     "PercentileCont", "AnyValue",
 )  # fmt: skip
-"""Functions that Spark itself answers by another one of these."""
+"""Functions that Spark itself replaces by another one of these."""
 _ORDERED = ("timestamp", "date", "boolean")
 _ANSWERED = (
     "count, sum, min, max, avg, bool_and, bool_or, stddev, stddev_pop, variance, var_pop, skewness, kurtosis, corr, "
@@ -49,10 +49,10 @@ _ANSWERED = (
 
 
 def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) -> Aggregate:
-    """The aggregate that an `AggregateExpression` asks for.
+    """The model's aggregate for an `AggregateExpression`.
 
     Raises:
-        UnsupportedQuery: the function, DISTINCT or the type is not answered by this version.
+        UnsupportedQuery: the function, DISTINCT or the type is not supported by this version.
     """
     function = node.aggregateFunction()
     if kind_of(function) in _REPLACED:
@@ -134,7 +134,7 @@ def _count(
 
 
 def _unguarded(argument: Expression) -> tuple[Expression, list[Expression]]:
-    """`CASE WHEN p THEN x END` as x and the filter p: every aggregate here skips NULL."""
+    """Split `CASE WHEN p THEN x END` into x and the filter p; this is valid because every aggregate here skips NULL."""
     if not isinstance(argument, Call) or argument.op != "case":
         return argument, []
     condition, value = argument.args[:2]

@@ -38,22 +38,23 @@ _STATEFUL = {
     "Sample": "A sample",
 }
 _JOINS = {"Inner": True, "Cross": True, "LeftOuter": False, "RightOuter": False}
-"""Joins with a batch relation that are answered, and whether they drop events without a partner."""
+"""Supported joins with a batch relation, and whether they drop events without a partner."""
 GENERATORS = ("Explode", "PosExplode", "Inline")
-"""What makes a row for each element."""
+"""Spark's generators that make a row for each element of an array or map."""
 _INSTEAD = {
     "LeftSemi": "Write stream JOIN (SELECT DISTINCT key FROM table) ON ….",
     "LeftAnti": "Write stream LEFT JOIN (SELECT DISTINCT key, true AS found FROM table) ON … WHERE found IS NULL.",
 }
-"""What says the same as a join that is not answered."""
+"""Replacements for joins that are not supported."""
 
 _FIELDS = ("start", "end")
 
 
 class WindowColumn(NamedTuple):
-    """A window that the analyser made: the attribute of its time, and what it is.
+    """A window that the analyser made: the attribute of its time, and its kind.
 
-    Of sessions whose gaps differ from event to event it is the timestamp at which that of an event ends.
+    For sessions whose gap differs from event to event, `kind` is the expression of the timestamp at which the session
+    that an event opens would end.
     """
 
     time: JavaObject
@@ -68,8 +69,11 @@ class WindowPart(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A condition on events or, with `side`, a join with a batch relation or, with `generate`, a row for each element
-    of an array or map; `depth` layers of aliases stand above it. `inner`: what meets nothing is dropped.
+    """One step between the source and the aggregation.
+
+    It is a condition on events; with `side` a join with a batch relation; with `generate` the generation of a row for
+    each element of an array or map. `depth` layers of aliases are above it. `inner` says that events without a partner
+    or element are dropped.
     """
 
     condition: JavaObject | None
@@ -80,16 +84,16 @@ class Step(NamedTuple):
 
     @property
     def makes_rows(self) -> bool:
-        """Whether it is no condition alone."""
+        """Whether it is a join or generates rows, so that it is more than a condition."""
         return self.side is not None or self.generate is not None
 
 
 @dataclass(frozen=True)
 class Below:
-    """What feeds an aggregation: steps, the lowest first, and layers of aliases, the highest first.
+    """The input of an aggregation: its steps, from the lowest up, and its layers of aliases, from the highest down.
 
-    `leaf` is a stream or a union; `watermarked`: a watermark was set above it; `repeats`: the columns in which events
-    are equal of which only the first is taken.
+    `leaf` is a stream or a union. `watermarked` says whether a watermark was set above it. `repeats` are the columns by
+    which duplicates are recognised: only the first of several events with equal values is used.
     """
 
     leaf: JavaObject
@@ -101,7 +105,7 @@ class Below:
     repeats: tuple[JavaObject, ...] = ()
 
     def window_part(self, expression: JavaObject) -> WindowPart | None:
-        """The window that a grouping key is, if it is one."""
+        """The window, or the bound of a window, that a grouping key stands for; None for other keys."""
         kind = kind_of(expression)
         if kind == "AttributeReference":
             identity = id_of(expression)
@@ -126,8 +130,8 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
     """Read down to the streaming source.
 
     Raises:
-        UnsupportedQuery: a join, a union, another aggregation, … stands below.
-        QueryTypeError: what is read is no stream.
+        UnsupportedQuery: the input contains an unsupported join or union, another aggregation, ….
+        QueryTypeError: the relation that is read is not a stream.
     """
     steps: list[Step] = []
     watermarked = False
@@ -147,7 +151,8 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
         elif kind == "Expand":
             found = _expanded_window(catalyst, node)
         elif kind == "Filter":
-            # directly above the panes of a hopping window, or a session window, the analyser put its own condition
+            # The analyser adds a condition of its own directly above the panes of a hopping window, or a session
+            # window.
             if not _has_own_condition(node.child()):
                 steps.append(Step(node.condition(), len(layers)))
         elif kind == "Join":
@@ -184,7 +189,7 @@ def _generated(node: JavaObject) -> JavaObject:
 
 
 def _joined(node: JavaObject, depth: int) -> tuple[JavaObject, Step]:
-    """The streaming side of a join, and the join."""
+    """The streaming side of a join, and the join as a step."""
     left, right = node.left(), node.right()
     kind = kind_of(node.joinType())
     if left.isStreaming() and right.isStreaming():
@@ -217,12 +222,12 @@ def _projected_windows(catalyst: Catalyst, aliases: list[JavaObject]) -> dict[in
 
 
 def _is_renamed(alias: JavaObject) -> bool:
-    """Whether an alias with the mark of a window is another name of one."""
+    """Whether an alias with the mark of a window only renames a window column."""
     return kind_of(alias.child()) in ("AttributeReference", "GetStructField")
 
 
 def _has_own_condition(node: JavaObject) -> bool:
-    """Whether the filter above a node is the analyser's."""
+    """Whether the filter above a node was added by the analyser."""
     if kind_of(node) == "Project":
         aliases = [column for column in items(node.projectList()) if kind_of(column) == "Alias"]
         return any(window_mark(alias) == "session" and not _is_renamed(alias) for alias in aliases)
@@ -241,14 +246,14 @@ def _expanded_window(catalyst: Catalyst, node: JavaObject) -> dict[int, WindowCo
 
 
 def _marked(node: JavaObject) -> list[int]:
-    """Positions of the columns of an Expand that are windows it makes."""
+    """Positions of the output columns of an `Expand` that are windows."""
     first = node.projections().apply(0)
     marked = [i for i, column in enumerate(outputs(node)) if window_mark(column)]
     return [i for i in marked if kind_of(first.apply(i)) != "AttributeReference"]
 
 
 def _without_time_filter(node: JavaObject, found: dict[int, WindowColumn]) -> JavaObject:
-    """What stands below the `time IS NOT NULL` that the analyser puts under a tumbling window."""
+    """The node below the filter `time IS NOT NULL` that the analyser adds under a tumbling window."""
     times = {id_of(window.time) for window in found.values()}
     if kind_of(node) == "Filter" and kind_of(node.condition()) == "IsNotNull":
         tested = node.condition().child()

@@ -1,4 +1,4 @@
-"""How a derived stream is computed, as values: branches, each from one stream through joins, elements and functions."""
+"""Describes how a derived stream is computed: branches, each from one stream through joins, elements and functions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ TAKEN = "taken"
 """The column of a union that says whether an event passed the filters of its branch."""
 
 PLAIN = ("AttributeReference", "Literal")
-"""Expressions that are a value as it stands."""
+"""Expressions that need no computation."""
 
 
 class Side(NamedTuple):
-    """A batch relation joined LEFT OUTER: `names` are those of its columns within the branch, `name` that of the
-    column that is TRUE where there is a partner; `condition` is over named attributes."""
+    """A batch relation joined LEFT OUTER.
+
+    `names` are the names of its columns within the branch. `name` is the column that is TRUE if there is a partner.
+    `condition` refers to attributes by their names.
+    """
 
     name: str
     plan: JavaObject
@@ -29,8 +32,11 @@ class Side(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """A row for each element of `array`, an array or a map over named attributes, or one row where there is none:
-    `kind` is the class of Spark's generator, `names` and `name` as in `Side`."""
+    """A row for each element of `array`, or one row if there are no elements.
+
+    `array` is an array or a map that refers to attributes by their names. `kind` is the class of Spark's generator.
+    `names` and `name` are as in `Side`.
+    """
 
     name: str
     kind: str
@@ -39,7 +45,7 @@ class Elements(NamedTuple):
 
 
 class Function(NamedTuple):
-    """What a function makes of the stream's rows; `names` and `name` as in `Side`, but NULL where it raised."""
+    """The rows that a function of batches returns; `names` and `name` as in `Side`, but `name` is NULL if it raised."""
 
     name: str
     names: tuple[str, ...]
@@ -47,8 +53,11 @@ class Function(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """A keyed table joined LEFT OUTER: `keys` are over named attributes, in the order of the table's; `columns` says
-    which of its columns each of `names` is (the last is `keyed.ALIVE`), `name` as in `Side`."""
+    """A keyed table joined LEFT OUTER.
+
+    `keys` refer to attributes by their names, and are in the order of the table's keys. `columns` gives the table's
+    column for each of `names`; the last one is `keyed.ALIVE`. `name` is as in `Side`.
+    """
 
     name: str
     keyed: Keyed
@@ -58,8 +67,10 @@ class Looked(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """One way from a stream to a derived one: `columns` are expressions over attributes named as in the stream,
-    or as in `sides`."""
+    """One input of a derived stream, from its base stream on.
+
+    `columns` are expressions over attributes with the names of the stream's columns or of `sides`.
+    """
 
     base: Stream
     sides: tuple[AnySide, ...]
@@ -70,21 +81,21 @@ AnySide: TypeAlias = Side | Elements | Function | Looked
 
 
 class Derived(NamedTuple):
-    """A stream that Spark makes of others while it reads."""
+    """A stream that Spark computes from other streams while it reads."""
 
     stream: Stream
     branches: tuple[Branch, ...]
 
 
 def is_harmless(expression: JavaObject) -> bool:
-    """Whether an expression cannot raise: a column, a constant or a field of one."""
+    """Whether an expression cannot raise because it is a column, a constant or a field of one."""
     return kind_of(expression) in PLAIN or (
         kind_of(expression) == "GetStructField" and is_harmless(expression.child())
     )
 
 
 def texts_of(derived: Derived) -> Iterator[str]:
-    """The text of whatever Spark evaluates for a derived stream."""
+    """The texts of all expressions and relations that Spark evaluates for a derived stream."""
     for branch in derived.branches:
         for made in (*branch.columns.values(), *_expressions(branch.sides)):
             yield str(made.sql())
@@ -92,7 +103,7 @@ def texts_of(derived: Derived) -> Iterator[str]:
 
 
 def _expressions(sides: Iterable[AnySide]) -> Iterator[JavaObject]:
-    """What sides are made by, over the columns of their stream."""
+    """The conditions, arrays and keys of sides, as expressions over the columns of their stream."""
     for side in sides:
         if isinstance(side, Side):
             yield side.condition
@@ -103,7 +114,7 @@ def _expressions(sides: Iterable[AnySide]) -> Iterator[JavaObject]:
 
 
 def branch_text(branch: Branch) -> str:
-    """A branch for people."""
+    """A text that describes a branch for people."""
     filters = f" WHERE {branch.columns[TAKEN].sql()}" if TAKEN in branch.columns else ""
     return branch.base.name + "".join(map(_side_text, branch.sides)) + filters
 
@@ -120,9 +131,9 @@ def _side_text(side: AnySide) -> str:
 
 
 def read_by(branch: Branch, names: Iterable[str]) -> frozenset[str]:
-    """The columns of a branch's stream that columns of the derived one are made of, and what it takes to make them."""
+    """The columns of a branch's base stream that the columns `names` and the branch's joins are computed from."""
     if any(isinstance(side, Function) for side in branch.sides):
-        return frozenset(field.name for field in branch.base.columns)  # a function is handed whole rows
+        return frozenset(field.name for field in branch.base.columns)  # a function receives complete rows
     made = [*(branch.columns[name] for name in names if name in branch.columns), *_expressions(branch.sides)]
     used = {str(column.name()) for part in made for column in references(part)}
     return frozenset(field.name for field in branch.base.columns if field.name in used)
@@ -131,14 +142,15 @@ def read_by(branch: Branch, names: Iterable[str]) -> frozenset[str]:
 def multiplies(branch: Branch) -> bool:
     """Whether elements of one array are multiplied by those of another, so that the number of rows needs a limit.
 
-    One array makes as many rows as it has elements, which the size of its event bounds. Several multiply: along each
-    path the product of their sizes is at most `value_bounds.ROWS`, so that the rows of an event are no more.
+    One array makes as many rows as it has elements, and the size of the event bounds this number. The numbers of
+    several arrays multiply. Their product is limited to `value_bounds.ROWS` along each path, so an event never makes
+    more rows.
     """
     return sum(isinstance(side, Elements) for side in branch.sides) > 1
 
 
 def limited_names(derived: Derived | None) -> frozenset[str]:
-    """The columns that say whether an element is there, which raise for an event of too many rows."""
+    """The columns that say whether there is an element; they raise for an event that would make too many rows."""
     found: set[str] = set()
     for branch in () if derived is None else derived.branches:
         if multiplies(branch):

@@ -41,10 +41,10 @@ _MOST = 10_000
 def logged_of(
     catalyst: Catalyst, node: JavaObject, function: JavaObject, filters: Sequence[Expression], translate: Translator
 ) -> Aggregate | None:
-    """The aggregate that an `AggregateExpression` asks for, if the event log answers it.
+    """The model's aggregate for an `AggregateExpression`, if it is computed from the event log; otherwise None.
 
     Raises:
-        UnsupportedQuery: the form or the type is not answered by this version.
+        UnsupportedQuery: the form or the type is not supported by this version.
     """
     kind, parts = kind_of(function), children(function)
     if node.isDistinct() and kind not in ("Min", "Max"):
@@ -66,7 +66,7 @@ def logged_of(
         raise _refused(node, f"is of {arguments[0].type} values", "Cast them to DOUBLE.")
     given = tuple(literal(number, "double") for number in _parameters(catalyst, node, function, name))
     if name == "by":
-        name = str(function.prettyName())  # both are one class
+        name = str(function.prettyName())  # both functions have the same class
     rows = [*filters]
     if name in ("first", "last") and function.ignoreNulls():
         rows.append(call("isnotnull", (arguments[0],), "boolean"))
@@ -84,7 +84,8 @@ def _listagg(
     delimiter = catalyst.constant(function.delimiter())
     text = translate(function.child())
     asked = [(order, translate(order.child())) for order in items(function.orderExpressions())]
-    by = [(order, value) for order, value in asked if not isinstance(value, Literal)]  # a constant orders nothing
+    # a constant does not affect the order
+    by = [(order, value) for order, value in asked if not isinstance(value, Literal)]
     _check_types(node, [text, *(value for _, value in by)])
     parameters = [literal("" if delimiter is None else str(delimiter), "string")]
     for order, _ in by:
@@ -104,7 +105,7 @@ def _check_types(node: JavaObject, arguments: Sequence[Expression]) -> None:
 def _check_form(node: JavaObject, function: JavaObject, name: str) -> None:
     if name == "count_distinct" and len(children(function)) > 2:
         raise _refused(node, "counts distinct rows of more than two columns", "Count concat_ws('|', a, b, c).")
-    # of values that are as frequent the least is answered, which Spark calls reversed
+    # Among equally frequent values the smallest is returned; Spark calls this order reversed.
     backwards = kind_of(function) == "Mode" and str(function.reverseOpt().toString()) == "Some(false)"
     if backwards or (kind_of(function) in ("Percentile", "PercentileDisc") and function.reverse()):
         raise _refused(node, "orders downwards", "Order upwards; of a percentile take 1 - p.")
@@ -113,7 +114,7 @@ def _check_form(node: JavaObject, function: JavaObject, name: str) -> None:
 
 
 def _parameters(catalyst: Catalyst, node: JavaObject, function: JavaObject, name: str) -> list[float]:
-    """The fractions of a percentile, or how many values or bins are wanted."""
+    """The fractions of a percentile, or the requested number of values or bins."""
     if name == "by":
         most = catalyst.constant(function.kExpr())
         if not isinstance(most, int) or not 0 < most <= _MOST:

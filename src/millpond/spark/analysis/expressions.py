@@ -1,9 +1,9 @@
 """Translates analysed Catalyst expressions to `millpond.model.expressions`.
 
 Foldable subtrees are evaluated here. Operators of the model become calls. The smallest subtree that the model cannot
-express is handed to `foreign`: below the aggregation Spark projects it, above the aggregation it is refused. Only
-what the runtime repeats exactly is translated: ANSI modes, integer and floating types, and decimals that keep all
-digits.
+express is passed to `foreign`: below the aggregation Spark projects it, above the aggregation it is refused. An
+operation is translated only if the runtime reproduces Spark's result exactly: ANSI modes, integer and floating types,
+and decimals that keep all digits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from millpond.spark.catalyst.spark_expressions import check_node, check_stable
 from millpond.spark.catalyst.value_bounds import is_accepted
 
 Resolve: TypeAlias = Callable[[JavaObject], Expression]
-"""The meaning of an attribute."""
+"""Translates an attribute to an expression of the model."""
 
 _SIMPLE = {
     "And": "and",
@@ -80,12 +80,12 @@ _TEXT = {
     "Concat": "concat",
 }
 _NEGATED_DIGITS = 34
-"""Of decimals with more, Spark's `-` and `abs` round the last ones away."""
+"""Most digits of a decimal that Spark's `-` and `abs` keep; they round decimals with more digits."""
 _PATTERNS = frozenset({"startswith", "endswith", "contains"})
-"""Operators that search for a constant only."""
+"""Operators whose right side must be a constant."""
 
 MAX_COPIES = 256
-"""Texts of an event that `concat` may put together."""
+"""The most texts of an event that a `concat` may put together."""
 
 _WRAPPERS = frozenset({"NormalizeNaNAndZero", "KnownFloatingPointNormalized", "KnownNullable", "KnownNotNull", "Alias"})
 
@@ -93,9 +93,10 @@ _WRAPPERS = frozenset({"NormalizeNaNAndZero", "KnownFloatingPointNormalized", "K
 class Translator:
     """Translates expressions over one set of attributes.
 
-    `resolve` gives the meaning of an attribute, `foreign` that of a subtree the model has no word for;
-    either may raise; `field` gives that of a field of a window, or of its `window_time`. `rounding` admits
-    `round`, which only the side above the aggregation evaluates.
+    - `resolve` translates an attribute; it may raise.
+    - `foreign` translates a subtree that the model cannot express; it may raise.
+    - `field` translates a field of a window, or its `window_time`.
+    - `rounding` allows `round`, which only the side above the aggregation evaluates.
     """
 
     def __init__(
@@ -114,10 +115,10 @@ class Translator:
         self._rounding = rounding
 
     def __call__(self, node: JavaObject) -> Expression:
-        """The meaning of an expression; its type is one of the model's.
+        """Translate an expression; the result's type is one of the model's types.
 
         Raises:
-            UnsupportedQuery: it is not deterministic, or what `resolve` and `foreign` raise.
+            UnsupportedQuery: it is not deterministic; or as raised by `resolve` and `foreign`.
         """
         kind = kind_of(node)
         while kind in _WRAPPERS:
@@ -146,10 +147,10 @@ class Translator:
         try:
             return literal(self._catalyst.constant(node), type_)
         except (Py4JJavaError, PySparkException):
-            return None  # it raises: once per row, as in Spark
+            return None  # evaluating it raises, so it must raise once per row, as in Spark
 
     def _operator(self, node: JavaObject, kind: str) -> Expression | None:
-        """The call for a node that the model has a word for, else None."""
+        """The call for a node that the model can express, else None."""
         if not is_known(type_of(node)):
             return None
         parts = children(node)
@@ -197,7 +198,7 @@ class Translator:
         numeric = numeric or (is_decimal(source) and target == "double")
         if not (numeric or (target == "string" and is_integer(source))):
             return None
-        # only a cast that loses something differs between the modes
+        # The modes differ only for casts that can lose information.
         if eval_mode(node) != "ANSI" and not _widening(source, target):
             return None
         return call("cast", (self(part),), target)
@@ -205,7 +206,7 @@ class Translator:
     def _like(self, node: JavaObject, parts: list[JavaObject]) -> Expression | None:
         pattern = self(parts[1])
         if not isinstance(pattern, Literal) or pattern.text is None or has_stand_in(pattern.text):
-            return None  # a parameter may have wildcards in its values
+            return None  # a live parameter's value may contain wildcards
         text = pattern.text
         word = text.strip("%")
         if not word or any(character in word for character in ("%", "_", str(node.escapeChar()))):
@@ -216,7 +217,7 @@ class Translator:
 
 
 def _word(node: JavaObject, kind: str, types: list[str]) -> str | None:
-    """The model's operator for a node over these types, where it is exactly Spark's."""
+    """The model's operator for a node over these types, if it is exactly equal to Spark's; otherwise None."""
     if any(map(is_decimal, types)):
         return _decimal_word(node, kind, types)
     if kind in _SIMPLE or kind in _ORDER:
@@ -238,7 +239,7 @@ def _word(node: JavaObject, kind: str, types: list[str]) -> str | None:
 
 
 def _decimal_word(node: JavaObject, kind: str, types: list[str]) -> str | None:
-    """The same where a type is a decimal: choice and comparison within one type, arithmetic that keeps all digits."""
+    """The same for decimals: choices and comparisons within one type, and arithmetic that keeps all digits."""
     if kind in _ARITHMETIC and all(map(is_decimal, types)) and kind not in ("Divide", "Remainder"):
         op = _ARITHMETIC[kind]
         return op if exact_digits(op, *map(digits_of, types)).type == type_of(node) else None
@@ -251,7 +252,7 @@ def _decimal_word(node: JavaObject, kind: str, types: list[str]) -> str | None:
 
 
 def _check_copies(node: JavaObject, args: tuple[Expression, ...]) -> None:
-    """Refuse a text that is put together of too many texts of an event."""
+    """Refuse a `concat` of more than `MAX_COPIES` texts of an event."""
     copies = sum(isinstance(part, Column | Foreign) for arg in args for part in walk(arg))
     if copies > MAX_COPIES and not is_accepted():
         text = text_of(node)
@@ -267,9 +268,9 @@ def _is_ansi_decimal(node: JavaObject, kind: str) -> bool:
 
 
 def compared(op: str, left: Expression, right: Expression) -> Expression:
-    """A comparison with its constant on the right, so that `10 < a` and `a > 10` are one."""
+    """A comparison with its constant on the right, so that `10 < a` and `a > 10` become the same expression."""
     swap = isinstance(left, Literal) or (not isinstance(right, Literal) and _encoded(right) < _encoded(left))
-    # a NULL left side hides an error of the right one, so sides that may raise stay where they are
+    # A NULL left side hides an error of the right side, so sides that may raise are not swapped.
     if swap and not (may_raise(left) or may_raise(right)):
         return call(_FLIPPED[op], (right, left), "boolean")
     return call(op, (left, right), "boolean")
@@ -295,7 +296,7 @@ def conditions(expression: Expression | None) -> tuple[Expression, ...]:
 
 
 def conjunction(parts: list[Expression]) -> Expression | None:
-    """`a AND b AND …` without repeated and constant TRUE parts, or None for nothing."""
+    """`a AND b AND …` without repeated and constant TRUE parts, or None if no part is left."""
     kept = list(dict.fromkeys(part for part in parts if part != literal(True, "boolean")))
     if not kept:
         return None
@@ -303,7 +304,7 @@ def conjunction(parts: list[Expression]) -> Expression | None:
 
 
 def refused_above(node: JavaObject) -> Expression:
-    """Refuse an expression over keys and aggregates that the model has no word for.
+    """Refuse an expression over keys and aggregates that the model cannot express.
 
     Raises:
         UnsupportedQuery: always.

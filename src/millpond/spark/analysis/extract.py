@@ -1,11 +1,11 @@
 """Translates an analysed Spark plan to a frozen `Query`, its `Stream`, and the expressions that Spark must project.
 
-The plan is read from the top: HAVING and output columns, one `Aggregate`, one window, filters and derived columns,
-one streaming source. Without an aggregation it is a stateless query. Spark has resolved names, types and casts;
-anything else is refused by name.
+The plan is read from the top: HAVING and output columns, one `Aggregate`, one window, filters and derived columns, and
+one streaming source. A plan without an aggregation is a stateless query. Spark has already resolved names, types and
+casts. Any other part of a plan is refused by name.
 
-A watermark belongs to the stream. If it is declared above a filter it is treated as if it were below, so events that
-the filter drops also move it.
+A watermark belongs to the stream. A watermark that is declared above a filter is treated as if it were below, so events
+that the filter drops also advance it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ _FIELDS = ("start", "end")
 class Extraction(NamedTuple):
     """A query, the stream it reads, and the Catalyst expressions behind its `Foreign` parts, by key.
 
-    `derived`: how the stream is made of others, if it is. `also`: the other stream of a join, likewise.
+    `derived` says how the stream is computed, if it is a derived stream. `also` is the other stream of a join with its
+    `Derived`.
     """
 
     query: AnyQuery
@@ -65,7 +66,7 @@ class Extraction(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a query is called and where it goes; `window` overrides the one that the plan shows."""
+    """The name, sink and other terms of a query; `window` overrides the window in the plan."""
 
     name: str
     window: Sliding | Counted | None = None
@@ -84,11 +85,11 @@ def extract_query(
 ) -> Extraction:
     """Read the analysed plan of a streaming DataFrame that was not started.
 
-    The stream is called `relation`, or as the one of `streams` that equals it by value, or by its digest.
+    The stream gets the name `relation`, or the name of the equal stream in `streams`, or else a name with its digest.
 
     Raises:
-        UnsupportedQuery: its shape, or an expression, is none that this version answers.
-        QueryTypeError: it has no watermark, or something is no stream or has a wrong type.
+        UnsupportedQuery: this version does not support the plan's shape or an expression in it.
+        QueryTypeError: it has no watermark, an input is not a stream, or a type is wrong.
     """
     whole = plan
     above: list[JavaObject] = []
@@ -116,7 +117,7 @@ def extract_query(
 
 
 class Reader:
-    """Reads one plan; `above` and `below` are the two sides of its aggregation."""
+    """Reads one plan; `above` and `below` refer to the two sides of its aggregation."""
 
     def __init__(
         self, catalyst: Catalyst, terms: Terms, source: Found, below: Below, functions: UserFunctions
@@ -146,7 +147,7 @@ class Reader:
         return self._query(time, self._terms.window or window, keys, aggregates, having, output)
 
     def frames(self, found: Frames, results: list[JavaObject], above: list[JavaObject]) -> Extraction:
-        """The query with a row per event that a `Window` node is; `results` are its columns."""
+        """The query of a `Window` node, which has one row per event; `results` are its columns."""
         if self._below.windows:
             raise UnsupportedQuery("The query has a window and OVER (…).", "Make them two queries.")
         keys = self._keys(found.keys)
@@ -161,7 +162,8 @@ class Reader:
             self._scope[call_.identity] = Column(f"agg:{aggregates.index(aggregate)}", aggregate.type)
         self._event, self._event_time = [], self._column(found.time)
         for key in found.keys:
-            if type_of(key) in ("double", "float"):  # the event tells its own zero and NaN, the key has one of each
+            # the event keeps its own zero and NaN, the key has only one of each
+            if type_of(key) in ("double", "float"):
                 self._scope.pop(id_of(key))
         having, output = self._finish(results, above)
         return self._query(found.time, Range(widest), keys, tuple(aggregates), having, output)
@@ -172,7 +174,7 @@ class Reader:
     ) -> Extraction:  # fmt: skip
         delay = delay_ms(time)
         if delay is None and self._stream.upstream is not None:
-            delay = 0  # nothing is late: the rows of a closed window are complete
+            delay = 0  # no row is late, because the rows of a closed window are complete
         if delay is None:
             raise QueryTypeError(
                 f"The event time {time.name()} has no watermark, so no window would ever end.",
@@ -211,16 +213,16 @@ class Reader:
 
     @property
     def stream(self) -> Stream:
-        """What is read."""
+        """The stream that is read."""
         return self._stream
 
     @property
     def below(self) -> Below:
-        """What stands below the aggregation, or on this side of a join."""
+        """The input of the aggregation, or of this side of a join."""
         return self._below
 
     def meaning(self, expression: JavaObject) -> Expression:
-        """The meaning of an expression over what is read."""
+        """Translate an expression over the columns of the input."""
         return self._down(expression)
 
     def where(self) -> Expression | None:
@@ -228,7 +230,7 @@ class Reader:
         return self._where()
 
     def select(self, outputs: list[JavaObject]) -> Extraction:
-        """The stateless query whose rows the plan shows."""
+        """The stateless query for a plan without an aggregation."""
         terms = self._terms
         if self._below.windows:
             raise UnsupportedQuery("The query has a window, but no aggregation.", "Aggregate, or leave it out.")
@@ -242,7 +244,7 @@ class Reader:
         )
 
     def extraction(self, query: AnyQuery) -> Extraction:
-        """The query, with the expressions of it that Spark projects here."""
+        """The query, with those of its expressions that Spark projects."""
         if self._below.repeats:
             within_us = query.delay_us if isinstance(query, Query) else 0
             query = deduplicated(query, self._stream, [self._plain(key) for key in self._below.repeats], within_us)
@@ -252,7 +254,7 @@ class Reader:
         return Extraction(query, self._stream, foreigns, self._source.derived)
 
     def _plain(self, column: JavaObject) -> str:
-        """The name of a column by which events are compared."""
+        """The name of the stream's column by which duplicates are recognised."""
         meaning = self._column(column)
         if isinstance(meaning, Column):
             return meaning.name
@@ -261,7 +263,7 @@ class Reader:
         )
 
     def _passed(self, column: JavaObject) -> Expression:
-        """The meaning of a column that leaves; values of types without an operator here pass through as they are."""
+        """Translate an output column; values of types that the model has no operators for pass through unchanged."""
         if is_known(type_of(column)):
             return self._down(column)
         if not _leaves(column.dataType()):
@@ -282,8 +284,10 @@ class Reader:
         return self._projected(column, passing=True)
 
     def _where(self, window: Window | None = None, event_time: Column | None = None) -> Expression | None:
-        """Conditions on events; of a join, that its key does not raise and, if it is an inner one, finds a partner;
-        of sessions, that the gap is positive, as Spark's own filter says.
+        """The conditions on events.
+
+        A join adds the condition that its key does not raise and, if it is an inner join, that there is a partner.
+        Sessions add the condition that the gap is positive, as Spark's own filter does.
         """
         source = self._source
         parts = [] if source.taken is None else [self._projected(source.taken)]
@@ -299,13 +303,14 @@ class Reader:
             parts += [Column(source.markers[index], "boolean")] if step.inner else []
         generators = [index for index, step in enumerate(self._below.steps) if step.generate is not None]
         if len(generators) > 1 and not any(self._below.steps[index].inner for index in generators):
-            parts.append(_raises_as(Column(source.markers[generators[-1]], "boolean")))  # an event of too many rows
+            # dead if the event makes too many rows
+            parts.append(_raises_as(Column(source.markers[generators[-1]], "boolean")))
         if isinstance(window, Session) and window.own_end is not None and event_time is not None:
             parts.append(call("lt", (event_time, window.own_end), "boolean"))
         return conjunction(parts)
 
     def _window(self, groups: list[JavaObject], below: JavaObject) -> tuple[JavaObject, Window]:
-        """The window of a grouping and its event time: without a window the column that has a watermark."""
+        """The event time and window of a grouping; without a window the event time is the column with a watermark."""
         for group in groups:
             found = self._below.window_part(group)
             if found is not None:
@@ -361,7 +366,7 @@ class Reader:
     def _finish(
         self, results: list[JavaObject], above: list[JavaObject]
     ) -> tuple[Expression | None, tuple[Named, ...]]:
-        """HAVING and output, from the aggregation's own columns up."""
+        """HAVING and output, translated from the columns of the aggregation upwards."""
         having: list[Expression] = []
         outputs = results
         self._define(results)
@@ -379,7 +384,7 @@ class Reader:
                 self._defined[id_of(column)] = column.child()
 
     def _result(self, attribute: JavaObject) -> Expression:
-        """The meaning of a column above the aggregation."""
+        """Translate a column above the aggregation."""
         identity = id_of(attribute)
         if identity not in self._scope:
             if self._event is not None and identity not in self._defined:
@@ -389,7 +394,7 @@ class Reader:
         return self._scope[identity]
 
     def _of_event(self, attribute: JavaObject, known: list[Expression]) -> Expression:
-        """The meaning of a column of the event that a row is about."""
+        """Translate a column of the event that a row belongs to."""
         value = self._down(attribute)
         if isinstance(value, Literal):
             return value
@@ -400,7 +405,7 @@ class Reader:
         return Column(f"event:{known.index(value)}", value.type)
 
     def _field(self, node: JavaObject) -> Expression | None:
-        """`window.start`, `window.end` and `window_time(window)` above the aggregation."""
+        """Translate `window.start`, `window.end` and `window_time(window)` above the aggregation; else None."""
         if kind_of(node) == "PreciseTimestampConversion":
             # (conversion of end to a number) - 1, converted back
             end = next((part for part in children(children(node.child())[0])), None) if children(node.child()) else None
@@ -414,7 +419,7 @@ class Reader:
         return Column(f"window.{_FIELDS[node.ordinal()]}", "timestamp")
 
     def bound(self, node: JavaObject) -> Expression | None:
-        """A bound of a window among the rows of another query."""
+        """Translate a bound of a window in the rows of another query; None for other nodes."""
         if self._stream.upstream is None:
             return None
         if kind_of(node) == "PreciseTimestampConversion":  # window_time: see `_field`
@@ -430,7 +435,7 @@ class Reader:
         return Column(found, "timestamp") if known else None
 
     def _column(self, attribute: JavaObject) -> Expression:
-        """The meaning of a column below the aggregation."""
+        """Translate a column below the aggregation."""
         identity = id_of(attribute)
         if identity in self._below.windows:
             raise UnsupportedQuery(
@@ -454,7 +459,7 @@ class Reader:
                 raise UnsupportedQuery(what, "Use the columns of the stream.")
 
     def _unqualified(self, expression: JavaObject) -> JavaObject:
-        """The expression over columns by their names in the stream alone, so that equal expressions print alike."""
+        """The expression over columns named only as in the stream, so that equal expressions print alike."""
         named = []
         for column in references(expression):
             if name := self._source.names.get(id_of(column)):
@@ -462,7 +467,7 @@ class Reader:
         return self._catalyst.substitute(expression, named)
 
     def _projected(self, expression: JavaObject, *, passing: bool = False) -> Expression:
-        """A `Foreign`, over the stream's own columns; `passing`: no operator here meets its values."""
+        """A `Foreign` over the stream's own columns; `passing` says that no operator of the model uses its values."""
         if not (passing or is_known(type_of(expression))):
             raise UnsupportedQuery(
                 f"`{text_of(expression)}` is a {type_of(expression)}, which is planned, not answered yet.",
@@ -477,12 +482,12 @@ class Reader:
 
 
 def _raises_as(value: Expression) -> Expression:
-    """TRUE, but for events for which `value` raises: those are dead."""
+    """TRUE, except for events for which `value` raises; those are dead."""
     return call("or", tuple(call(op, (value,), "boolean") for op in ("isnull", "isnotnull")), "boolean")
 
 
 def _leaves(kind: JavaObject) -> bool:
-    """Whether values of a type can leave: nested ones and bytes too, which Arrow carries as they are."""
+    """Whether values of a type can be emitted; this includes nested types and bytes, which Arrow passes unchanged."""
     if kind_of(kind) == "ArrayType":
         return _leaves(kind.elementType())
     if kind_of(kind) == "MapType":

@@ -13,7 +13,7 @@ _CURE = "Write RANGE BETWEEN INTERVAL 10 MINUTES PRECEDING AND CURRENT ROW."
 
 
 class Call(NamedTuple):
-    """An aggregate over a frame: the id of its result, Spark's `AggregateExpression`, how far back it reaches."""
+    """An aggregate over a frame: the id of its result, Spark's `AggregateExpression`, and the frame's length in µs."""
 
     identity: int
     aggregate: JavaObject
@@ -32,7 +32,7 @@ def frames_of(catalyst: Catalyst, node: JavaObject) -> Frames:
     """Read a `Window` node.
 
     Raises:
-        UnsupportedQuery: its order, a frame or a function is none that this version answers.
+        UnsupportedQuery: this version does not support its order, a frame or a function.
     """
     below = node.child()
     while kind_of(below) == "Project":
@@ -63,7 +63,7 @@ def _call(catalyst: Catalyst, alias: JavaObject) -> Call:
 
 
 def _preceding_us(catalyst: Catalyst, frame: JavaObject) -> int:
-    """How far back a frame reaches, in microseconds."""
+    """How far a frame reaches back, in microseconds."""
     if kind_of(frame.frameType()) != "RangeFrame":
         raise UnsupportedQuery(f"The frame {_shown(frame)} counts rows, whose order Spark leaves open.", _COUNTED)
     if kind_of(frame.upper()) != "CurrentRow":

@@ -65,11 +65,13 @@ _ROWS = "/millpond/rows/"
 
 @dataclass(frozen=True)
 class Found:
-    """What a query reads: `names` are the stream's columns by the expression ids of this plan.
+    """The input of a query.
 
-    `computed`: columns that are an expression in some branch, so only Spark evaluates them. `taken`: the
-    attribute that is TRUE for events to be taken, if some are not. `markers` and `probes`: for each join of
-    the steps, the name of its TRUE column and the stream's side of its keys; of elements, what raises where they do.
+    - `names`: the stream's columns by the expression ids of this plan.
+    - `computed`: columns that are an expression in some branch, so only Spark evaluates them.
+    - `taken`: the attribute that is TRUE for events that pass the filters, if there are filters below a union.
+    - `markers`: for each join among the steps, the name of the column that is TRUE if there is a partner.
+    - `probes`: for each join, the stream's side of its keys; for elements, an expression that raises if they do.
     """
 
     stream: Stream
@@ -82,7 +84,7 @@ class Found:
 
 
 class _Partner(NamedTuple):
-    """The batch relation of one join: its columns, their names, and the column that will be TRUE beside them."""
+    """The batch relation of one join: its columns, their names, and the column that is TRUE if there is a partner."""
 
     plan: JavaObject
     attributes: list[JavaObject]
@@ -92,7 +94,7 @@ class _Partner(NamedTuple):
 
 
 class _Elements(NamedTuple):
-    """The elements of one array or map, likewise."""
+    """The elements of one array or map, with the same fields as `_Partner`."""
 
     generator: JavaObject
     attributes: list[JavaObject]
@@ -102,7 +104,7 @@ class _Elements(NamedTuple):
 
 
 class _Mapped(NamedTuple):
-    """The rows that a function makes, likewise."""
+    """The rows that a function of batches returns, with the same fields as `_Partner`."""
 
     batches: Batches
     attributes: list[JavaObject]
@@ -115,10 +117,11 @@ _Met: TypeAlias = _Partner | _Elements | _Mapped | KeyedPartner
 
 
 class _Path(NamedTuple):
-    """A branch in the making: `layers` of aliases, the highest first; `joins` and conditions over what is below, for
-    elements the array instead of a condition.
+    """A branch that is being built.
 
-    `names` are those of `Branch.columns`, by expression id.
+    `layers` are its layers of aliases, from the highest down. `joins` are its joins with their conditions over the
+    columns below them; elements have the array instead of a condition. `names` are the names of `Branch.columns` by
+    expression id.
     """
 
     leaf: JavaObject
@@ -129,12 +132,13 @@ class _Path(NamedTuple):
 
 
 def find_source(catalyst: Catalyst, below: Below, streams: Sequence[Stream], relation: str | None) -> Found:
-    """What stands below: a stream called `relation`, or as the one of `streams` that equals it by value, or by its
-    digest; or one derived from such streams.
+    """The input stream of a plan, or a stream derived from such streams.
+
+    A stream gets the name `relation`, or the name of the equal stream in `streams`, or else a name with its digest.
 
     Raises:
         UnsupportedQuery: a batch relation, or a condition, has no identity that survives a restart.
-        QueryTypeError: columns of a union have one name, or something is no stream.
+        QueryTypeError: two columns of a union have the same name, or an input is not a stream.
     """
     if kind_of(below.leaf) in STREAMS and not any(step.makes_rows for step in below.steps):
         known = next((stream for stream in streams if stream.name == relation), None)
@@ -144,7 +148,7 @@ def find_source(catalyst: Catalyst, below: Below, streams: Sequence[Stream], rel
 
 
 def stream_of(leaf: JavaObject) -> Stream:
-    """The stream that a streaming relation reads, without a name; its path as it was written."""
+    """The stream that a streaming relation reads, without a name and with its path as the user wrote it."""
     format_, given = reader_of(leaf)
     options = as_written(given)
     columns = (column for column in attributes_of(leaf) if not column.hidden)
@@ -153,7 +157,7 @@ def stream_of(leaf: JavaObject) -> Stream:
 
 
 def same_source(left: Stream, right: Stream) -> bool:
-    """Whether two streams are one, whatever they are called; option names ignore case, as Spark does."""
+    """Whether two streams are equal except for their names; the case of option names is ignored, as in Spark."""
     if left.source is None or right.source is None or left.columns != right.columns:
         return False
     return left.source.format == right.source.format and _options(left.source) == _options(right.source)
@@ -164,14 +168,15 @@ def _options(source: Source) -> dict[str, str]:
 
 
 def rows_path(query: str) -> str:
-    """Where Spark thinks the rows of a query are: a pattern that matches nothing, since it wants a folder to be there,
-    but not what a pattern finds.
+    """The path from which Spark would read the rows of a query.
+
+    It is a pattern that matches nothing, because Spark requires that a folder exists, but not that a pattern matches.
     """
     return f"{_ROWS}{query}/*"
 
 
 def named_stream(stream: Stream, streams: Sequence[Stream]) -> Stream:
-    """The one of `streams` that equals it by value, or itself under a name made of its digest."""
+    """The stream in `streams` that equals this one, or else this stream with a name made from its digest."""
     path = _options(stream.source).get("path", "") if stream.source else ""
     known = next((other for other in streams if other.upstream is not None and path == rows_path(other.name)), None)
     known = known or next((other for other in streams if path and path == stand_in_path(other)), None)
@@ -183,7 +188,7 @@ def named_stream(stream: Stream, streams: Sequence[Stream]) -> Stream:
 
 
 class _Deriver:
-    """Makes a `Derived` of what stands below an aggregation."""
+    """Builds the `Derived` for the input of an aggregation."""
 
     def __init__(self, catalyst: Catalyst, below: Below, streams: Sequence[Stream]) -> None:
         self._catalyst = catalyst
@@ -226,14 +231,14 @@ class _Deriver:
         return Found(stream, known, Derived(stream, branches), frozenset(computed), taken, markers, probes)
 
     def _ways(self, leaf: JavaObject) -> list[_Path]:
-        """From a stream or a union down to each stream."""
+        """The paths from a stream, a function's rows or a union down to each stream."""
         if kind_of(leaf) in STREAMS:
             return [_Path(leaf, [], [], [], _names(leaf, []))]
         if kind_of(leaf) == MAPPED:
             batches, attributes = batches_in(leaf), outputs(leaf)
             met = _Mapped(batches, attributes, _unique(attributes), self._catalyst.boolean("ran"))
             joins: list[tuple[_Met, JavaObject]] = [(met, None)]
-            # where the function raised, so does this: such a row is dead
+            # This raises if the function raised, so such a row is dead.
             ran = self._catalyst.present(met.marker)
             return [_Path(leaf.child(), [], joins, [ran], _names(leaf.child(), joins))]
         made = outputs(leaf)
@@ -260,14 +265,14 @@ class _Deriver:
         return [self._extended(path, below, partners, whole=True) for path in self._ways(below.leaf)]
 
     def _base(self, path: _Path) -> Stream:
-        """The stream that a branch begins with."""
+        """The base stream of a branch."""
         first = path.joins[0][0] if path.joins else None
         if isinstance(first, _Mapped):
             return next(stream for stream in self._streams if stream.name == first.batches.stream)
         return named_stream(stream_of(path.leaf), self._streams)
 
     def _extended(self, path: _Path, below: Below, partners: dict[int, _Met], *, whole: bool) -> _Path:
-        """The path from further up; `whole`: with the conditions on the way."""
+        """The path extended by the steps above it; `whole` says whether the conditions of these steps are included."""
         joins, taken = list(path.joins), list(path.taken)
         for index, step in enumerate(below.steps):
             layers = below.layers[step.depth :] + path.layers
@@ -278,7 +283,7 @@ class _Deriver:
                     joins.append((partner, self._resolved(partner.generator.child(), layers)))
                 elif isinstance(partner, KeyedPartner):
                     joins.append((partner, self._asked(step, partner, layers)))
-                    # where this raises, the event is dead
+                    # if this raises, the event is dead
                     taken += [self._catalyst.present(partner.attributes[-1])] if partner.lethal else []
                 else:
                     parts = [self._met(part, partner, layers) for part in _conditions(step)]
@@ -311,7 +316,7 @@ class _Deriver:
         return found
 
     def _probes(self, step: Step, met: _Met) -> list[JavaObject]:
-        """What decides whether an event has a partner or elements, and may raise."""
+        """The expressions that decide whether an event has a partner or elements, and that may raise."""
         if isinstance(met, _Mapped):
             return []
         if isinstance(met, _Elements):
@@ -320,7 +325,7 @@ class _Deriver:
         return [probe for part in _conditions(step) if (probe := _probe(part, met))]
 
     def _asked(self, step: Step, met: KeyedPartner, layers: list[list[JavaObject]]) -> list[JavaObject]:
-        """The key by which an event asks for a row; where it raises, there is none."""
+        """The key by which an event looks up a row of a keyed table; if it raises, the event has no partner."""
         columns = dict(zip(map(id_of, met.attributes), met.columns, strict=True))
         equal: dict[str, list[JavaObject]] = {}
         parts = _conditions(step)
@@ -334,14 +339,14 @@ class _Deriver:
         return asked_by(met.keyed, equal, len(parts) > sum(map(len, equal.values())))
 
     def _met(self, part: JavaObject, partner: _Partner, layers: list[list[JavaObject]]) -> JavaObject:
-        """A part of a join's condition; where it raises for an event, there is no partner."""
+        """A part of a join's condition, changed so that an event for which it raises has no partner."""
         own = {id_of(column) for column in partner.attributes}
         if {id_of(column) for column in references(part)} <= own:
             return part
         probe = _probe(part, partner)
         if probe is None:
             return self._catalyst.tried(self._resolved(part, layers))
-        # only a bare equality is a hash join; the stream's side comes first, so that equal joins are one
+        # Spark runs only a bare equality as a hash join. The stream's side comes first, so that equal joins become one.
         key = self._resolved(probe, layers)
         key = key if kind_of(key) in PLAIN else self._catalyst.tried(key)
         return self._catalyst.rebuilt(part, [key, *(side for side in children(part) if not side.equals(probe))])
@@ -352,7 +357,7 @@ class _Deriver:
         return expression
 
     def _over_names(self, path: _Path, expression: JavaObject) -> JavaObject:
-        """The expression over attributes that are called as in `Branch.columns`."""
+        """The expression over attributes that have the names of `Branch.columns`."""
         check_stable(self._catalyst, expression)
         names, used = path.names, {id_of(column): column for column in references(expression)}
         if used.keys() - names.keys() or not expression.deterministic():
@@ -391,13 +396,13 @@ class _Deriver:
     def _order(
         self, bases: list[Stream], paths: list[_Path], made: list[dict[str, JavaObject]], fields: list[Field]
     ) -> Order | None:
-        """How events of the derived stream are ordered; its columns are added to those that are made."""
+        """The order of the derived stream's events; the columns of this order are added to `made` and `fields`."""
         orders = [base.order for base in bases]
         known = {base.name: base for base in bases}
         if len(known) == 1 and orders[0] is None:
             return None
         if self._below.watermarked and not any(orders):
-            return None  # one watermark over all that comes out of the union
+            return None  # there is one watermark over the output of the union
         ordered = all(orders)
         fields.append(Field(_PARTITION, "string"))
         if ordered:
@@ -481,7 +486,7 @@ def _conditions(step: Step) -> list[JavaObject]:
 
 
 def _probe(part: JavaObject, partner: _Partner | KeyedPartner) -> JavaObject | None:
-    """The stream's side of an equality of a join, if this part of its condition is one."""
+    """The stream's side of an equality between the two sides of a join; None if this part is not such an equality."""
     if kind_of(part) not in ("EqualTo", "EqualNullSafe"):
         return None
     own = {id_of(column) for column in partner.attributes}

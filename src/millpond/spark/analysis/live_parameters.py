@@ -1,7 +1,8 @@
-"""Live parameters in texts: `:limit` is analysed as a stand-in constant and turned back into a parameter in the query.
+"""Supports live parameters such as `:limit` in query texts, by stand-in constants during Spark's analysis.
 
-Spark substitutes the values of its own parameters into the text, so a plan does not show them. A stand-in is a number
-or text that nobody writes, of the parameter's type; Spark's casts around it are kept.
+Spark substitutes the values of its own parameters into the text, so a plan does not show them. So a parameter is
+analysed as a stand-in and turned back into a parameter in the query. A stand-in is a number or text of the parameter's
+type that no user writes. Spark's casts around it are kept.
 """
 
 from __future__ import annotations
@@ -26,25 +27,26 @@ _TOKENS = re.compile(
     | (?<![\w:)\]'"`]):(?P<name>[A-Za-z_]\w*)""",
     re.VERBOSE | re.DOTALL,
 )
-"""Quoted texts and comments, which stay, and names of parameters."""
+"""Quoted texts and comments, which stay unchanged, and names of parameters."""
 
 _STAND_INS = re.compile(r"millpond parameter|\b23058430092\d{8}|\b2\.3058430092\d*E18")
 _FIRST = 1 << 61
-_STEP = 1 << 20  # so that each is exact as a double, too
+_STEP = 1 << 20  # so that each stand-in is also exact as a double
 
 
 class Marked(NamedTuple):
-    """A text with stand-ins, and what each stands for."""
+    """A text with stand-ins, and the parameter for each of them."""
 
     text: str
     parameters: tuple[Parameter, ...]
 
     def restored(self, query: AnyQuery, sources: Iterable[str] = ()) -> AnyQuery:
-        """The query with parameters for stand-ins; `sources`: texts of what Spark evaluates below it.
+        """The query with its stand-ins replaced by parameters; `sources` are texts that Spark evaluates below the
+        query.
 
         Raises:
-            QueryTypeError: one of them is a text where a value of another type is wanted.
-            UnsupportedQuery: one of them stands where its value cannot change between epochs.
+            QueryTypeError: a parameter is a text where a value of another type is needed.
+            UnsupportedQuery: a parameter is used where its value cannot change between epochs.
         """
         if not self.parameters:
             return query
@@ -63,7 +65,7 @@ class Marked(NamedTuple):
         return made
 
     def _is_left(self, query: AnyQuery) -> bool:
-        """Whether a stand-in, or its opposite, is still somewhere."""
+        """Whether the query still contains a stand-in, or the negative of one."""
         numbers = {_number(place) for place in range(len(self.parameters))}
         for node in (node for part in _everything(query) for node in walk(part)):
             told = node.sql if isinstance(node, Foreign) else node.value if isinstance(node, Literal) else None
@@ -72,7 +74,7 @@ class Marked(NamedTuple):
         return False
 
     def leaf(self, node: Expression) -> Expression:
-        """A parameter, if a constant stands for one."""
+        """The parameter that a constant stands for; other expressions are returned unchanged."""
         if isinstance(node, Literal):
             for place, parameter in enumerate(self.parameters):
                 if _stands_for(node, place, parameter):
@@ -90,7 +92,7 @@ def marked(text: str, parameters: Mapping[str, Literal]) -> Marked:
     "SELECT ':a' WHERE v > (2305843009213693952L)"
 
     Raises:
-        ChangeRefused: one has no value, so that its type is not known.
+        ChangeRefused: a parameter has no value, so its type is not known.
     """
     known: dict[str, Parameter] = {}
 
@@ -112,7 +114,7 @@ def marked(text: str, parameters: Mapping[str, Literal]) -> Marked:
 
 
 def has_stand_in(sql: str) -> bool:
-    """Whether the text of an expression holds a stand-in, so that it is no constant.
+    """Whether the text of an expression contains a stand-in, so that it is not a constant.
 
     >>> has_stand_in("(2305843009213693952L + 9)"), has_stand_in("2.305843009213694E18D"), has_stand_in("9")
     (True, True, False)
@@ -133,17 +135,18 @@ def _written(place: int, parameter: Parameter) -> str:
         return f"'{_text(place)}'"
     if parameter.type == "boolean":
         raise UnsupportedQuery(f"The parameter :{parameter.name} is a boolean.", "Compare with a number or a text.")
-    # in parentheses, for a minus before it would be a part of the number
+    # In parentheses, because a preceding minus would become a part of the number.
     return f"({_number(place)}L)" if _own(parameter) == "bigint" else f"({float(_number(place))!r}D)"
 
 
 def _own(parameter: Parameter) -> str:
-    """The type of a parameter, or of those in its list."""
+    """The type of a parameter, or of the elements of its list."""
     return element_of(parameter.type) if is_list(parameter.type) else parameter.type
 
 
 def _check_type(place: int, parameter: Parameter, query: AnyQuery) -> None:
-    """Refuse a text that Spark makes a number of, or another value: it would, of the stand-in, once for all."""
+    """Refuse a text parameter that Spark casts to another type, because Spark would cast the stand-in once and for all.
+    """
     if _own(parameter) != "string":
         return
     cast = re.compile(rf"CAST\('{_text(place)}' AS (?P<wanted>\w+)")
@@ -158,10 +161,10 @@ def _check_type(place: int, parameter: Parameter, query: AnyQuery) -> None:
 
 
 def _as_options(node: Expression) -> Expression:
-    """The tree in which a list is an option of `in`: Spark makes an equation of `x IN (:list)`.
+    """The tree with list parameters as options of `in`, because Spark turns `x IN (:list)` into an equality.
 
     Raises:
-        UnsupportedQuery: one stands elsewhere.
+        UnsupportedQuery: a list parameter is used elsewhere.
     """
     if not isinstance(node, Call):
         return node

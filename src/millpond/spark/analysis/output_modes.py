@@ -1,4 +1,4 @@
-"""Output options of a query: its output mode, where its late events go, and which events count as repeated."""
+"""Applies the output options of a query: output mode, late sink, and which events count as repeated."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from millpond.spark.catalyst.private_names import Catalyst
 
 
 class Leaving(NamedTuple):
-    """Where late events of a query go, when its rows leave, and which of its events repeat others."""
+    """The sink of a query's late events, its output mode, and which of its events count as repeated."""
 
     late: Sink | None = None
     mode: Mode = Mode()
     repeats: Repeats = Repeats()
 
     def of(self, catalyst: Catalyst, query: AnyQuery, stream: Stream) -> AnyQuery:
-        """The query whose rows leave so.
+        """The query with these options.
 
         Raises:
-            QueryTypeError, UnsupportedQuery: its rows cannot.
+            QueryTypeError, UnsupportedQuery: the query cannot have them.
         """
         query = self.mode.of(catalyst, self.repeats.of(catalyst, query, stream))
         if self.late is None:
@@ -42,5 +42,5 @@ class Leaving(NamedTuple):
 
 
 def leaving_of(late: Sink | None, mode: Mode | None, repeats: Repeats | None) -> Leaving:
-    """What is told, or the usual."""
+    """The given options, with defaults for those that are None."""
     return Leaving(late, mode or Mode(), repeats or Repeats())

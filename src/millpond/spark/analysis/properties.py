@@ -27,19 +27,20 @@ from millpond.plan.options.output_modes import FINAL, with_mode
 from millpond.spark.catalyst.private_names import Catalyst
 
 RETENTION = ("retain.slices", "retain.events", "retain.columns", "grain")
-"""What is kept for queries that come later: durations, and a list of columns with commas."""
+"""Properties for the retention for later queries: durations, and a comma-separated list of columns."""
 
 STREAM_PROPERTIES = (
     "order.partition", "order.offset", "order.partitions", "idle_after", "max_ahead",
     "malformed", "dead.path", "dead.ratio", *RETENTION,
 )  # fmt: skip
-"""Their names; the first two are column names, `order.partitions` is a list with commas, the next two are durations;
-the others say what becomes of records that do not parse.
+"""Names of a stream's properties. The first two are column names, `order.partitions` is a comma-separated list, and the
+next two are durations. Those from `malformed` on configure the handling of records that do not parse, and then the
+retention.
 """
 
 
 class Mode(NamedTuple):
-    """When the rows of a query leave: `emit`, and how long after that they are corrected, in Spark's words."""
+    """The output mode of a query (`emit`), and how long its rows are corrected afterwards, as an interval of Spark."""
 
     emit: str = FINAL
     correct_for: str | None = None
@@ -48,7 +49,8 @@ class Mode(NamedTuple):
         """The query with this mode.
 
         Raises:
-            QueryTypeError, UnsupportedQuery: see `plan.options.output_modes.with_mode`; `correct_for` is no duration.
+            QueryTypeError, UnsupportedQuery: see `plan.options.output_modes.with_mode`; or `correct_for` is not a
+            duration.
         """
         if self.correct_for is None:
             return with_mode(query, self.emit, None)
@@ -56,7 +58,7 @@ class Mode(NamedTuple):
 
 
 class Repeats(NamedTuple):
-    """Which columns tell that an event repeats another, and within how much event time, in Spark's words."""
+    """The columns by which repeated events are recognised, and within how much event time, as an interval of Spark."""
 
     columns: tuple[str, ...] = ()
     within: str | None = None
@@ -65,8 +67,8 @@ class Repeats(NamedTuple):
         """The query over the stream without repeated events.
 
         Raises:
-            QueryTypeError, UnsupportedQuery: see `plan.groups.deduplication.deduplicated`; `within` is missing or no
-            duration.
+            QueryTypeError, UnsupportedQuery: see `plan.groups.deduplication.deduplicated`; `within` is missing or
+            not a duration.
         """
         if not self.columns and self.within is None:
             return query
@@ -82,10 +84,10 @@ _ORDER = ("order.partition", "order.offset")
 
 
 def with_times(catalyst: Catalyst, stream: Stream, properties: dict[str, str]) -> Stream:
-    """The stream with what its properties say.
+    """The stream with the event-time options in its properties.
 
     Raises:
-        QueryTypeError: half an order, no such column, or a duration that is none.
+        QueryTypeError: an order is incomplete, a column does not exist, or a duration is invalid.
     """
     given = [name for name in _ORDER if properties.get(name)]
     if len(given) == 1:
@@ -116,7 +118,7 @@ def with_times(catalyst: Catalyst, stream: Stream, properties: dict[str, str]) -
 
 
 def _with_retention(catalyst: Catalyst, stream: Stream, properties: dict[str, str]) -> Stream:
-    """The stream with what its properties say of what is kept for queries that come later."""
+    """The stream with the retention for later queries that its properties configure."""
     if not any(name in properties for name in RETENTION):
         return stream
     slices_us, events_us, grain_us = (
@@ -130,10 +132,10 @@ def _with_retention(catalyst: Catalyst, stream: Stream, properties: dict[str, st
 
 
 def with_malformed(stream: Stream, properties: dict[str, str]) -> Stream:
-    """The stream with what its properties say of records that do not parse.
+    """The stream with the handling of malformed records that its properties configure.
 
     Raises:
-        QueryTypeError: they contradict each other, or are of a stream whose source does not tell.
+        QueryTypeError: they contradict each other, or the stream's source does not report malformed records.
     """
     policy, path, ratio = (properties.get(name) for name in ("malformed", "dead.path", "dead.ratio"))
     if policy is None and path is None and ratio is None:
@@ -164,10 +166,10 @@ def _duration_us(catalyst: Catalyst, stream: Stream, name: str, properties: dict
 
 
 def duration_us(catalyst: Catalyst, whose: str, name: str, text: str) -> int:
-    """A duration in Spark's words.
+    """The microseconds of a duration in Spark's interval syntax.
 
     Raises:
-        QueryTypeError: it is none, or counts months.
+        QueryTypeError: it is not a duration, or it counts months.
     """
     try:
         months, micros = catalyst.interval_us(text)

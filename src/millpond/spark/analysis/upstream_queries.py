@@ -1,4 +1,4 @@
-"""The rows of an earlier query as a stream that texts can name. Spark only analyses this stream and never reads it."""
+"""Shows the rows of an earlier query as a stream that texts can name; Spark analyses it but never reads it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from millpond.spark.catalyst.private_names import WINDOW_MARK
 
 
 def show_rows(spark: SparkSession, upstream: AnyQuery) -> Stream:
-    """Make the rows of a query readable by its name.
+    """Register the rows of a query as a stream under the query's name.
 
     Raises:
-        UnsupportedQuery: it is stateless, or its rows may change.
+        UnsupportedQuery: it is stateless, or emits updating results.
     """
     stream = chained_stream(upstream)
     schema = columns_type((item.name, item.expression.type) for item in upstream.output)
     for field, item in zip(schema.fields, upstream.output, strict=True):
         if item.expression.type == WINDOW:
-            field.metadata = {WINDOW_MARK: True}  # so that window(w, …) means a window over its time, as in Spark
+            field.metadata = {WINDOW_MARK: True}  # so that window(w, …) is a window over the time of w, as in Spark
     frame = spark.readStream.format("json").schema(schema).load(rows_path(upstream.name))
     frame.createOrReplaceTempView(upstream.name)
     return stream
 
 
 def check_chained(found: Extraction, upstreams: Iterable[AnyQuery]) -> None:
-    """Refuse what only Spark could do with the rows of queries, and an event time that they do not tell.
+    """Refuse expressions that only Spark can evaluate, and event times that are missing, over the rows of other
+    queries.
 
     Raises:
-        UnsupportedQuery: see above.
+        UnsupportedQuery: the query has one of these.
     """
     query, by_name = found.query, {upstream.name: upstream for upstream in upstreams}
     for _, derived in ((found.stream, found.derived), *found.also):
@@ -66,7 +67,7 @@ def check_chained(found: Extraction, upstreams: Iterable[AnyQuery]) -> None:
 
 
 def _cure(upstream: str, sql: str) -> str:
-    """How to have an expression answered that Spark would evaluate over the rows of a query."""
-    if of_bounds(sql):  # nor can the query above compute it
+    """What to write instead of an expression that Spark would evaluate over the rows of a query."""
+    if of_bounds(sql):  # the upstream query cannot compute it either
         return BOUNDS
     return f"Compute it in {upstream}: below its aggregation, as a column that it emits."

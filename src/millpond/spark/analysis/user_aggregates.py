@@ -1,7 +1,7 @@
-"""User aggregates in queries: Spark analyses a stand-in of the same name, and extraction replaces it.
+"""Supports user aggregates in queries: Spark analyses a stand-in of the same name, and extraction replaces it.
 
-The stand-in is a Python aggregate of Spark's own that never runs. Spark accepts no FILTER on such a function. So in a
-text the condition becomes one more argument in its place, and in a DataFrame it is written as one.
+The stand-in is a Python aggregate of Spark that never runs. Spark accepts no FILTER on such a function. So in a text
+the condition is moved into the call as one more argument, and in a DataFrame the user writes it as an argument.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WIDTHS = ("tinyint", "smallint", "int", "bigint", "float", "double")
 
 
 class UserFunctions:
-    """The functions that a pond knows by name, and their stand-ins in the session that analyses its texts."""
+    """The user functions of a pond by name, and their stand-ins in the session that analyses its texts."""
 
     def __init__(self, catalyst: Catalyst) -> None:
         self._catalyst = catalyst
@@ -52,21 +52,21 @@ class UserFunctions:
 
     @property
     def known(self) -> tuple[UserFunction, ...]:
-        """The newest version of each."""
+        """The newest version of each function."""
         return tuple(self._known.values())
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names as they were registered."""
+        """The names of the functions as they were registered."""
         return tuple(function.name for function in self._known.values())
 
     def register(self, function: UserFunction) -> Callable[..., Column]:
-        """Make the function known by its name; returns it for DataFrames.
+        """Register the function under its name; return its stand-in for DataFrames.
 
-        A name that is known means the new version in what is analysed from then on.
+        If the name is already registered, later analyses use the new version.
 
         Raises:
-            QueryTypeError: the name is Spark's, or a version of it is known that is not this one.
+            QueryTypeError: the name is one of Spark's, or another function is registered with this name and version.
         """
         name = function.name.lower()
         known = self._known.get(name)
@@ -86,10 +86,11 @@ class UserFunctions:
         return self._stand_ins[name]
 
     def without_filters(self, text: str, calls: Iterable[JavaObject]) -> str:
-        """The text with `f(x) FILTER (WHERE p)` as `f(x, p)`, where f is one of these; no character changes its place.
+        """The text with `f(x) FILTER (WHERE p)` written as `f(x, p)` for these functions; no other text changes its
+        position.
 
         Raises:
-            UnsupportedQuery: DISTINCT, or a comment in the middle.
+            UnsupportedQuery: the call has DISTINCT, or a comment in its middle.
         """
         cuts = []
         for asked in calls:
@@ -120,10 +121,10 @@ class UserFunctions:
         return text
 
     def aggregate(self, node: JavaObject, translate: Translator) -> tuple[Aggregate, UserFunction] | None:
-        """The aggregate that an `AggregateExpression` over a stand-in asks for; None: it is over something else.
+        """The user aggregate for an `AggregateExpression` over a stand-in; None for any other aggregate.
 
         Raises:
-            QueryTypeError: the number or the types of its arguments are not those the function takes.
+            QueryTypeError: the number or the types of the arguments do not match the function.
         """
         asked = node.aggregateFunction()
         if kind_of(asked) != "PythonUDAF":
@@ -149,10 +150,10 @@ class UserFunctions:
 
 
 def deadline_ms(catalyst: Catalyst, text: str) -> int:
-    """A duration in Spark's words, in milliseconds.
+    """The milliseconds of a duration in Spark's interval syntax.
 
     Raises:
-        QueryTypeError: it is none, or counts months.
+        QueryTypeError: it is not a duration, or it counts months.
     """
     try:
         months, micros = catalyst.interval_us(text)
@@ -168,7 +169,7 @@ def _stand_in(*_values: object) -> NoReturn:
 
 
 def _widened(function: UserFunction, node: JavaObject, argument: Expression, kind: str) -> Expression:
-    """The argument as the type that the function takes, if it loses nothing by it."""
+    """The argument cast to the function's parameter type, if the cast loses nothing."""
     given = type_of(node)
     if given == kind:
         return argument

@@ -1,9 +1,9 @@
-"""Windows of a query, read from its text before analysis, or recovered from a plan after it.
+"""Reads the windows of a query from its text before analysis, or recovers them from a plan after it.
 
 Spark's analyser turns `window(ts, size, slide)` into size/slide projections; 7 days by 1 second exhausts a driver of
-2 GB. So for text the literals are read off the parse tree, the window is replaced by a tumbling one at the same
-positions, and size, slide and offset are kept beside it. A DataFrame is analysed while it is built, so `window` here
-creates the tumbling window and hides the rest in it.
+2 GB. So for a text, the literals are read from the parse tree, and the window is replaced by a tumbling one that keeps
+all positions in the text; size, slide and offset are stored separately. A DataFrame is analysed while it is built. So
+`window` in this module creates the tumbling window and hides the other values in it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from millpond.spark.catalyst.text_position import Place
 
 _ARGUMENTS = ("timecolumn", "windowduration", "slideduration", "starttime")
 MAX_DAYS = 36_525
-"""Longest window: a hundred years."""
+"""The longest window in days: a hundred years."""
 MAX_EVENTS = 1_000_000
-"""Most events that a window by number may hold."""
+"""The most events that a count window may hold."""
 MAX_OVERLAP = 1_000_000
-"""Most windows that one event may be in; 7 days every second are 604,800."""
+"""The most windows that one event may belong to; 7 days every second are 604,800."""
 
 _DAY_US = 86_400_000_000
 _UNITS = (
@@ -52,31 +52,33 @@ _NOTE = re.compile(r"only a pond answers window\(size (\d+), slide (\d+), offset
 
 
 class Twin(NamedTuple):
-    """The text with every hopping or counted window made tumbling, and the window it stood for, if it has one.
+    """A text in which hopping and count windows are replaced by tumbling ones, and the original window, if there is
+    one.
 
-    Of tumbling windows only those are rewritten whose duration Spark would not take in that spelling. What is
-    rewritten keeps its length and its lines, so a position in one text is one in the other."""
+    A tumbling window is rewritten only if Spark would not accept the spelling of its duration. A replacement has the
+    same length and line breaks, so positions are the same in both texts.
+    """
 
     text: str
     window: Sliding | Counted | None
 
 
 def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) -> Twin:
-    """The twin of `text`, in whose unresolved plan `calls` are all calls of window functions.
+    """The twin of `text`; `calls` are all calls of window functions in its unresolved plan.
 
     Raises:
-        QueryTypeError: a duration is no literal, counts months, or makes no window.
-        UnsupportedQuery: two different windows.
+        QueryTypeError: a duration is not a literal, counts months, or makes no valid window.
+        UnsupportedQuery: the text has two different windows.
     """
     found: dict[Sliding | Counted, Place | None] = {}
-    # sets: the parser puts a grouping key of `|> AGGREGATE` among the outputs too
+    # These are sets because the parser also lists a grouping key of `|> AGGREGATE` among the outputs.
     cuts: set[tuple[int, int, str]] = set()
     places: set[Place] = set()
     for call in calls:
         name = str(items(call.nameParts())[-1]).lower()
         place = place_of(call)
         if name == "window_time":
-            continue  # of a row's own window it is a column; as the time of a window above it is refused later
+            continue  # for the row's own window it is a column; as the time of another window it is refused later
         if name == "count_window":
             counted, column = _counted(call)
             found[counted] = place
@@ -86,7 +88,7 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
             continue
         if name != "window":
             places |= set() if place is None else {place}
-            continue  # a session window: its plan tells all, and Spark takes one window only
+            continue  # a session window can be read from the plan, and Spark accepts only one window
         arguments = _arguments(call)
         if not {"timecolumn", "windowduration"} <= arguments.keys():
             raise QueryTypeError(f"The window at {place} lacks a time or a size.", "Write window(ts, '1 hour').")
@@ -111,13 +113,13 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
 
 
 def window(time: Column | str, size: str, slide: str | None = None, start: str | None = None) -> Column:
-    """Spark's `functions.window` for a DataFrame that a pond will answer, however many windows an event falls in.
+    """Spark's `functions.window` for the DataFrame of a pond's query, for any number of windows per event.
 
-    Spark makes size / slide rows of each event while a DataFrame is built, and a long window that slides often
-    exhausts the driver; this one does not. A DataFrame with it raises when Spark itself runs it.
+    Spark's function plans size / slide rows for each event while a DataFrame is built, so a long window that slides
+    often exhausts the driver. This function does not. A DataFrame with it raises if Spark itself runs it.
 
     Raises:
-        QueryTypeError: a duration is no interval, counts months, or makes no window.
+        QueryTypeError: a duration is not an interval, counts months, or makes no valid window.
         SetupError: there is no active session.
     """
     spark = SparkSession.getActiveSession()
@@ -135,13 +137,14 @@ def window(time: Column | str, size: str, slide: str | None = None, start: str |
 
 
 def count_window(time: Column | str, size: int, every: int | None = None) -> Column:
-    """The last `size` events of a key in the order of `time`, a row with every `every`-th event of it (`size`, if
-    left out), for a DataFrame that a pond will answer: `frame.groupBy("card", count_window("ts", 10, 1)).agg(…)`.
+    """A window of the last `size` events of a key in the order of `time`, for the DataFrame of a pond's query.
 
-    SQL has it under the same name. A DataFrame with it raises when Spark itself runs it.
+    A row is emitted with every `every`-th event of the key; the default is `size`. An example is
+    `frame.groupBy("card", count_window("ts", 10, 1)).agg(…)`. SQL has a function of the same name. A DataFrame with
+    this window raises if Spark itself runs it.
 
     Raises:
-        QueryTypeError: the numbers make no window.
+        QueryTypeError: the numbers make no valid window.
     """
     made = Counted(size, size if every is None else every)
     _check_counts(made)
@@ -151,7 +154,7 @@ def count_window(time: Column | str, size: int, every: int | None = None) -> Col
 
 
 def _counted(call: JavaObject) -> tuple[Counted, Place | None]:
-    """The window of `count_window(time, size[, every])` and where its time stands."""
+    """The window of `count_window(time, size[, every])` and the position of its time in the text."""
     given, place = items(call.arguments()), place_of(call)
     numbers = [one.value() if kind_of(one) == "Literal" and type_of(one) == "int" else None for one in given[1:]]
     if len(given) not in (2, 3) or not all(isinstance(one, int) for one in numbers):
@@ -164,7 +167,7 @@ def _counted(call: JavaObject) -> tuple[Counted, Place | None]:
 
 
 def _check_counts(window: Counted) -> None:
-    """Refuse a window that would be held in memory whole, a thousand times over."""
+    """Refuse a window of more than `MAX_EVENTS` events, all of which would be held in memory many times over."""
     if window.size > MAX_EVENTS:
         raise QueryTypeError(
             f"A window of {window.size:,} events is too large; {MAX_EVENTS:,} are allowed.", "Use a smaller one."
@@ -172,7 +175,7 @@ def _check_counts(window: Counted) -> None:
 
 
 def is_noted(expression: JavaObject) -> bool:
-    """Whether an expression holds the time of a `window` of ours."""
+    """Whether an expression contains the time of a window made by this module's functions."""
     return _note(expression) is not None
 
 
@@ -187,10 +190,10 @@ def _note(expression: JavaObject) -> Sliding | Counted | None:
 
 
 def recovered(catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]) -> tuple[JavaObject, Sliding | Counted]:
-    """The time attribute and the window of analysed window structs: all panes of one, probed at one instant.
+    """The time attribute and the window of analysed window structs, found by evaluating all panes for one instant.
 
     Raises:
-        UnsupportedQuery: the window is over an expression, or over no timestamp.
+        UnsupportedQuery: the window's time is an expression, or is not a timestamp.
     """
     time = _time_of(column, panes[0])
     noted = _note(panes[0])
@@ -208,8 +211,10 @@ def recovered(catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]) -
 
 
 def recovered_session(catalyst: Catalyst, column: JavaObject) -> tuple[JavaObject, Session | JavaObject]:
-    """The time attribute of an analysed session window, and its gap or, where that differs from event to event (also
-    because it is in days of a calendar), the timestamp at which the window ends that an event opens.
+    """The time attribute of an analysed session window, and its gap.
+
+    If the gap differs from event to event, also because it counts calendar days, the second value is instead the
+    expression of the timestamp at which a window opened by an event would end.
 
     Raises:
         UnsupportedQuery: see `recovered`.
@@ -231,7 +236,7 @@ def recovered_session(catalyst: Catalyst, column: JavaObject) -> tuple[JavaObjec
 
 
 def _unwrapped(end: JavaObject) -> JavaObject:
-    """The timestamp that the analyser turned into a number and back."""
+    """The timestamp inside the analyser's conversion to a number and back."""
     while kind_of(end) in ("KnownNullable", "PreciseTimestampConversion"):
         [end] = children(end)
     return end
@@ -245,7 +250,7 @@ def _interval_in(expression: JavaObject) -> JavaObject | None:
 
 
 def _time_of(column: JavaObject, expression: JavaObject) -> JavaObject:
-    """The one attribute that a window is over."""
+    """The only attribute that a window's time refers to."""
     references = items(expression.references().toSeq())
     if len(references) != 1 or type_of(references[0]) != "timestamp":
         over = ", ".join(f"{attribute.name()} ({type_of(attribute)})" for attribute in references)
@@ -267,13 +272,13 @@ def _arguments(call: JavaObject) -> dict[str, JavaObject]:
 
 
 def _duration(us: int) -> str:
-    """A duration in the longest unit that it is a multiple of, for it must fit where another one stood."""
+    """A duration in the longest unit that divides it, so that it fits into the space of the original text."""
     name, unit = next((name, unit) for name, unit in _UNITS if us % unit == 0)
     return f"{us // unit} {name}"
 
 
 def _fitted(twin: str, piece: str) -> str:
-    """The twin padded to the length and the line breaks of the piece it replaces."""
+    """The replacement, padded to the length and line breaks of the piece that it replaces."""
     breaks = piece.count("\n") - twin.count("\n")
     room = len(piece) - len(twin) - breaks
     last = len(piece) - piece.rfind("\n") - 1 if breaks > 0 else 0
@@ -298,7 +303,7 @@ def _sliding(catalyst: Catalyst, arguments: dict[str, JavaObject], place: Place 
 
 
 def _check_sane(window: Sliding) -> None:
-    """Refuse a window that nobody means, before an event is read."""
+    """Refuse a window with unreasonable bounds before an event is read."""
     check_length(window.size_us)
     if window.size_us > MAX_OVERLAP * window.slide_us:
         raise QueryTypeError(
@@ -309,10 +314,10 @@ def _check_sane(window: Sliding) -> None:
 
 
 def check_length(us: int) -> None:
-    """Refuse a time that nobody means.
+    """Refuse an unreasonably long time.
 
     Raises:
-        QueryTypeError: it is longer than MAX_DAYS.
+        QueryTypeError: it is longer than `MAX_DAYS`.
     """
     if us > MAX_DAYS * _DAY_US:
         raise QueryTypeError(
@@ -341,7 +346,7 @@ def _microseconds(catalyst: Catalyst, argument: JavaObject) -> int:
 
 
 def _interval(catalyst: Catalyst, text: str, what: str) -> int:
-    """The microseconds of an interval in words; `what` says which it is."""
+    """The microseconds of an interval in Spark's syntax; `what` names the interval in errors."""
     try:
         months, micros = catalyst.interval_us(text)
     except (Py4JJavaError, PySparkException) as error:

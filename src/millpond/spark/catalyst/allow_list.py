@@ -1,8 +1,8 @@
-"""The allow-lists of query text: plan nodes, expressions and functions.
+"""Defines the allow-lists of query text: plan nodes, expressions and functions.
 
-A name is listed because it reads nothing but its arguments, returns the same result for the same arguments, and alone
-cannot make a large value from a small one (`repeat`, `sequence`, `space` and `lpad` are absent for that reason). What
-several of them make together is bounded by `growth`.
+A name is listed if it reads nothing but its arguments, returns the same result for the same arguments, and cannot by
+itself make a large value from a small one (`repeat`, `sequence`, `space` and `lpad` are absent for that reason).
+`value_bounds` limits the values that several of them make together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PLANS = _words(
     UnresolvedEventTimeWatermark Join Union UnresolvedWith UnresolvedSubqueryColumnAliases PipeOperator
     Distinct Generate"""
 )
-"""Logical plan nodes of a parsed query; joins and unions pass here and are refused by name when read."""
+"""Logical plan nodes of a parsed query; unsupported joins and unions pass here and are refused by name later."""
 
 EXPRESSIONS = _words(
     """UnresolvedAttribute Literal Alias UnresolvedAlias UnresolvedStar UnresolvedFunction
@@ -34,7 +34,7 @@ EXPRESSIONS = _words(
 """Expression nodes of a parsed query."""
 
 WINDOWS = frozenset({"window", "session_window", "window_time", "count_window"})
-"""Functions that make windows; those this version does not answer are refused by name when read."""
+"""Functions that make windows; those that this version does not support are refused by name later."""
 
 AGGREGATES = _words(
     """count sum avg mean min max min_by max_by first first_value last last_value any_value count_if
@@ -44,7 +44,7 @@ AGGREGATES = _words(
     collect_list array_agg listagg string_agg try_sum try_avg product regr_slope regr_intercept regr_r2
     regr_count regr_avgx regr_avgy regr_sxx regr_sxy regr_syy"""
 )
-"""Aggregate functions; those this version does not answer are refused by name when read."""
+"""Aggregate functions; those that this version does not support are refused by name later."""
 
 SCALARS = _words(
     """abs acos asin atan atan2 bround cbrt ceil ceiling cos degrees div e exp expm1 floor hypot ln log
@@ -70,7 +70,7 @@ GENERATORS = _words("explode explode_outer posexplode posexplode_outer inline in
 """Functions that make a row for each element of an array or map."""
 
 FUNCTIONS = WINDOWS | AGGREGATES | SCALARS | GENERATORS
-"""Everything query text may call, in lower case."""
+"""All functions that query text may call, in lower case."""
 
 UNSTABLE = _words(
     """CurrentTimestamp CurrentTimestampLike Now LocalTimestamp CurrentDate CurrentTime CurrentTimeZone
@@ -78,10 +78,10 @@ UNSTABLE = _words(
     UnixTimestampNow Uuid Rand Randn RandStr Uniform Shuffle MonotonicallyIncreasingID SparkPartitionID
     InputFileName InputFileBlockStart InputFileBlockLength CallMethodViaReflection Sleep VariableReference"""
 )
-"""Resolved expressions whose answer depends on more than their arguments, whatever Spark says of them."""
+"""Resolved expressions whose result depends on more than their arguments, even if Spark calls them deterministic."""
 
 MOMENTS = ("timestamp", "timestamp_ntz", "date")
-"""Types whose constants Spark may make of the clock: `TIMESTAMP 'now'`, or a time without a date."""
+"""Types whose constants Spark may compute from the clock: `TIMESTAMP 'now'`, or a time without a date."""
 
 OPAQUE = frozenset({"PythonUDAF", "PythonUDTF", "ScalaUDF", "ScalaAggregator", "ScalaUDAF", "HiveSimpleUDF"})
-"""Resolved expressions that run code which cannot be identified or kept from ending the epoch."""
+"""Resolved expressions that run code which cannot be identified, or whose failure would end the epoch."""

@@ -1,7 +1,8 @@
-"""Catalyst expressions that look at a value before it is used: each value is evaluated once.
+"""Builds Catalyst expressions that check a value before it is used, and evaluate it only once.
 
-A value is held by the variable of a lambda over an array of this one value: Spark evaluates it once, however often the
-variable is named. What raises here raises within the `TryEval` around each expression, so the event is dead.
+The value is bound to the variable of a lambda over an array with this single value. So Spark evaluates it once, however
+often the variable is used. An error raised here is raised within the `TryEval` around each expression, so the event is
+dead.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _PLAIN = ("AttributeReference", "NamedLambdaVariable", "Literal")
 def bound_once(
     catalyst: Catalyst, values: Sequence[JavaObject], body: Callable[[Sequence[JavaObject]], JavaObject]
 ) -> JavaObject:
-    """`body` of the values, in which each that is computed for an event is held by a variable."""
+    """`body` applied to the values, where each value that is computed per event is bound to a variable."""
     held = list(values)
     computed = [place for place, value in enumerate(held) if kind_of(value) not in _PLAIN and not value.foldable()]
     for place in computed:
@@ -30,7 +31,7 @@ def bound_once(
 
 
 def checked(catalyst: Catalyst, node: JavaObject, size: Callable[[JavaObject], JavaObject], most: int) -> JavaObject:
-    """The value of a node, which raises if its size is above `most`."""
+    """The node, wrapped so that it raises if the size of its value is above `most`."""
     return bound_once(catalyst, [node], lambda values: unless_larger(catalyst, size(values[0]), most, values[0]))
 
 
@@ -40,29 +41,29 @@ TOO_LARGE = "a value of an event is too large"
 def unless_larger(
     catalyst: Catalyst, amount: JavaObject, most: int, value: JavaObject, reason: str = TOO_LARGE
 ) -> JavaObject:
-    """The value; where the amount is above `most` it is not evaluated, and this raises. NULL is no large amount."""
+    """The value; if the amount is above `most`, this raises without evaluating the value. NULL counts as small."""
     is_larger = catalyst.make("GreaterThan", amount, catalyst.make("Literal", float(most), catalyst.types.DoubleType))
     return catalyst.make("If", is_larger, raising(catalyst, value, reason), value)
 
 
 def raising(catalyst: Catalyst, like: JavaObject, message: str) -> JavaObject:
-    """What raises, of the type of another expression."""
+    """An expression that raises, with the type of the expression `like`."""
     reason = catalyst.make("CreateMap", [catalyst.literal("errorMessage"), catalyst.literal(message)], False)
     return catalyst.make("RaiseError", catalyst.literal("USER_RAISED_EXCEPTION"), reason, like.dataType())
 
 
 def sized(catalyst: Catalyst, text: JavaObject) -> JavaObject:
-    """Bytes of a text or binary, as a double."""
+    """The size of a text or binary in bytes, as a double."""
     return number(catalyst, catalyst.make("OctetLength", text))
 
 
 def counted(catalyst: Catalyst, array: JavaObject) -> JavaObject:
-    """Elements of an array or a map, as a double."""
+    """The number of elements of an array or a map, as a double."""
     return number(catalyst, catalyst.size(array))
 
 
 def number(catalyst: Catalyst, value: JavaObject) -> JavaObject:
-    """A number as a double."""
+    """A number cast to a double."""
     return catalyst.make("Cast", value, catalyst.types.DoubleType, _no_zone(catalyst))
 
 

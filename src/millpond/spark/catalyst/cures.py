@@ -1,4 +1,4 @@
-"""What to write instead of constructs of Spark SQL that queries and pond files cannot contain."""
+"""Suggests replacements for constructs of Spark SQL that queries and pond files cannot contain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millpond.errors import UnsupportedQuery
 from millpond.model.stream import Stream
 
 PIVOT = "pivotfirst("
-"""Spark's own aggregate above the one of a pivot."""
+"""The start of the aggregate that Spark itself adds above the aggregate of a pivot."""
 
 _BOUND = re.compile(r"\.`?(start|end|time)\b")
 
@@ -42,7 +42,7 @@ CLAUSES = {
     "Deduplicate": ("dropDuplicates or distinct", ONE_ROW),
     "DeduplicateWithinWatermark": ("dropDuplicatesWithinWatermark", ONE_ROW),
 }
-"""Node of a plan -> what a user calls it, and the cure."""
+"""Plan node -> its name in SQL or the DataFrame API, and what to write instead."""
 
 PARTS = {
     "InSubquery": ("IN (SELECT …)", TABLE_JOIN),
@@ -52,7 +52,7 @@ PARTS = {
     "Cube": ("CUBE", UNITED),
     "GroupingSets": ("GROUPING SETS", UNITED),
 }
-"""Node of an expression -> what a user calls it, and the cure."""
+"""Expression node -> its name in SQL, and what to write instead."""
 
 _RANKS = ("row_number", "rank", "dense_rank", "percent_rank", "ntile", "cume_dist")
 _NEIGHBOURS = ("lag", "lead", "nth_value")
@@ -61,7 +61,7 @@ FUNCTIONS = dict.fromkeys(_RANKS, TOP_N) | dict.fromkeys(
     "OVER (…) takes aggregates (count, sum, avg, min, max, …) of the events before each event: RANGE BETWEEN INTERVAL "
     "1 HOUR PRECEDING AND CURRENT ROW.",
 )
-"""Function -> the cure, of those for which there is one."""
+"""Function -> what to write instead; only functions that have a replacement are listed."""
 
 _QUERY = "For a query, write CREATE STREAMING TABLE name AS SELECT …."
 _STREAM = "For a stream, write CREATE TABLE name (…) USING source OPTIONS (…)."
@@ -80,13 +80,13 @@ STATEMENTS = {
     "DropTable": ("DROP TABLE", "Leave it out, and drop a query of a pond in use with `millpond drop name`."),
     "DropView": ("DROP VIEW", "Leave the view out of the file."),
 }
-"""Statement of a pond file -> what a user calls it, and the cure."""
+"""Statement of a pond file -> its name in SQL, and what to write instead."""
 
 ANY_STATEMENT = f"{_STREAM} {_QUERY}"
 
 
 def of_bounds(text: str) -> bool:
-    """Whether an expression computes something of the bounds of a window.
+    """Whether an expression computes something from the bounds of a window.
 
     >>> of_bounds("date_format(window.`start`, 'yyyy')"), of_bounds("date_format(started, 'yyyy')")
     (True, False)
@@ -95,7 +95,7 @@ def of_bounds(text: str) -> bool:
 
 
 def without_time(stream: Stream, *, by_text: bool) -> UnsupportedQuery:
-    """The refusal of a query without a window, of whose stream no event time is known."""
+    """The error for a query without a window whose stream has no known event time."""
     if stream.upstream is not None:
         return UnsupportedQuery(
             f"The query does not group by a window, and the rows of {stream.upstream} are of windows.",

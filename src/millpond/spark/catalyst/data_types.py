@@ -1,8 +1,8 @@
-"""Types of columns: Spark's own values, and the texts by which the model knows them.
+"""Converts column types between Spark's objects and the texts that the model uses.
 
-A text is what Spark's `catalogString` gives, except that names of struct fields stand in backticks where Spark's parser
-needs them, so every text can be parsed again. Schemas are handed to Spark as values, never as texts, because only
-values carry the defaults of columns and the lengths of CHAR.
+A text equals Spark's `catalogString`, except that names of struct fields are in backticks where Spark's parser needs
+them. So every text can be parsed again. Schemas are passed to Spark as objects, never as texts, because only objects
+carry the defaults of columns and the lengths of CHAR.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ JavaType: TypeAlias = Any
 
 _DEFAULT, _WRITTEN_DEFAULT = "EXISTS_DEFAULT", "CURRENT_DEFAULT"
 _CHAR = "__CHAR_VARCHAR_TYPE_STRING"
-"""Keys of a column's metadata by which Spark knows its default, and its type where that is a CHAR."""
+"""Keys of a column's metadata under which Spark stores its default, and its declared type if that is a CHAR."""
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HAS_CHAR = re.compile(r"(?<!var)char\(")
 
 
 def quoted(name: str) -> str:
-    """The name as an identifier of Spark SQL."""
+    """The name as a quoted identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def type_text(kind: JavaType) -> str:
-    """The text of a type of the JVM; `simpleString` would cut long structs."""
+    """The text of a JVM type; `simpleString` would truncate long structs."""
     text = str(kind.catalogString())
     return text if "struct<" not in text else sql_type(DataType.fromDDL(str(kind.sql())))
 
@@ -65,7 +65,7 @@ def sql_type(kind: DataType) -> str:
 
 
 def columns_type(columns: Iterable[tuple[str, str]]) -> StructType:
-    """Columns of these names and types, as one struct."""
+    """A struct type of columns with these names and types."""
     listed = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
     made = DataType.fromDDL(listed) if listed else StructType()
     assert isinstance(made, StructType)
@@ -73,7 +73,7 @@ def columns_type(columns: Iterable[tuple[str, str]]) -> StructType:
 
 
 def schema_of(fields: Iterable[Field]) -> StructType:
-    """The schema of a stream's columns, with their defaults and the lengths of CHAR, as Spark's readers take it."""
+    """The schema for Spark's readers of a stream's columns, with their defaults and the lengths of CHAR."""
     fields = tuple(fields)
     made = columns_type((field.name, field.type) for field in fields)
     for part, field in zip(made.fields, fields, strict=True):
@@ -85,23 +85,23 @@ def schema_of(fields: Iterable[Field]) -> StructType:
 
 
 def field_of(name: str, kind: str, metadata: Mapping[str, object]) -> Field:
-    """A column of a stream by its name, its type and what Spark's metadata say of it."""
+    """A column of a stream from its name, its type, and Spark's metadata for its default and CHAR type."""
     default, char = metadata.get(_DEFAULT), str(metadata.get(_CHAR, ""))
     made = Field(name, kind, msgspec.UNSET if default is None else str(default))
     return msgspec.structs.replace(made, char=char) if _HAS_CHAR.search(char) else made
 
 
 def declared_type(kind: DataType) -> tuple[DataType, str | msgspec.UnsetType]:
-    """A declared type with STRING in the place of CHAR and VARCHAR, and its text if it has a CHAR.
+    """A declared type with CHAR and VARCHAR replaced by STRING, and the declared type's text if it has a CHAR.
 
-    Spark reads both as strings: it pads those of a CHAR with blanks, and checks lengths only when it writes.
+    Spark reads both as strings: it pads values of a CHAR with blanks, and checks lengths only when it writes.
     """
     text = sql_type(kind)
     return _without_char(kind), text if _HAS_CHAR.search(text) else msgspec.UNSET
 
 
 def table_schema(ddl: str) -> StructType:
-    """The schema of a batch table by its list of columns, as Spark's readers take it."""
+    """The schema for Spark's readers of a batch table with this list of columns."""
     made = DataType.fromDDL(ddl)
     assert isinstance(made, StructType)
     parts = [(field, *declared_type(field.dataType)) for field in made.fields]

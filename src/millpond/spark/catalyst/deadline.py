@@ -1,7 +1,7 @@
-"""Analyses of queries while a pond runs: each in a thread of its own, given up when it takes too long.
+"""Runs the analyses of queries with a time limit, each in a thread of its own.
 
-A thread cannot be ended, so one that is given up ends itself at the next node that it looks at (`check`), and what it
-would have kept it does not keep (`keeping`). Meanwhile it holds no lock that others wait for.
+A thread cannot be killed. So an analysis that was given up ends itself at the next node that it visits (`check`), and
+does not store its results (`keeping`). Until then it holds no lock that others wait for.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 from millpond.errors import BusyError, NotServingError, QueryRefused
 
 SECONDS = 60.0
-"""How long an analysis may take; one of a long text takes some seconds."""
+"""The time limit of an analysis; that of a long text takes some seconds."""
 AT_ONCE = 4
-"""How many analyses run beside each other; one more waits."""
+"""How many analyses run at the same time; further ones wait."""
 _LOOK_SECONDS = 0.1
 
 T = TypeVar("T")
@@ -25,11 +25,11 @@ _mine = threading.local()
 
 
 class Abandoned(Exception):
-    """Nobody waits for the analysis of this thread any more."""
+    """Raised in the thread of an analysis that was given up: nobody waits for its result any longer."""
 
 
 class _Analysis(Generic[T]):
-    """One analysis: at work, then done or given up."""
+    """One analysis: first running, then done or given up."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -39,14 +39,14 @@ class _Analysis(Generic[T]):
         self.given_up = self.keeps = False
 
     def give_up(self) -> bool:
-        """Whether it could be given up, as it has not begun to keep what it found."""
+        """Give the analysis up unless it has begun to store its results; return whether it was given up."""
         with self.gate:
             self.given_up = not self.keeps
             return self.given_up
 
 
 class Analyses:
-    """Runs the analyses of one pond, asked from any thread."""
+    """Runs the analyses of one pond; usable from any thread."""
 
     def __init__(self, seconds: float = SECONDS, at_once: int = AT_ONCE) -> None:
         self._seconds = seconds
@@ -54,14 +54,14 @@ class Analyses:
         self._ended = False
 
     def end(self) -> None:
-        """Let go of those that run, and of whoever waits for them."""
+        """Give up all running analyses; their callers get a `NotServingError`."""
         self._ended = True
 
     def run(self, name: str, work: Callable[[], T]) -> T:
-        """What `work` makes of the query `name`.
+        """Run `work`, the analysis of the query `name`, and return its result.
 
         Raises:
-            QueryRefused: it took too long. BusyError: so did others before. NotServingError: `end` was called.
+            QueryRefused: it took too long. BusyError: other analyses took too long. NotServingError: `end` was called.
         """
         if not self._places.acquire(timeout=self._seconds):
             raise BusyError(
@@ -85,7 +85,7 @@ class Analyses:
         _mine.analysis = made
         try:
             made.result = work()
-        except BaseException as error:  # whoever waits has it
+        except BaseException as error:  # raised again by `run`
             made.error = error
         finally:
             made.done.set()
@@ -101,10 +101,10 @@ class Analyses:
 
 
 def check() -> None:
-    """Go on only if somebody waits for the analysis of this thread, or there is none.
+    """Return unless this thread runs an analysis that was given up.
 
     Raises:
-        Abandoned: nobody does.
+        Abandoned: it was given up.
     """
     made = getattr(_mine, "analysis", None)
     if made is not None and made.given_up:
@@ -113,10 +113,10 @@ def check() -> None:
 
 @contextmanager
 def keeping() -> Iterator[None]:
-    """Within, what an analysis has found is kept: it is not given up meanwhile.
+    """A context in which an analysis stores its results; it cannot be given up meanwhile.
 
     Raises:
-        Abandoned: it was.
+        Abandoned: it was given up before.
     """
     made = getattr(_mine, "analysis", None)
     if made is not None:

@@ -1,7 +1,8 @@
-"""How large the expressions of an analysed plan are when columns stand for the expressions that define them.
+"""Limits the size of an analysed plan's expressions after columns are replaced by their definitions.
 
-A column that a subquery computes is translated, projected and evaluated wherever it is named, so a text of 25 steps
-that name the step before twice has 2^25 parts. They are counted, without being put in, before anything else is done.
+A column that a subquery computes is translated, projected and evaluated wherever it is used. So a text of 25 steps,
+each of which uses the previous step twice, has 2^25 parts. The parts are counted before anything else is done, without
+substituting the definitions.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from millpond.spark.catalyst.private_names import JavaObject
 from millpond.spark.catalyst.value_bounds import is_accepted
 
 MAX_PARTS = 10_000
-"""Parts of all expressions of a query, with what its columns stand for."""
+"""The most parts that all expressions of a query may have after substitution."""
 
 
 def check_inlined(plan: JavaObject) -> None:
     """Refuse a plan whose expressions have too many parts.
 
     Raises:
-        QueryRefused: see above.
+        QueryRefused: there are more than `MAX_PARTS`.
     """
     if is_accepted():
         return
@@ -42,25 +43,25 @@ def check_inlined(plan: JavaObject) -> None:
 
 
 def _parts(plan: JavaObject, sizes: dict[int, int]) -> tuple[int, int, str]:
-    """Parts of all expressions of the largest node of a plan, of its largest column, and the name of that."""
+    """The number of parts in a plan's largest node and in its largest column, and that column's name."""
     try:
         nodes: list[dict[str, Any]] = json.loads(str(plan.toJSON()))
-    except Py4JError:  # it holds something that Spark does not write
+    except Py4JError:  # the plan holds an object that Spark cannot write as JSON
         return 0, 0, ""
     total, largest, name = 0, 0, "an expression"
-    for node in reversed(nodes):  # those below, which define columns, stand behind those above
+    for node in reversed(nodes):  # child nodes, which define columns, are listed after their parents
         own = 0
         for expression in _expressions([value for key, value in node.items() if key != "projections"]):
             parts, column = _size(expression, sizes)
             own += parts
             if column and parts > largest:
                 largest, name = parts, column
-        total = max(total, own)  # what stands below is a part of what stands above
+        total = max(total, own)  # a child's expressions are already counted in its parent
     return total, largest, name
 
 
 def _expressions(values: list[Any]) -> Iterator[list[dict[str, Any]]]:
-    """The trees among the fields of a node of a plan: each is a list of its nodes."""
+    """The expression trees among the fields of a plan node; each tree is a list of its nodes."""
     for value in values:
         if isinstance(value, list) and value:
             if all(isinstance(one, dict) and "num-children" in one for one in value):
@@ -70,7 +71,7 @@ def _expressions(values: list[Any]) -> Iterator[list[dict[str, Any]]]:
 
 
 def _size(nodes: list[dict[str, Any]], sizes: dict[int, int]) -> tuple[int, str]:
-    """Parts of an expression, and the name of the column that it defines, if it does."""
+    """The number of parts of an expression, and the name of the column that it defines, or ""."""
     parts = 0
     for node in nodes:
         is_column = str(node["class"]).endswith(".AttributeReference")

@@ -1,8 +1,8 @@
-"""Texts that become moments: what Spark would complete by the clock has no value here.
+"""Rejects texts that Spark would complete with the current date or time when it casts them to a timestamp or date.
 
-Spark takes `now` and `today`, if a text is constant, and a time without a date, `10:00`, for a moment of the day on
-which it looks. So a repeated epoch, a standby or a backfill would answer otherwise. A constant of that kind is refused;
-a text of an event that does not begin with a year raises, as any other text that is no moment: NULL of `try_cast`.
+Spark accepts the constants `now` and `today`, and times without a date such as `10:00`, and completes them from the
+clock. So a repeated epoch, a standby or a backfill would compute other results. Such a constant is refused. A text of
+an event that does not begin with a year raises, like any other invalid text; `try_cast` returns NULL for it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from millpond.spark.catalyst.value_bounds import Limiter, is_accepted
 _YEAR = re.compile(r"[\s\x00-\x20]*[+-]?\d{4}")
 _YEAR_OF_SPARK = r"^[\s\x00-\x20]*[+-]?[0-9]{4}"
 _JSON_MOMENT = re.compile(r"\btimestamp\b")
-"""Texts without a date are no dates and no times without a zone, so only this type is completed by the clock."""
+"""The only type that Spark completes from the clock: a text without a date is no valid DATE or TIMESTAMP_NTZ."""
 _MOMENT = re.compile(r"\b(timestamp|timestamp_ntz|timestamp_ltz|date)\b")
 
 
 def check_moment(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
-    """Refuse what takes a text without a date for a moment, and cannot be checked for each event.
+    """Refuse expressions that accept a text without a date as a moment and cannot be checked for each event.
 
-    These are casts of constants that the clock completes, casts of texts within arrays, maps or structs, and
-    `from_json` of a TIMESTAMP without a format.
+    These are casts of constants that Spark would complete from the clock, casts of texts within arrays, maps or
+    structs, and `from_json` of a TIMESTAMP without a format.
 
     Raises:
-        UnsupportedQuery: see above.
+        UnsupportedQuery: the node is one of these.
         QueryRefused: the constant is too large.
     """
     if is_accepted():
@@ -59,7 +59,7 @@ def check_moment(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
 
 
 def _check_json(node: JavaObject) -> None:
-    """With a format, Spark takes no other text for a moment; without, it completes a time by the clock."""
+    """Refuse `from_json` of a TIMESTAMP without a format, because Spark completes times from the clock without one."""
     options = str(node.options().keys().mkString(" ")).lower().split()
     if _JSON_MOMENT.search(type_of(node)) and "timestampformat" not in options:
         raise UnsupportedQuery(
@@ -69,7 +69,7 @@ def _check_json(node: JavaObject) -> None:
 
 
 def dated(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
-    """The expression, in which a text of an event is a moment only if it begins with a year."""
+    """The expression, in which casts accept a text of an event as a moment only if it begins with a year."""
     parts = children(expression)
     made = [dated(catalyst, part) for part in parts]
     if any(new is not old for new, old in zip(made, parts, strict=True)):
@@ -85,7 +85,7 @@ def dated(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
 
     def judged(text: JavaObject) -> JavaObject:
         known = catalyst.make("RLike", text, pattern)
-        # NULL is no match, and the cast of NULL is NULL
+        # NULL does not match the pattern, but its cast is valid: NULL.
         is_other = catalyst.make("Not", catalyst.make("Coalesce", [known, catalyst.literal(True)]))
         return catalyst.make("If", is_other, otherwise, catalyst.rebuilt(expression, [text]))
 

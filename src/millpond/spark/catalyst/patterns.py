@@ -1,8 +1,8 @@
 """Limits regular expressions: refuses those that may take 2^n steps, and texts that are too long for Java's stack.
 
 Java's matcher calls itself for each repetition of a group. `'(a|b)*c'` on a long text ends with a StackOverflowError,
-which Spark takes for the end of its JVM. So where such a pattern, or one that comes from a column, meets a longer text
-than the stack has room for, the event is dead for the query.
+after which Spark ends its JVM. So if such a pattern, or one that comes from a column, is applied to a text too long for
+the stack, the event is dead for the query.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millpond.spark.catalyst.value_bounds import Limiter, is_accepted
 FRAME_BYTES = 80
 """Bytes of stack that one call of Java's matcher takes; `(a|b)*` takes 335 for each repetition."""
 UNKNOWN_FRAMES = 40
-"""Calls for each repetition of a group in a pattern that comes from a column."""
+"""Assumed number of calls for each repetition of a group, for a pattern that comes from a column."""
 TOO_LONG = "a text is too long for its pattern"
 
 _KINDS = ("RLike", "RegExpExtract", "RegExpExtractAll", "RegExpReplace", "RegExpInStr", "RegExpCount", "StringSplit")
@@ -28,10 +28,10 @@ _USUAL_STACK = 1 << 20
 
 
 def check_pattern(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
-    """Refuse a constant pattern that may take 2^n steps.
+    """Refuse a constant pattern that may take 2^n steps for n characters.
 
     Raises:
-        QueryRefused: see above.
+        QueryRefused: the pattern may do so.
     """
     if kind not in _KINDS or is_accepted():
         return
@@ -47,7 +47,7 @@ def check_pattern(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
 
 
 def stack_guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
-    """The expression, in which a text too long for a recursive pattern raises."""
+    """The expression, changed so that a text too long for a recursive pattern raises."""
     parts = children(expression)
     made = [stack_guarded(catalyst, part) for part in parts]
     if any(new is not old for new, old in zip(made, parts, strict=True)):
@@ -68,7 +68,7 @@ def stack_guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
 
 
 def stack_bytes(catalyst: Catalyst) -> int:
-    """The stack of a thread that evaluates expressions, in bytes: of a cluster that of its executors."""
+    """The stack size in bytes of a thread that evaluates expressions: in a cluster, of an executor's thread."""
     conf = catalyst.spark.sparkContext.getConf()
     is_local = str(conf.get("spark.master", "")).startswith("local")
     options = conf.get(f"spark.{'driver' if is_local else 'executor'}.extraJavaOptions", "") or ""
@@ -77,7 +77,7 @@ def stack_bytes(catalyst: Catalyst) -> int:
 
 
 def _cost(catalyst: Catalyst, pattern: JavaObject) -> PatternCost | None:
-    """What a constant pattern costs; None for one that comes from a column, or is made by an older query's functions.
+    """The cost of a constant pattern; None if it comes from a column, or if functions of an older query compute it.
 
     Raises:
         QueryRefused: the constant is too large.

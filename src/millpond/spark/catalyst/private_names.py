@@ -1,9 +1,9 @@
-"""All of Spark's private names that Millpond uses.
+"""Wraps all of Spark's private names that Millpond uses.
 
 `Catalyst` wraps one classic session. Plans and expressions are objects of the JVM (`JavaObject`). The functions below
 read them, and the methods build or rewrite them; `selfcheck` uses each name once. Every call, and the release of
-every object that a call returns, is a round trip to the JVM. So what never changes is read once, or for many objects
-at a time.
+every object that a call returns, is a round trip to the JVM. So values that never change are read only once, or for
+many objects in one call.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LEAVES = ("AttributeReference", "Literal", "UnresolvedAttribute", "UnresolvedSt
 
 
 class Attribute(NamedTuple):
-    """A column of a plan: expression id, name, SQL type, whether its source gives it only on request, metadata."""
+    """A column of a plan; a `hidden` column, such as `_metadata`, is returned by its source only on request."""
 
     id: int
     name: str
@@ -59,7 +59,7 @@ class Attribute(NamedTuple):
 
 
 def _once(node: JavaObject, name: str, ask: Callable[[JavaObject], T]) -> T:
-    """What `ask` tells of an object that never changes: each question is a journey to the JVM, so it is asked once."""
+    """The cached result of `ask` for an object that never changes, because each call is a round trip to the JVM."""
     if name not in node.__dict__:
         node.__dict__[name] = ask(node)
     found: T = node.__dict__[name]
@@ -67,7 +67,7 @@ def _once(node: JavaObject, name: str, ask: Callable[[JavaObject], T]) -> T:
 
 
 def _static(node: JavaObject, class_name: str, method: str) -> Callable[..., JavaObject]:
-    """A static method in the JVM of `node`; by its dotted name, each part of that would be a call."""
+    """A static method in the JVM of `node`; resolving its dotted name would take one call for each part of the name."""
     members = node._gateway_client.__dict__.setdefault("_millpond", {})
     if method not in members:
         members[method] = JavaMember(method, None, f"z:{class_name}", node._gateway_client)
@@ -107,20 +107,20 @@ def children(node: JavaObject) -> list[JavaObject]:
 
 
 def outputs(plan: JavaObject) -> list[JavaObject]:
-    """The attributes that a plan makes."""
+    """The output attributes of a plan."""
     return _once(plan, "_outputs", lambda one: items(one.output()))
 
 
 def attributes_of(plan: JavaObject) -> list[Attribute]:
-    """What `outputs` are, in few calls for all of them."""
+    """The columns of `outputs`, read with few calls for all of them."""
     return _once(plan, "_attributes", _attributes)
 
 
 def _attributes(plan: JavaObject) -> list[Attribute]:
     found = [_ATTRIBUTE.search(shown) for shown in str(plan.output().mkString(_MARK)).split(_MARK)]
-    # of PySpark's, as Spark prints a schema only for people
+    # PySpark's schema is used, because Spark's own print of a schema is not meant to be parsed.
     fields = StructType.fromJson(json.loads(str(plan.schema().json()))).fields
-    if len(found) != len(fields) or None in found:  # a name holds the mark
+    if len(found) != len(fields) or None in found:  # a column's name contains `_MARK`
         return attributes_one_by_one(plan)
     return [
         Attribute(int(match[1]), field.name, sql_type(field.dataType), _HIDDEN in field.metadata, field.metadata)
@@ -129,13 +129,13 @@ def _attributes(plan: JavaObject) -> list[Attribute]:
 
 
 def attributes_one_by_one(plan: JavaObject) -> list[Attribute]:
-    """The same, however a column is called."""
+    """The same with several calls for each column; this works for every column name."""
     every = outputs(plan)
     return [Attribute(id_of(one), str(one.name()), type_of(one), is_hidden(one), _metadata(one)) for one in every]
 
 
 def computed_in(project: JavaObject) -> list[JavaObject]:
-    """The elements of a `Project` that are not handed through from below as they are."""
+    """The elements of a `Project` that are computed, not passed through unchanged from its child."""
     listed = project.projectList()
     shown = str(listed.mkString(_MARK)).split(_MARK)
     if len(shown) != listed.size():
@@ -150,7 +150,7 @@ def type_of(expression: JavaObject) -> str:
 
 
 def place_of(node: JavaObject) -> Place | None:
-    """Where the node stands in the SQL text it was parsed from, if it was."""
+    """The position of the node in the SQL text it was parsed from; None if it was not parsed."""
     return _once(node, "_place", _place_of)
 
 
@@ -162,7 +162,7 @@ def _place_of(node: JavaObject) -> Place | None:
 
 
 def conjuncts(expression: JavaObject) -> list[JavaObject]:
-    """`a AND b AND …` in parts."""
+    """The parts of `a AND b AND …`."""
     if kind_of(expression) != "And":
         return [expression]
     return [part for child in children(expression) for part in conjuncts(child)]
@@ -174,7 +174,7 @@ def references(expression: JavaObject) -> list[JavaObject]:
 
 
 def text_of(expression: JavaObject) -> str:
-    """The expression as its user wrote it, or as Spark prints it; a column by its name."""
+    """The expression as the user wrote it, or else as Spark prints it; a column is shown by its name."""
     kind = kind_of(expression)
     if kind in ("AttributeReference", "Alias"):
         return str(expression.name()) if kind == "AttributeReference" else text_of(expression.child())
@@ -206,7 +206,7 @@ def window_mark(attribute: JavaObject) -> str | None:
 
 
 def is_hidden(attribute: JavaObject) -> bool:
-    """Whether an attribute is no column of its source, but told by it when asked (`_metadata`)."""
+    """Whether an attribute is not a regular column: its source returns it only on request, like `_metadata`."""
     return _HIDDEN in _metadata(attribute)
 
 
@@ -216,12 +216,12 @@ def _metadata(attribute: JavaObject) -> dict[str, Any]:
 
 
 def eval_mode(expression: JavaObject) -> str:
-    """`ANSI`, `TRY` or `LEGACY`: how arithmetic, casts and aggregates meet overflow and zero."""
+    """`ANSI`, `TRY` or `LEGACY`: how arithmetic, casts and aggregates handle overflow and division by zero."""
     return str(expression.evalMode().toString())
 
 
 def command_of(function: JavaObject) -> bytes:
-    """The bytes by which Spark sends a `PythonUDF` to its workers."""
+    """The bytes that Spark sends to its workers for a `PythonUDF`."""
     return bytes(function.func().command().unsafeArray())
 
 
@@ -231,14 +231,14 @@ def analysed(frame: DataFrame) -> JavaObject:
 
 
 class Temporary(NamedTuple):
-    """Names of what lives as long as a session: its temporary views, its Python and SQL functions."""
+    """Names of objects that live as long as a session: temporary views, and Python and SQL functions."""
 
     views: tuple[str, ...]
     functions: tuple[str, ...]
 
 
 class Catalyst:
-    """The private doors of one classic Spark session."""
+    """The private interfaces of one classic Spark session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
@@ -248,22 +248,22 @@ class Catalyst:
         self._classes: dict[str, JavaObject] = {}
 
     def analysis_session(self) -> SparkSession:
-        """A clone of the session in which streams need no names: analysing there leaves the user's alone."""
+        """A clone of the session in which streams need no names; analyses there do not affect the user's session."""
         clone = self.clone()
         clone.conf.set(_EVOLUTION, "false")
-        clone.conf.set("spark.sql.ansi.enabled", "true")  # the only arithmetic that the runtime repeats
+        clone.conf.set("spark.sql.ansi.enabled", "true")  # the only arithmetic that the runtime reproduces
         clone.conf.set("spark.sql.variable.substitute", "false")  # ${env:...} would be read while parsing
         return clone
 
     def clone(self) -> SparkSession:
-        """A session with the same views and settings, whose own changes stay its own."""
+        """A session with the same views and settings; changes to it do not affect the original."""
         return SparkSession(self.spark.sparkContext, self._session.cloneSession())
 
     def parse(self, text: str) -> JavaObject:
-        """The unresolved plan of a statement; resolves, reads and runs nothing.
+        """The unresolved plan of a statement; nothing is resolved, read or run.
 
         Raises:
-            ParseException: it is no Spark SQL.
+            ParseException: the text is not valid Spark SQL.
         """
         return self._session.sessionState().sqlParser().parsePlan(text)
 
@@ -280,7 +280,7 @@ class Catalyst:
         return Temporary(tuple(views), tuple(mine))
 
     def adopt(self, other: Catalyst, found: Temporary) -> None:
-        """Make temporary views and functions of another session known in this one."""
+        """Register temporary views and functions of another session in this one."""
         theirs, mine = other._session.sessionState(), self._session.sessionState()
         for view in found.views:
             mine.catalog().createTempView(view, theirs.catalog().getRawTempView(view).get(), True)
@@ -324,7 +324,7 @@ class Catalyst:
         return self._class("Alias")(expression, name, identity, self._seq([]), self._none, self._seq([]))
 
     def named(self, attribute: JavaObject, name: str) -> JavaObject:
-        """The attribute called `name`, without the name of its relation."""
+        """The attribute renamed to `name`, without the name of its relation."""
         return attribute.withName(name).withQualifier(self._seq([]))
 
     def boolean(self, name: str) -> JavaObject:
@@ -337,11 +337,11 @@ class Catalyst:
         return self._class("Literal").create(value, kind)
 
     def make(self, name: str, *arguments: JavaObject) -> JavaObject:
-        """A new expression of a class of Catalyst's; a list is given as a sequence."""
+        """A new expression of a Catalyst class; a list is passed as a Scala sequence."""
         return self._class(name)(*(self._seq(one) if isinstance(one, list) else one for one in arguments))
 
     def every(self, conditions: Sequence[JavaObject]) -> JavaObject:
-        """`a AND b AND …`; TRUE for none."""
+        """`a AND b AND …`; TRUE if there are no conditions."""
         if not conditions:
             return self.literal(True)
         found = conditions[0]
@@ -350,11 +350,11 @@ class Catalyst:
         return found
 
     def labelled(self, label: str, text: JavaObject) -> JavaObject:
-        """The text of an expression behind `label:`; NULL is empty."""
+        """The text of an expression after the prefix `label:`; NULL becomes an empty text."""
         return self._class("ConcatWs")(self._seq([self.literal(":"), self.literal(label), text]))
 
     def tried(self, expression: JavaObject) -> JavaObject:
-        """The expression, or NULL where it raises."""
+        """The expression, or NULL if evaluating it raises."""
         return self._class("TryEval")(expression)
 
     def rebuilt(self, node: JavaObject, parts: Sequence[JavaObject]) -> JavaObject:
@@ -362,7 +362,7 @@ class Catalyst:
         return node.withNewChildren(self._seq(parts))
 
     def probe(self, expression: JavaObject, attribute: JavaObject, value: int) -> int:
-        """The integer an expression over one column has for a value above 2^31 (else py4j sends an int)."""
+        """Evaluate an integer expression over one column for a value above 2^31 (py4j sends smaller ones as int)."""
         row = self._row_of(self._seq([self._long(value)]))
         attributes = self._class("package$AttributeSeq")(self._seq([attribute]))
         bound = self._module("expressions.BindReferences").bindReference(expression, attributes, False)
@@ -372,12 +372,12 @@ class Catalyst:
         """The value of a foldable expression of a simple type; days for dates, µs for timestamps."""
         value = expression.eval(None)
         if isinstance(value, float) and type_of(expression) == "float":
-            # py4j sends a float as its short decimal text
+            # py4j sends a float as its shortest decimal text
             return float(struct.unpack("f", struct.pack("f", value))[0])
         return value if value is None or isinstance(value, bool | int | float) else str(value.toString())
 
     def numbers(self, expression: JavaObject) -> list[float]:
-        """The value of a foldable expression of doubles: one, or those of an array."""
+        """The value of a foldable expression as a list: one double, or the doubles of an array."""
         value = expression.eval(None)
         return [float(one) for one in (value.toDoubleArray() if type_of(expression).startswith("array<") else [value])]
 
@@ -386,7 +386,7 @@ class Catalyst:
         return calendar_us(self._module("util.IntervalUtils").stringToInterval(self._text(text)))
 
     def default(self, column: str, kind: StructType, sql: str) -> str:
-        """The constant, in SQL, that a column of the one type in `kind` has by `DEFAULT sql`, or AnalysisException."""
+        """The constant, as SQL, that `DEFAULT sql` gives a column of `kind`'s only type, or AnalysisException."""
         of = self._session.parseDataType(kind.json()).apply(0).dataType()
         return str(self._module("util.ResolveDefaultColumns").analyze(column, of, sql, "CREATE TABLE").sql())
 
@@ -404,7 +404,7 @@ class Catalyst:
         return isinstance(value, GatewayObject) and bool(_static(value, _TYPES, "isInstanceOf")(_ITERABLE, value))
 
     def size(self, expression: JavaObject) -> JavaObject:
-        """How many elements an array or a map has."""
+        """The number of elements of an array or a map."""
         return self._class("Size")(expression, False)
 
     def not_null(self, expression: JavaObject) -> JavaObject:
@@ -412,15 +412,15 @@ class Catalyst:
         return self._class("IsNotNull")(expression)
 
     def attempt(self, expression: JavaObject) -> JavaObject:
-        """`{v: expression}`, or NULL where evaluating it raises."""
+        """`{v: expression}`, or NULL if evaluating it raises."""
         return self.tried(self._class("CreateNamedStruct")(self._seq([self.literal("v"), expression])))
 
     def insisted(self, attempt: JavaObject) -> JavaObject:
-        """The `v` of an attempt; raises where it is NULL."""
+        """The `v` of an attempt; raises if the attempt is NULL."""
         return self._class("GetStructField")(self.present(attempt), 0, self._none)
 
     def present(self, expression: JavaObject) -> JavaObject:
-        """The expression; raises where it is NULL."""
+        """The expression; raises if its value is NULL."""
         return self._class("objects").AssertNotNull(expression, self._seq([]))
 
     def called(self, function: UserDefinedFunction, arguments: Sequence[JavaObject]) -> JavaObject:
@@ -445,7 +445,7 @@ class Catalyst:
         given = list(values)
         return self._to_seq(given) if given else self._nothing
 
-    # each step of a name is a call of the JVM, so it is gone once
+    # Each part of a dotted name is a call to the JVM, so each name is resolved only once.
     @cached_property
     def _to_seq(self) -> JavaObject:
         return self._jvm.PythonUtils.toSeq

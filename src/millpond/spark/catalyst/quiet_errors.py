@@ -11,18 +11,18 @@ from pyspark.logger import PySparkLogger
 _gate = threading.Lock()
 _within = 0
 _before: list[tuple[PySparkLogger, bool]] = []
-"""How loggers were when the first of those that are within came."""
+"""The state of the loggers when the first of the current `unlogged` contexts was entered."""
 
 
 def unlog() -> None:
-    """Keep PySpark from printing each error of a query as a page of JSON beside raising it, from here on."""
+    """Permanently keep PySpark from printing each error of a query as a page of JSON in addition to raising it."""
     for logger in _loggers():
         logger.disabled = True
 
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """The same for a while, in a session that is not ours."""
+    """The same within a context, for a session that Millpond does not own."""
     global _within, _before
     with _gate:
         _within += 1

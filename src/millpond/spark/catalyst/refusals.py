@@ -1,7 +1,7 @@
-"""Adds the position to refusals: line and column, from 1, in the text that the user wrote.
+"""Adds the position to errors about queries: line and column, from 1, in the text that the user wrote.
 
-The analysed text has the same positions as the user's (`windows.tumbling_twin` keeps them), so Spark's own count is
-used.
+The analysed text has the same positions as the user's text (`windows.tumbling_twin` preserves them), so Spark's own
+positions are used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARTS = (
     ("no stream", "UnresolvedRelation"), ("group by", "Aggregate"), ("two columns", "Aggregate"),
     ("aggregation", "Aggregate"), ("aggregation", "Project"),
 )  # fmt: skip
-"""Words of a message, and the node of the parsed text that each is about."""
+"""Words of a message, and the kind of plan node that each refers to."""
 
 _KIND = re.compile(r"\((\w+)\)")
 _POSITION = re.compile(r"\(?\bline (\d+),? pos (\d+)\)?")
@@ -32,7 +32,7 @@ _STREAMING = ("_LEGACY_ERROR_TEMP_1039", "STREAMING", "UNSUPPORTED")
 
 
 def spark_refusal(error: PySparkException, text: str) -> QueryError:
-    """What Spark's analyser says against `text`, in one line, with its place."""
+    """The error that Spark's analyser raised for `text`, in one line, with its position."""
     told = str(error).strip()
     what = " ".join(told.split("\n\n")[0].splitlines()[0].split(" SQLSTATE:")[0].split("; line ")[0].split())
     where = _context(error, text) or _position(told) or _named(what, text)
@@ -45,7 +45,7 @@ def spark_refusal(error: PySparkException, text: str) -> QueryError:
 
 
 def positioned(told: str) -> tuple[str, str]:
-    """The first line of a message of Spark's parser without its position, and the position in our words.
+    """The first line of a message of Spark's parser without its position, and the position in our format.
 
     >>> positioned("[PARSE_SYNTAX_ERROR] Syntax error at or near ','. SQLSTATE: 42601 (line 1, pos 37)")
     ("[PARSE_SYNTAX_ERROR] Syntax error at or near ','.", ' at line 1, column 38')
@@ -56,7 +56,7 @@ def positioned(told: str) -> tuple[str, str]:
 
 
 def placed(error: QueryError, text: str, nodes: Mapping[str, JavaObject]) -> QueryError:
-    """The error with a place, if it has none: that of the first piece it quotes, or of the plan node it names."""
+    """The error with a position if it has none: that of the first piece it quotes, or of the plan node it names."""
     what = " ".join(error.what.split())
     if _PLACED.search(what):
         return type(error)(what, error.cure)
@@ -69,7 +69,7 @@ def placed(error: QueryError, text: str, nodes: Mapping[str, JavaObject]) -> Que
 
 
 def _find(piece: str, text: str) -> Place | None:
-    """A piece of the text that is no part of a longer word."""
+    """Find a piece of the text that is not part of a longer word."""
     before, after = ("(?<!\\w)" if piece[:1].isalnum() else "", "(?!\\w)" if piece[-1:].isalnum() else "")
     found = re.search(before + re.escape(piece) + after, text)
     return None if found is None else Place(text, *found.span())
@@ -83,7 +83,7 @@ def _context(error: PySparkException, text: str) -> str:
 
 
 def _named(what: str, text: str) -> str:
-    """The place of the first expression that Spark quotes without saying where it stands."""
+    """The position of the first expression that Spark quotes without giving its position."""
     place = next((found for piece in _EXPRESSION.findall(what) if (found := _find(piece, text))), None)
     return "" if place is None else f" at {place}"
 
@@ -94,7 +94,7 @@ def _position(told: str) -> str:
 
 
 def not_stored(who: str) -> ChangeRefused:
-    """That a part of a query, or of a version, is not in the log."""
+    """The error for a query or version of which a part is not stored in the log."""
     return ChangeRefused(
         f"The pond cannot be opened without its queries: a part of {who} stands only in a program, or in a view.",
         "Add all those in force, or the views they name, before you open it.",
@@ -103,7 +103,7 @@ def not_stored(who: str) -> ChangeRefused:
 
 @contextmanager
 def within(name: str, line: int | None = None) -> Iterator[None]:
-    """Say which query, or which statement of a file, an error is about."""
+    """A context that adds to errors which query, or which statement of a file, they are about."""
     try:
         yield
     except QueryError as error:

@@ -1,4 +1,4 @@
-"""Checks that this Spark has every private name that `catalyst` uses: each is used once before a query is read."""
+"""Checks that this Spark has every private name that `catalyst` uses, by using each once before a query is read."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def self_check(spark: SparkSession) -> None:
     """Use every private name once.
 
     Raises:
-        SetupError: this Spark has no such name, or it is not a classic session.
+        SetupError: this Spark lacks one of the names, or the session is not a classic one.
     """
     if getattr(spark, "_jsparkSession", None) is None:
         raise SetupError("Millpond needs a classic Spark session; this one is Spark Connect.", "Drop `.remote(…)`.")
     doors = Catalyst(spark)
     frame = spark.range(1).selectExpr("id", "cast(id AS timestamp) AS ts")
-    # a window over a batch frame meets every name that a streaming one does
+    # An aggregation of a batch frame uses every name that a streaming one uses.
     plan = doors.clean(analysed(frame.groupBy("ts").agg({"id": "sum"})))
     attribute = analysed(frame).output().apply(0)
     steps: dict[str, Callable[[], object]] = {

@@ -1,8 +1,8 @@
-"""Expressions that only Spark evaluates: how they are identified, and where their Catalyst trees are kept.
+"""Identifies expressions that only Spark evaluates, and builds the Catalyst trees that Spark projects for them.
 
-The key is a hash of the tree (classes, parameters, types, evaluation modes; no ids or positions), of the session's
-time zone and of Spark's version. So equal expressions of different queries share a column, and a stored query keeps
-its meaning after a restart.
+The key of an expression is a hash of the tree (classes, parameters, types, evaluation modes; no ids or positions), of
+the session's time zone and of Spark's version. So equal expressions of different queries share a column, and a stored
+query keeps its meaning after a restart.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from millpond.spark.catalyst.value_bounds import ROWS, Limiter, is_accepted
 _IDENTITY = re.compile(r"@[0-9a-f]{5,}")
 _DROPPED = frozenset({"exprId", "resultId", "qualifier", "metadata", "nullable"})
 _STATE = "NamedLambdaVariable", "value"
-"""What it holds while it is evaluated."""
+"""A field that holds a value only while the expression is evaluated."""
 
 
 class Projected(NamedTuple):
-    """A `Foreign` and the Catalyst expression Spark projects for it, over columns named like the stream's."""
+    """A `Foreign` and the Catalyst expression that Spark projects for it, over columns with the stream's names."""
 
     value: Foreign
     expression: JavaObject
 
 
 def check_stable(catalyst: Catalyst, expression: JavaObject) -> None:
-    """Refuse a tree whose answer depends on more than the row, that runs a user's code, or makes much of little.
+    """Refuse an expression that depends on more than the row, runs unsupported user code, or makes too large values.
 
     Raises:
-        UnsupportedQuery, QueryRefused: see above.
+        UnsupportedQuery, QueryRefused: it does.
     """
     stack = [expression]
     while stack:
@@ -53,10 +53,10 @@ def check_stable(catalyst: Catalyst, expression: JavaObject) -> None:
 
 
 def check_rows(catalyst: Catalyst, arrays: Sequence[JavaObject]) -> None:
-    """Refuse arrays of constants of which an event would become too many rows.
+    """Refuse arrays of constants that would turn one event into too many rows.
 
     Raises:
-        QueryRefused: see above.
+        QueryRefused: there would be more than `ROWS`.
     """
     quiet = Limiter(catalyst, checks=False, refuses=False)
     rows = prod(quiet.elements(array) for array in arrays)
@@ -71,7 +71,7 @@ def check_node(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
     """Refuse one node, whose class is `kind`, for the reasons of `check_stable`.
 
     Raises:
-        UnsupportedQuery, QueryRefused: see above.
+        UnsupportedQuery, QueryRefused: one of these reasons applies.
     """
     check_moment(catalyst, node, kind)
     check_pattern(catalyst, node, kind)
@@ -97,7 +97,8 @@ def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
     """The `Foreign` of an expression over the stream's own, unqualified attributes.
 
     Raises:
-        UnsupportedQuery: the expression is not deterministic, runs user code that cannot be identified, or the like.
+        UnsupportedQuery: the expression is not deterministic, runs user code that cannot be identified, or is refused
+        by `check_stable` for another reason.
     """
     check_stable(catalyst, expression)
     if not expression.deterministic():
@@ -115,11 +116,13 @@ def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
 
 
 def safe(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
-    """The expression as Spark is to evaluate it: values that are too large, texts that the clock would complete or that
-    are too long for their pattern, and Python functions raise for their event alone.
+    """The expression as Spark is to evaluate it, changed so that a problem fails only its own event.
+
+    Such problems are values that are too large, texts that Spark would complete from the clock, texts that are too long
+    for their pattern, and Python functions that raise.
 
     Raises:
-        QueryRefused: its constants make too much, or it takes too many steps.
+        QueryRefused: its constants make too large values, or it takes too many steps.
         UnsupportedQuery: a Python function is too large to be sent with its query.
     """
     limited = Limiter(catalyst).limited(stack_guarded(catalyst, dated(catalyst, expression)))
@@ -127,10 +130,10 @@ def safe(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
 
 
 def tree_of(catalyst: Catalyst, expression: JavaObject, label: Callable[[JavaObject], object]) -> list[object]:
-    """The meaning of an expression as plain values; `label` says what a column is called in it.
+    """The meaning of an expression as plain values; `label` returns the name of a column in it.
 
     Raises:
-        UnsupportedQuery: it holds an object that has no identity outside of this process.
+        UnsupportedQuery: the expression holds an object that has no identity outside this process.
     """
     tree = _tree(catalyst, expression, label)
     if _IDENTITY.search(json.dumps(tree)):

@@ -1,4 +1,4 @@
-"""Positions in SQL text and excerpts of it, for error messages."""
+"""Defines positions in SQL text, with excerpts of the text, for error messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Place(NamedTuple):
     stop: int
 
     def __str__(self) -> str:
-        """Line, column and the piece itself, on one line, cut when it is long."""
+        """Line, column and the piece itself, on one line; a long piece is truncated."""
         piece = " ".join(self.piece.split())
         piece = piece if len(piece) <= _SHOWN else f"{piece[: _SHOWN - 1]}…"
         return f"line {self.line}, column {self.column} (`{piece}`)"

@@ -1,8 +1,8 @@
-"""Users' Python functions inside expressions that Spark evaluates.
+"""Wraps users' Python functions inside expressions that Spark evaluates, so that a failure affects only its event.
 
-Spark runs a Python function for all rows, whatever CASE or WHERE surrounds it, and an exception ends the epoch for
-every query. So each function is wrapped: a row that raises, or for which the call takes too long, has no value, and
-fails only where the value is used.
+Spark runs a Python function for all rows, whatever CASE or WHERE surrounds it, and an exception would end the epoch for
+every query. So each function is wrapped. A row for which the call raises or takes too long has no value, and fails only
+where the value is used.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from millpond.runtime.functions.call_deadline import CallLate, within
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, command_of, kind_of, text_of
 
 CALL_SECONDS = 10.0
-"""So long may a call take."""
+"""The time limit of one call, in seconds."""
 LATE_CALLS = 3
-"""After so many late calls of one task the function is not called any more: all further events are dead for it."""
+"""Number of late calls in one task after which the task no longer calls the function; its further events are dead."""
 
 _ROW_BY_ROW = (100, 101)
-"""`PythonEvalType`s of plain functions of one row: without and with Arrow."""
+"""`PythonEvalType`s of plain functions of one row, without and with Arrow."""
 
 
 def check_function(node: JavaObject) -> None:
-    """Refuse a Python function that is not one of single values, or not deterministic.
+    """Refuse a Python function that takes whole columns or is not deterministic.
 
     Raises:
-        UnsupportedQuery: see above.
+        UnsupportedQuery: the function is of this kind.
     """
     if int(node.evalType()) not in _ROW_BY_ROW:
         raise UnsupportedQuery(
@@ -47,12 +47,12 @@ def check_function(node: JavaObject) -> None:
 
 
 def function_digest(node: JavaObject) -> str:
-    """What identifies a Python function: the bytes that Spark would send to a worker."""
+    """The identity of a Python function: a digest of the bytes that Spark would send to a worker."""
     return hashlib.sha256(command_of(node)).hexdigest()
 
 
 def guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
-    """The expression with every Python function in it made one that never raises.
+    """The expression, in which every Python function is wrapped so that it never raises.
 
     Raises:
         UnsupportedQuery: a function is too large to be sent with its query.
@@ -62,7 +62,7 @@ def guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
     if kind_of(expression) != "PythonUDF":
         changed = any(new is not old for new, old in zip(rebuilt, parts, strict=True))
         return catalyst.rebuilt(expression, rebuilt) if changed else expression
-    # these bytes were made in this process, from the function that its program handed to Spark
+    # Unpickling is safe: this process made the bytes, from the function that its program passed to Spark.
     sent = CPickleSerializer().loads(command_of(expression))  # type: ignore[no-untyped-call]
     if not isinstance(sent, tuple):
         raise UnsupportedQuery(
@@ -76,8 +76,8 @@ def guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
 
 
 def _calm(function: Callable[..., Any], seconds: float, most: int) -> Callable[..., Any]:
-    """The function of attempts, which gives an attempt."""
-    late = 0  # in this task, for which Spark reads the function anew
+    """The function changed to take attempts (`Catalyst.attempt`) as arguments and to return an attempt."""
+    late = 0  # counted per task, because Spark loads the function anew for each task
 
     def attempt(*arguments: Any) -> tuple[Any] | None:
         nonlocal late
@@ -87,7 +87,7 @@ def _calm(function: Callable[..., Any], seconds: float, most: int) -> Callable[.
             return (within(seconds, function, [argument[0] for argument in arguments]),)
         except CallLate:
             late += 1
-        except Exception:  # whatever it is, it is this event's
+        except Exception:  # whatever the exception is, it concerns only this event
             pass
         return None
 

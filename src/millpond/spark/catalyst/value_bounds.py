@@ -1,10 +1,10 @@
-"""Bounds on what an expression makes of an event: bytes of a value, elements of an array, steps of nested lambdas.
+"""Limits the values that an expression computes: bytes of a value, elements of an array, steps of nested lambdas.
 
-The bound of a node follows from those of its children, for an event whose columns have `EVENT_BYTES` each. What
-constants alone make is refused if it is large; what an event makes is checked where Spark evaluates it, if its bound is
-large: a value that turns out to be larger than `VALUE_BYTES` raises, so the event is dead for the query.
+The bound of a node follows from the bounds of its children, for an event whose columns have `EVENT_BYTES` each. A large
+value that is made from constants alone is refused. A value that depends on the event is checked while Spark evaluates
+it, if its bound is large: a value larger than `VALUE_BYTES` raises, so the event is dead for the query.
 
-Functions without a rule of their own are taken to make at most four bytes of each byte that they are given.
+Functions without a rule of their own are assumed to return at most four bytes for each byte of their arguments.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from millpond.spark.catalyst.private_names import (
 )
 
 EVENT_BYTES = 1 << 20
-"""How large a column is taken to be; values below 32 times as much are not looked at while they are evaluated."""
+"""Assumed size of a column in bytes; values with bounds up to 32 times as large are not checked during evaluation."""
 VALUE_BYTES = 32 << 20
-"""Bytes of a value that an expression may make of an event."""
+"""The most bytes that a value computed from an event may have."""
 CONSTANT_BYTES = 1 << 20
-"""Bytes of a value that constants alone may make."""
+"""The most bytes that a value computed from constants alone may have."""
 STEPS = 20_000_000
-"""Evaluations of a lambda's body for one event, where arrays of events are taken to have `ELEMENTS`."""
+"""The most evaluation steps for one event; arrays of an event are assumed to have `ELEMENTS` elements."""
 ELEMENTS = 1000
 ROWS = 100_000
-"""Rows that functions such as `explode` may make of one event out of constants."""
+"""The most rows that functions such as `explode` may make from one event and constant arrays."""
 
 _ELEMENT = 24
-"""What an element costs beside its bytes, in an array of Spark's."""
+"""Overhead of one array element in Spark, in bytes."""
 _ROUNDS = 64
 _FACTOR, _ROOM = 4, 256
 _FIXED = re.compile(
@@ -67,7 +67,7 @@ _PARTS = frozenset(
         "GetArrayStructFields", "AssertNotNull", "KnownNotNull", "TryEval", "GetJsonObject",
     }
 )  # fmt: skip
-"""Functions whose value is a part of what they are given, or as large."""
+"""Functions whose value is at most as large as their arguments."""
 _SUMS = frozenset(
     {"Concat", "CreateArray", "CreateNamedStruct", "CreateMap", "ArrayUnion", "ArraysZip", "MapConcat", "ArrayAppend"}
 )
@@ -79,7 +79,7 @@ _accepted = ContextVar("accepted", default=False)
 
 @contextmanager
 def accepted() -> Iterator[None]:
-    """Within, nothing is refused: of a query that was accepted by an older version, values are checked all the same."""
+    """A context for queries that an older version accepted: nothing is refused, but values are still checked."""
     before = _accepted.set(True)
     try:
         yield
@@ -88,12 +88,12 @@ def accepted() -> Iterator[None]:
 
 
 def is_accepted() -> bool:
-    """Whether what is looked at was accepted before."""
+    """Whether the query under analysis was accepted by an older version."""
     return _accepted.get()
 
 
 class Size(NamedTuple):
-    """At most so many `bytes` and elements (`many`); `varies`: with the event."""
+    """The most `bytes` and elements (`many`) of a value; `varies` says whether the value depends on the event."""
 
     bytes: float
     many: float
@@ -101,19 +101,21 @@ class Size(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """An expression, with checks where it may grow, and how large its value may be."""
+    """An expression, with checks where its values may be large, and the bound of its value."""
 
     node: JavaObject
     size: Size
 
 
 Sizes = Mapping[int, Size]
-"""What variables of lambdas, and columns, hold at most, by expression id."""
+"""The bounds of lambda variables and columns, by expression id."""
 
 
 class Limiter:
-    """Bounds one expression after the other; `checks` says whether those that may grow are checked, or let be, and
-    `refuses` whether large constants are refused.
+    """Computes bounds of expressions, one after the other.
+
+    `checks` says whether checks are added to values that may be large, and `refuses` whether large constants are
+    refused.
     """
 
     def __init__(self, catalyst: Catalyst, *, checks: bool = True, refuses: bool = True) -> None:
@@ -130,22 +132,22 @@ class Limiter:
         }  # fmt: skip
 
     def limited(self, expression: JavaObject) -> JavaObject:
-        """The expression, checked where it may grow.
+        """The expression, with checks where its values may be large.
 
         Raises:
-            QueryRefused: its constants make too much, or it takes too many steps.
+            QueryRefused: its constants make too large values, or it takes too many steps.
         """
         self._steps, self._whole = 0.0, expression
         return self._visit(expression, {}, 1.0).node
 
     def elements(self, array: JavaObject) -> float:
-        """How many elements an array of constants has at most; 1 for one that varies with the event."""
+        """The most elements that an array of constants may have; 1 if the array depends on the event."""
         size = self._visit(array, {}, 1.0).size
         if size.varies:
             return 1.0
         if array.foldable() and size.bytes <= CONSTANT_BYTES:
             found = self._amount(self._catalyst.size(array))
-            return found if math.isfinite(found) else 1.0  # NULL has none
+            return found if math.isfinite(found) else 1.0  # a NULL array has no elements
         return max(1.0, size.many)
 
     def _visit(self, node: JavaObject, known: Sizes, times: float) -> Bound:
@@ -194,7 +196,7 @@ class Limiter:
         return Size(_FACTOR * total + _ROOM, _FACTOR * total + 1, varies)
 
     def _higher(self, node: JavaObject, kind: str, parts: list[JavaObject], known: Sizes, times: float) -> Bound:
-        """A function of lambdas, whose bodies are evaluated for each element."""
+        """The bound of a higher-order function, whose lambdas are evaluated for each element."""
         given = [None if kind_of(part) == "LambdaFunction" else self._visit(part, known, times) for part in parts]
         arrays = [bound.size for bound in given if bound is not None]
         first = arrays[0]
@@ -224,7 +226,7 @@ class Limiter:
     def _aggregated(
         self, node: JavaObject, parts: list[JavaObject], given: list[Bound], element: Size, known: Sizes, times: float
     ) -> Bound:
-        """`aggregate`: the value that goes from round to round grows with each; its lambda is checked at each."""
+        """The bound of `aggregate`, whose accumulated value may grow in each round; it is checked in each round."""
         array, start = given[0].size, given[1].size
         merge, finish = parts[2], parts[3]
         names = [id_of(name) for name in items(merge.arguments())]
@@ -260,7 +262,7 @@ class Limiter:
         return Bound(self._catalyst.rebuilt(function, [body.node, *arguments]), body.size)
 
     def _checked(self, bound: Bound) -> Bound:
-        """The value refused if it is constant and large, or checked when it is there if it may be large."""
+        """Refuse a value that is constant and large; add a check to one that depends on the event and may be large."""
         self._refuse_constant(bound.node, bound.size)
         if bound.size.bytes <= VALUE_BYTES:
             return bound
@@ -279,7 +281,7 @@ class Limiter:
         )
 
     def _limited_value(self, node: JavaObject) -> JavaObject:
-        """The value, which raises if it is too large."""
+        """The value, wrapped so that it raises if it is too large."""
         kind = type_of(node)
         if kind in ("string", "binary"):
             return checked(self._catalyst, node, lambda value: sized(self._catalyst, value), VALUE_BYTES)
@@ -289,7 +291,7 @@ class Limiter:
         return node
 
     def _each_checked(self, node: JavaObject, bodies: Sequence[Size]) -> JavaObject:
-        """A function of lambdas whose values are each so small that all of them together are not too large."""
+        """A higher-order function with a check on each element, so that all elements together are not too large."""
         is_text = _element_type(type_of(node)) in ("string", "binary")
         if len(bodies) != 1 or bodies[0].bytes <= EVENT_BYTES or not is_text:
             return self._limited_value(node)
@@ -305,7 +307,7 @@ class Limiter:
         return bound_once(self._catalyst, [array], lambda values: whole(values[0]))
 
     def _foreseen(self, node: JavaObject, kind: str) -> JavaObject:
-        """A function that multiplies what it is given, evaluated only if that is not too much."""
+        """A function whose value is as large as a product of its arguments, evaluated only if that is not too large."""
         catalyst, parts = self._catalyst, children(node)
         first, second = _PREDICTED[kind]
         size = counted if type_of(parts[first]).startswith(("array<", "map<")) else sized
@@ -353,7 +355,7 @@ class Limiter:
         return Size(total, total, True)
 
     def _amount(self, node: JavaObject) -> float:
-        """The number that an argument is, if it is constant."""
+        """The value of a numeric argument if it is constant; otherwise infinity."""
         if not node.foldable():
             return math.inf
         value = self._catalyst.constant(node)
@@ -364,7 +366,7 @@ _PREDICTED = {
     "StringReplace": (0, 2), "RegExpReplace": (0, 2), "StringRepeat": (0, 1), "StringLPad": (1, 1),
     "StringRPad": (1, 1), "StringSpace": (0, 0), "ArrayJoin": (0, 1), "ArrayRepeat": (1, 1),
 }  # fmt: skip
-"""Functions whose value is as large as two of their arguments multiplied, or as the one that is named twice."""
+"""Functions whose value is as large as the product of two arguments, or as the argument that is listed twice."""
 _BY_NUMBER = frozenset({"StringRepeat", "StringLPad", "StringRPad", "StringSpace", "ArrayRepeat"})
 _OF_ARRAYS = frozenset({"ArrayRepeat"})
 
@@ -375,7 +377,7 @@ def _shown(node: JavaObject) -> str:
 
 
 def _narrowed(node: JavaObject, size: Size) -> Size:
-    """The bound of a value whose type has a width of its own."""
+    """The bound of a value, reduced to a constant if its type has a fixed width."""
     return Size(16, 1, size.varies) if _FIXED.match(type_of(node)) else size
 
 
@@ -400,14 +402,14 @@ def _joined(node: JavaObject, sizes: list[Size]) -> Size:
 
 
 def _written(node: JavaObject, sizes: list[Size]) -> Size:
-    """JSON: names of fields come with each element."""
+    """The bound of a JSON text, in which the names of fields are repeated for each element."""
     names = len(type_of(children(node)[0]))
     total = 6 * sizes[0].bytes + names * (sizes[0].many + 1) + _ROOM
     return Size(total, total, True)
 
 
 def _extrapolated(before: Size, held: Size, rounds: float) -> Size:
-    """What a value that grew so in one round becomes in so many more."""
+    """The bound after `rounds` further rounds of a value that grew from `before` to `held` in one round."""
     added, ratio = held.bytes - before.bytes, held.bytes / max(1.0, before.bytes)
     if ratio > 1.2:
         total = math.inf if rounds * math.log(ratio) > 500 else held.bytes * ratio**rounds

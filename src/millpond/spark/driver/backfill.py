@@ -1,7 +1,9 @@
-"""Reads a source again as a batch, up to what epochs have read, in portions; epochs run between portions.
+"""Reads a source a second time, as batches, up to the position that epochs have reached.
+
+The read is split into portions, and epochs run between the portions.
 
 For files, the files listed in Spark's checkpoint are read with the stream's options. For Kafka, the offsets in the
-log are read by the same connector. `runtime.inputs.backfill` explains what each event is judged against.
+log are read by the same connector. `runtime.inputs.backfill` explains against which watermark each event is judged.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ from millpond.spark.session.worker import with_code
 from millpond.spark.sources.kafka import KAFKA, kafka_batch
 
 FORMATS = ("parquet", "json", "csv", "orc", "text", "avro")
-"""Formats of files that are read again."""
+"""File formats that a backfill can read."""
 
 PORTION_BYTES = 256 << 20
 PORTION_FILES = 2048
 PORTION_RECORDS = 2_000_000
-"""What is read by one Spark job at most, where one epoch did not read more."""
+"""Upper limits of what one Spark job of a backfill reads; a single epoch that read more is not split."""
 
 _FILE = "__file"
 _GONE = re.compile(
@@ -54,7 +56,7 @@ class _Portion(NamedTuple):
 
 
 class _Take:
-    """Rows of a source to files of events."""
+    """A Spark task function that writes the rows of a source to files of events."""
 
     def __init__(self, again: Again, open_files: OpenFiles, prefix: str) -> None:
         self._again, self._open_files, self._prefix = again, open_files, prefix
@@ -69,13 +71,13 @@ class _Take:
 
 
 class SourceAgain:
-    """What a query reads, `wanted`, to be read again; `checkpoint` tells Spark's, which may be another when another
-    query of Spark's takes over.
+    """Reads the source of `wanted`, the input of a query, a second time.
 
-    `columns`: those that events have, once some were read.
+    `checkpoint` returns Spark's current checkpoint, which changes when another streaming query takes over. `columns`
+    are the columns of the events; they are known once something has been read.
 
     Raises:
-        UnsupportedQuery: a source of this kind is not read again.
+        UnsupportedQuery: this kind of source cannot be read a second time.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class SourceAgain:
 
     @property
     def stream(self) -> Stream:
-        """The stream that is read again."""
+        """The stream whose source is read."""
         return self._wanted.stream
 
     @property
@@ -107,10 +109,10 @@ class SourceAgain:
         return self._checkpoint() / "sources" / self.stream.name
 
     def price(self, epochs: Sequence[PastEpoch]) -> tuple[int, int]:
-        """Bytes of files, and records, that these epochs read.
+        """The bytes of files and the number of Kafka records that these epochs read.
 
         Raises:
-            GoneError: files are gone. CorruptError: Spark's checkpoint is.
+            GoneError: files no longer exist. CorruptError: Spark's checkpoint is damaged.
         """
         if self._kafka:
             return 0, records_in(epochs, first_offsets(self._sources)) if epochs else 0
@@ -118,17 +120,17 @@ class SourceAgain:
         return sum(size for part in _runs(files) for size in self._sizes(part)), 0
 
     def stage(self, epochs: Sequence[PastEpoch], open_files: OpenFiles, prefix: str) -> list[Staged]:
-        """Leave the events that these epochs read in files whose names begin with `prefix`.
+        """Write the events that these epochs read to files whose names begin with `prefix`.
 
         Raises:
-            GoneError: the source has not all of them any more. CorruptError: Spark's checkpoint does not say what.
-            MillpondError: Spark failed.
+            GoneError: the source no longer has all of them. CorruptError: Spark's checkpoint does not say what was
+            read. MillpondError: Spark failed.
         """
         staged: list[Staged] = []
         portions = self._kafka_portions(epochs) if self._kafka else self._file_portions(epochs)
         for number, portion in enumerate(portions):
             job = _Take(portion.again, open_files, f"{prefix}-{number}")
-            # half of the slots: epochs go on meanwhile
+            # Only half of the task slots are used, because epochs run at the same time.
             tasks = max(1, self._spark.sparkContext.defaultParallelism // 2)
             rows = portion.frame.coalesce(tasks).mapInArrow(job, "staged binary")
             table = self._attempt(rows.toArrow)
@@ -152,7 +154,7 @@ class SourceAgain:
         ends = [batch_of(epoch.end) for epoch in epochs]
         for run in _runs(self._files(epochs)):
             for files in _portions(run, self._sizes(run)):
-                places = [bisect_left(ends, one.batch) for one in files]  # batches only grow
+                places = [bisect_left(ends, one.batch) for one in files]  # batch numbers only grow
                 mine = {path_of(one.path): at - places[0] for one, at in zip(files, places, strict=True)}
                 given = Field(_FILE, "string")
                 stream = msgspec.structs.replace(self.stream, columns=(*self.stream.columns, given))
@@ -164,7 +166,7 @@ class SourceAgain:
 
     def _opened(self, files: Sequence[SeenFile]) -> DataFrame:
         frame = file_batch(self._spark, self.stream, [one.path for one in files])
-        # Spark tells the address as a URI
+        # Spark returns the path as an encoded URI.
         return frame.select("*", F.url_decode(F.replace("_metadata.file_path", F.lit("+"), F.lit("%2B"))).alias(_FILE))
 
     def _kafka_portions(self, epochs: Sequence[PastEpoch]) -> Iterator[_Portion]:
@@ -198,10 +200,10 @@ class SourceAgain:
         return [one for one in seen_files(self._sources, batch_of(epochs[-1].end)) if one.batch > after]
 
     def _sizes(self, files: Sequence[SeenFile]) -> list[int]:
-        """The sizes of files as they are now.
+        """The current sizes of files.
 
         Raises:
-            GoneError: one is not there any more, or is another one.
+            GoneError: a file no longer exists, or was changed since it was read.
         """
         reader = self._spark.read.format("binaryFile").option("__globPaths__", "false")
         table = self._attempt(
@@ -224,7 +226,7 @@ def _runs(files: Sequence[SeenFile]) -> Iterator[Sequence[SeenFile]]:
 
 
 def _portions(files: Sequence[SeenFile], sizes: Sequence[int]) -> Iterator[Sequence[SeenFile]]:
-    """Files in runs of bounded size."""
+    """Split files into runs of at most `PORTION_BYTES`; a larger file is a run of its own."""
     first, size = 0, 0
     for place, more in enumerate(sizes):
         if place > first and size + more > PORTION_BYTES:

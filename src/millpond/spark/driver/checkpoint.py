@@ -1,14 +1,14 @@
-"""Spark's checkpoints: one per driver. Reads a batch's offsets, checks that they continue the log, and repairs them.
+"""Manages Spark's checkpoints, one per driver: reads offsets, checks that they continue the log, and repairs them.
 
 `foreachBatch` receives a batch number; the offsets are in a file that exists before the callback runs. With source
 evolution on, `offsets/<batch>` holds "v2", a line of metadata, and then `name:offset` per source.
 
-    <pond>/spark/<n>/                    of the driver whose claim is record n, made from its predecessor's
-    <pond>/spark/<n>-<m>/                of its m-th query that replaced another, see `handover`
+    <pond>/spark/<n>/                    of the driver whose claim is record n; copied from its predecessor's
+    <pond>/spark/<n>-<m>/                of the m-th query that replaced another in that driver, see `replace_query`
         metadata, offsets/<batch>, commits/<batch>, sources/<name>/
 
-A fenced driver writes for a moment longer, because Spark plans the next batch before it calls us. In a folder of its
-own that is harmless. In a shared folder it could end its successor's query, or decide its next batch.
+A fenced driver still writes for a moment, because Spark plans the next batch before it calls us. In a folder of its
+own that is harmless. In a shared folder it could end the new driver's query, or determine that query's next batch.
 """
 
 from __future__ import annotations
@@ -31,29 +31,31 @@ from millpond.log.records import Offsets
 from millpond.spark.reading.source_progress import COMPACT, list_batch
 
 KEPT = 2
-"""Those of the driver at work and of the one before it: whoever is overtaken may still be at work there."""
+"""Number of drivers whose checkpoints are kept: the current one and the previous one, which may still be writing."""
 
 _VERSION = re.compile(r"v\d+")
-"""The first line of what Spark writes."""
+"""The first line of the files that Spark writes."""
 
 _IN_ORDER = ("commits", "offsets", "sources")
-"""Spark writes them in the opposite order, so a copy made while it does never names what it lacks."""
+"""The order in which folders are copied. Spark writes in the opposite order, so that a copy made while Spark writes
+never refers to something that it lacks.
+"""
 
 _NO_METADATA = (
     '{"batchWatermarkMs":0,"batchTimestampMs":0,'
-    # Spark takes a setting that is not named here for off, and would read every source from its beginning
+    # Spark treats a setting that is missing here as off, and would then read every source from its beginning.
     '"conf":{"spark.sql.streaming.queryEvolution.enableSourceEvolution":"true"},"sourceMetadataInfo":{}}'
 )
 
 
 def own_checkpoint(root: Path, claim: int, query: str = "") -> Path:
-    """The checkpoint of the driver whose claim is record `claim`: a copy of the newest older one, or empty.
+    """Create the checkpoint of the driver whose claim is record `claim`: a copy of the newest existing one, or empty.
 
-    It is of the query that the log is of, or does not say, if any is: a newer one may be of a successor that has not
-    taken over.
+    Checkpoints whose query id is `query`, the one in the log, or is missing are preferred, because a newer checkpoint
+    may belong to a successor that never took over.
 
     Raises:
-        PlaceError, DiskFullError: it cannot be made.
+        PlaceError, DiskFullError: it cannot be created.
     """
     mine = root / numbered_name(claim)
     try:
@@ -70,7 +72,7 @@ def _make(mine: Path, query: str) -> None:
     root.mkdir(parents=True, exist_ok=True)
     found = _checkpoints(root)
     older = [folder for folder in found if folder.name < mine.name]
-    lost = [folder for folder in found if folder.name >= mine.name]  # of claims that the log does not have any more
+    lost = [folder for folder in found if folder.name >= mine.name]  # of claims that the log no longer has
     copy = root / f".{mine.name}-{writer_token()}"
     copy.mkdir()
     if found:
@@ -91,10 +93,12 @@ def _make(mine: Path, query: str) -> None:
 
 
 def next_checkpoint(current: Path) -> Path:
-    """A copy of a driver's checkpoint, for the query that is to follow, with an id of its own; older ones go.
+    """Copy a driver's checkpoint for the successor of its query, and give the copy a query id of its own.
+
+    The driver's other checkpoints are removed.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     root, claim = current.parent, _claim(current)
     for folder in _checkpoints(root):
@@ -109,12 +113,12 @@ def next_checkpoint(current: Path) -> Path:
 
 
 def set_query_id(checkpoint: Path, query: str) -> None:
-    """Say of which query a checkpoint is, in one step."""
+    """Atomically set the id of the query that a checkpoint belongs to."""
     _write(checkpoint / "metadata", json.dumps({"id": query}))
 
 
 def _claim(checkpoint: Path) -> str:
-    """The number of the claim whose driver has this checkpoint, as it stands in names."""
+    """The number of the claim whose driver owns this checkpoint, as text from the folder's name."""
     return checkpoint.name.partition("-")[0]
 
 
@@ -133,8 +137,10 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _needed(names: Iterable[str]) -> list[str]:
-    """Those of a folder's files that Spark reads: none that is temporary or a checksum (it does without), of a source's
-    list none that was merged, from the last merge but one on: the two tell Spark how far apart they are.
+    """The files of a folder that Spark needs.
+
+    Temporary files and checksums are left out; Spark works without checksums. Of a source's list of files, everything
+    before the last but one compaction is left out. Spark needs the last two compactions to compute their interval.
 
     >>> _needed(["9.compact", "10", "11", "19.compact", "20", "29.compact", "30", ".30.crc"])
     ['19.compact', '20', '29.compact', '30']
@@ -147,26 +153,26 @@ def _needed(names: Iterable[str]) -> list[str]:
 
 def _copy_file(source: str, target: str) -> None:
     try:
-        # Spark never writes into a file that has its name already
+        # A hard link is safe, because Spark never writes into a file that already has its final name.
         os.link(source, target)
     except FileNotFoundError:
-        return  # an old one that Spark has just removed
+        return  # an old file that Spark has just removed
     except OSError:
         shutil.copyfile(source, target)
 
 
 class Taken(NamedTuple):
-    """End offsets of a batch by source name, and when Spark took them, by its clock (0: it does not tell)."""
+    """End offsets of a batch by source name, and when Spark determined them, by its clock in µs (0: unknown)."""
 
     offsets: Offsets
     at_us: int
 
 
 def read_taken(checkpoint: Path, batch: int) -> Taken:
-    """What Spark took for a batch; nothing for the batch before the first.
+    """The end offsets that Spark planned for a batch; no offsets for the batch before the first.
 
     Raises:
-        CorruptError: the file is missing or of a form this Spark does not write.
+        CorruptError: the file is missing, or has a format that this version of Spark does not write.
     """
     if batch < 0:
         return Taken({}, 0)
@@ -196,10 +202,10 @@ def read_offsets(checkpoint: Path, batch: int) -> Offsets:
 
 
 def check_names(offsets: Offsets, streams: Collection[str]) -> None:
-    """Make sure that Spark keeps offsets by the names of `streams`; otherwise it has lost what they had read.
+    """Check that Spark's offsets are named by `streams`; otherwise Spark has lost the positions of these streams.
 
     Raises:
-        OffsetGapError: it names something else.
+        OffsetGapError: an offset has another name.
     """
     strangers = sorted(offsets.keys() - {*streams, TICK})
     if strangers:
@@ -210,7 +216,7 @@ def check_names(offsets: Offsets, streams: Collection[str]) -> None:
 
 
 def query_id(checkpoint: Path) -> str:
-    """The id Spark gave the streaming query when the checkpoint was made; "" before that."""
+    """The id of the streaming query that a checkpoint belongs to; "" if it has none or cannot be read."""
     try:
         return str(json.loads((checkpoint / "metadata").read_text())["id"])
     except (OSError, ValueError, KeyError):
@@ -218,10 +224,11 @@ def query_id(checkpoint: Path) -> str:
 
 
 def check_continues(checkpoint: Path, manifest: Manifest) -> None:
-    """Make sure that Spark will go on where the log ends; offsets alone cannot tell.
+    """Check that Spark will continue where the log ends.
 
-    A file source calls its batches 0, 1, …, and what a number means stands in its own list of files. An older
-    checkpoint may give the number in which the log ends to files that were never read.
+    Offsets alone do not show it. A file source numbers its batches 0, 1, …, and only the source's own list of files
+    says what a number means. In an older checkpoint, the number at which the log ends may stand for files that were
+    never read.
 
     Raises:
         OffsetGapError: the checkpoint was lost, damaged, restored or replaced, in whole or in part; or the log was.
@@ -252,7 +259,11 @@ def _whose(checkpoint: Path, query: str) -> str:
 
 
 def _check_log_is_newest(checkpoint: Path, manifest: Manifest) -> None:
-    """A batch is committed after its record was appended: what Spark has committed beyond the log, the log has lost."""
+    """Check that Spark has committed no batch that the log lacks.
+
+    Spark commits a batch only after its record was appended. So the log has lost whatever Spark has committed beyond
+    it.
+    """
     batch = max(_batches(checkpoint / "commits"), default=-1)
     if batch < max(manifest.batch, 0) or not (checkpoint / "offsets" / str(batch)).exists():
         return
@@ -269,10 +280,11 @@ def _check_log_is_newest(checkpoint: Path, manifest: Manifest) -> None:
 
 
 def repair(checkpoint: Path, manifest: Manifest) -> str:
-    """Make the log's last epoch Spark's last committed batch; says what was done, in a sentence.
+    """Set the checkpoint so that the log's last epoch is Spark's last committed batch; return one sentence on what was
+    done.
 
     Raises:
-        OffsetGapError: a source keeps a list of what it has read, and the list is lost or damaged.
+        OffsetGapError: a source keeps its own list of what it has read, and this list is lost or damaged.
     """
     newest = max(_batches(checkpoint / "commits"), default=-1)
     if manifest.batch < 0:
@@ -281,7 +293,7 @@ def repair(checkpoint: Path, manifest: Manifest) -> str:
         return f"The log has no epoch (its last record is {manifest.n}), so Spark reads everything from the beginning."
     listed = [name for name, offset in manifest.offsets.items() if name != TICK and _needs_list(offset)]
     lacking = _lacking_sources(checkpoint, manifest.offsets)
-    if query_id(checkpoint) not in ("", manifest.spark_query):  # where only the name is lost, lists are believed
+    if query_id(checkpoint) not in ("", manifest.spark_query):  # where only the query id is lost, the lists are trusted
         lacking = listed
     damaged = [path for path in damaged_files(checkpoint) if path.parent.name in listed]
     if damaged and not lacking:
@@ -301,11 +313,11 @@ def repair(checkpoint: Path, manifest: Manifest) -> str:
         shutil.rmtree(checkpoint / name, ignore_errors=True)
     offsets = {name: offset for name, offset in manifest.offsets.items() if name != TICK}
     lines = ["v2", metadata, *(f"{name}:{offset}" for name, offset in offsets.items())]
-    # Spark also wants the batch before the last: with the same offsets, so nothing lies between the two
+    # Spark also needs the last but one batch. It gets the same offsets, so that nothing lies between the two.
     for batch in range(max(manifest.batch - 1, 0), manifest.batch + 1):
         _write(checkpoint / "offsets" / str(batch), "\n".join(lines))
     _write(checkpoint / "commits" / str(manifest.batch), 'v1\n{"nextBatchWatermarkMs":0}')
-    # without an offset, the tick begins anew
+    # Without an offset, the tick starts over.
     shutil.rmtree(checkpoint / "sources" / TICK, ignore_errors=True)
     before = f"from batch {newest} " if newest > manifest.batch else ""
     return (
@@ -315,9 +327,9 @@ def repair(checkpoint: Path, manifest: Manifest) -> str:
 
 
 def damaged_files(checkpoint: Path) -> Iterator[Path]:
-    """Those files that Spark reads when it goes on from a checkpoint, and that are empty or cut short.
+    """Files that Spark reads when it resumes from a checkpoint, and that are empty or truncated.
 
-    Spark itself fails with an error of its own at each of them, and does not say which.
+    Spark fails at each of them with a different error, which does not name the file.
     """
     metadata = checkpoint / "metadata"
     if metadata.exists() and not query_id(checkpoint):
@@ -333,7 +345,7 @@ def damaged_files(checkpoint: Path) -> Iterator[Path]:
 
 
 def _lines(path: Path) -> list[str]:
-    # Kafka's own begin with a zero byte
+    # The files of the Kafka source begin with a zero byte.
     return path.read_bytes().lstrip(b"\0").decode(errors="replace").splitlines()
 
 
@@ -342,7 +354,7 @@ def _are_offsets(lines: Sequence[str]) -> bool:
 
 
 def _is_offset(line: str) -> bool:
-    """Whether a line names a source and where it was; the text of that is its source's own, mostly JSON."""
+    """Whether a line has the form `source:offset`; the offset's format depends on the source and is mostly JSON."""
     _, named, offset = line.partition(":")
     return bool(named and offset) and (offset[0] not in "{[" or _is_json(offset))
 
@@ -352,7 +364,7 @@ def _is_commit(lines: Sequence[str]) -> bool:
 
 
 def _is_list(lines: Sequence[str]) -> bool:
-    """Whether a source's list begins as one does, and its last line is whole; a merged list has many lines."""
+    """Whether a source's list has the right header and a complete last line; a compacted list has many lines."""
     return bool(lines) and _VERSION.fullmatch(lines[0]) is not None and (len(lines) == 1 or _is_json(lines[-1]))
 
 
@@ -379,7 +391,7 @@ def _batches(folder: Path) -> list[int]:
 
 
 def _needs_list(offset: str) -> bool:
-    """Whether the offset means something only together with what its source keeps: files and `rate` do so.
+    """Whether the offset has a meaning only together with its source's own list, as for files and `rate`.
 
     >>> _needs_list('{"logOffset":3}'), _needs_list("17"), _needs_list('{"topic":{"0":5}}')
     (True, True, False)
@@ -392,7 +404,7 @@ def _needs_list(offset: str) -> bool:
 
 
 def _lacking_sources(checkpoint: Path, offsets: Offsets) -> list[str]:
-    """Sources whose own list does not reach the offset."""
+    """Sources whose own list ends before the offset."""
     lacking = []
     for name, offset in offsets.items():
         if name == TICK or not _needs_list(offset):
@@ -404,7 +416,8 @@ def _lacking_sources(checkpoint: Path, offsets: Offsets) -> list[str]:
 
 
 def _any_metadata(checkpoint: Path) -> str:
-    """The second line of the newest offsets that are there: it holds settings that Spark keeps to."""
+    """The second line of the newest readable offsets file: it holds settings that Spark keeps for the query's lifetime.
+    """
     for batch in sorted(_batches(checkpoint / "offsets"), reverse=True):
         lines = _lines(checkpoint / "offsets" / str(batch))
         if lines[:1] == ["v2"] and len(lines) > 1 and _is_json(lines[1]):
@@ -415,7 +428,7 @@ def _any_metadata(checkpoint: Path) -> str:
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    # Not in place: the file may be linked from another driver's checkpoint.
+    # The file is replaced, not overwritten, because another driver's checkpoint may hold a hard link to it.
     temporary = path.with_name(f".{path.name}-{writer_token()}")
     temporary.write_text(text)
     temporary.replace(path)

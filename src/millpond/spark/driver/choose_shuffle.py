@@ -1,8 +1,9 @@
-"""Decides for each epoch whether it can run without the shuffle; the declaration of the topic is never trusted.
+"""Decides for each epoch whether it can run without the shuffle.
 
 If a topic's key determines the buckets, the tasks that read it can also fold, all at the same time, in a barrier
-stage. Reasons against it are known beforehand from offsets, owners and cores, or found by the tasks, which see every
-key. Then the epoch uses the shuffle, and the direct way is not tried again for some epochs.
+stage. The declaration of the topic is never trusted: the tasks check every key. Some obstacles are known beforehand
+from offsets, owners and cores; others are found by the tasks. In both cases the epoch uses the shuffle. After an
+obstacle that tasks found, direct epochs are not tried again for some epochs.
 """
 
 from __future__ import annotations
@@ -37,15 +38,18 @@ from millpond.spark.session.failures import explained
 _FIRST_WAIT, _LONGEST_WAIT = 16, 4096
 
 WORTH_READING = 50_000
-"""Records from which on an epoch with a tick in its batch reads them by a batch of its own: to plan one takes time."""
+"""Fewest records for which an epoch whose batch has a tick reads them with a separate batch, which takes time to plan.
+"""
 
 Between: TypeAlias = Callable[[Offsets, Offsets], tuple[DataFrame, ReadLayout]]
-"""What a stream has between two offsets, as a batch, without the tick."""
+"""Reads the records of a stream between two offsets as a batch, without the tick."""
 
 
 class Direct:
-    """Direct epochs of one driver. `note` is for people: how many there were, and why the last one was not; None: no
-    topic is said to be partitioned by a key.
+    """Runs and counts the direct epochs of one driver.
+
+    `note` is a text for people: how many epochs were direct, and why the last epoch was not. It is None if no topic is
+    declared to be partitioned by a key.
     """
 
     def __init__(self) -> None:
@@ -59,7 +63,7 @@ class Direct:
 
     @property
     def note(self) -> str | None:
-        """See the class."""
+        """How many epochs were direct, and why the last one was not, for people; see the class."""
         if not self._declared:
             return None
         told = f"skipped in {self._direct:,} of {self._epochs:,} epochs"
@@ -71,9 +75,11 @@ class Direct:
         return f"{told}; not in the last, as {self._why}" if self._why else told
 
     def wanted(self, setting: Setting, end: Offsets, now: BucketMap, other: Wanted | None) -> Wanted | None:
-        """The owners of buckets for the next epoch, if others than now: `other` if there are such, else those by which
-        an instance has keys of one partition only. They are given once per count of partitions and instances, so that
-        moves that people or load asked for since are kept; where buckets follow the shards of a store, never.
+        """The owners of buckets for the next epoch, or None if they should not change.
+
+        Returns `other` if it is given. Otherwise returns owners by which each instance has the keys of only one
+        partition. These are proposed once for each pair of partition count and instance count, so that later moves that
+        users or load requested are kept. They are never proposed where buckets follow the shards of a store.
         """
         stream = _stream_of(setting.streams)
         if stream is None:
@@ -95,10 +101,10 @@ class Direct:
         self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask, task: FoldTask,
         open_files: OpenFiles,
     ) -> list[tuple[Receipt, bytes]] | None:  # fmt: skip
-        """What the instances of a direct epoch returned; None: there was none, so it must go through the shuffle.
+        """The receipts and deltas of a direct epoch's instances; None if the epoch must use the shuffle instead.
 
         Raises:
-            MillpondError: whatever would not end otherwise there.
+            MillpondError: a failure that would also occur with the shuffle.
         """
         if self._waits:
             self._waits -= 1
@@ -124,7 +130,7 @@ class Direct:
         return made
 
     def committed(self, epoch: CommittedEpoch) -> None:
-        """Count an epoch, if it read something."""
+        """Count a committed epoch if it read something."""
         record = epoch.record
         counts = record.counts.get(WHOLE_POND, {})
         self._declared = _stream_of(epoch.streams) is not None
@@ -135,7 +141,7 @@ class Direct:
     def _route(
         self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask
     ) -> tuple[DataFrame, Route] | str:
-        """What a direct epoch reads, and how, or why there cannot be one."""
+        """The frame that a direct epoch reads and its route, or the reason why the epoch cannot be direct."""
         stream = _stream_of(setting.streams)
         if stream is None:
             return "no topic is said to be partitioned by a key"
@@ -158,18 +164,18 @@ class Direct:
         crowded = _slots(frame.sparkSession, tasks)
         if crowded:
             return crowded
-        if _is_union(frame):  # Spark refuses one where tasks wait for each other, even of something and nothing
+        if _is_union(frame):  # Spark refuses a union in a barrier stage, even if one side is empty.
             alone = self._without_tick(setting.layout, batch, stream.name)
             if alone is None:
                 return "a tick came in the same batch"
-            frame, tasks = alone, _parts(alone)  # as a batch, a partition without records has a task, too
+            frame, tasks = alone, _parts(alone)  # In a batch, a partition without records also has a task.
             crowded = _slots(frame.sparkSession, tasks)
             if crowded:
                 return crowded
         return frame, Route(of, most_told(tasks), uuid4().hex, tasks)
 
     def _without_tick(self, layout: ReadLayout, batch: Batch, name: str) -> DataFrame | None:
-        """The records of a batch that has a tick, too; None: they are few, or of partitions that are new."""
+        """A frame with the records of a batch, without its tick; None if there are few records or new partitions."""
         start, end = (partitions_of(offsets.get(name, "")) for offsets in (batch.start, batch.end))
         many = records_between(batch.start, batch.end, name) >= WORTH_READING
         if self.between is None or start != end or not many:
@@ -191,7 +197,7 @@ def _stream_of(streams: Sequence[Stream]) -> Stream | None:
 
 
 def _slots(spark: SparkSession, tasks: int) -> str:
-    """Why Spark cannot run so many tasks at the same time; "" if it can."""
+    """The reason why Spark cannot run this number of tasks at the same time; "" if it can."""
     context = spark.sparkContext
     if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         return "Spark allocates executors dynamically, and runs no tasks at the same time for sure"

@@ -1,7 +1,7 @@
 """The driver: one streaming query over all streams of a pond; each of its batches becomes a record of the log.
 
-Begin, gather, shuffle, fold, commit; then the followers continue. Decisions are made in `log.protocol`, and values
-are computed in `runtime`. Here both meet Spark.
+The steps of an epoch are begin, gather, shuffle, fold and commit; then the followers continue. `log.protocol` makes the
+decisions and `runtime` computes the values; this module connects both with Spark.
 """
 
 from __future__ import annotations
@@ -84,12 +84,17 @@ T = TypeVar("T")
 
 
 class Driver:
-    """Runs one pond. Made by `control.wiring`, used from one thread besides Spark's own; changes are asked from any.
+    """Runs one pond.
 
-    Instances reach the pond's `files` as these say. `announce(n)` tells followers that
-    record n is true; `followed()` is the record they all have applied; `on_epoch` is told of every commit,
-    `on_change` of every change of queries that is in force from then on, `alive` each second that Spark answers, and
-    whether an epoch is at hand. `wanted` gives better owners of buckets than those of now, if there are any.
+    `control.wiring` creates it. One thread besides Spark's own uses it, but any thread may request changes.
+
+    - `files`: how instances reach the pond's files.
+    - `announce(n)`: notifies followers that record n is in the log.
+    - `followed()`: the newest record that all followers have applied.
+    - `on_epoch`: called for every commit.
+    - `on_change`: called for every change of queries once it is in force.
+    - `alive(busy)`: called each second in which Spark responds; `busy` says whether an epoch is running.
+    - `wanted`: returns better owners of buckets than the current ones, if there are any.
     """
 
     def __init__(
@@ -110,7 +115,7 @@ class Driver:
         self._stopping = self._busy = self._rereading = False
         self._desk = Desk(on_change)
         self._gate = threading.Lock()
-        self._head = threading.RLock()  # whoever appends holds it
+        self._head = threading.RLock()  # held by the thread that appends to the log
         self._epochs_in: int | None = None
         self._read_for: Setting | None = None
         self._arranged: PondSpec | None = None
@@ -121,7 +126,7 @@ class Driver:
         self._ended, self._ended_lap = now_us(), lap_us()
 
     def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:
-        """Claim the log, see `Writer.take_over`; every older driver is fenced from then on. Returns the number."""
+        """Claim the log (see `Writer.take_over`), which fences every older driver; return the claim's record number."""
         reached("claim.before")
         done = self._perform(
             self._writer.take_over(now_us(), socket.gethostname(), os.getpid(), version, spec)
@@ -130,27 +135,27 @@ class Driver:
             root, query = Path(self._setting.folder) / "spark", done.manifest.spark_query
             self._checkpoint = own_checkpoint(root, done.n, query)
         except MillpondError as error:
-            raise self._fenced_or(error) from error  # or cleared by whoever came after
+            raise self._fenced_or(error) from error  # or a newer driver removed the checkpoint
         self._files.begin(self._writer.manifest)
         self._arranged = self._desk.spec(done.manifest)
         return done.n
 
     def repair(self) -> str:
-        """Set Spark's checkpoint to the log, after one of them was lost, damaged or restored; says what was done.
+        """Set Spark's checkpoint to the log after one of the two was lost, damaged or restored; return what was done.
 
         Raises:
-            OffsetGapError: what was lost stood only there.
+            OffsetGapError: the lost information was stored nowhere else.
         """
         return repair(self._checkpoint, self._writer.manifest)
 
     def run(self, reading: Callable[[Mapping[str, int]], Reading], *, once: bool) -> bool:
-        """Run epochs until all input there is has been taken (`once`) or `stop` is called; tells whether it was not.
+        """Run epochs until all existing input has been read (`once`) or `stop` is called; return False after `stop`.
 
-        `reading` says what to read, with limits of records for some streams; it is asked again when a change needs what
-        is not read yet, or when other limits fit the epochs better.
+        `reading` returns what to read, given limits of records for some streams. It is called again when a change needs
+        input that is not read yet, or when other limits suit the epochs better.
 
         Raises:
-            MillpondError: whatever ended the query, with its code.
+            MillpondError: the failure that ended the streaming query, with its code.
         """
         self._desk.runs(True)
         self._watch.begin(lap_us())
@@ -174,7 +179,7 @@ class Driver:
         return not stopped
 
     def _begun(self, reading: Callable[[Mapping[str, int]], Reading]) -> StreamingQuery:
-        """Start a streaming query that goes on where the log ends."""
+        """Start a streaming query that continues where the log ends."""
         found = reading(self._pace.begun(paced(self._setting.streams)))
         self._rereading = False
         self._reads(found)
@@ -190,12 +195,12 @@ class Driver:
         self._setting = self._setting._replace(layout=reading.layout)
 
     def _awaited(self, query: StreamingQuery) -> bool:
-        """Wait for the end of a streaming query; tells whether it was not ended by `stop`."""
+        """Wait until a streaming query ends; return False if `stop` ended it."""
         self._query = query
         try:
             while not query.awaitTermination(1):
                 self._alive(self._busy)
-                # Spark's stop would cancel the epoch at hand, so it waits for a moment between two
+                # Spark's `stop` would cancel the running epoch, so it is called only between two epochs.
                 if self._may_stop():
                     query.stop()
         except (PySparkException, Py4JError, ConnectionError) as error:
@@ -208,7 +213,7 @@ class Driver:
         return self._succession.has_come or not self._stopping
 
     def stop(self) -> None:
-        """Let `run` return at the end of the epoch at hand; only sets a flag, so a signal handler may call it."""
+        """Let `run` return at the end of the running epoch; this only sets a flag, so a signal handler may call it."""
         self._stopping = True
 
     def _may_stop(self) -> bool:
@@ -216,17 +221,17 @@ class Driver:
             return self._stopping and not self._busy
 
     def ask(self, make: Make | Prepare) -> Future[int]:
-        """Have a change recorded between two epochs, or at once where none run; its result is its record."""
+        """Request a change, recorded between two epochs or at once if none run; the result is its record number."""
         done, running = self._desk.ask(make)
         if not running:
             self.make_changes()
         return done
 
     def make_changes(self) -> None:
-        """Record the changes that wait, and answer by what is in force; between two epochs only.
+        """Record the waiting changes, and put them into force; to be called only between two epochs.
 
         Raises:
-            FencedError, PlaceError, …: see `errors`; what waited and is not recorded was not done.
+            FencedError, PlaceError, …: see `errors`; waiting changes that are not recorded were not made.
         """
         for name, why in self._budgets.over().items():
             self._desk.ask(partial(validate.halt, name=name, why=why))
@@ -244,43 +249,41 @@ class Driver:
 
     @property
     def setting(self) -> Setting:
-        """By what the next epoch is answered, as far as it is known."""
+        """The plan and settings of the next epoch, as far as they are known."""
         return self._setting
 
     @property
     def reads(self) -> bool:
-        """Whether a streaming query runs, which a change may ask to read more."""
+        """Whether a streaming query runs; a change may require it to read more."""
         return self._query is not None
 
     @property
     def manifest(self) -> Manifest:
-        """What the log amounts to, as far as this driver has read it."""
+        """The manifest of the log, up to the record that this driver has read."""
         return self._writer.manifest
 
     def behind(self) -> list[Behind]:
-        """How far the pond is behind each source that is read."""
+        """The backlog of each source that is read."""
         read = [stream.name for stream in self._setting.streams if stream.source is not None]
         return self._intake.behind(read, self._writer.manifest.offsets, self._query)
 
     @property
     def direct_note(self) -> str | None:
-        """How many epochs went without the shuffle, for people; None: no topic is said to be partitioned by a key."""
+        """How many epochs ran without the shuffle, for people; None if no topic is declared as partitioned by a key."""
         return self._direct.note
 
     def offer(self, reading: Reading) -> None:
-        """What is to be read from a change on that will be asked next, so that Spark need not start with it while
-        epochs wait.
-        """
+        """Announce the input of the next requested change, so that its query can start beside an epoch."""
         self._succession.offer(reading)
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark keeps what it has read."""
+        """The folder in which Spark stores the positions that it has read."""
         return self._checkpoint
 
     @property
     def in_epoch(self) -> bool:
-        """Whether this thread is the one that runs an epoch, so that it must not wait for what comes after."""
+        """Whether the calling thread is running an epoch, and so must not wait for something that follows the epoch."""
         return self._epochs_in == threading.get_ident()
 
     def _record(self, record: ChangeRecord) -> Manifest:
@@ -289,7 +292,7 @@ class Driver:
         return self._writer.manifest
 
     def _arrange(self, manifest: Manifest) -> None:
-        """Answer by what is in force after the manifest's record, however it came into the log."""
+        """Apply the catalog in force after the manifest's record, whichever driver appended it."""
         before, spec = self._setting.streams, self._desk.spec(manifest)
         if spec is self._arranged:
             return
@@ -301,7 +304,7 @@ class Driver:
             self._watch.watch(spec.streams, lap_us())
 
     def settle(self) -> None:
-        """Run epochs that read nothing until no rows of a query wait for others."""
+        """Run epochs without input until no rows of a query wait to be read by other queries."""
         while self._pending():
             self._without_input()
 
@@ -310,12 +313,12 @@ class Driver:
             return pending(self._setting, self._perform(self._writer.drain()).manifest)
 
     def drain(self) -> None:
-        """Close every open window, in an epoch that reads nothing, and one more for each query that follows another."""
+        """Close all open windows, in one epoch without input per level of queries that read other queries' rows."""
         for level in range(depth(self._setting) + 1):
             self._without_input(level)
 
     def _without_input(self, drained: int | None = None) -> None:
-        """An epoch that reads nothing; it closes every window over streams of the level `drained`, if any."""
+        """Run an epoch without input; if `drained` is given, it closes every window over streams of that level."""
         reached("drain.before")
         with self._head:
             run = self._perform(self._writer.drain())
@@ -329,7 +332,7 @@ class Driver:
                 raise self._explained(error) from error
 
     def _epoch(self, frame: DataFrame, number: int) -> None:
-        """Spark's callback: an exception that leaves it ends the streaming query, so it is kept for `run`."""
+        """Spark's callback for a batch; an exception ends the streaming query, so `run` raises the kept failure."""
         with self._gate:
             if self._stopping:
                 raise Stopped
@@ -344,7 +347,7 @@ class Driver:
                 self._begin(frame, number)
                 if successor is not None:
                     self._hand_over(successor)
-            self._lookups.renew()  # Spark plans a batch before it calls, so this is for the next one
+            self._lookups.renew()  # Spark plans a batch before it calls us, so this is for the next batch
         except (MillpondError, PySparkException, Py4JError, ConnectionError) as error:
             self._rereading, self._failure = learnt(self._setting.streams, self._explained(error))
             raise
@@ -355,10 +358,10 @@ class Driver:
         reached("batch.return")
 
     def _hand_over(self, successor: Successor) -> None:
-        """Record what has waited for the end of the epoch, and let the successor go on, or another query."""
+        """Record the changes that waited for the epoch's end, and continue with the successor or another query."""
         self.make_changes()
         if is_read(self._setting):
-            return  # it was refused
+            return  # the change was refused
         reading = successor.reading
         fits = is_read(self._setting._replace(layout=reading.layout))
         fits = fits and self._pace.begun(paced(self._setting.streams)) == reading.limits
@@ -378,7 +381,7 @@ class Driver:
         check_names(end, layout.sources if layout is not None else ())
         batch = Batch(query_id(self._checkpoint), number, start, end)
         self._follow_slots(end)
-        news = moved(start, end, self._writer.manifest.offsets)  # of a tick nothing moves
+        news = moved(start, end, self._writer.manifest.offsets)  # a tick alone moves no offsets
         waits = self._step(taken) if news else Waits()
         run = self._perform(self._writer.begin(number, start, end, batch.spark_query))
         reached("begin.decided")
@@ -398,14 +401,14 @@ class Driver:
         self._run_batch(run, batch, frame, gathering, idle=idle, merges_wait=waits.merges)
 
     def _follow_slots(self, end: Offsets) -> None:
-        """Give buckets the owners that fit the store or the topic better, if there are any, by a record of its own."""
+        """Record a bucket map that suits the store or the topic better than the current one, if there is such a map."""
         now = map_asked(self._setting, self._writer.manifest)
         wanted = self._direct.wanted(self._setting, end, now, self._wanted(now))
         if wanted is not None:
             self._record_map(lambda run: map_record(self._setting, run, self._writer.token, *wanted, now_us()))
 
     def _step(self, taken: int) -> Waits:
-        """Record the next step of many buckets towards their owners, if it should not wait; tells what should."""
+        """Record a migration's next step unless it should wait for a quiet epoch; return what should wait."""
         manifest = self._writer.manifest
         behind = is_behind(self._ended, asking_us(self._query), taken, now_us())
         waits = self._calm.waits(self._setting.plan.groups, watermarks(manifest), behind, lap_us())
@@ -421,7 +424,7 @@ class Driver:
         reached("map.after")
 
     def _expect(self, offsets: Offsets) -> None:
-        """Wait for all source partitions that offsets name."""
+        """Make the watermark wait for all source partitions that the offsets name."""
         streams = with_partitions(self._setting.streams, offsets)
         if streams != self._setting.streams:
             self._setting = self._setting._replace(streams=streams)
@@ -455,7 +458,7 @@ class Driver:
     def _folded(
         self, run: Run, batch: Batch, frame: DataFrame | None, gathering: GatherTask, task: FoldTask
     ) -> list[tuple[Receipt, bytes]]:
-        """What the instances returned; their deltas are in the pond's folder, as the receipts say."""
+        """Run the epoch's job; return receipts and deltas, which are in the pond's folder if the receipts say so."""
         spark = self._spark if frame is None else frame.sparkSession
 
         def attempt() -> list[tuple[Receipt, bytes]]:
@@ -478,7 +481,7 @@ class Driver:
         return perform(steps, self._log, self._manifests, self._announce)
 
     def _explained(self, error: Exception) -> MillpondError:
-        """The first failure, as an error of ours; what a dying JVM says is never the reason."""
+        """The first failure, as a `MillpondError`; errors that follow from a dying JVM are never the reason."""
         if self._failure is not None:
             return self._failure
         found = explained(error)
@@ -487,9 +490,9 @@ class Driver:
         return self._fenced_or(found)
 
     def _fenced_or(self, error: MillpondError) -> MillpondError:
-        """That another driver has taken over, if so: that explains whatever happens here."""
+        """`FencedError` if another driver has taken over, as that explains any failure; otherwise `error`."""
         try:
-            self._perform(self._writer.drain())  # reads the log, no more
+            self._perform(self._writer.drain())  # only reads the log
         except FencedError as fenced:
             return fenced
         return error

@@ -1,4 +1,4 @@
-"""What the driver reports of each committed epoch."""
+"""Defines the report on each committed epoch that the driver passes on."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from millpond.log.records import EpochRecord
 
 
 class Epoch(NamedTuple):
-    """What one committed epoch did, for progress and metrics.
+    """Report on one committed epoch, for progress and metrics.
 
-    `seconds` from the first event asked for to the commit; `job_seconds` of them were Spark's job: read, gather,
-    shuffle, fold (of which its Python workers took the record's counts `gather_us` and `fold_us`). `missing`: by
-    stream, files that were listed and deleted before they were read.
+    - `seconds`: the time from the request for the first event to the commit.
+    - `job_seconds`: the part of `seconds` that Spark's job took to read, gather, shuffle and fold. The record's counts
+      `gather_us` and `fold_us` say how much of it the Python workers took.
+    - `missing`: by stream, the files that were listed but deleted before they were read.
     """
 
     record: EpochRecord

@@ -1,8 +1,8 @@
-"""The log in a Hadoop file system such as HDFS, through Spark's checkpoint writer, on the driver.
+"""Stores the log in a Hadoop file system such as HDFS, through Spark's checkpoint writer, on the driver.
 
 `CheckpointFileManager.createAtomic(path, overwriteIfPossible = false)` is the basis of Spark's own offset log: a
-temporary file, and a rename that fails when the target exists. On `file:` URIs nothing is flushed to disk, and the
-check for the target is atomic only among the threads of one process: use `log.local.LocalFolder` there.
+it writes a temporary file, and renames it; the rename fails if the target exists. On `file:` URIs nothing is flushed to
+disk, and the check for the target is atomic only among the threads of one process: use `log.local.LocalFolder` there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ONE_AT_A_TIME = Lock()
 
 
 class HadoopFolder:
-    """A `port.Folder` at a Hadoop URI; usable from any thread of the driver, and nowhere else."""
+    """A `port.Folder` at a Hadoop URI; usable from any thread of the driver, but not in workers."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         self._uri = uri.rstrip("/")
@@ -32,7 +32,8 @@ class HadoopFolder:
         with self._explained():
             path = self._jvm.org.apache.hadoop.fs.Path(self._uri)
             configuration = _java(spark, "_jsc").hadoopConfiguration()
-            # an instance of our own: records carry digests, and a local file is there a moment before its checksum is
+            # An own instance with checksums off: a local file appears a moment before its checksum, and records carry
+            # digests.
             self._files: Any = self._jvm.org.apache.hadoop.fs.FileSystem.newInstance(path.toUri(), configuration)
             self._files.setVerifyChecksum(False)
             checkpointing = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
@@ -47,7 +48,7 @@ class HadoopFolder:
     def create(self, name: str, data: bytes) -> bool:
         """Create the file unless its name exists; see `port.Folder`."""
         with self._explained(), _ONE_AT_A_TIME:
-            # Spark's manager checks for the target only as it renames; looking first spares the write.
+            # Spark's manager checks for the target only when it renames; checking first avoids a useless write.
             if self._files.exists(self._path(name)):
                 return False
             try:
@@ -78,7 +79,7 @@ class HadoopFolder:
                 stream.close()
 
     def exists(self, name: str) -> bool:
-        """Tell whether the file is there; see `port.Folder`."""
+        """Return whether the file exists; see `port.Folder`."""
         with self._explained():
             return bool(self._files.exists(self._path(name)))
 
@@ -89,7 +90,7 @@ class HadoopFolder:
             return [name for name in found if not name.endswith(_TEMPORARY_SUFFIX)]
 
     def remove(self, name: str) -> None:
-        """Remove the file if it is there; see `port.Folder`."""
+        """Remove the file if it exists; see `port.Folder`."""
         with self._explained():
             self._files.delete(self._path(name), False)
 
@@ -117,7 +118,7 @@ class HadoopFolder:
 
 
 def _java(spark: SparkSession, name: str) -> Any:
-    # What py4j hands out has no types, and is None only for a Connect session, which has no driver here.
+    # Objects of py4j have no types. They are None only in a Connect session, which has no driver in this process.
     return getattr(spark, name)
 
 

@@ -8,9 +8,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 
 def asking_us(query: StreamingQuery | None) -> int:
-    """How long Spark has asked the sources of a query for their newest offsets, for its last batch; 0: there was none.
+    """How long Spark took to request the newest offsets from a query's sources for its last batch, in µs; 0 before
+    that.
 
-    PySpark's own `lastProgress` brings every field over, each by a call; here are three.
+    PySpark's own `lastProgress` copies every field with one call to Java each; this function needs three calls.
     """
     java: Any = getattr(query, "_jsq", None)
     told = None if java is None else java.lastProgress()

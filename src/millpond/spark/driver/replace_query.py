@@ -1,12 +1,13 @@
-"""Replaces the running streaming query by one that reads more, started beside the last epoch of the old one.
+"""Replaces the running streaming query by one that reads more and that starts during the old query's last epoch.
 
 Spark fixes what a query reads when it starts, so a change that needs other columns needs another query, and starting
 it takes as long as an epoch. The successor starts while an epoch runs, on a copy of the checkpoint in which the batch
-of that epoch is planned but not committed. So its first callback is for that very batch. There it waits until the
-epoch and the change are in the log; then it continues with the next batch.
+of that epoch is planned but not committed. So its first callback is for that same batch. In this callback it waits
+until the epoch and the change are in the log; then it continues with the next batch.
 
-While it waits, its checkpoint has an id of its own, because two queries of one id cannot run and no other process may
-take it for the checkpoint that continues the log. It receives the log's id when it takes over, in one step.
+While it waits, its checkpoint has a query id of its own, for two reasons: two queries with one id cannot run, and no
+other process may mistake it for the checkpoint that continues the log. When the successor takes over, its checkpoint
+receives the log's query id atomically.
 """
 
 from __future__ import annotations
@@ -30,15 +31,19 @@ from millpond.spark.driver.choose_shuffle import Between
 from millpond.spark.sources.file_tables import Lookups
 
 Call = Callable[[DataFrame, int], None]
-"""What Spark calls for each batch, with its number."""
+"""The function that Spark calls for each batch, with the batch's number."""
 
 _START_S = 10.0
-"""So long the end of an epoch waits for a successor to be started, which takes a tenth of a second."""
+"""How long the end of an epoch waits at most for its successor to start, in seconds; a start usually takes 0.1 s."""
 
 
 class Reading(NamedTuple):
-    """What is read: the frame, where its columns stand, and the tables in it that are listed anew; `between` reads
-    again, as a batch, what is between two offsets, if that is asked for; `limits`: most records of streams in an epoch.
+    """What a streaming query reads.
+
+    - `frame`, and `layout`, which gives the positions of its columns.
+    - `lookups`: the tables in the frame whose lists of files are refreshed.
+    - `between`: reads the records between two offsets a second time, as a batch, if that is needed.
+    - `limits`: by stream, the largest number of records that an epoch reads.
     """
 
     frame: DataFrame
@@ -49,22 +54,23 @@ class Reading(NamedTuple):
 
 
 class Stopped(Exception):
-    """Leaves Spark's callback so that the batch it was called for stays unread, to be run by the next driver, or by
-    this one when it reads other columns.
+    """Raised in Spark's callback to leave its batch uncommitted.
+
+    The next driver then runs the batch, or this driver does so when it reads other columns.
     """
 
 
 def started(frame: DataFrame, call: Call, checkpoint: Path, *, once: bool) -> StreamingQuery:
-    """A streaming query from a checkpoint on: over all that is there (`once`), or until it is stopped."""
+    """Start a streaming query from a checkpoint, over all existing input (`once`) or until it is stopped."""
     writer = frame.writeStream.foreachBatch(call).option("checkpointLocation", str(checkpoint))
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
     return writer.start()
 
 
 class Successor:
-    """The query that reads `reading` after the one whose `checkpoint` this is.
+    """The streaming query that reads `reading` and is to replace the query that `checkpoint` belongs to.
 
-    It begins at once, in a thread of its own; `decide` must follow.
+    It starts immediately, in a thread of its own. The caller must call `decide` later.
     """
 
     def __init__(self, reading: Reading, checkpoint: Path, call: Call, *, once: bool) -> None:
@@ -76,7 +82,9 @@ class Successor:
         self._thread.start()
 
     def takes_over(self) -> bool:
-        """Make its checkpoint the one that continues the log, if it has started and lives."""
+        """Make its checkpoint the one that continues the log, if the query has started and is active; return whether it
+        is.
+        """
         if not self._begun.wait(_START_S) or self.query is None or not self.query.isActive:
             return False
         set_query_id(self.checkpoint, query_id(self._before))
@@ -85,11 +93,11 @@ class Successor:
         return True
 
     def decide(self) -> None:
-        """Let it go on if it has taken over; otherwise it ends, and its checkpoint goes."""
+        """Let the query continue if it has taken over; otherwise end it and remove its checkpoint."""
         self._decided.set()
 
     def join(self) -> None:
-        """Wait until one that has not taken over has ended."""
+        """Wait until the thread has ended, after a successor that did not take over."""
         self._thread.join(_START_S)
 
     def _work(self) -> None:
@@ -98,7 +106,7 @@ class Successor:
             reached("read.copied")
             self.query = started(self.reading.frame, self._called, self.checkpoint, once=self._once)
         except (PySparkException, Py4JError, ConnectionError, OSError, FaultError):
-            pass  # the query at work then ends as ever, and whatever is wrong is told by the one that follows
+            pass  # the running query then ends as usual, and the query after it reports the failure
         finally:
             self._begun.set()
         self._decided.wait()
@@ -117,7 +125,7 @@ class Successor:
 
 
 class Succession:
-    """The queries of one run, each in the place of another: `offered` for the next epoch, and the one that has come."""
+    """Replaces streaming queries within one run: keeps the reading offered for the next epoch and the new query."""
 
     def __init__(self) -> None:
         self._gate = threading.Lock()
@@ -126,12 +134,12 @@ class Succession:
         self._came: Successor | None = None
 
     def offer(self, reading: Reading) -> None:
-        """What is to be read from a change on that is about to be asked."""
+        """Announce what must be read after a change that is about to be requested."""
         with self._gate:
             self._offered = reading
 
     def begin(self, checkpoint: Path, call: Call, *, once: bool) -> Successor | None:
-        """A successor that reads what was offered, if anything was since the last."""
+        """Start a successor if a reading was offered since the last call; otherwise return None."""
         with self._gate:
             offered, self._offered = self._offered, None
         if offered is not None:
@@ -140,23 +148,23 @@ class Succession:
         return None
 
     def came(self, successor: Successor) -> None:
-        """It has taken over."""
+        """Note that this successor has taken over."""
         with self._gate:
             self._came = successor
 
     @property
     def has_come(self) -> bool:
-        """Whether `take` has something."""
+        """Whether a successor has taken over that `take` has not returned yet."""
         return self._came is not None
 
     def take(self) -> StreamingQuery | None:
-        """The query that has taken over, told once."""
+        """Return the query that has taken over, once; otherwise None."""
         with self._gate:
             came, self._came = self._came, None
         return None if came is None else came.query
 
     def end(self) -> None:
-        """The run has ended; wait for what has not taken over."""
+        """End the run: wait for the thread of a successor that did not take over."""
         with self._gate:
             self._offered = self._came = None
         if self._newest is not None:

@@ -1,4 +1,4 @@
-"""The two functions that Spark's Python workers run, Arrow in and Arrow out. Everything else is in `runtime`."""
+"""Defines the functions that Spark's Python workers run, with Arrow batches in and out; `runtime` does the work."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from millpond.runtime.task.task_values import WHOLE_POND, FoldTask, GatherTask
 from millpond.spark.session.worker import with_code
 
 DIRECT, MISPLACED = f"direct:{WHOLE_POND}", f"misplaced:{WHOLE_POND}"
-"""Counts of a direct epoch: that it is one, and keys in another partition of the topic than their hash says."""
+"""Names of a direct epoch's counts: 1 for the epoch itself, and the number of misplaced keys."""
 
 MOVED = f"bytes_moved:{WHOLE_POND}"
 
 NOTHING_READ = TooMuch("nothing was read")
-"""Where no partition had a record, nobody gathered, and nobody folded."""
+"""The result if no partition had a record: nothing was gathered or folded."""
 
 PACKETS = "instance int, packet binary"
 DELTAS = "receipt binary, body binary"
 
 class _Gather:
-    """Events of one source partition to packets."""
+    """Turns the events of one source partition into packets."""
 
     def __init__(self, task: GatherTask) -> None:
         self._sent = sent(task)
@@ -50,7 +50,9 @@ _ROW_BYTES = 1 << 14
 
 
 def _rows(instance: int, packet: bytes) -> pa.RecordBatch:
-    """A packet as a row, and empty rows for its size: a batch may have a limit of rows alone
+    """A packet as one row, followed by empty rows in proportion to its size.
+
+    The empty rows bound the bytes of a batch, because Spark may limit batches by rows only
     (`spark.session.batch_limits`).
     """
     more = len(packet) // _ROW_BYTES
@@ -59,7 +61,7 @@ def _rows(instance: int, packet: bytes) -> pa.RecordBatch:
 
 
 class _GatherStored:
-    """Rows of queries, and retained events, to packets; a task's rows are the numbers of its parts."""
+    """Turns rows of queries and retained events into packets; the input rows of a task are the numbers of its parts."""
 
     def __init__(self, task: GatherTask, open_files: OpenFiles) -> None:
         self._sent, self._open_files = sent(task), open_files
@@ -73,7 +75,7 @@ class _GatherStored:
 
 
 class _Fold:
-    """Packets of one instance to its receipt."""
+    """Folds the packets of one instance into its receipt and delta."""
 
     def __init__(self, task: FoldTask, open_files: OpenFiles) -> None:
         self._sent, self._open_files = sent(task), open_files
@@ -82,14 +84,14 @@ class _Fold:
         with with_code():
             packets = [packet.as_buffer() for batch in batches for packet in batch.column(1).drop_null()]
             context, task = _context(), received(self._sent)
-            # the application-wide id: a batch that is run again by the same driver counts its attempts anew
+            # The application-wide id is used, because attempt numbers restart when the same driver reruns a batch.
             attempt = f"{task.writer}-{context.taskAttemptId()}"
             receipt, body = fold(task, context.partitionId(), packets, attempt, self._open_files())
         yield _deltas([(msgspec.json.encode(receipt), body)])
 
 
 class _Direct:
-    """Events of one source partition to the receipts of the instances that have their keys."""
+    """Turns the events of one source partition into the receipts of the instances that own its keys."""
 
     def __init__(self, gathering: GatherTask, folding: FoldTask, route: Route, open_files: OpenFiles) -> None:
         self._gathering, self._folding = sent(gathering), sent(folding)
@@ -114,7 +116,7 @@ class _Direct:
             deltas = []
             for instance, packets in found.packets.items():
                 receipt, body = fold(task, instance, packets, f"{task.writer}-{attempt}", files)
-                # what stays with its task is not moved
+                # Packets that stay in their task are not counted as moved bytes.
                 receipt.counts[MOVED] -= sum(map(len, made.own.get(instance, ())))
                 if instance == 0:
                     receipt.counts.update({DIRECT: 1, MISPLACED: found.misplaced})
@@ -138,7 +140,9 @@ def _context() -> TaskContext:
 def packets_of(
     spark: SparkSession, frame: DataFrame | None, task: GatherTask, open_files: OpenFiles
 ) -> DataFrame:  # fmt: skip
-    """The frame of events as packets, and what is read of the pond's own files, by at most a task per instance."""
+    """The packets of the events in `frame`, and of what is read from the pond's own files by at most one task per
+    instance.
+    """
     parts = stored_parts(task)
     rows = None
     if parts:
@@ -153,10 +157,10 @@ def packets_of(
 
 
 def deltas_of(packets: DataFrame, task: FoldTask, open_files: OpenFiles) -> list[tuple[Receipt, bytes]]:
-    """Run the epoch's one job: move packets to their instances, fold them, collect what the fold returns.
+    """Run the epoch's only job: shuffle packets to their instances, fold them, and collect receipts and deltas.
 
     Raises:
-        CorruptError: an instance did not answer, or answered twice.
+        CorruptError: an instance returned no receipt, or more than one.
     """
     moved = packets.repartitionById(task.instances, "instance")
     return _received(_collected(moved.mapInArrow(_Fold(task, open_files), DELTAS)), task)
@@ -165,7 +169,7 @@ def deltas_of(packets: DataFrame, task: FoldTask, open_files: OpenFiles) -> list
 def direct_deltas_of(
     frame: DataFrame, gathering: GatherTask, task: FoldTask, open_files: OpenFiles, route: Route
 ) -> list[tuple[Receipt, bytes]] | TooMuch:
-    """The same of a direct epoch, without the shuffle; or why there was none.
+    """Run a direct epoch's job and collect receipts and deltas; or return why the epoch could not be direct.
 
     Raises:
         CorruptError: as `deltas_of`.

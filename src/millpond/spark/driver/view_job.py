@@ -19,7 +19,9 @@ from millpond.state.ports.store import BucketStore
 
 
 class _CatchUp:
-    """A task's rows are the positions of its instances among those that own buckets."""
+    """Applies the log to the view; the input rows of a task are positions of its instances among those that own
+    buckets.
+    """
 
     def __init__(self, share: Share, pond: str, open_store: Callable[[Share], BucketStore]) -> None:
         self._share, self._pond, self._open_store = share, pond, open_store
@@ -36,7 +38,7 @@ class _CatchUp:
 def settled(
     spark: SparkSession, share: Share, pond: str, open_store: Callable[[Share], BucketStore]
 ) -> list[Caught]:
-    """What `catch_up` returned, one task per instance; `open_store` must be importable by workers.
+    """Run `catch_up` in one task per instance and return the results; `open_store` must be importable by workers.
 
     Raises:
         HostError: an executor's host does not see the pond's folder.

@@ -1,7 +1,8 @@
-"""Clauses of CREATE TABLE, CREATE STREAMING TABLE and CREATE VIEW: columns with their defaults are read, and a clause
-that Spark's parser takes but that would have no effect on a pond is refused by its name.
+"""Reads the clauses of CREATE TABLE, CREATE STREAMING TABLE and CREATE VIEW.
 
-COMMENT is taken, as it promises nothing; so is IF NOT EXISTS, as a name that is created twice is refused anyway.
+Columns are read with their defaults. A clause that Spark's parser accepts but that would have no effect on a pond is
+refused by its name. COMMENT is accepted, because it promises nothing. IF NOT EXISTS is accepted, because a name that is
+created twice is refused anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from millpond.spark.catalyst.spark_expressions import check_stable
 from millpond.spark.frontend.gate import judge, parse
 
 WITH_DEFAULTS = ("parquet", "json", "csv", "kafka")
-"""Sources of which a column may have a default: those that Spark reads with defaults, and Kafka (JSON values)."""
+"""Sources whose columns may have a default: those that Spark reads with defaults, and Kafka (JSON values)."""
 
 _FILTER = "Leave it out: nothing checks it. To drop such events, write the condition in the WHERE of the queries"
 _CONSTRAINTS = {
@@ -34,7 +35,7 @@ def columns_of(catalyst: Catalyst, plan: JavaObject, name: str, provider: str) -
 
     Raises:
         QueryRefused: a column has a clause that would have no effect.
-        QueryTypeError: a default is no constant of the column's type.
+        QueryTypeError: a default is not a constant of the column's type.
     """
     return tuple(_column(catalyst, column, name, provider) for column in items(plan.columns()))
 
@@ -73,14 +74,14 @@ def _refuse_not_null(what: str, nullable: bool, kind: DataType) -> None:
 
 
 def _default(catalyst: Catalyst, table: str, column: str, kind: DataType, sql: str) -> str:
-    """The constant that a default is, in SQL.
+    """The constant value of a default, as SQL.
 
     Raises:
-        QueryError: it is none, depends on the clock, or uses what query text may not.
+        QueryError: it is not a constant, depends on the clock, or uses something that query text may not use.
     """
     what = f"The DEFAULT {sql} of the column {column} of {table}"
     try:
-        # judged before it is analysed, as folding a constant runs it
+        # checked before the analysis, because folding a constant evaluates it
         judge(parse(catalyst, f"SELECT ({sql}\n) FROM nothing"), ("nothing",))
         check_stable(catalyst, items(analysed(catalyst.spark.range(0).selectExpr(f"({sql}\n)")).projectList())[0])
         return catalyst.default(column, StructType([StructField(column, kind)]), sql)
@@ -93,10 +94,10 @@ def _default(catalyst: Catalyst, table: str, column: str, kind: DataType, sql: s
 
 
 def refuse_clauses(name: str, spec: JavaObject) -> None:
-    """Refuse what the table specification of a statement has that would have no effect.
+    """Refuse clauses in a statement's table specification that would have no effect.
 
     Raises:
-        QueryRefused: see above.
+        QueryRefused: there is such a clause.
     """
     if spec.external():
         raise QueryRefused(
@@ -117,10 +118,10 @@ def refuse_clauses(name: str, spec: JavaObject) -> None:
 
 
 def refuse_view_clauses(name: str, plan: JavaObject) -> None:
-    """Refuse what a view's statement has that would have no effect.
+    """Refuse clauses in a view's statement that would have no effect.
 
     Raises:
-        QueryRefused: see above.
+        QueryRefused: there is such a clause.
     """
     if (collation := optional(plan.collation())) is not None:
         raise QueryRefused(

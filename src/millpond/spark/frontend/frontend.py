@@ -52,17 +52,18 @@ from millpond.spark.sources.providers import MakeTable, read_table
 
 
 class FrontEnd:
-    """Declares streams and turns what users have into queries; keeps what only Spark can evaluate.
+    """Declares streams, turns texts and DataFrames into queries, and keeps the expressions that only Spark can
+    evaluate.
 
-    Texts are analysed in a clone of the session, under ANSI rules: no view or setting of ours appears in the
-    user's, and the time zone stays as it was when the front end was made.
+    Texts are analysed in a clone of the session, under ANSI rules. So none of our views or settings appear in the
+    user's session, and the time zone stays as it was when the front end was created.
 
     Raises:
         SetupError: this Spark lacks a private name that Millpond needs.
     """
 
     def __init__(self, spark: SparkSession, own: Mapping[str, MakeTable] = MappingProxyType({})) -> None:
-        """`own` makes batch tables, by their formats, that Spark cannot read by itself."""
+        """`own` creates batch tables of formats that Spark cannot read by itself, by format."""
         self_check(spark)
         self._own = own
         self._user = Catalyst(spark)
@@ -77,12 +78,12 @@ class FrontEnd:
         self._refreshed: dict[Places, Refreshed] = {}
         self.homes: dict[str, str] = {}
         self.parameters: dict[str, Literal] = {}
-        self.declared: dict[str, Literal] = {}  # by DECLARE VARIABLE: its type, and its default
+        self.declared: dict[str, Literal] = {}  # type and default value of each DECLARE VARIABLE
         self.lock = threading.RLock()
 
     @property
     def streams(self) -> Mapping[str, Stream]:
-        """Declared streams by name, then those that queries derive from them, then the rows of queries."""
+        """Streams by name: the declared ones, then those that queries derive from them, then the rows of queries."""
         derived = {name: derived.stream for name, derived in self._derived.items()}
         return MappingProxyType(self._streams | derived | self._chained)
 
@@ -93,10 +94,10 @@ class FrontEnd:
 
     @unlogged()
     def declare(self, stream: Stream, watermark: Watermark | None = None) -> DataFrame:
-        """Make a stream readable by its name, and as a frame; with a `watermark`, texts need none of their own.
+        """Register a stream under its name and return its DataFrame; with a `watermark`, texts need not declare one.
 
         Raises:
-            QueryTypeError: another stream has this name, or it has no source, or the name is no plain word.
+            QueryTypeError: another stream has this name, it has no source, or the name is not a plain word.
             SourceError: Spark cannot open it.
         """
         if not (stream.name.isidentifier() and stream.name.isascii()):
@@ -117,7 +118,7 @@ class FrontEnd:
 
     @unlogged()
     def view(self, name: str, text: str) -> None:
-        """Make `name` stand for a SELECT without an aggregation, in the texts that follow.
+        """Register `name` as a view of a SELECT without an aggregation, for later texts.
 
         Raises:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
@@ -129,7 +130,7 @@ class FrontEnd:
         self._show(name, lambda: self._spark.sql(text), text, judged.size)
 
     def table(self, name: str, source: Source, schema: str | None = None, refresh: str | None = None) -> DataFrame:
-        """Make `name` stand for a batch table, which streams may be joined with, in the texts that follow.
+        """Register `name` as a batch table with which later texts can join streams.
 
         Raises:
             QueryTypeError: it cannot be read, its name is taken, or as `refresh`.
@@ -142,10 +143,11 @@ class FrontEnd:
         return frame
 
     def refresh(self, table: str | DataFrame, every: str) -> None:
-        """List the files of a batch table, a frame or a view that is known here, again and again while a pond runs.
+        """Refresh the list of files of a batch table, a frame or a registered view periodically while a pond runs.
 
         Raises:
-            QueryTypeError: there is no such view, it has no files or a pattern for its path, `every` is no duration.
+            QueryTypeError: the view does not exist, it has no files, its path is a pattern, or `every` is not a
+            duration.
         """
         name = table if isinstance(table, str) else relation_text(analysed(table))
         every_us = duration_us(self._catalyst, name, "refresh", every)
@@ -162,13 +164,13 @@ class FrontEnd:
         self, name: str, module: str, kind: str, takes: Sequence[str], returns: str, *, version: str = "1",
         deadline: str = "5 seconds", memory: str = "256 MB", form: str = "arrow",
     ) -> Callable[..., Column]:  # fmt: skip
-        """Make a function of a user known by its name, as it is installed now; returns it for DataFrames.
+        """Register a user function under its name, as it is installed now; return it for DataFrames.
 
-        See `model.functions.UserFunction`; `deadline` is in Spark's words.
+        See `model.functions.UserFunction`; `deadline` is an interval in Spark's syntax.
 
         Raises:
-            QueryTypeError: one of these is not what it must be, or the name is taken.
-            UserFunctionError: the function cannot be imported, or is not of its kind.
+            QueryTypeError: an argument is not valid, or the name is taken.
+            UserFunctionError: the function cannot be imported, or is not of this kind.
         """
         ms = deadline_ms(self._catalyst, deadline)
         made = UserFunction(name, version, module, kind, tuple(takes), returns, ms, bytes_of(memory), "", form)
@@ -177,16 +179,16 @@ class FrontEnd:
 
     @property
     def functions(self) -> tuple[UserFunction, ...]:
-        """The newest version of each function of a user."""
+        """The newest version of each user function."""
         return self._functions.known
 
     def map_batches(
         self, name: str, stream: str, function: BatchFunction, schema: str | StructType, version: str | None = None
     ) -> DataFrame:
-        """Make `name` stand for what a function makes of a stream's Arrow batches, in the texts that follow.
+        """Register `name` as the result of a function of a stream's Arrow batches, for later texts.
 
         Raises:
-            QueryTypeError: there is no such stream, the name is taken, or the schema is none.
+            QueryTypeError: the stream does not exist, the name is taken, or the schema is not valid.
             UnsupportedQuery: workers cannot import the function.
         """
         known = self._known(stream)
@@ -210,11 +212,11 @@ class FrontEnd:
         return frame
 
     def _sizes(self) -> dict[str, int]:
-        """How many nodes the plans of views have, for the gate."""
+        """The number of plan nodes of each view, for the gate."""
         return {name.lower(): size for name, size in self._views.items()}
 
     def _registered(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Relations and functions that texts may name: ours, and what the user put into the session."""
+        """Relations and functions that texts may name: ours, and those that the user registered in the session."""
         found = self._user.temporary()
         ours = {name.lower() for name in (*self._streams, *self._views)}
         functions = self._functions.names
@@ -230,7 +232,7 @@ class FrontEnd:
         self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
         mode: Mode | None = None, repeats: Repeats | None = None, remember: bool = True,
     ) -> AnyQuery:  # fmt: skip
-        """The query that a SELECT means; its late events go to `late`, its rows leave by `mode`.
+        """The query of a SELECT; its late events go to the sink `late`, and `mode` is its output mode.
 
         Raises:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
@@ -241,7 +243,7 @@ class FrontEnd:
 
     @unlogged()
     def _query(self, terms: Terms, text: str, leaving: Leaving, *, remember: bool = True) -> AnyQuery:
-        """The query of a text; `text` is it with blanks before, where it stands in a file."""
+        """The query of a text; for a query from a file, `text` has leading blanks up to its position in the file."""
         check_size(terms.text)
         marks = marked(text, self.parameters)
         text = marks.text
@@ -258,7 +260,7 @@ class FrontEnd:
             plain = self._functions.without_filters(text, judged.calls)
             twin = tumbling_twin(self._catalyst, plain, judged.windows)
             if twin.text != text:
-                judge(parse(self._catalyst, twin.text), *allowed)  # only judged text is analysed
+                judge(parse(self._catalyst, twin.text), *allowed)  # only text that passed the gate is analysed
             frame = self._spark.sql(twin.text)
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation = read[0].name if len(read) == 1 else None
@@ -280,9 +282,9 @@ class FrontEnd:
         self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
         mode: Mode | None = None, repeats: Repeats | None = None, remember: bool = True,
     ) -> AnyQuery:  # fmt: skip
-        """The query that a streaming DataFrame means; it is read, never started.
+        """The query of a streaming DataFrame, whose plan is read but never started.
 
-        Its stream is the declared one that equals it by format, options and columns, or is declared here.
+        Its stream is the declared stream with the same format, options and columns, or else is declared by this call.
 
         Raises:
             QueryTypeError, UnsupportedQuery: see `errors`.
@@ -306,7 +308,7 @@ class FrontEnd:
     ) -> list[AnyQuery]:
         """Declare the streams of a pond file and read its `queries`, in order.
 
-        `opened` may put another source in the place of one whose columns are declared.
+        `opened` may replace a source whose columns are declared by another one.
 
         Raises:
             QueryError: one of its statements is wrong; the message names it and its line.
@@ -337,13 +339,13 @@ class FrontEnd:
         self, queries: Iterable[AnyQuery], kept: Iterable[str] = (), times: Mapping[str, str] | None = None,
         halted: Collection[str] = (),
     ) -> tuple[Wanted, ...]:  # fmt: skip
-        """What to read for these queries: streams in the order of declaration, columns in that of the stream.
+        """What to read for these queries: streams in the order of declaration, columns in the order of the stream.
 
-        `kept`: streams that are read whether or not a query asks for them; `times`: streams whose time is observed, by
-        which column; `halted`: queries that are not answered, of which Spark evaluates nothing.
+        `kept` are streams that are read whether or not a query needs them. `times` gives the event-time column of each
+        stream whose time is observed. `halted` are queries that are not computed; Spark evaluates nothing for them.
 
         Raises:
-            KeyError: a query was not made here.
+            KeyError: a query was not made by this front end.
         """
         needed, answered = needed_columns(tuple(queries), self.streams, kept, times or {}, halted)
         by_name = {projected.value.name: projected for projected in self._foreigns.values()}
@@ -359,24 +361,25 @@ class FrontEnd:
         return tuple(found)
 
     def forget(self, name: str) -> AnyQuery | None:
-        """Let the name of a query be free again; the query that had it, if one did."""
+        """Free the name of a query; return the query that had it, or None."""
         return self._queries.pop(name, None)
 
     def forget_rows(self, name: str) -> None:
-        """Forget the stream of a query's rows, which nobody reads any more."""
+        """Forget the stream of a query's rows, which no query reads any longer."""
         self._chained.pop(name, None)
 
     def remember(self, query: AnyQuery) -> None:
-        """Let texts read the rows of a query by its name."""
+        """Allow later texts to read the rows of a query by its name."""
         self._queries[query.name] = query
 
     def restore(self, streams: Iterable[Stream], queries: Iterable[AnyQuery], asked: Iterable[AnyQuery]) -> None:
-        """Know the streams and queries of a pond that is opened without them; `asked`: those, and older versions.
+        """Restore the streams and queries of a pond that is opened without them; `asked` also has older versions of
+        queries.
 
-        What only Spark evaluates is analysed again, from texts, by the `parameters` and views that there are.
+        Expressions that only Spark evaluates are analysed again from texts, with the current `parameters` and views.
 
         Raises:
-            ChangeRefused: something of them stands only where they were made, in a program or a file.
+            ChangeRefused: a part of them exists only in the program or file that made them.
         """
         derived = [stream for stream in streams if stream.derived is not None]
         for stream in streams:
@@ -393,7 +396,7 @@ class FrontEnd:
                 self._chained[stream.name] = show_rows(self._spark, self._queries[stream.upstream])
 
     def _is_known(self, query: AnyQuery, derived: Collection[Stream]) -> bool:
-        """Whether Spark's part of a query, which is not stored, is here."""
+        """Whether this front end has the expressions of a query that only Spark evaluates; they are not stored."""
         foreigns = {node.key for part in expressions_of(query) for node in walk(part) if isinstance(node, Foreign)}
         made = [stream for stream in derived if stream.name in query.streams]
         return foreigns <= {*self._foreigns} and all(self.streams.get(stream.name) == stream for stream in made)
@@ -413,16 +416,16 @@ class FrontEnd:
         return tuple({branch.base.name: branch.base for derived in made for branch in derived.branches}.values())
 
     def lookups(self, wanted: Iterable[Wanted]) -> Lookups:
-        """The tables that are listed again while a pond reads this."""
+        """The tables whose lists of files are refreshed while a pond reads these streams."""
         branches = (branch for want in wanted if want.derived is not None for branch in want.derived.branches)
         sides = (side for branch in branches for side in branch.sides)
         return lookups(self._spark, self._refreshed, [side.plan for side in sides if isinstance(side, Side)])
 
     def readings(self, queries: Sequence[AnyQuery]) -> list[Reading]:
-        """The sources that these queries read, with the columns that they need of each; also of those below a join.
+        """The sources that these queries read, with the needed columns of each, including sources below a join.
 
         Raises:
-            KeyError: a query was not made here.
+            KeyError: a query was not made by this front end.
         """
         times: dict[str, set[str]] = {}
         for query in queries:
@@ -447,7 +450,7 @@ class FrontEnd:
     def _upstreams(
         self, queries: Mapping[str, AnyQuery], relations: Collection[str], others: Sequence[str]
     ) -> list[AnyQuery]:
-        """The earlier queries whose rows a text reads; `others`: streams and views, whose names come first."""
+        """The earlier queries whose rows a text reads; `others` are streams and views, whose names take precedence."""
         known = {name.lower() for name in others}
         named = [
             query for name, query in queries.items() if name.lower() in relations and name.lower() not in known
@@ -458,7 +461,7 @@ class FrontEnd:
         return named
 
     def _kept(self, found: Extraction, leaving: Leaving, *, remember: bool) -> AnyQuery:
-        """Remember the streams and expressions of a query; what another query brought stays as it is."""
+        """Store the streams and expressions of a query; those that another query stored are not replaced."""
         query = leaving.of(self._catalyst, found.query, found.stream)
         check_sink(f"The sink of {query.name}", query.sink)
         check_sink(f"The folder of late rows of {query.name}", query.late_sink)

@@ -28,13 +28,13 @@ MAX_CHARACTERS = 20_000
 MAX_NESTING = 100
 MAX_NODES = 3_000
 MAX_EXPANDED = 1_000
-"""Nodes of the plan when each name of a WITH or a view has been replaced by what it stands for: a relation that is read
-twice counts twice, in Spark's analysis and in ours.
+"""The most plan nodes after each name of a WITH or a view is replaced by its definition. A relation that is read twice
+counts twice, because Spark and Millpond both analyse it twice.
 """
 MAX_GENERATORS = 3
-"""Each `explode` multiplies the rows of the one below it."""
+"""The most generators such as `explode`, each of which multiplies the rows of the one below it."""
 MAX_COMMENT_NESTING = 8
-"""Spark's lexer needs time and memory that grow with a power of this: 640 exhaust a heap of 1 GB."""
+"""Deepest nesting of comments. Time and memory of Spark's lexer grow with a power of it: 640 exhaust 1 GB of heap."""
 
 _BRACKET = re.compile(r"[(\[]|[)\]]")
 _COMMENT = re.compile(r"/\*|\*/")
@@ -42,9 +42,11 @@ _FIXED = re.compile(r"[a-z_]+\s*r?['\"][+-]?\d{4,}", re.IGNORECASE)
 
 
 class Judged(NamedTuple):
-    """What a query that passed is made of: calls of window functions, relations, where each kind of node stands, the
-    functions that it might call, its calls of those that every query may not, and of those that make rows; how many
-    nodes its plan has when names stand for what they name.
+    """The parts of a query that passed the gate.
+
+    These are its calls of window functions, its relations, a node of each kind, the functions that it might call, its
+    calls of functions outside the general allow-list, its calls of generators, and the number of plan nodes after names
+    are replaced by their definitions.
     """
 
     windows: list[JavaObject]
@@ -65,14 +67,14 @@ class _Visit(NamedTuple):
 
 
 def gate(spark: SparkSession, text: str, relations: Collection[str]) -> JavaObject:
-    """Parse a query and judge every node of it; returns Spark's unresolved plan.
+    """Parse a query and check every node of it; return Spark's unresolved plan.
 
     `relations` are the names of streams that the text may read.
 
     Raises:
         QuerySyntaxError: it does not parse.
-        QueryRefused: it is too large, or uses something query text may not use.
-        QueryTypeError: it reads a stream that nobody declared.
+        QueryRefused: it is too large, or uses something that query text may not use.
+        QueryTypeError: it reads a stream that is not declared.
     """
     check_size(text)
     plan = parse(Catalyst(spark), text)
@@ -84,8 +86,8 @@ def check_size(text: str) -> None:
     """Refuse text that could read settings or exhaust the parser.
 
     Raises:
-        QueryRefused: see above.
-        QuerySyntaxError: it is no Unicode text.
+        QueryRefused: the text could do so.
+        QuerySyntaxError: it is not valid Unicode text.
     """
     if "${" in text:
         start = text.index("${")
@@ -114,7 +116,7 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
 
     Raises:
         QuerySyntaxError: it does not parse; the message is Spark's, with its line and column.
-        QueryRefused: Spark's parser breaks on it.
+        QueryRefused: Spark's parser fails on it.
     """
     try:
         return catalyst.parse(text)
@@ -133,12 +135,12 @@ def judge(
 ) -> Judged:  # fmt: skip
     """Refuse a parsed query with a node, function or relation outside the allow-lists; names are in lower case.
 
-    `functions`: those that the session's user registered, besides the ones that every query may call. `sizes`: how many
-    nodes views among the relations have, by their names in lower case.
+    `functions` are those that the session's user registered, in addition to the ones that every query may call. `sizes`
+    gives the number of plan nodes of views among the relations.
 
     Raises:
-        QueryRefused: see above.
-        QueryTypeError: it reads a stream that nobody declared.
+        QueryRefused: there is such a node, function or relation.
+        QueryTypeError: it reads a stream that is not declared.
     """
     known = frozenset(name.lower() for name in relations)
     judged = Judged([], set(), {}, FUNCTIONS | {name.lower() for name in functions}, [], [])
@@ -161,7 +163,7 @@ def judge(
 
 
 def _expanded(node: JavaObject, sizes: Mapping[str, int]) -> int:
-    """How many nodes a plan has when names stand for what they name."""
+    """The number of nodes of a plan after names are replaced by their definitions."""
     kind = kind_of(node)
     if kind == "UnresolvedRelation":
         return sizes.get(str(items(node.multipartIdentifier())[-1]).lower(), 1)
@@ -184,11 +186,11 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
     judged.nodes.setdefault(kind, node)
     if kind == "UnresolvedRelation":
         name = _judge_relation(node, relations)
-        if name not in bound:  # what WITH has named is no stream of that name
+        if name not in bound:  # a name that WITH defines does not refer to a stream
             judged.relations.add(name)
     found: list[_Visit] = []
     if kind == "UnresolvedWith":
-        # a CTE sees those before it; the query sees them all
+        # A CTE can use the CTEs before it; the query can use all of them.
         for entry in items(node.cteRelations()):
             found.append(_Visit(entry._2(), depth, True, relations, bound))
             name = str(entry._1()).lower()
@@ -219,7 +221,7 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
     if kind == "Literal" and type_of(node) in MOMENTS:
         place = place_of(node)
         if place is not None and place.piece[:1].isalpha() and not _FIXED.match(place.piece):
-            # 'now', 'today' and a time without a date are made of the clock while the text is parsed
+            # The parser computes 'now', 'today' and a time without a date from the clock.
             raise _refused(node, "a moment that depends on the clock", "Write it as 'yyyy-mm-dd hh:mm:ss'.")
     if kind == "UnresolvedGenerator":
         name = str(node.name().unquotedString())

@@ -1,5 +1,7 @@
-"""Parses pond files: `CREATE TABLE` declares a stream, `CREATE STREAMING TABLE … AS SELECT` a query,
-`CREATE TEMPORARY VIEW` a name for a SELECT or a batch table, and `DECLARE VARIABLE` a live parameter.
+"""Parses pond files.
+
+`CREATE TABLE` declares a stream, `CREATE STREAMING TABLE … AS SELECT` a query, `CREATE TEMPORARY VIEW` a name for a
+SELECT or a batch table, and `DECLARE VARIABLE` a live parameter.
 
 Spark parses all of them, but nothing in a file is executed as a statement: the parsed tree is read. A relative path
 is relative to the current directory, as in Spark.
@@ -47,7 +49,7 @@ TABLES = {
     FORMAT: " ".join(OPTIONS),
     KEYED: " ".join(KEYED_OPTIONS),
 }
-"""Batch tables that a file may show as a view besides JSON and CSV, and their options."""
+"""Formats of batch tables, besides JSON and CSV, that a file may declare as a view, and their options."""
 
 PROVIDERS = {
     "parquet": f"{_FILES} mergeSchema datetimeRebaseMode int96RebaseMode",
@@ -64,7 +66,7 @@ PROVIDERS = {
 """Sources that a file may declare, and their options."""
 
 _REFRESH = "refresh"
-"""The option of a batch table that is ours: how often its files are listed again."""
+"""An option that Millpond adds to batch tables: how often their list of files is refreshed."""
 
 _RATE = (Field("timestamp", "timestamp"), Field("value", "bigint"))
 _FOLDERS = ("parquet", "json", "csv")
@@ -87,7 +89,7 @@ _TOKEN = re.compile(
 
 
 class Statement(NamedTuple):
-    """One statement of a file and the line (from 1) its text starts on."""
+    """One statement of a file, and the line (from 1) on which its text starts."""
 
     text: str
     line: int
@@ -110,9 +112,9 @@ class QueryStatement(NamedTuple):
 
 
 class ViewStatement(NamedTuple):
-    """A `CREATE TEMPORARY VIEW`: `text` is its SELECT, exactly as written, or `table` the batch table that it shows.
+    """A `CREATE TEMPORARY VIEW`: `text` is its SELECT, exactly as written, or `table` is its batch table.
 
-    `refresh`: how often the files of the table are listed again, in Spark's words.
+    `refresh` says how often the table's list of files is refreshed, as an interval in Spark's syntax.
     """
 
     name: str
@@ -137,9 +139,9 @@ def parse_file(spark: SparkSession, text: str) -> PondFile:
 
     Raises:
         QuerySyntaxError: a statement does not parse, or a quote is never closed.
-        QueryRefused: a statement of another kind.
-        QueryTypeError: a name twice, an unknown option, a missing path.
-        UnsupportedQuery: a source or sink that this version does not have.
+        QueryRefused: a statement has another kind.
+        QueryTypeError: a name is used twice, an option is unknown, or a path is missing.
+        UnsupportedQuery: this version does not support a source or sink.
     """
     catalyst = Catalyst(spark)
     streams: dict[str, Stream] = {}
@@ -151,7 +153,7 @@ def parse_file(spark: SparkSession, text: str) -> PondFile:
             made = _read(catalyst, statement, blank(text[: statement.start]))
             name = made.name.lower()
             if isinstance(made, Variable):
-                known = made.name in variables  # names of parameters are case sensitive, and of their own
+                known = made.name in variables  # names of parameters are case-sensitive, and separate from other names
             else:
                 known = name in streams or name in views or name in queries
             if known:
@@ -170,7 +172,9 @@ def parse_file(spark: SparkSession, text: str) -> PondFile:
 
 
 def blank(text: str) -> str:
-    """The text with nothing left of it but its length and its lines: behind it, positions are those of the file."""
+    """The text replaced by blanks of the same length and line breaks, so that text after it keeps its position in the
+    file.
+    """
     return re.sub(r"[^\n]", " ", text)
 
 
@@ -182,7 +186,7 @@ def split(text: str) -> list[Statement]:
     """
     found: list[Statement] = []
     start = position = 0
-    empty = True  # whether the statement holds nothing but comments so far
+    empty = True  # whether the statement has contained only comments until now
     while True:
         token = _TOKEN.search(text, position)
         stop = len(text) if token is None else token.start()
@@ -250,7 +254,7 @@ def _name(node: JavaObject) -> str:
 
 
 def _partitioned(name: str, plan: JavaObject) -> str | msgspec.UnsetType:
-    """The column by which the producers of a stream's topic choose partitions, if the statement says so."""
+    """The column by which the producers of a stream's topic choose partitions, if the statement declares it."""
     found = items(plan.partitioning())
     if not found:
         return msgspec.UNSET
@@ -368,7 +372,7 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
 
 
 def _sink_options(name: str, provider: str, properties: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    """What TBLPROPERTIES say to the sink; a property of another sink's is refused."""
+    """The sink's options from TBLPROPERTIES; a property of another sink is refused."""
     own = SINK_OPTIONS.get(provider, ())
     for option, others in ((option, sink) for sink, options in SINK_OPTIONS.items() for option in options):
         if option in properties and option not in own:
@@ -378,7 +382,7 @@ def _sink_options(name: str, provider: str, properties: dict[str, str]) -> tuple
 
 
 def _late(name: str, provider: str, properties: dict[str, str]) -> Sink | None:
-    """Where late rows go: a folder in the query's own format, or in another."""
+    """The sink of late rows: a folder in the query's own format or in another one."""
     path, format_ = properties.get("late.path"), properties.get("late.format", "").lower()
     if path is None and not format_:
         return None
@@ -424,7 +428,7 @@ def _text(name: str, entry: JavaObject) -> str:
 
 
 def _plain_path(location: str) -> str:
-    # Spark hands a path back as a URI
+    # Spark returns a path as a URI.
     return (
         location.removeprefix("file:")
         if location.startswith("file:/") and not location.startswith("file://")

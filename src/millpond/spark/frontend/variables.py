@@ -1,4 +1,4 @@
-"""`DECLARE VARIABLE name TYPE DEFAULT value` in a pond file: a live parameter with its type and its first value."""
+"""Reads `DECLARE VARIABLE name TYPE DEFAULT value`: a live parameter with its type and its first value."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _FORM = "Write DECLARE VARIABLE name DOUBLE DEFAULT 150.0; queries name it :name
 
 
 class Variable(NamedTuple):
-    """A parameter that a file declares, and its first value, which has its type."""
+    """A parameter that a file declares, and its first value, which has the parameter's type."""
 
     name: str
     value: Literal
 
 
 def variable_of(plan: JavaObject) -> Variable:
-    """The parameter that a parsed `DECLARE VARIABLE` means.
+    """The parameter of a parsed `DECLARE VARIABLE`.
 
     Raises:
-        QueryRefused: it has another form than a plain name and a plain value.
-        QueryTypeError: a parameter cannot be of its type, or its value does not fit.
+        QueryRefused: it is not a plain name with a plain value.
+        QueryTypeError: parameters cannot have this type, or the value does not fit it.
     """
     names = [".".join(str(part) for part in items(one.nameParts())) for one in items(plan.names())]
     if len(names) != 1 or _NAME.fullmatch(names[0]) is None:
@@ -51,10 +51,10 @@ def variable_of(plan: JavaObject) -> Variable:
 
 
 def with_value(variable: Variable, value: Literal | None) -> Literal:
-    """The first value of a declared parameter: one that was given for it, as of its type, else its default.
+    """The first value of a declared parameter: the given value converted to its type, or else its default.
 
     Raises:
-        ChangeRefused: the value that was given is of another type.
+        ChangeRefused: the given value has another type.
     """
     given = None if value is None else plain_of(value)
     return variable.value if given is None else constant_of(variable.name, given, variable.value.type)

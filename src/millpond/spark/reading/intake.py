@@ -1,7 +1,7 @@
-"""Tracks what the sources hold that is not committed yet: records of Kafka, files of folders; and files that vanish.
+"""Tracks the backlog of the sources (Kafka records, files of folders), and files that were deleted before the read.
 
-The driver reports each batch that Spark has planned. How much is behind is computed on demand from the planned offsets,
-from the newest offsets in Spark's progress and from the offsets of the log, so an epoch pays for nothing of it.
+The driver reports each batch that Spark has planned. The backlog is computed on demand from the planned offsets, from
+the newest offsets in Spark's progress and from the offsets of the log, so it costs an epoch nothing.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from millpond.spark.catalyst.private_names import items
 from millpond.spark.reading.source_progress import COMPACT, Ranges, batch_of, first_offsets, listed_in
 
 _FILES = '{"logOffset"'
-"""So begins the offset of a folder of files."""
+"""The beginning of a file source's offset."""
 
 _LOCAL = "file://"
 
 
 class Behind(NamedTuple):
-    """How far the pond is behind the source of a stream: so many of `unit` are `waiting`, not committed yet.
+    """The backlog of a stream's source: the number of uncommitted records or files (`unit`) that are `waiting`.
 
-    `waiting` None: not known, for no batch has been planned since this process began. Of files only those of the batch
-    at hand are known.
+    `waiting` is None if it is unknown because this process has not planned a batch yet. For files, only those of the
+    current batch are known.
     """
 
     stream: str
@@ -41,7 +41,7 @@ class Behind(NamedTuple):
 
 
 class Intake:
-    """What Spark has planned to read; made anew with each driver."""
+    """What Spark has planned to read; created anew with each driver."""
 
     def __init__(self) -> None:
         self._planned: Offsets = {}
@@ -50,9 +50,9 @@ class Intake:
         self._missing: dict[str, tuple[str, ...]] = {}
 
     def planned(self, checkpoint: Path, start: Offsets, end: Offsets) -> None:
-        """Take note of a batch before it is read, and of its local files that are gone by now.
+        """Record a batch before it is read, and those of its local files that no longer exist.
 
-        Spark skips a file that was deleted after it was listed, and does not say so.
+        Spark silently skips a file that was deleted after it was listed.
         """
         self._planned, self._files, self._missing = dict(end), {}, {}
         for stream, offset in end.items():
@@ -68,12 +68,12 @@ class Intake:
                 self._missing[stream] = gone
 
     def missing(self) -> dict[str, tuple[str, ...]]:
-        """By stream: files of the planned batch that were gone before they were read; reported once."""
+        """By stream, the files of the planned batch that were deleted before they were read; each is returned once."""
         missing, self._missing = self._missing, {}
         return missing
 
     def behind(self, streams: Iterable[str], committed: Offsets, query: StreamingQuery | None) -> list[Behind]:
-        """How far each of the streams that have a source is behind, given the offsets of the log."""
+        """The backlog of each stream that has a source, given the offsets of the log."""
         newest: dict[str, dict[str, int]] = {}
         for text in (*_reported(query), *self._planned.values()):
             for topic, partitions in _ranges(text).items():
@@ -109,8 +109,10 @@ def _files_of(folder: Path, start: str, end: str) -> Iterable[str]:
 
 
 def _reported(query: StreamingQuery | None) -> Sequence[str]:
-    """The newest offsets of the sources of a query: of its last batch from Spark's progress, and of the batch at hand
-    from the sources themselves, since a limit may let it read a part only.
+    """The newest offsets of a query's sources.
+
+    They are read from Spark's progress for the last batch, and from the sources themselves for the current batch,
+    because a limit may allow a batch to read only a part.
     """
     java: Any = getattr(query, "_jsq", None)
     found: list[str] = []
@@ -125,12 +127,12 @@ def _reported(query: StreamingQuery | None) -> Sequence[str]:
                 latest = source.reportLatestOffset()
                 found += [] if latest is None else [str(latest.json())]
     except (Py4JError, OSError):
-        pass  # the JVM is ending: what is known by then is used
+        pass  # the JVM is ending, so the values known until now are used
     return found
 
 
 def _ranges(offsets: str) -> dict[str, dict[str, int]]:
-    """Kafka's offsets in Spark's JSON; of any other source nothing.
+    """Kafka's offsets from Spark's JSON; empty for any other source.
 
     >>> _ranges('{"tx":{"0":7}}'), _ranges('{"logOffset":3}'), _ranges("5"), _ranges("null"), _ranges("")
     ({'tx': {'0': 7}}, {}, {}, {}, {})

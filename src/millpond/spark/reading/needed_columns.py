@@ -16,10 +16,10 @@ def needed_columns(
     queries: Sequence[AnyQuery], streams: Mapping[str, Stream], kept: Iterable[str], times: Mapping[str, str],
     halted: Collection[str],
 ) -> tuple[dict[str, set[str]], set[str]]:  # fmt: skip
-    """The columns needed of each stream that is read, and the streams that some query which is not `halted` reads.
+    """The needed columns of each stream that is read, and the streams that are read by queries that are not `halted`.
 
-    `kept`: streams that are read whether or not a query needs them; `times`: the column by which a stream's time is
-    observed. Of a halted query nothing is needed, but its streams go on being read.
+    `kept` are streams that are read whether or not a query needs them. `times` gives the event-time column of each
+    stream whose time is observed. A halted query needs no columns, but its streams are still read.
     """
     read = {stream for query in queries for stream in query.streams}
     answered = {stream for query in queries if query.name not in halted for stream in query.streams}

@@ -1,4 +1,4 @@
-"""The projection of the read: all streams as one streaming frame, pruned to what the queries need."""
+"""Builds one streaming frame over all streams, pruned to the columns and expressions that the queries need."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from millpond.spark.sources.redis_tables import ALIVE, met
 
 _DEAD = "dead"
 TOO_MANY = "an event becomes too many rows"
-"""Why an event is dead that functions such as `explode` would multiply beyond the limit."""
+"""The reason for a dead event of which functions such as `explode` would make too many rows."""
 _OWN_SCHEMA = ("rate", "rate-micro-batch")
 _OF_STREAMS = frozenset(
     ("path", "cleansource", "sourcearchivedir", "latestfirst", "maxfileage", "maxfilespertrigger", "maxbytespertrigger")
 )
-"""Options of files that a batch does not have, in lower case; `path` is told apart."""
+"""Options of streaming file sources that a batch read does not have, in lower case; `path` is passed separately."""
 
 AVRO = "avro"
-"""The format of files that a jar of Spark's reads, which it does not bring along."""
+"""The file format for which Spark needs a jar that it does not contain."""
 
 
 class Watermark(NamedTuple):
@@ -65,8 +65,9 @@ class Watermark(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What to read of one stream: columns by name, expressions that only Spark evaluates, and how it is derived; of one
-    that is `idle` no query is answered, so no elements are made.
+    """What to read of one stream: columns by name, expressions that only Spark evaluates, and how it is derived.
+
+    No active query reads a stream that is `idle`, so no rows are made from elements of its arrays.
     """
 
     stream: Stream
@@ -77,7 +78,7 @@ class Wanted(NamedTuple):
 
 
 def with_places(want: Wanted, homes: Mapping[str, str]) -> Wanted:
-    """The same with paths that mean the same wherever the current folder is by now; `homes`: as `Joining` has them."""
+    """The same with absolute paths, which do not depend on the current folder; `homes` are as in `Joining`."""
     stream, derived = _at_home(want.stream, homes), want.derived
     if derived is not None:
         branches = tuple(branch._replace(base=_at_home(branch.base, homes)) for branch in derived.branches)
@@ -90,7 +91,7 @@ def _at_home(stream: Stream, homes: Mapping[str, str]) -> Stream:
 
 
 class Reading(NamedTuple):
-    """What is read of one source: columns of its stream by name, and which of them are event times."""
+    """The columns that are read of one source by name, and which of them are event times."""
 
     stream: Stream
     columns: frozenset[str]
@@ -103,17 +104,15 @@ def load(
 ) -> DataFrame:  # fmt: skip
     """The stream as a streaming DataFrame; `named` gives its source the stream's name in the checkpoint.
 
-    `home`: the folder in which its relative paths begin, if it has any.
-
-    `limit`: how many records an epoch reads at most of a stream of Kafka that does not say so itself.
-
-    `analysed_only`: it will not be read; otherwise one that tells apart what does not parse has the column `kafka.DEAD`
-    besides its own.
+    - `home`: the folder to which its relative paths refer, if it has any.
+    - `limit`: the most records that an epoch reads of a Kafka stream, unless the stream itself has a limit.
+    - `analysed_only`: the frame will not be read. Otherwise a stream that separates malformed records has the column
+      `kafka.DEAD` in addition to its own.
 
     Raises:
         QueryTypeError: the stream has no source.
         SourceError: Spark cannot open it.
-        SetupError: what it takes to read it is not there.
+        SetupError: a jar or another requirement for reading it is missing.
     """
     marks = {} if home is None else notes(stream, home)
     stream = stream if home is None else located(stream, home)
@@ -125,7 +124,8 @@ def load(
         if not analysed_only:
             return kafka_frame(spark, stream, stream.name if named else None, limit)
         source = Source("json", (("path", path),))
-    elif source.format == AVRO and analysed_only:  # declared columns are all that is looked at, so no jar is needed
+    # only declared columns are needed for an analysis, so no jar is needed
+    elif source.format == AVRO and analysed_only:
         source = Source("json", tuple(option for option in source.options if option[0] == "path"))
     elif source.format == AVRO:
         provide(spark, avro())
@@ -146,10 +146,10 @@ def load(
 
 
 def file_batch(spark: SparkSession, stream: Stream, files: Sequence[str]) -> DataFrame:
-    """Some files of a stream as a batch, with its options, as a streaming query reads them.
+    """Some files of a stream as a batch, with the stream's options, as a streaming query reads them.
 
     Raises:
-        SetupError: what it takes to read them is not there.
+        SetupError: a jar or another requirement for reading them is missing.
     """
     source = stream.source
     assert source is not None
@@ -157,7 +157,7 @@ def file_batch(spark: SparkSession, stream: Stream, files: Sequence[str]) -> Dat
         provide(spark, avro())
     options = {name: value for name, value in source.options if name.lower() not in _OF_STREAMS}
     base = next((value for name, value in source.options if name.lower() == "path"), "")
-    if base and not {*base} & {*"{}[]*?\\"}:  # columns in names of folders
+    if base and not {*base} & {*"{}[]*?\\"}:  # partition columns in names of folders
         options["basePath"] = base
     reader = spark.read.format(source.format).options(**options).option("__globPaths__", "false")
     return reader.schema(schema_of(stream.columns)).load([*files])
@@ -166,7 +166,7 @@ def file_batch(spark: SparkSession, stream: Stream, files: Sequence[str]) -> Dat
 def register(
     spark: SparkSession, stream: Stream, watermark: Watermark | None = None, home: str | None = None
 ) -> DataFrame:
-    """Load the stream and make it a temporary view, so that texts over it can be analysed; `home`: as `load`.
+    """Load the stream and register it as a temporary view, so that texts can be analysed; `home` is as in `load`.
 
     Raises:
         QueryTypeError, SourceError: as `load`.
@@ -183,14 +183,14 @@ def read(
     spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True, limits: Mapping[str, int] | None = None,
     given: Mapping[str, DataFrame] | None = None,
 ) -> tuple[DataFrame, ReadLayout]:  # fmt: skip
-    """One streaming frame over all streams and, with `tick`, one row a second; columns as in `ReadLayout`. Streams that
-    are `given` are not loaded.
+    """One streaming frame over all streams and, with `tick`, one row a second; its columns are those of `ReadLayout`.
 
-    `spark` is a session for reading alone: see `session.reading_session`. Each source is read once: a stream that
-    is wanted in several forms, itself or as part of derived ones, has its rows copied after the read.
+    Frames in `given` are used instead of loading their streams. `spark` is a session only for reading, see
+    `session.reading_session`. Each source is read once: if a stream is needed in several forms, as itself or as part of
+    derived streams, its rows are copied after the read.
 
     Raises:
-        QueryTypeError: nothing is to be read, a column is unknown, or as `load`.
+        QueryTypeError: there is nothing to read, a column is unknown, or as `load`.
         SourceError: as `load`.
     """
     layouts: list[StreamLayout] = []
@@ -226,7 +226,7 @@ def read(
 
 
 def read_between(spark: SparkSession, wanted: Wanted, start: Offsets, end: Offsets) -> tuple[DataFrame, ReadLayout]:
-    """The records of a stream of Kafka between two offsets, as a batch of the same columns, without a tick.
+    """The records of a Kafka stream between two offsets, as a batch with the same columns and without a tick.
 
     Raises:
         SetupError: as `load`.
@@ -242,7 +242,7 @@ def _order(stream: Stream) -> tuple[str | None, str | None]:
 
 
 def _columns(want: Wanted, position: int) -> tuple[ReadColumn, ...]:
-    """What is read of one stream, from a position on."""
+    """The columns that are read of one stream, starting at a position."""
     types = {field.name: field.type for field in want.stream.columns}
     for name in want.columns:
         if name not in types:
@@ -257,7 +257,7 @@ def _columns(want: Wanted, position: int) -> tuple[ReadColumn, ...]:
 
 
 class _Copy(NamedTuple):
-    """A form in which a source is wanted: as itself (`branch` None), or as a branch of the stream at `place`."""
+    """A form in which a source is needed: as itself (`branch` is None), or as a branch of the stream at `place`."""
 
     place: int
     want: Wanted
@@ -265,7 +265,7 @@ class _Copy(NamedTuple):
 
 
 class _Base:
-    """One source, and all forms in which it is wanted."""
+    """One source, and all forms in which it is needed."""
 
     def __init__(
         self, spark: SparkSession, base: Stream, copies: list[_Copy], limit: int | None, given: DataFrame | None
@@ -283,7 +283,7 @@ class _Base:
         self._ordered = base.order is not None
         self._which: Column | None = None
         if len(copies) > 1:
-            # one scan, and a copy of each row per form
+            # The source is scanned once, and each row is copied for each form.
             every = [self._catalyst.column(column) for column in self._attributes.values()]
             numbers = F.array(*(F.lit(number) for number in range(len(copies))))
             self._frame = self._frame.select(*every, F.explode(numbers).alias("which"))
@@ -292,7 +292,7 @@ class _Base:
         self._map(names)
 
     def _map(self, names: list[str]) -> None:
-        """Run functions of batches before anything else: what Spark gives back has other columns, told by position."""
+        """Run functions of batches first, because Spark returns new columns, which are identified by their position."""
         places = {}
         for number, copy in enumerate(self._copies):
             for side in () if copy.branch is None else copy.branch.sides:
@@ -309,7 +309,7 @@ class _Base:
         """The column `stream` and the columns of every stream that this source is part of."""
         made: dict[str, list[tuple[int, Column]]] = {"stream": []}
         if self._dead is not None:
-            made[_DEAD] = [(0, self._dead)]  # told once, however many copies there are
+            made[_DEAD] = [(0, self._dead)]  # reported once, however many copies there are
         for number, copy in enumerate(self._copies):
             values = self._joined(number, copy)
             mine = F.lit(copy.place)
@@ -327,7 +327,7 @@ class _Base:
         return self._frame.select(*(value.alias(name) for name, value in chosen.items()))
 
     def _chosen(self, values: list[tuple[int, Column]]) -> Column:
-        """The value of whichever copy a row is."""
+        """The value that belongs to the copy that a row is."""
         if self._which is None:
             return values[0][1]
         chosen = F.when(self._which == values[0][0], values[0][1])
@@ -336,7 +336,7 @@ class _Base:
         return chosen
 
     def _joined(self, number: int, copy: _Copy) -> dict[str, JavaObject]:
-        """Join a copy with its batch relations; the columns of its stream, by name."""
+        """Join a copy with its batch relations; return the columns of its stream by name."""
         values = dict(self._attributes)
         if copy.branch is None:
             return values
@@ -354,7 +354,7 @@ class _Base:
                 values |= self._met(number, side, values)
                 continue
             right = self._catalyst.frame(side.plan)
-            # new ids, as a relation may be met twice
+            # new ids, because a relation may be joined twice
             fresh = [
                 self._catalyst.column(column).alias(name)
                 for column, name in zip(items(side.plan.output()), side.names, strict=True)
@@ -366,7 +366,7 @@ class _Base:
                 condition = (self._which == number) & condition
             if self._dead is not None:
                 condition = self._dead.isNull() & condition
-            # a shuffle would mix the source partitions, and with them the order
+            # A shuffle would mix the source partitions and so destroy the order of events.
             self._frame = self._frame.join(F.broadcast(right) if self._ordered else right, condition, "left")
         for side in copy.branch.sides if rows is not None else ():
             if isinstance(side, Elements):
@@ -374,7 +374,7 @@ class _Base:
         return {name: self._safe(column, values) for name, column in copy.branch.columns.items()}
 
     def _met(self, number: int, side: Looked, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
-        """Let each row meet that of a keyed table; the columns of that, by name."""
+        """Join each row with its row of a keyed table; return the columns of the table by name."""
         keys = [self._catalyst.column(self._safe(key, values)) for key in side.keys]
         if self._which is not None:
             keys = [F.when(self._which == number, key) for key in keys]
@@ -390,12 +390,14 @@ class _Base:
     def _elements(
         self, number: int, copy: _Copy, side: Elements, values: dict[str, JavaObject], rows: JavaObject | None
     ) -> tuple[dict[str, JavaObject], JavaObject | None]:
-        """Make a row of each element, or one where there is none; their columns, by name, and how many rows an event
-        has become on the way here, if that is counted (`rows`: so far).
+        """Make a row for each element, or one row if there are no elements; return the columns by name.
+
+        The second value is the number of rows that an event has become, if this is counted; `rows` is this number
+        before the step.
         """
         array = self._safe(side.array, values)
         if not is_harmless(array):
-            array = self._catalyst.tried(array)  # what raises has none
+            array = self._catalyst.tried(array)  # an array that raises has no elements
         if copy.want.idle:
             array = self._catalyst.make("Literal", None, array.dataType())
         given = self._catalyst.column(array)
@@ -420,7 +422,7 @@ class _Base:
         return added, rows
 
     def _counted(self, given: Column, rows: JavaObject) -> tuple[Column, JavaObject]:
-        """The array without elements where these would be too many rows, and how many rows they would be."""
+        """The array, which is NULL if its elements would make too many rows, and the number of these rows."""
         before = len(self._frame.columns)
         self._frame = self._frame.select("*", given.alias("given"))
         *every, array = map(self._catalyst.column, items(analysed(self._frame).output()))
@@ -435,7 +437,7 @@ class _Base:
         return {str(column.name()): column for column in items(analysed(frame).output())}
 
     def _placed(self, expression: JavaObject, values: dict[str, JavaObject]) -> JavaObject:
-        """The expression with its columns, known by name, replaced; it was analysed over another load of the stream."""
+        """The expression with its columns replaced by those of the same name, as it was analysed over another load."""
         names = [
             self._catalyst.alias(values[str(old.name())], str(old.name()), old) for old in references(expression)
         ]
@@ -443,17 +445,17 @@ class _Base:
 
 
     def _safe(self, expression: JavaObject, values: dict[str, JavaObject]) -> JavaObject:
-        """The same of an expression that was not made safe when it was read."""
+        """The same for an expression to which `safe` was not applied during its analysis."""
         placed = self._placed(expression, values)
         with accepted():
             return placed if is_harmless(placed) else safe(self._catalyst, placed)
 
 
 def _without_dead(frame: DataFrame, base: Stream) -> DataFrame:
-    """What a function of batches may see of a stream whose records may be malformed: those that parse.
+    """The records of a stream that parse, which are the only ones that a function of batches may see.
 
     Raises:
-        UnsupportedQuery: the others are wanted, and a function's rows have no place for them.
+        UnsupportedQuery: malformed records are to be kept, which the rows of a function have no column for.
     """
     if base.on_malformed.policy != DROP:
         raise UnsupportedQuery(
@@ -464,7 +466,7 @@ def _without_dead(frame: DataFrame, base: Stream) -> DataFrame:
 
 
 def _padded(frame: DataFrame, names: list[str], kinds: dict[str, DataType]) -> DataFrame:
-    """The frame with all columns, NULL where they are not its own."""
+    """The frame with all columns; those that it does not have are NULL."""
     own = set(frame.columns)
     columns = [F.col(name) if name in own else F.lit(None).cast(kinds[name]).alias(name) for name in names]
     return frame.select("stream", *columns)

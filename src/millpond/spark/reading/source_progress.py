@@ -20,12 +20,12 @@ from millpond.errors import CorruptError
 from millpond.runtime.inputs.backfill import PastEpoch
 
 COMPACT = ".compact"
-"""So ends the name of a list in which Spark has merged those before."""
+"""The ending of the name of a list into which Spark has compacted the earlier ones."""
 
 _VERSION = "v1"
 _TAIL_BYTES = 8 << 20
 _TRIES = 3
-"""Spark merges its list and deletes what it merged while it is read."""
+"""Attempts to read a list: Spark may compact it and delete the compacted files while it is read."""
 
 
 class _Entry(msgspec.Struct):
@@ -38,7 +38,7 @@ _decoder = msgspec.json.Decoder(_Entry)
 
 
 class SeenFile(NamedTuple):
-    """A file that a batch of the source read: its address, when it was changed last (ms since 1970 UTC), the batch."""
+    """A file that a batch of the source read: its path, its modification time (ms since 1970 UTC), and the batch."""
 
     path: str
     changed_ms: int
@@ -46,7 +46,7 @@ class SeenFile(NamedTuple):
 
 
 def list_batch(name: str) -> int:
-    """The batch of a list, or of the last that was merged into it, by its file's name; -1 of other files.
+    """The batch of a list, or the last batch that was compacted into it, from its file's name; -1 for other files.
 
     >>> list_batch("7"), list_batch("9.compact"), list_batch(".7.crc")
     (7, 9, -1)
@@ -56,10 +56,11 @@ def list_batch(name: str) -> int:
 
 
 def seen_files(folder: Path, upto: int) -> list[SeenFile]:
-    """The files of a file source's batches up to one, from its folder in a checkpoint, in the order of batches.
+    """The files of a file source's batches up to `upto`, in the order of batches; `folder` is its folder in a
+    checkpoint.
 
     Raises:
-        CorruptError: the list is lost, in whole or in part.
+        CorruptError: the list is lost or incomplete.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -88,16 +89,16 @@ def _seen(folder: Path, upto: int) -> list[SeenFile]:
 
 
 def listed_in(path: Path, batch: int) -> list[str]:
-    """The addresses of the files of one batch, from the list that Spark wrote with it: of a large list from its end.
+    """The paths of the files of one batch, from the list that Spark wrote for it; a large list is read from its end.
 
     Raises:
-        FileNotFoundError: there is no such list.
+        FileNotFoundError: the list does not exist.
         CorruptError: a line does not decode.
     """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL_BYTES))
-        # the first line is the version, or a part of one
+        # the first line is the version or an incomplete line
         _, *lines = file.read().decode(errors="replace").splitlines()
     return [one.path for one in map(_file, lines) if one.batch == batch]
 
@@ -118,7 +119,7 @@ def _file(line: str) -> SeenFile:
 
 
 def batch_of(offset: str) -> int:
-    """The newest batch of a file source in Spark's offset; "" is before the first.
+    """The newest batch in a file source's offset; -1 for the offset "", which is before the first batch.
 
     >>> batch_of('{"logOffset":3}'), batch_of("")
     (3, -1)
@@ -131,13 +132,13 @@ Ranges = Mapping[str, Mapping[str, int]]
 
 
 def first_offsets(folder: Path) -> Ranges:
-    """Where Kafka's partitions began, from the source's folder in a checkpoint.
+    """The starting offsets of Kafka's partitions, from the source's folder in a checkpoint.
 
     Raises:
-        CorruptError: it is lost.
+        CorruptError: they are lost.
     """
     try:
-        # a byte 0 before the version keeps older Sparks from reading it
+        # A byte 0 before the version prevents older versions of Spark from reading the file.
         text = (folder / "0").read_bytes().lstrip(b"\0").decode()
         version, _, offsets = text.partition("\n")
         if version != _VERSION:
@@ -150,12 +151,12 @@ def first_offsets(folder: Path) -> Ranges:
 
 
 def offsets_of(offset: str, first: Ranges) -> Ranges:
-    """Kafka's offsets in Spark's JSON; "" is where the source began."""
+    """Kafka's offsets from Spark's JSON; for "" the starting offsets `first`."""
     return msgspec.json.decode(offset, type=dict[str, dict[str, int]]) if offset else first
 
 
 def records_in(epochs: Sequence[PastEpoch], first: Ranges) -> int:
-    """How many offsets of Kafka some epochs that follow each other read."""
+    """The number of Kafka offsets that some consecutive epochs read."""
     if not epochs:
         return 0
     start, end = offsets_of(epochs[0].start, first), offsets_of(epochs[-1].end, first)

@@ -1,4 +1,4 @@
-"""Spark's session, its Java machine, jars, settings, and the failures it reports.
+"""Manages Spark's session, its JVM, jars and settings, and translates the failures that Spark reports.
 
 Imports `catalyst` and the parts below `spark`. Begin with `session.py`.
 """

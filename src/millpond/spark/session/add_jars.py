@@ -13,10 +13,10 @@ from millpond.errors import SetupError
 
 
 def provide(spark: SparkSession, jars: Sequence[Path]) -> None:
-    """Make jars known to a session, unless they are.
+    """Add jars to a session unless it already has them.
 
     Raises:
-        SetupError: one of them cannot be given to Spark.
+        SetupError: a jar cannot be added to Spark.
     """
     context, jvm = spark.sparkContext._jsc.sc(), spark._jvm
     assert jvm is not None
@@ -28,7 +28,8 @@ def provide(spark: SparkSession, jars: Sequence[Path]) -> None:
             continue
         try:
             if whole:
-                # not only in sessions: what an executor says of its failure is read by a thread of none
+                # Not only in sessions, because the failures of executors are read by a thread that belongs to no
+                # session.
                 loader.addURL(jvm.java.net.URI(path.absolute().as_uri()).toURL())
                 context.addJar(str(path.absolute()))
             else:

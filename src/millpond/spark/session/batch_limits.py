@@ -1,8 +1,8 @@
-"""Decides whether the batches that Spark hands to Python need a limit in bytes besides the limit in rows.
+"""Decides whether the batches that Spark passes to Python need a limit in bytes besides the limit in rows.
 
-With a limit in bytes Spark measures the batch after each row, which takes as long as the rest of the hand-over. If
-the rows of the previous epoch were small and all of them parsed, the limit in rows suffices. The first epoch of a
-process always has the limit, so that a process that died of large rows continues after a restart.
+With a limit in bytes Spark measures the batch after each row, which takes as long as the rest of the transfer. If the
+rows of the previous epoch were small and all of them parsed, the limit in rows suffices. The first epoch of a process
+always has the limit in bytes, so that a pond whose process ran out of memory on large rows continues after a restart.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 _NONE = str(2**31 - 1)
 _SMALL = 2048
-"""Bytes of a row on average. A batch of 4,096 that are a hundred times as large still fits into an allocation."""
+"""Largest average size of a small row, in bytes. A batch of 4,096 rows a hundred times as large can still be allocated.
+"""
 
 
 class Batches:
-    """Sets the limit before an epoch, by what the one before has told; one that the user has set stays."""
+    """Sets the limit before an epoch from measurements of the previous one; a limit that the user has set is kept."""
 
     def __init__(self, session: SparkSession) -> None:
         self._given = LIMIT in session.conf.getAll
@@ -36,7 +37,7 @@ class Batches:
             self._small = parsed and counts.get("bytes_read", 0) <= _SMALL * rows
 
     def limit(self, session: SparkSession) -> None:
-        """For the next epoch, in the session that reads it."""
+        """Set the limit for the next epoch, in the session that reads it."""
         if self._given:
             return
         if self._small:

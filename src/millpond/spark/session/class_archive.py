@@ -1,6 +1,6 @@
-"""An archive of Spark's classes that a JVM maps at its start, instead of reading and verifying 300 jars (JEP 350).
+"""Makes an archive of Spark's classes that a JVM maps at its start, instead of verifying 300 jars (JEP 350).
 
-The file holds the classes that one exercise run loaded. A JVM with another version or other jars ignores it.
+The file contains the classes that were loaded in one exercise run. A JVM with another version or other jars ignores it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEPT = 3
 
 
 def archive_path(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the archive for this Java and Spark's jars is kept, made or not: in the user's own cache."""
+    """The path of the archive for this Java and Spark's jars, in the user's own cache; the file may not exist yet."""
     jars = ((jar, jar.stat()) for jar in sorted((spark_home() / "jars").glob("*.jar")))
     told = [f"{java.executable.resolve()}", *(f"{jar} {stat.st_size} {stat.st_mtime_ns}" for jar, stat in jars)]
     release = java.home / "release"
@@ -30,12 +30,12 @@ def archive_path(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def make_archive(exercise: Callable[[str], Gateway]) -> Path:
-    """Return the archive, made unless it is there.
+    """Return the archive; make it if it does not exist.
 
-    `exercise` starts a JVM with the option that it is handed, has it do what JVMs will do, and returns it.
+    `exercise` starts a JVM with the given option, lets it do the usual work of a JVM, and returns it.
 
     Raises:
-        JavaError: this Java makes none.
+        JavaError: this Java cannot make an archive.
     """
     path = archive_path(find_java())
     if path.is_file():
@@ -56,7 +56,7 @@ def make_archive(exercise: Callable[[str], Gateway]) -> Path:
         attempt.replace(path)
     finally:
         attempt.unlink(missing_ok=True)
-    # of another Java, another environment, or jars that were replaced
+    # archives of another Java, another environment, or replaced jars
     for other in sorted(path.parent.glob("classes-*.jsa"), key=lambda one: -one.stat().st_mtime)[_KEPT:]:
         other.unlink(missing_ok=True)
     return path

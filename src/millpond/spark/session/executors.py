@@ -25,7 +25,7 @@ _FAILED = re.compile(r"Executor updated: (\S+) is now (?:FAILED|EXITED|LOST)(?: 
 
 
 def last_failure(log: Path | None) -> str | None:
-    """Why the newest executor that failed did, as far as the driver was told.
+    """The reason of the newest failure of an executor, as far as it was reported to the driver.
 
     >>> last_failure(None)
     """
@@ -72,5 +72,5 @@ def _wait(registered: Callable[[], bool], master: str, log: Path | None, seconds
                 return
             time.sleep(0.5)
     except (Py4JError, ConnectionError, OSError):
-        return  # the session has ended meanwhile, which is reported by its user
+        return  # the session has ended; whoever uses the session reports that
     print(silence(master, seconds, last_failure(log)), file=sys.stderr, flush=True)

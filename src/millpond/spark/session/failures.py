@@ -1,4 +1,4 @@
-"""Turns a failure that Spark reports into one of our errors: a code, one line and a cure.
+"""Turns a failure that Spark reports into a `MillpondError` with a code, one line and advice.
 
 Spark flattens every failure, in a worker, in a callback or in its JVM, to pages of text. An error of ours is read
 back from that text. Failures of files, disks and memory are recognised by Spark's messages. Everything else becomes
@@ -44,20 +44,20 @@ _PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt)(?:: 
 
 
 def explained(error: Exception) -> MillpondError:
-    """The error of ours behind an exception that came out of Spark; one of ours is returned as it is."""
+    """The `MillpondError` for an exception raised by Spark; a `MillpondError` is returned unchanged."""
     if isinstance(error, MillpondError):
         return error
     if isinstance(error, Py4JNetworkError | ConnectionError):
         return jvm_gone()
     try:
         text = str(error)
-    except Py4JError:  # the text of an exception is fetched from a JVM that may be gone
+    except Py4JError:  # the text of an exception is fetched from the JVM, which may have ended
         return jvm_gone()
     return from_text(text) or _of_machine(text) or _of_input(text) or _of_spark(text)
 
 
 def jvm_gone(status: int | None = None) -> MillpondError:
-    """That the driver's JVM has ended; Spark ends it with status 52 when its memory is short."""
+    """The error for a driver's JVM that has ended; Spark ends it with status 52 when memory runs out."""
     if status == _EXIT_FOR_MEMORY:
         return _heap_full("it has ended")
     if status is not None and status < 0:
@@ -69,7 +69,7 @@ def jvm_gone(status: int | None = None) -> MillpondError:
 
 
 def signal_name(number: int) -> str:
-    """A signal, for people.
+    """The name of a signal, for people.
 
     >>> signal_name(9), signal_name(99)
     ('signal 9 (SIGKILL)', 'signal 99')
@@ -143,7 +143,7 @@ def _of_input(text: str) -> MillpondError | None:
 
 
 def _of_kafka(text: str) -> SourceError | None:
-    """Why Kafka was not read, if it is for who asks, what is asked for, or nobody who answers."""
+    """The error if Kafka refused the client or the request, or did not respond; None for other failures."""
     if found := _REFUSED.search(text):
         return SourceError(
             f"Kafka refuses its reader: {found[1]}: {_shortened(found[2])}.",
@@ -180,7 +180,8 @@ def _of_spark(text: str) -> SparkError:
 
 
 def _innermost(text: str) -> str:
-    """The reason that lies deepest: the last cause of Java's, else the last line of Python's, else the first line."""
+    """The innermost reason: the last cause of a Java trace, else the last line of a Python trace, else the first line.
+    """
     if causes := _CAUSE.findall(text):
         return _shortened(causes[-1])
     if raised := _PYTHON.findall(text):

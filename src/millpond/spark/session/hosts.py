@@ -1,4 +1,4 @@
-"""Whether every executor sees a pond's folder: found out, not hoped for."""
+"""Checks whether every executor can access a pond's folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_local(spark: SparkSession) -> bool:
 
 
 def is_on_every_host(spark: SparkSession, folder: Path) -> bool:
-    """Whether every executor that has registered by now sees the pond's folder; a later one is met by its tasks."""
+    """Whether every executor registered until now sees the pond's folder; tasks check executors that register later."""
     if is_local(spark):
         return True
     probe = folder / f".probe-{writer_token()}"

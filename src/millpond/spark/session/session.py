@@ -1,4 +1,4 @@
-"""All Spark settings that Millpond makes, with reasons; creates a session, or checks the user's."""
+"""Defines all Spark settings of Millpond, with reasons; creates a session, or checks the user's session."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Session: TypeAlias = SparkSession
 """A classic Spark session, for modules that do not import pyspark."""
 
 Frame: TypeAlias = DataFrame
-"""A Spark DataFrame, likewise."""
+"""A Spark DataFrame, for modules that do not import pyspark."""
 
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 
 class When(Enum):
-    """When a setting can still be made, and what its absence means."""
+    """Until when a setting can be changed, and what it means if the setting is missing."""
 
     NEEDED = "made in the clone of a session that reads; Millpond does not run without it"
     WANTED = "settable at run time; only speed or tidiness suffers without it"
@@ -52,7 +52,7 @@ class When(Enum):
 
 
 class Setting(NamedTuple):
-    """One Spark setting: name, value, when it can be made, and why it is made."""
+    """One Spark setting: name, value, until when it can be changed, and its reason."""
 
     name: str
     value: str
@@ -109,14 +109,14 @@ LOOPBACK = (
 )
 
 UNIX_SOCKETS = "spark.python.unix.domain.socket."
-"""Between the JVM and Python on one machine: on TCP a small job takes half as long again, much of it waiting."""
+"""Prefix of the settings for sockets between the JVM and Python; over TCP a small job takes half as long again."""
 
 _LONGEST_SOCKET, _SOCKET = 103, "/millpond-abcd1234/.01234567-0123-0123-0123-0123456789ab.sock"
-"""Bytes of a path that every system takes; what comes behind the temporary folder: a folder of ours, Spark's name."""
+"""The longest socket path in bytes on every system; the path in the temporary folder: our folder, then Spark's name."""
 
-# A query that is stopped within foreachBatch matches Python's traceback against a regular expression of
-# Spark's that recurses per character, as patterns of queries may: with the usual stack of 1 MB its thread dies of
-# StackOverflowError. Memory of a stack is taken when it is used.
+# When a query is stopped within foreachBatch, Spark matches Python's traceback against a regular expression that
+# recurses per character, as patterns of queries may also do. With the usual stack of 1 MB the thread ends with a
+# StackOverflowError. The memory of a stack is allocated only when it is used.
 STACK = "-Xss32m"
 JVM_OPTIONS = f"{STACK} -Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}"
 
@@ -140,7 +140,7 @@ def spark_session(
     driver_memory: str = "2g",
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark with the settings above (`extra` wins), or return the session that runs already.
+    """Start Spark with the settings above (`extra` takes precedence), or return the session that is already running.
 
     Raises `JavaError` without a usable Java, `SetupError` when a running session lacks what is needed.
     The default `master` uses every core and tries a task four times, so that a dead worker ends nothing.
@@ -155,7 +155,7 @@ def spark_session(
         return _build(conf)
     java = find_java()
     gateway = start_gateway(java, conf, archive_path(java))
-    # Held for the life of this process: when the pipe inside is collected, the JVM ends.
+    # Kept as long as this process runs: when the pipe inside is garbage-collected, the JVM ends.
     _gateways.append(gateway)
     with handed_over(gateway):
         return _build(conf)
@@ -165,7 +165,7 @@ def own_gateway() -> Gateway:
     """The newest JVM that this process started.
 
     Raises:
-        SetupError: it started none.
+        SetupError: it has not started a JVM.
     """
     if not _gateways:
         raise SetupError("The JVM of this process is not its own.", "Run the command alone, outside spark-submit.")
@@ -173,7 +173,7 @@ def own_gateway() -> Gateway:
 
 
 def end_java() -> None:
-    """Kill the JVMs that this process started, with their Python workers; for an end without cleaning up."""
+    """Kill the JVMs that this process started, with their Python workers, for an exit without cleanup."""
     for gateway in _gateways:
         gateway.process.kill()
     for folder in _socket_folders:
@@ -181,7 +181,7 @@ def end_java() -> None:
 
 
 def jvm_failure(seconds: float = 5.0) -> MillpondError | None:
-    """Why the JVM that this process started has ended, if it ends within `seconds`; None while it lives."""
+    """The reason why the JVM that this process started has ended; None if it does not end within `seconds`."""
     for gateway in _gateways[-1:]:
         with suppress(subprocess.TimeoutExpired):
             return jvm_gone(gateway.process.wait(seconds))
@@ -190,7 +190,7 @@ def jvm_failure(seconds: float = 5.0) -> MillpondError | None:
 
 @contextmanager
 def explaining() -> Iterator[None]:
-    """Within, whatever comes out of Spark is an error of ours: also a JVM that ended between two calls."""
+    """A context in which failures of Spark become a `MillpondError`, including a JVM that ended between two calls."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
@@ -201,7 +201,7 @@ def explaining() -> Iterator[None]:
 def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[str, str]) -> dict[str, str]:
     """Return every setting of a new session, by name."""
     _check_launch(master, driver_memory)
-    local = master.startswith("local")  # all on this machine; so are the executors of local-cluster[…]
+    local = master.startswith("local")  # all on this machine, including the executors of local-cluster[…]
     folder = own_folder(Path(tempfile.gettempdir()))
     settings = [setting for setting in SETTINGS if setting.when is not When.NEEDED]
     conf = {setting.name: setting.value for setting in [*settings, *(LOOPBACK if local else ())]}
@@ -210,24 +210,24 @@ def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[s
         "spark.app.name": app_name,
         "spark.driver.memory": driver_memory,
         "spark.pyspark.python": sys.executable,
-        # Tables, if a query makes any, must not appear in whatever folder the program was started from.
+        # Tables that a query may create must not appear in the folder from which the program was started.
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
-    if local and UNIX_SOCKETS + "enabled" not in extra:  # hosts of a cluster have folders of their own
+    if local and UNIX_SOCKETS + "enabled" not in extra:  # the hosts of a cluster do not share a temporary folder
         conf |= _sockets()
-    # Of two equal flags the JVM takes the last one: yours.
+    # Of two equal flags the JVM uses the last one, which is the user's.
     options = f"{JVM_OPTIONS}{_cluster_log(local)} {extra.get('spark.driver.extraJavaOptions', '')}".rstrip()
     return conf | dict(extra) | {"spark.driver.extraJavaOptions": options}
 
 
 def _cluster_log(local: bool) -> str:
-    """The flag that names the file in which Spark writes how executors come and go; a local master has none."""
+    """The flag with the file to which Spark logs executors that start and end; a local master has none."""
     return "" if local else f" -D{LOG_PROPERTY}={_folder_of_mine() / 'cluster.log'}"
 
 
 @cache
 def _folder_of_mine() -> Path:
-    """A folder that is yours alone until this process ends."""
+    """A folder that only this user can access, and that is removed when this process ends."""
     folder = tempfile.mkdtemp(prefix="millpond-")
     _socket_folders.append(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -235,16 +235,17 @@ def _folder_of_mine() -> Path:
 
 
 def _sockets() -> dict[str, str]:
-    """Settings for sockets in a folder that is yours alone until this process ends, if its path is not too long."""
+    """Settings for sockets in a private folder of this user and process, if its path is not too long."""
     if len(os.fsencode(tempfile.gettempdir() + _SOCKET)) > _LONGEST_SOCKET:
         return {}
     return {UNIX_SOCKETS + "enabled": "true", UNIX_SOCKETS + "dir": str(_folder_of_mine())}
 
 
 def reading_session(spark: SparkSession) -> SparkSession:
-    """A clone of your session with the settings that reading needs; yours stays as it is.
+    """A clone of the user's session with the settings that reading needs; the user's session is not changed.
 
-    A wish of yours goes before a wish of ours. Checkpoints are kept by java.io alone, so they are local.
+    Optional settings of the user take precedence over ours. Checkpoints are written with java.io only, so they are
+    local.
     """
     yours = spark.conf.getAll
     clone = Catalyst(spark).clone()
@@ -257,7 +258,7 @@ def reading_session(spark: SparkSession) -> SparkSession:
 
 
 def check_session(spark: SparkSession) -> None:
-    """Raise `SetupError` with the cure when `spark` is not classic Spark 4.3 ."""
+    """Raise `SetupError` with advice if `spark` is not a classic session of Spark 4.3."""
     if not isinstance(getattr(spark, "_sc", None), SparkContext):
         raise SetupError(
             "This session is Spark Connect; foreachBatch and the analyzed plan need the driver's own JVM.",
@@ -268,12 +269,12 @@ def check_session(spark: SparkSession) -> None:
 
 
 def default_instances(spark: SparkSession) -> int:
-    """How many parallel folds a new pond gets: Spark's parallelism."""
+    """The number of instances of a new pond: Spark's default parallelism."""
     return max(1, int(spark.sparkContext.defaultParallelism))
 
 
 def _jvm_is_there() -> bool:
-    # spark-submit hands over a gateway of its own; a stopped session leaves its JVM for the next one.
+    # spark-submit provides its own gateway, and a stopped session leaves its JVM to the next one.
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -286,8 +287,9 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
         if not is_local_master(conf.get("spark.master", "local")):
             _strip_vector_module()
         if _has_handler():
-            # Of the main thread SparkContext takes Ctrl-C for itself; masked signals go to other threads, and are
-            # handled by it all the same.
+            # In the main thread, SparkContext installs its own handler for Ctrl-C. Masked signals go to other threads,
+            # and are
+            # still handled by the main thread.
             with ThreadPoolExecutor(1) as other:
                 other.submit(SparkContext.getOrCreate, settings).result()
         spark = SparkSession.builder.config(conf=settings).getOrCreate()
@@ -314,14 +316,14 @@ def _strip_vector_module() -> None:
     words = options.get(None)
     for place in range(len(words)):
         if words[place] == VECTOR_MODULE:
-            words[place] = "-XX:+IgnoreUnrecognizedVMOptions"  # it is among the options already
+            words[place] = "-XX:+IgnoreUnrecognizedVMOptions"  # this option is already in the list
 
 
 def _check_launch(master: str, memory: str) -> None:
-    """Refuse what the JVM would answer with pages of its own.
+    """Refuse settings for which the JVM would print pages of errors.
 
     Raises:
-        SetupError: Spark knows no such master, or the heap is no size.
+        SetupError: Spark does not support the master, or the heap is not a valid size.
         NoMemoryError: the heap is too small for Spark.
     """
     if not _MASTER.fullmatch(master):
@@ -334,5 +336,5 @@ def _check_launch(master: str, memory: str) -> None:
 
 
 def _has_handler() -> bool:
-    """Whether the program handles Ctrl-C itself; what SparkContext puts in its place is meant for a shell."""
+    """Whether the program handles Ctrl-C itself; the handler that SparkContext would install is meant for a shell."""
     return signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, None)

@@ -1,4 +1,4 @@
-"""What a Spark worker runs around each task: errors with codes, garbage collection, a quiet end."""
+"""Wraps each task of a Spark worker: error codes, garbage collection, and a silent end after a lost JVM."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from millpond.errors import MillpondError, of_machine
 from millpond.gc_freeze import pass_by_what_is_loaded
 
 _loading = 3
-"""Tasks of this process after which it has loaded all that it needs: one gathers, another folds."""
+"""Number of tasks after which a worker process has loaded everything it needs: one gathers, another folds."""
 
 
 @contextmanager
 def with_code() -> Iterator[None]:
-    """Around each task of a worker: say with a code that this machine has no room or no memory, for only the text of an
-    error reaches the driver; keep what the first tasks load, and end silently where the JVM has hung up.
+    """A context for each task of a worker.
+
+    It gives failures of a full disk or memory a code, because only the text of an error reaches the driver. It excludes
+    what the first tasks load from garbage collection, and it suppresses output if the JVM has closed the connection.
     """
     _keep_what_is_loaded()
     traceback.print_exc = _printed
@@ -36,7 +38,9 @@ def with_code() -> Iterator[None]:
 
 
 def _keep_what_is_loaded() -> None:
-    """Spark's worker collects garbage after each task (`pyspark/daemon.py`), of which an epoch has four."""
+    """Exclude loaded objects from collections; Spark's worker collects garbage after each of an epoch's four tasks
+    (`pyspark/daemon.py`).
+    """
     global _loading
     if _loading:
         _loading -= 1
@@ -47,8 +51,10 @@ _print = traceback.print_exc
 
 
 def _printed(*asked: Any, **how: Any) -> None:
-    """What `traceback.print_exc` does in a worker: of a task that was cancelled, or whose JVM has ended, Spark's daemon
-    would print that it could not send the rest, for which nobody waits.
+    """Replaces `traceback.print_exc` in a worker, and prints nothing for a lost connection.
+
+    If a task was cancelled or its JVM has ended, Spark's daemon would otherwise print that it could not send the
+    remaining results, for which nobody waits.
     """
     if not isinstance(sys.exc_info()[1], ConnectionError):
         _print(*asked, **how)

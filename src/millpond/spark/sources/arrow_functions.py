@@ -1,8 +1,8 @@
-"""Functions of whole Arrow batches between a source and its queries: `RecordBatch -> RecordBatch`.
+"""Runs functions of Arrow batches between a source and its queries: `RecordBatch -> RecordBatch`.
 
 A function is identified by its module and name, and by a digest of its module's source or a version that its owner
-states. Spark's workers import and run it; none of it is stored. Rows of other forms of the source bypass it. A batch
-that raises is tried again in halves down to single rows: those rows are dead, and the others continue.
+states. Spark's workers import and run it; its code is not stored. Rows for other forms of the source bypass it. If a
+batch raises, it is retried in halves down to single rows: rows that raise are dead, and the others continue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BatchFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class Batches(NamedTuple):
-    """A function, the stream that it is of, what it is known by, and the columns that it takes and makes."""
+    """A function of batches: its stream, its identity, and its input and output columns."""
 
     stream: str
     function: BatchFunction
@@ -37,18 +37,18 @@ class Batches(NamedTuple):
     makes: StructType
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What Spark is given where a query is analysed; it never runs."""
+        """The function that Spark gets when a query is analysed; it never runs."""
         raise NotImplementedError(self.reference)
 
 
 def batches_of(
     stream: str, function: BatchFunction, takes: tuple[str, ...], schema: str | StructType, version: str | None = None
 ) -> Batches:  # fmt: skip
-    """A function as it may be used in a pond.
+    """Describe a function for use in a pond.
 
     Raises:
         UnsupportedQuery: workers cannot import it.
-        QueryTypeError: the schema is none, or names a column twice.
+        QueryTypeError: the schema is not valid, or names a column twice.
     """
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     home = sys.modules.get(module)
@@ -73,11 +73,11 @@ def batches_of(
 
 
 def batches_in(leaf: JavaObject) -> Batches:
-    """What a `MapInArrow` of an analysed plan holds.
+    """The `Batches` in a `MapInArrow` of an analysed plan.
 
     Raises:
-        QueryTypeError: it is over no stream.
-        UnsupportedQuery: it is none of ours.
+        QueryTypeError: its input is not a stream.
+        UnsupportedQuery: it was not made by Millpond.
     """
     if not leaf.isStreaming():
         raise QueryTypeError("What the query reads is no stream, but a table.", "Join a stream with it.")
@@ -91,15 +91,16 @@ def batches_in(leaf: JavaObject) -> Batches:
 
 def function_in(node: JavaObject) -> object:
     """The function of a `MapInArrow` of an analysed plan."""
-    # these bytes were made in this process, from the function that its program handed to Spark
+    # Unpickling is safe: this process made the bytes, from the function that its program passed to Spark.
     sent = CPickleSerializer().loads(command_of(node.functionExpr()))  # type: ignore[no-untyped-call]
     return sent[0] if isinstance(sent, tuple) else None
 
 
 def mapped(frame: DataFrame, batches: Batches, number: int | None) -> DataFrame:
-    """The frame, its columns by position, with those that the function makes and one that is TRUE where it ran.
+    """The frame with the function's output columns and a column that is TRUE if it ran; columns are found by position.
 
-    The first columns are those that it takes. With a `number` the column after them says which rows it is meant for.
+    The first columns are the function's input. With a `number`, the next column says which copy a row is, and the
+    function runs only on rows with this number.
     """
     fields = [*frame.schema.fields, *batches.makes.fields, StructField("ran", BooleanType())]
     schema = StructType([StructField(f"c{i}", field.dataType) for i, field in enumerate(fields)])
@@ -108,7 +109,7 @@ def mapped(frame: DataFrame, batches: Batches, number: int | None) -> DataFrame:
 
 
 class _Mapping:
-    """Runs a function over the rows meant for it; the others pass by."""
+    """Runs a function over the rows that are meant for it; other rows pass unchanged."""
 
     def __init__(self, batches: Batches, number: int | None) -> None:
         self._batches = batches
@@ -138,12 +139,12 @@ class _Mapping:
         return _batch([*columns, *made.columns, flag])
 
     def _tried(self, rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
-        """What the function makes of the rows; a row without values for each for which it raises."""
+        """The function's result for the rows, with a row without values for each row for which it raises."""
         try:
             made = self._checked(self._batches.function(rows))
         except QueryTypeError:
             raise
-        except Exception as error:  # whatever it is, it is one of these rows'
+        except Exception as error:  # whatever the exception is, one of these rows caused it
             known = of_machine(error) if isinstance(error, OSError | MemoryError) else None
             if known is not None:
                 raise known from error

@@ -1,4 +1,4 @@
-"""Kafka values in Avro, with the schema of a file or with the schema that each value names in a registry.
+"""Parses Kafka values in Avro, with the schema of a file or the schema in a registry that each value names.
 
 Spark's `from_avro` decodes with one writer's schema. So each known schema has a column of its own, filled only for
 the rows that name it. An unknown schema number is not a dead letter: the task fails, the driver fetches the schema,
@@ -43,7 +43,7 @@ from millpond.spark.sources.parsed_values import (
 
 
 class _Decoded(NamedTuple):
-    """Records with a column of what one schema makes of them, and its type."""
+    """Records with a column of the values decoded by one schema, and the type of this column."""
 
     records: DataFrame
     column: str
@@ -53,11 +53,11 @@ class _Decoded(NamedTuple):
 def of_avro(
     records: DataFrame, stream: Stream, declared: StructType, options: Mapping[str, str], empty: Column
 ) -> Parsed:
-    """The declared columns, made of values in Avro; `empty`: why a record without a value is malformed.
+    """Parse values in Avro into the declared columns; `empty` is the reason why a record without a value is malformed.
 
     Raises:
-        SetupError: a schema or Spark's decoder cannot be had.
-        SourceError: the registry does not answer.
+        SetupError: a schema or Spark's decoder is not available.
+        SourceError: the registry does not respond.
     """
     provide(records.sparkSession, avro())
     reader = schema_text(stream, options["schema"]) if "schema" in options else None
@@ -96,7 +96,9 @@ def of_avro(
 
 
 class _Unfit(Exception):
-    """Why a schema decodes nothing into the declared columns, as the end of a sentence that it begins."""
+    """Raised if a schema cannot fill the declared columns; the message is the end of a sentence with the schema as
+    subject.
+    """
 
 
 def _written(schema: Registered) -> str:
@@ -106,7 +108,7 @@ def _written(schema: Registered) -> str:
 
 
 def _decoded(records: DataFrame, value: Column, writer: str, reader: str | None, mine: Column) -> _Decoded:
-    """Records with what a schema makes of the values that are `mine`; NULL where they do not parse."""
+    """Records with the values for which `mine` holds decoded by a schema; NULL for values that do not parse."""
     catalyst = Catalyst(records.sparkSession)
     options = {"mode": "FAILFAST"} | ({} if reader is None else {"avroSchema": reader})
     name = f"__made{len(records.columns)}"
@@ -124,7 +126,7 @@ def _decoded(records: DataFrame, value: Column, writer: str, reader: str | None,
 
 
 def _columns(found: _Decoded, declared: StructType, strict: bool) -> tuple[list[Column], Column]:
-    """The declared columns, and why a record is malformed if it is of this schema."""
+    """The declared columns, and the reason why a record of this schema is malformed."""
     value = F.col(found.column)
     parts = [part_of(value, found.kind, field.name, field.dataType) for field in declared.fields]
     columns = [part.value.alias(field.name) for part, field in zip(parts, declared.fields, strict=True)]
@@ -138,7 +140,8 @@ def _columns(found: _Decoded, declared: StructType, strict: bool) -> tuple[list[
 
 
 def _unknown(stream: Stream, patient: bool) -> Column:
-    """What becomes of a record whose schema is not known: the driver asks for it, or it is malformed."""
+    """The handling of an unknown schema: raise so that the driver requests it (`patient`), or the record is malformed.
+    """
     if not patient:
         return F.concat(F.lit("the schema "), F.col(NUMBER).cast("string"), F.lit(f" {NOT_THERE}"))
     error = UnknownSchemaError.met(stream.name, "{}")
@@ -152,7 +155,7 @@ def _literals(options: Mapping[str, str]) -> list[Column]:
 
 
 def with_imports(text: str, imports: tuple[tuple[str, str], ...]) -> str:
-    """A schema in which the types that it imports are written out where they are met first.
+    """A schema in which each imported type is written out at its first use.
 
     >>> with_imports('{"type": "record", "name": "a", "fields": [{"name": "x", "type": "b"}]}', (("b", '{"type": '
     ...     '"fixed", "name": "b", "size": 2}'),))

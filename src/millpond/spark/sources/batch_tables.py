@@ -1,4 +1,4 @@
-"""Batch relations that a stream joins: their identity across restarts, and their names in messages."""
+"""Determines the identity across restarts of batch relations that a stream joins, and their names in messages."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _TRANSPARENT = frozenset({"ResolvedHint", "SubqueryAlias"})
 _ROWS = ("LogicalRDD", "LocalRelation")
 _IGNORED = re.compile("^path$|password|secret|token|key|user", re.IGNORECASE)
 MAX_ROWS = 10_000
-"""Rows that only this process has and that may be joined with."""
+"""Plan nodes of rows that exist only in this process and that streams may be joined with."""
 
 
 def relation_tree(catalyst: Catalyst, plan: JavaObject) -> list[object]:
-    """The meaning of a batch plan as plain values: tables by format, place and options, columns by number.
+    """The meaning of a batch plan as plain values: tables by format, location and options, columns by number.
 
     Raises:
-        UnsupportedQuery: it holds rows of this process, runs user code, or is of a kind that is not known here.
+        UnsupportedQuery: it contains rows of this process, runs user code, or is of an unknown kind.
     """
     numbers: dict[int, int] = {}
 
@@ -74,13 +74,13 @@ def relation_text(plan: JavaObject) -> str:
 
 
 def _leaf(catalyst: Catalyst, node: JavaObject) -> list[object]:
-    # as older versions wrote types: the digests of ponds that are there are made of this
+    # Types are written as in older versions, because the digests of existing ponds are computed from this text.
     columns = [[str(column.name()), str(column.dataType().catalogString())] for column in items(node.output())]
     return [*(_rows(catalyst, node) if kind_of(node) in _ROWS else _table(node)), columns]
 
 
 def _rows(catalyst: Catalyst, node: JavaObject) -> list[object]:
-    """Rows that only this process has are known by their values."""
+    """Rows that exist only in this process are identified by their values."""
     rows = catalyst.frame(node).limit(MAX_ROWS + 1).collect()
     if len(rows) > MAX_ROWS:
         raise UnsupportedQuery(
@@ -91,7 +91,7 @@ def _rows(catalyst: Catalyst, node: JavaObject) -> list[object]:
 
 
 def _table(node: JavaObject) -> list[object]:
-    """Format, place and options; what could be a secret is left out."""
+    """Format, location and options of a table; options that could be secrets are left out."""
     kind = kind_of(node)
     if kind == "LogicalRelation":
         relation = node.relation()
@@ -122,5 +122,5 @@ def _table(node: JavaObject) -> list[object]:
 
 
 def _public(options: dict[str, str]) -> list[list[str]]:
-    """Options that matter: not the place, which is told apart, and nothing that could be a secret."""
+    """The relevant options: without the location, which is listed separately, and without possible secrets."""
     return sorted([key.lower(), value] for key, value in options.items() if not _IGNORED.search(key))

@@ -1,8 +1,9 @@
-"""Where relative paths begin: in the current folder of this process at the moment a stream is declared.
+"""Resolves relative paths against the current folder of this process at the moment a stream is declared.
 
-Streams and queries keep their paths as they were written, which is what a pond is compared by when it is opened again.
-Only what is read and written gets absolute paths: Spark would resolve relative ones against the working folder of its
-file system, which is where its JVM was started unless somebody sets it, whatever the current folder is by then.
+Streams and queries keep their paths as they were written, because a pond is compared by them when it is opened again.
+Paths are made absolute only for reading and writing. Spark would resolve relative ones against the working folder of
+its file system. Unless it is set, this is the folder in which the JVM was started, whatever the current folder is
+later.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from millpond.model.stream import Stream
 from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, pairs
 
 WRITTEN, HOME = "millpond.written", "millpond.home"
-"""Options of a reader that say what a relative path was, and where it begins; no source of Spark's knows them."""
+"""Reader options that store the relative path as written, and its base folder; Spark's sources do not use them."""
 
 STREAMS = ("StreamingRelation", "StreamingRelationV2")
-"""Kinds of plan nodes that are streams."""
+"""Kinds of plan nodes that read streams."""
 
 _PATHS = ("path", "sourcearchivedir")
 _KAFKA_PATHS = ("schema",)
@@ -41,18 +42,18 @@ def located(stream: Stream, home: str | os.PathLike[str]) -> Stream:
 
 
 def at(path: str, home: str | os.PathLike[str]) -> str:
-    """A path made absolute, unless it has a scheme; it may be a pattern, so it is left as it is written otherwise."""
+    """A path made absolute unless it has a scheme; it is not normalised otherwise, because it may be a pattern."""
     return path if not path or scheme_of(path) is not None else os.path.join(home, path)
 
 
 def notes(stream: Stream, home: str | os.PathLike[str]) -> dict[str, str]:
-    """Options by which a frame of the stream remembers its relative path, if it has one."""
+    """Options that store the relative path of a stream in its frame, if it has one."""
     path = _path(dict(stream.source.options) if stream.source else {})
     return {} if at(path, home) == path else {WRITTEN: path, HOME: os.fspath(home)}
 
 
 def as_written(options: dict[str, str]) -> dict[str, str]:
-    """The options of a reader with the path as it was written, and without our notes."""
+    """The options of a reader with the path as it was written, and without the options of `notes`."""
     written = options.get(WRITTEN)
     kept = {name: value for name, value in options.items() if name not in (WRITTEN, HOME)}
     return kept if written is None else {name: written if name.lower() == "path" else kept[name] for name in kept}
@@ -68,20 +69,20 @@ def reader_of(leaf: JavaObject) -> tuple[str, dict[str, str]]:
 
 
 def check_sink(what: str, sink: Sink | None) -> None:
-    """Refuse a folder that is not local; `what` it is, for the message.
+    """Refuse a sink folder that is not local; `what` names the sink in the message.
 
     Raises:
-        PlaceError: see above.
+        PlaceError: the folder is not local.
     """
     if sink is not None and sink.path is not None:
         local_path(sink.path, what)
 
 
 def check_folder(spark: SparkSession, name: str, plan: JavaObject) -> None:
-    """Refuse a frame, by its analysed plan, whose relative path means another folder to Spark than to this process.
+    """Refuse a frame whose relative path means another folder to Spark than to this process.
 
     Raises:
-        QueryTypeError: see above.
+        QueryTypeError: the analysed plan has such a path.
     """
     home = os.getcwd()
     for leaf in _streaming_leaves(plan):

@@ -1,4 +1,4 @@
-"""Tables of files that streams join; their files are listed again while the pond runs.
+"""Refreshes the lists of files of tables that streams join while the pond runs.
 
 Spark lists the files of a table when its relation is created, and plans each batch from that list. The list is
 replaced between two epochs, the only moment when no batch is being planned. So an epoch sees one list.
@@ -22,14 +22,14 @@ class Listing(Protocol):
     """The list of files of one relation."""
 
     def missing(self) -> str | None:
-        """The first of the places that it was made of which is not there."""
+        """The first of its folders or files that no longer exists; None if all exist."""
 
     def renew(self) -> None:
         """List the files again."""
 
 
 class Table(NamedTuple):
-    """A table that is listed again when `every_us` have passed since it was; `listings`: of each relation of it."""
+    """A table that is refreshed every `every_us`; `listings` are the lists of files of its relations."""
 
     name: str
     every_us: int
@@ -37,7 +37,8 @@ class Table(NamedTuple):
 
 
 class Lookups:
-    """The tables that one run reads, each listed when it begins; `clock` tells microseconds."""
+    """The refreshed tables of one run, each of which is also listed when the run begins; `clock` returns microseconds.
+    """
 
     def __init__(self, tables: Iterable[Table], clock: Callable[[], int] = lap_us) -> None:
         self._tables = tuple(tables)
@@ -45,10 +46,10 @@ class Lookups:
         self._listed: dict[int, int] = {}
 
     def renew(self) -> None:
-        """Between two epochs: list the tables again that are due.
+        """Refresh the tables that are due; to be called between two epochs.
 
         Raises:
-            SourceError: a table is gone; Spark would take it for one without rows.
+            SourceError: a table no longer exists; Spark would treat it as a table without rows.
         """
         for place, table in enumerate(self._tables):
             now = self._clock()
@@ -69,18 +70,18 @@ def _renew(name: str, listing: Listing) -> None:
 
 
 class Refreshed(NamedTuple):
-    """A table that is to be listed again: its name and how often."""
+    """A table that is to be refreshed: its name and its interval."""
 
     name: str
     every_us: int
 
 
 Places = tuple[str, ...]
-"""The folders or files that a relation was made of, sorted."""
+"""The folders or files that a relation was created from, sorted."""
 
 
 class SparkListing:
-    """That of one relation, which all plans that hold it share."""
+    """The list of files of one relation, which all plans with this relation share."""
 
     def __init__(self, index: JavaObject, configuration: JavaObject) -> None:
         self._index, self._configuration = index, configuration
@@ -102,10 +103,10 @@ class SparkListing:
 
 
 def refreshed(spark: SparkSession, name: str, plan: JavaObject, every_us: int) -> dict[Places, Refreshed]:
-    """The tables of files behind a batch plan, by what their relations are made of.
+    """The tables of files in a batch plan, by the folders or files of their relations.
 
     Raises:
-        QueryTypeError: there are none, one has a pattern for its place, or no time lies between two lists.
+        QueryTypeError: the plan has none, the path of one is a pattern, or the interval is not positive.
     """
     if every_us <= 0:
         raise QueryTypeError(f"'refresh' of {name} is no time at all.", "Write '1 minute'.")
@@ -125,7 +126,7 @@ def refreshed(spark: SparkSession, name: str, plan: JavaObject, every_us: int) -
 
 
 def lookups(spark: SparkSession, asked: Mapping[Places, Refreshed], plans: Iterable[JavaObject]) -> Lookups:
-    """What is to be listed again of the batch plans that a run reads."""
+    """The tables to be refreshed among the batch plans that a run reads."""
     found: dict[Refreshed, list[Listing]] = {}
     for listing in _listings(spark, plans) if asked else ():
         if listing.places in asked:
@@ -134,7 +135,8 @@ def lookups(spark: SparkSession, asked: Mapping[Places, Refreshed], plans: Itera
 
 
 def _listings(spark: SparkSession, plans: Iterable[JavaObject]) -> list[SparkListing]:
-    """The lists of files behind batch plans, each once: two of the same folder are equal, and may differ."""
+    """The lists of files in batch plans, each object once: lists of one folder compare equal but may have other files.
+    """
     jvm: Any = spark._jvm
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
     indexes: dict[int, JavaObject] = {}

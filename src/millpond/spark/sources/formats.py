@@ -1,7 +1,7 @@
-"""Kafka values as columns: how each format is parsed, and why a record is malformed.
+"""Parses Kafka values of each format into columns, and finds out why a record is malformed.
 
-Spark parses JSON, CSV and Avro; `formats.protobuf` parses Protobuf in Spark's workers. A value that fits no column
-makes its record malformed, or is NULL if the stream is permissive.
+Spark parses JSON, CSV and Avro; `formats.protobuf` parses Protobuf in Spark's workers. A value that does not fit its
+column makes its record malformed, or is NULL if the stream is permissive.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OURS = {
 }
 _PARSERS = {"json": _JSON, "csv": _CSV}
 FORMATS = tuple(_OURS)
-"""How values are parsed; `raw`: the value is the one declared column, STRING or BINARY."""
+"""The formats of values; with `raw`, the value is the only declared column, a STRING or BINARY."""
 
 OPTIONS = " ".join(dict.fromkeys(" ".join([*_OURS.values(), *_PARSERS.values()]).split()))
 """Options of all formats."""
@@ -66,12 +66,12 @@ def options_of(form: str) -> list[str]:
 
 
 def check_format(name: str, options: Mapping[str, str], given: tuple[Field, ...]) -> None:
-    """Refuse a format that is none, and options and columns that do not fit it; `given`: the declared columns.
+    """Refuse an unknown format, and options and columns that do not fit it; `given` are the declared columns.
 
     Raises:
-        UnsupportedQuery: there is no such format.
+        UnsupportedQuery: the format does not exist.
         QueryTypeError: a column or an option does not fit.
-        QueryRefused: a column has a default, and values of the format have none.
+        QueryRefused: a column has a default, which this format does not support.
     """
     form = options.get("format", "").lower()
     if form not in FORMATS:
@@ -106,11 +106,11 @@ def check_format(name: str, options: Mapping[str, str], given: tuple[Field, ...]
 
 
 def parsed(records: DataFrame, stream: Stream, fields: tuple[Field, ...], options: Mapping[str, str]) -> Parsed:
-    """The columns that a stream declares, made of the values of records.
+    """Parse the values of records into the columns that a stream declares.
 
     Raises:
-        SetupError: a schema or what parses it cannot be had.
-        SourceError: the registry of schemas does not answer.
+        SetupError: a schema or its parser is not available.
+        SourceError: the schema registry does not respond.
     """
     form, value = options["format"].lower(), F.col(VALUE)
     empty = F.when(value.isNull(), F.lit(NO_VALUE))
@@ -139,7 +139,7 @@ def _of_text(records: DataFrame, declared: StructType, options: Mapping[str, str
     columns = [inside[field.name].alias(field.name) for field in declared.fields]
     broken = inside.isNull() | inside[_CORRUPT].isNotNull()
     if not is_strict(options):
-        # Spark keeps the text of a record of which only a part fits; one of which nothing does is broken
+        # Spark returns the text of a record of which only some parts fit; a record of which nothing fits is malformed.
         for field in declared.fields:
             broken &= inside[field.name].isNull()
     if named:

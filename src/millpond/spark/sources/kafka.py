@@ -1,4 +1,4 @@
-"""Kafka as a source: checks and completes a stream's declaration, and builds the frame that reads it.
+"""Reads Kafka: checks and completes a stream's declaration, and builds the frame that reads it.
 
 Spark's connector reads with one task per topic partition, in offset order, committed records only. Spark parses a
 value into the declared columns. A record that does not parse is separated, with its bytes.
@@ -31,7 +31,7 @@ META = (
     Field("_timestamp", "timestamp"),
     Field("_key", "binary"),
 )
-"""What Kafka tells of a record: columns of every stream that is read from it, after the declared ones.
+"""Metadata of Kafka records: columns that every Kafka stream has after the declared ones.
 
 `_source` is the source partition, `topic-3`, by which events are ordered.
 """
@@ -39,11 +39,12 @@ META = (
 READER = (
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "maxOffsetsPerTrigger", "failOnDataLoss"
 )  # fmt: skip
-"""Options that Spark's connector takes as they are."""
+"""Options that are passed unchanged to Spark's connector."""
 
 _FETCHED = {"max.poll.records": str(1 << 20), "max.partition.fetch.bytes": str(8 << 20)}
-"""Spark's reader asks the broker where a partition begins and ends after each poll, and then for all again that was
-fetched and is more than a poll: with Kafka's own 500 records of a megabyte half of a task's time.
+"""Options for larger polls. After each poll, Spark's reader requests the first and last offset of the partition, and
+then fetches again all records that were fetched beyond the poll. With Kafka's default of 500 records per poll and
+fetches of 1 MB, this takes half of a task's time.
 """
 
 _TOPICS = ("subscribe", "subscribePattern")
@@ -52,7 +53,7 @@ OPTIONS = " ".join(["connection format", *_TOPICS, *READER, _TARGET, FORMAT_OPTI
 """Options that a stream may have."""
 
 DEAD = "__dead"
-"""The column that is not NULL where a record did not parse: what is known of it."""
+"""The column that describes a record that did not parse; it is NULL for all other records."""
 
 _REASON = "__reason"
 _REFUSED = {
@@ -64,10 +65,10 @@ _REFUSED = {
 
 
 def refuse_kafka(stream: str, option: str) -> None:
-    """Refuse, with the reason, an option that Spark's connector has and a pond must not take.
+    """Refuse, with the reason, an option of Spark's connector that a pond must not accept.
 
     Raises:
-        QueryRefused: it is one.
+        QueryRefused: the option is one of these.
     """
     if option.lower().startswith("kafka."):
         raise QueryRefused(
@@ -79,12 +80,12 @@ def refuse_kafka(stream: str, option: str) -> None:
 
 
 def declared(stream: Stream) -> Stream:
-    """A stream read from Kafka with the columns that Kafka gives and the order they make; any other as it is.
+    """A Kafka stream, completed with Kafka's metadata columns and the order they define; other streams are unchanged.
 
     Raises:
         QueryTypeError: a column or an option does not fit.
         QueryRefused: it has an option of a Kafka client.
-        UnsupportedQuery: a format that this version does not have.
+        UnsupportedQuery: this version does not support the format.
     """
     source = stream.source
     check_partitioned(stream)
@@ -134,8 +135,9 @@ def _number(text: str) -> float:
 
 
 def stand_in_path(stream: Stream) -> str | None:
-    """Where Spark thinks a stream of Kafka is while texts are analysed: a pattern that matches nothing, so that
-    neither a broker nor the connector is needed; None for other streams.
+    """The path that stands for a Kafka stream while texts are analysed; None for other streams.
+
+    It is a pattern that matches nothing, so that neither a broker nor the connector is needed.
     """
     if stream.source is None or stream.source.format != KAFKA:
         return None
@@ -143,12 +145,12 @@ def stand_in_path(stream: Stream) -> str | None:
 
 
 def tells_malformed(stream: Stream) -> bool:
-    """Whether records of a stream that do not parse are told apart, to be counted at least."""
+    """Whether a stream separates records that do not parse, at least in order to count them."""
     return stream.source is not None and stream.source.format == KAFKA
 
 
 def paced(streams: Iterable[Stream]) -> dict[str, float]:
-    """The streams of which epochs read as much as they have time for, and how long one is meant to take, in seconds."""
+    """The streams whose reads are limited by a target duration of epochs, and this duration in seconds."""
     found = {}
     for stream in streams:
         if stream.source is not None and stream.source.format == KAFKA:
@@ -159,12 +161,12 @@ def paced(streams: Iterable[Stream]) -> dict[str, float]:
 
 
 def kafka_frame(spark: SparkSession, stream: Stream, name: str | None, limit: int | None) -> DataFrame:
-    """The stream's columns, and `DEAD`: what is known of a record that does not parse, NULL for all others.
+    """The stream's columns, and `DEAD`, which describes a record that does not parse and is NULL for all others.
 
-    `limit`: how many records an epoch reads at most, if the stream does not say.
+    `limit` is the most records that an epoch reads, unless the stream itself has a limit.
 
     Raises:
-        SetupError: the connector or the connection cannot be had.
+        SetupError: the connector or the connection is not available.
     """
     assert stream.source is not None
     provide(spark, connector())
@@ -182,8 +184,9 @@ def kafka_frame(spark: SparkSession, stream: Stream, name: str | None, limit: in
 def kafka_batch(
     spark: SparkSession, stream: Stream, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
 ) -> DataFrame:  # fmt: skip
-    """The same of the records from `start` to before `end`: topic -> partition -> offset; where one has no start it
-    begins with 0. Whatever is not there any more fails the read.
+    """The same for the records from `start` up to but not including `end`: topic -> partition -> offset.
+
+    A partition without a start begins at offset 0. If records no longer exist, the read fails.
 
     Raises:
         SetupError: as `kafka_frame`.
@@ -201,7 +204,7 @@ def kafka_batch(
 def _client(options: Mapping[str, str]) -> dict[str, str]:
     client = _FETCHED | connection(options.get("connection")).of_java()
     made = {f"kafka.{option}": value for option, value in client.items()}
-    # what a transaction has not committed never happened
+    # records of uncommitted transactions are not read
     return made | {"kafka.isolation.level": "read_committed"}
 
 

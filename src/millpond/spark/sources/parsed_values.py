@@ -1,4 +1,4 @@
-"""Shared by the parsers of Kafka values: the columns they produce, fitting values to declared types, and schemas."""
+"""Shares code of the Kafka value parsers: result columns, conversion of values to declared types, and schemas."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from millpond.local_path import local_path
 from millpond.model.stream import Stream
 
 VALUE = "value"
-"""The column of a record that is parsed."""
+"""The column of a record with the value that is parsed."""
 
 NUMBER = "__number"
-"""The column that has the number of a value's schema; NULL where it does not begin with one."""
+"""The column with the number of a value's schema; NULL if the value does not begin with a number."""
 
 NO_VALUE = "the record has no value"
 NO_PARSE = "the value does not parse"
@@ -29,7 +29,8 @@ NO_NUMBER = "the value does not begin with the number of a schema"
 
 
 class Parsed(NamedTuple):
-    """Records with what was made of them: a column per field, and why a record is malformed (NULL: it is not)."""
+    """Records with their parsed columns, one per field, and the reason why a record is malformed (NULL if it is not).
+    """
 
     records: DataFrame
     columns: list[Column]
@@ -37,7 +38,8 @@ class Parsed(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A value as a declared type, and whether a part of it did not fit and is NULL (None: all of them do)."""
+    """A value converted to a declared type, and whether a part did not fit and is NULL (None if all parts always fit).
+    """
 
     value: Column
     misfit: Column | None
@@ -54,7 +56,7 @@ def is_strict(options: Mapping[str, str]) -> bool:
 
 
 def schema_text(stream: Stream, path: str) -> str:
-    """The schema that a file has.
+    """The text of a schema file.
 
     Raises:
         SetupError: it cannot be read.
@@ -66,12 +68,13 @@ def schema_text(stream: Stream, path: str) -> str:
 
 
 def registered(options: Mapping[str, str]) -> tuple[dict[int, Registered | None], bool]:
-    """The schemas that are known of the registry of a stream's connection, those of its topics asked for first; and
-    whether numbers that are new should be asked for.
+    """The known schemas in the registry of a stream's connection, and whether unknown numbers should be requested.
+
+    The schemas of the stream's topics are requested first.
 
     Raises:
-        SetupError: there is no such connection, or it has no registry.
-        SourceError: the registry does not answer.
+        SetupError: the connection does not exist, or it has no registry.
+        SourceError: the registry does not respond.
     """
     schemas = schemas_of(options.get("connection"))
     schemas.learn_subjects(f"{topic.strip()}-value" for topic in options.get("subscribe", "").split(",") if topic)
@@ -79,8 +82,9 @@ def registered(options: Mapping[str, str]) -> tuple[dict[int, Registered | None]
 
 
 def learnt(streams: Iterable[Stream], error: MillpondError) -> tuple[bool, MillpondError | None]:
-    """Ask the registry of a stream's connection for the schema whose absence an error tells; whether it is known now,
-    so that all may be read again, and with what to end otherwise.
+    """Request the schema whose absence an error reports from the registry of the stream's connection.
+
+    Returns whether the schema is known now, so that the read can be repeated, and otherwise the error to end with.
     """
     if not isinstance(error, UnknownSchemaError):
         return False, error
@@ -103,12 +107,14 @@ def with_number(records: DataFrame) -> DataFrame:
 
 
 def body() -> Column:
-    """What the schema with a number describes."""
+    """The part of a value after its schema number, which the schema describes."""
     return F.substring(F.col(VALUE), 6, 2147483647)
 
 
 def fitted(value: Column, kind: DataType, to: DataType) -> Fitted:
-    """A value of one type as another; parts of records by their names, in others NULL for what does not fit."""
+    """A value converted to another type; parts of records are matched by name, and other parts that do not fit are
+    NULL.
+    """
     if _plain(kind) == _plain(to):
         return Fitted(value, None)
     if isinstance(kind, StructType) and isinstance(to, StructType):
@@ -130,7 +136,7 @@ def fitted(value: Column, kind: DataType, to: DataType) -> Fitted:
 
 
 def padded(value: Column, char: str | msgspec.UnsetType) -> Column:
-    """A value with strings of CHAR padded with blanks to their length, as Spark reads them; `char`: see `Field`."""
+    """A value with its CHAR strings padded with blanks to their length, as Spark reads them; for `char` see `Field`."""
     return value if isinstance(char, msgspec.UnsetType) else _padded(value, DataType.fromDDL(char))
 
 
@@ -149,7 +155,9 @@ def _padded(value: Column, kind: DataType) -> Column:
 
 
 def part_of(value: Column, kind: StructType, name: str, to: DataType) -> Fitted:
-    """A part of a record as a type: that of the same name, whatever its case if there is one; NULL if there is none."""
+    """The part of a record with this name, converted to a type; case is ignored if one part matches; NULL without a
+    match.
+    """
     near = [name] if name in kind.names else [one for one in kind.names if one.lower() == name.lower()]
     if len(near) != 1:
         return Fitted(F.lit(None).cast(to), None)
@@ -157,7 +165,7 @@ def part_of(value: Column, kind: StructType, name: str, to: DataType) -> Fitted:
 
 
 def any_of(parts: Iterable[Column | None]) -> Column | None:
-    """Whether any of some conditions holds; None: there are none."""
+    """Whether any of some conditions holds; None if there are no conditions."""
     found = None
     for part in parts:
         if part is not None:
@@ -179,7 +187,7 @@ def _exists(elements: Column, kind: DataType, to: DataType) -> Column | None:
 
 
 def _plain(kind: DataType) -> DataType:
-    """The type with everything nullable, to be compared."""
+    """The type with all parts nullable, for comparisons."""
     if isinstance(kind, StructType):
         made = StructType()
         for field in kind.fields:

@@ -1,4 +1,4 @@
-"""The rows that a pond serves, as a batch table of Spark: a Python data source."""
+"""Provides the rows that a pond serves as a batch table of Spark, by a Python data source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millpond.spark.session.worker import with_code
 from millpond.spark.sources.providers import read_table
 
 FORMAT = "millpond"
-"""Its name in `spark.read.format(…)` and in USING."""
+"""The data source's name in `spark.read.format(…)` and in USING."""
 
 OPTIONS = ("path", "query", "store", "numPartitions")
 
@@ -26,18 +26,19 @@ class Served(Protocol):
 
     @property
     def columns(self) -> str:
-        """Their names and types, as in CREATE TABLE."""
+        """The names and types of the columns, as in CREATE TABLE."""
 
     @property
     def buckets(self) -> int:
-        """How many buckets they are in."""
+        """The number of buckets that the rows are in."""
 
     def read(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
-        """Those in buckets `low` … `high` - 1, as they are now."""
+        """The current rows in buckets `low` … `high` - 1."""
 
 
 class ServedTable(DataSource):
-    """See `Served`. Spark keeps the list of partitions and reads each of them anew whenever the table is read."""
+    """The data source of `Served`. Spark keeps the list of partitions and reads them anew whenever the table is read.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -46,17 +47,17 @@ class ServedTable(DataSource):
 
     @abstractmethod
     def served(self, options: Mapping[str, str]) -> Served:
-        """What the options name, by lower-case names."""
+        """The rows that the options name; the names of options are in lower case."""
 
     def schema(self) -> str:
-        """The columns, in Spark's words."""
+        """The columns as a schema of Spark."""
         with with_code():
             options = self._known()
             _partitions(options)
             return self.served(options).columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads the table."""
+        """The reader of the table."""
         with with_code():
             options = self._known()
             return _Reader(self.served, options, _partitions(options))
@@ -91,13 +92,13 @@ class _Reader(DataSourceReader):
         return [_Range(i * buckets // count, (i + 1) * buckets // count) for i in range(count)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of one of them."""
+        """The rows of one range of buckets."""
         with with_code():
             yield from self._served(self._options).read(partition.low, partition.high)
 
 
 class ServedFrames:
-    """Makes the frames of rows that ponds serve, in one session (see `tables.MakeTable`); `latest` reads them."""
+    """Makes the frames of rows that ponds serve, in one session (see `providers.MakeTable`); `latest` reads them."""
 
     def __init__(self, latest: type[ServedTable]) -> None:
         self._latest: type[ServedTable] | None = latest
@@ -105,10 +106,10 @@ class ServedFrames:
     def __call__(
         self, spark: SparkSession, name: str, schema: str | None, options: Mapping[str, str]
     ) -> DataFrame:
-        """The frame of one of them."""
+        """The frame of one served table."""
         if self._latest is not None:
             spark.dataSource.register(self._latest)
-            self._latest = None  # Spark warns of a second time
+            self._latest = None  # Spark warns if a source is registered twice
         return read_table(FORMAT, spark, name, schema, options)
 
 

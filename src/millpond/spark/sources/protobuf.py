@@ -1,4 +1,4 @@
-"""Kafka values in Protocol Buffers, with the `.proto` file of a stream or a schema from a registry.
+"""Parses Kafka values in Protocol Buffers, with a stream's `.proto` file or a schema from a registry.
 
 `formats.protobuf` decodes them in Spark's Python workers, before anything else is evaluated. Spark's own decoder is
 not available for every version of Scala.
@@ -45,10 +45,12 @@ _DEEPEST = 16
 
 
 class Messages(NamedTuple):
-    """How values become columns: the stream's own schema, or those by number (a text: why it is none).
+    """Decodes values into columns with the stream's own schema, or with schemas by number (a text says why one is
+    invalid).
 
-    `message`: the full name of the only one that is meant; None: whichever a value names. `patient`: schemas that are
-    not known are asked for, by an error; otherwise what names one is malformed.
+    `message` is the full name of the only expected message; None means the message that each value names. With
+    `patient`, an unknown schema raises an error by which it is requested; otherwise a value that names one is
+    malformed.
     """
 
     stream: str
@@ -60,10 +62,10 @@ class Messages(NamedTuple):
     to: pa.StructType
 
     def __call__(self, values: pa.Array) -> pa.StructArray:
-        """The columns, and why a value is malformed (NULL: it is not), as one struct.
+        """The columns, and the reason why a value is malformed (NULL if it is not), as one struct.
 
         Raises:
-            UnknownSchemaError: a value names a schema that is not known.
+            UnknownSchemaError: a value names an unknown schema.
         """
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         bytes_ = values.fill_null(b"").cast(pa.large_binary())
@@ -97,7 +99,8 @@ class Messages(NamedTuple):
         self, data: npt.NDArray[np.uint8], first: Ints, stop: Ints, given: npt.NDArray[np.bool_],
         reasons: npt.NDArray[np.object_],
     ) -> list[tuple[int | None, ProtoSchema, str, Ints, Ints]]:  # fmt: skip
-        """Values by schema and message, each with where its message begins; tells of others why they are malformed."""
+        """Group values by schema and message, with the start of each message; write the reasons for malformed values.
+        """
         if self.file is not None:
             mine = np.flatnonzero(given)
             return [(None, self.file, self.message or "", mine, first[mine])]
@@ -134,11 +137,11 @@ class Messages(NamedTuple):
 def of_protobuf(
     records: DataFrame, stream: Stream, declared: StructType, options: Mapping[str, str], empty: Column
 ) -> Parsed:
-    """The declared columns, made of messages; `empty`: why a record without a value is malformed.
+    """Parse messages into the declared columns; `empty` is the reason why a record without a value is malformed.
 
     Raises:
-        SetupError: a schema cannot be had.
-        SourceError: the registry does not answer.
+        SetupError: a schema is not available.
+        SourceError: the registry does not respond.
     """
     to = pa.struct(list(to_arrow_schema(declared, timezone="UTC")))
     known, patient = registered(options) if numbered(options) else ({}, False)
@@ -146,7 +149,7 @@ def of_protobuf(
     file = None if numbered(options) else _of_file(stream, options, to)
     messages = Messages(stream.name, file, schemas, options.get("message"), is_strict(options), patient, to)
     kinds = [StructField(f"c{n}", field.dataType) for n, field in enumerate(declared.fields)]
-    # else Spark may ask twice: once for a filter that it moves down
+    # Otherwise Spark may call the function twice, once for a filter that it pushes down.
     function = UserDefinedFunction(
         _Decoding(messages), StructType([*kinds, StructField(_REASON, StringType())]), stream.name,
         PythonEvalType.SQL_SCALAR_ARROW_UDF, False,
@@ -157,7 +160,7 @@ def of_protobuf(
 
 
 class _Decoding:
-    """What workers run."""
+    """The function that Spark's workers run to decode values."""
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
@@ -168,9 +171,9 @@ class _Decoding:
 
 
 def _paths(data: npt.NDArray[np.uint8], at: Ints, stop: Ints) -> tuple[Ints, Ints]:
-    """Which message of its schema each value is, as a row of places that ends with -1, and where it begins.
+    """The message of its schema that each value is, as a row of indices ending with -1, and the start of the message.
 
-    It begins at -1 if the places do not read. A single zero stands for the first message.
+    The start is -1 if the indices cannot be read. A single zero stands for the first message.
     """
     count, here, bad = _zigzags(data, at, stop)
     bad |= (count < 0) | (count > _DEEPEST)
@@ -191,7 +194,7 @@ def _zigzags(data: npt.NDArray[np.uint8], at: Ints, stop: Ints) -> tuple[Ints, I
 
 
 def _read(number: int, schema: Registered | None) -> ProtoSchema | str:
-    """A schema of the registry, or why it is none."""
+    """A schema of the registry, or the reason why it is not valid."""
     if schema is None:
         return _told(number, NOT_THERE)
     if schema.kind != "PROTOBUF":

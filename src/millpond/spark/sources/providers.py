@@ -1,4 +1,4 @@
-"""How batch tables become frames: Spark reads most formats, and providers registered here read the others."""
+"""Creates the frames of batch tables: Spark reads most formats, and registered providers read the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.spark.catalyst.data_types import table_schema
 from millpond.spark.session.failures import explained
 
 MakeTable: TypeAlias = Callable[[SparkSession, str, str | None, Mapping[str, str]], DataFrame]
-"""Of a session, a table's name, its columns in SQL if they are listed, and its options the frame that stands for it."""
+"""Creates a table's frame from a session, the table's name, its columns in SQL if they are listed, and its options."""
 
 
 def read_table(

@@ -1,7 +1,7 @@
-"""Keyed tables in plans: a placeholder where a query is analysed, and how events meet the rows where it is read.
+"""Supports keyed tables in plans: a placeholder during the analysis, and a lookup by key during the read.
 
-For Spark a keyed table is an empty batch relation that carries its description. A join with it on its key columns is
-answered by a function of the keys alone, so rows of streams need not leave the JVM.
+For Spark a keyed table is an empty batch relation that carries the table's description. A join with it on its key
+columns is computed by a function of the keys alone, so the rows of streams need not leave the JVM.
 """
 
 from __future__ import annotations
@@ -27,29 +27,31 @@ OPTIONS = ("key", "address", "type", "missing", "wrong.type", "vanished", "defau
 """Options of a keyed table in a pond file."""
 
 OpenAt: TypeAlias = Callable[[str | None], OpenRows]
-"""From an address (None: the pond's own store) to what opens the rows there."""
+"""Maps an address (None for the pond's own store) to a function that opens the rows there."""
 
 ALIVE = "_alive"
-"""The column of a join, behind the table's own, that is NULL where the event is dead for its row."""
+"""The column of a join after the table's own columns; it is NULL if the row that was found makes the event dead."""
 
 T = TypeVar("T")
 _TRANSPARENT = ("SubqueryAlias", "ResolvedHint", "Project")
 
 
 class Keyed(NamedTuple):
-    """What a relation that stands for a keyed table carries."""
+    """The description that the placeholder relation of a keyed table carries."""
 
     reader: KeyedReader
     schema: StructType
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What Spark is given where a query is analysed; it never runs."""
+        """The function that Spark gets when a query is analysed; it never runs."""
         raise NotImplementedError(self.reader.table.name)
 
 
 class KeyedPartner(NamedTuple):
-    """The row of a keyed table that events of a plan meet: its attributes, their names, which column of the table each
-    is, and the column that will be TRUE beside them; the last attribute is NULL where the event is dead for the row.
+    """The row of a keyed table that is joined to events of a plan.
+
+    It has the row's attributes, their names, the table's column of each, and the column that is TRUE if there is a
+    partner. The last attribute is NULL if the row makes the event dead.
     """
 
     keyed: Keyed
@@ -61,16 +63,16 @@ class KeyedPartner(NamedTuple):
 
     @property
     def lethal(self) -> bool:
-        """Whether an event may be dead for a row."""
+        """Whether a row of the table can make an event dead."""
         table = self.keyed.reader.table
         return "dead-letter" in (table.missing, table.wrong_type, table.vanished)
 
 
 def keyed_table(name: str, schema: str, options: Mapping[str, str]) -> tuple[KeyedTable, StructType]:
-    """A table by its columns in SQL and its options, and its columns as Spark knows them.
+    """A table from its columns in SQL and its options, and its columns as a schema of Spark.
 
     Raises:
-        QueryTypeError: one of them is not what it must be.
+        QueryTypeError: a column or an option is not valid.
     """
     try:
         columns = DataType.fromDDL(schema)
@@ -97,10 +99,10 @@ def keyed_table(name: str, schema: str, options: Mapping[str, str]) -> tuple[Key
 def keyed_frame(
     opens: OpenAt, spark: SparkSession, name: str, schema: str | None, options: Mapping[str, str]
 ) -> DataFrame:
-    """The batch frame that stands for a keyed table in joins (see `tables.MakeTable`); `opens` finds its rows.
+    """The placeholder frame of a keyed table in joins (see `providers.MakeTable`); `opens` opens its rows.
 
     Raises:
-        QueryTypeError: a column or an option is not what it must be.
+        QueryTypeError: a column or an option is not valid.
     """
     table, columns = keyed_table(name, schema or "", options)
     address = {key.lower(): value for key, value in options.items()}.get("address")
@@ -109,10 +111,10 @@ def keyed_frame(
 
 
 def keyed_in(plan: JavaObject) -> tuple[Keyed, tuple[str, ...]] | None:
-    """The keyed table that a batch plan shows, and which of its columns each column of the plan is.
+    """The keyed table in a batch plan, and the table's column for each column of the plan; None for other plans.
 
     Raises:
-        UnsupportedQuery: the plan is more than columns of the table.
+        UnsupportedQuery: the plan does more than selecting columns of the table.
     """
     layers, node = [], plan
     while kind_of(node) in _TRANSPARENT:
@@ -142,7 +144,7 @@ def keyed_in(plan: JavaObject) -> tuple[Keyed, tuple[str, ...]] | None:
 def asked_by(keyed: Keyed, equal: Mapping[str, list[T]], more: bool) -> list[T]:
     """The stream's sides of the equalities of a join, in the order of the table's key columns.
 
-    `equal`: those of each column; `more`: there are other conditions.
+    `equal` gives the stream's sides for each column; `more` says that there are other conditions.
 
     Raises:
         UnsupportedQuery: the join is on anything else than each key column once.
@@ -173,12 +175,14 @@ def _carried(node: JavaObject) -> Keyed | None:
 
 
 def met(keyed: Keyed, keys: list[Column]) -> Column:
-    """For the values of key columns a struct: `c0` is TRUE where there is a partner, `c1` where the event is not dead
-    for it, and then the table's columns.
+    """A struct for the values of key columns: the table's row that they find.
+
+    `c0` is TRUE if there is a partner, `c1` is TRUE if the partner does not make the event dead, and the table's
+    columns follow.
     """
     kinds = [BooleanType(), BooleanType(), *(field.dataType for field in keyed.schema.fields)]
     made = StructType([StructField(f"c{place}", kind) for place, kind in enumerate(kinds)])
-    # else Spark may ask twice: once for a filter that it moves down
+    # Otherwise Spark may call the function twice, once for a filter that it pushes down.
     function = UserDefinedFunction(
         _Meeting(keyed.reader), made, keyed.reader.table.name, PythonEvalType.SQL_SCALAR_ARROW_UDF, False
     )
@@ -186,7 +190,7 @@ def met(keyed: Keyed, keys: list[Column]) -> Column:
 
 
 class _Meeting:
-    """What workers run."""
+    """The function that Spark's workers run to look up rows."""
 
     def __init__(self, reader: KeyedReader) -> None:
         self._reader = reader

@@ -11,19 +11,20 @@ from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children
 
 _DAY_US = 86_400_000_000
 _SLACK_US = 26 * 3_600_000_000
-"""How far a day of a calendar can be from 24 hours: offsets of time zones lie between -12 and +14 hours."""
+"""The most by which a calendar day can differ from 24 hours: offsets of time zones lie between -12 and +14 hours."""
 _FIXED_ZONE = re.compile(r"(Etc/)?(UTC|GMT|UT|Z)|(UTC|GMT|UT)?[+-]\d\d?(:?\d\d)?")
 _UNITS = {"MICROSECOND": 1, "MILLISECOND": 1_000, "SECOND": 1_000_000, "MINUTE": 60_000_000, "HOUR": 3_600_000_000}
 _ORDER = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual", "EqualTo")
 
 SideOfTime = Callable[[JavaObject], tuple[str, int] | None]
-"""The side whose event time a column is, and by how many µs it is later than that; None: it is none."""
+"""Returns the side whose event time a column gives, and by how many µs the column is later; None for other columns."""
 _TIMES = ("AttributeReference", "GetStructField", "PreciseTimestampConversion")
 
 
 class _Linear(NamedTuple):
-    """`left` times the left event time plus `right` times the right one plus a number of µs, which is off by at most
-    `slack_us`.
+    """A linear expression: `left` times the left event time, plus `right` times the right one, plus a number of µs.
+
+    The number of µs may be wrong by at most `slack_us`.
     """
 
     left: int = 0
@@ -32,7 +33,7 @@ class _Linear(NamedTuple):
     slack_us: int = 0
 
     def plus(self, other: _Linear, sign: int = 1) -> _Linear:
-        """The sum, or the difference."""
+        """The sum of two expressions; their difference for `sign` -1."""
         return _Linear(
             self.left + sign * other.left, self.right + sign * other.right, self.us + sign * other.us,
             self.slack_us + other.slack_us,
@@ -40,9 +41,9 @@ class _Linear(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """The right time minus the left one is at least `lower_us`, at most `upper_us` (None: no such bound).
+    """Bounds of the right event time minus the left one: at least `lower_us`, at most `upper_us`; None means no bound.
 
-    `exact`: it says all that the condition says.
+    `exact` says that the bounds are equivalent to the condition.
     """
 
     lower_us: int | None
@@ -51,7 +52,7 @@ class Bound(NamedTuple):
 
 
 def bound_of(catalyst: Catalyst, condition: JavaObject, side_of: SideOfTime) -> Bound | None:
-    """What a comparison says of the two event times; None: it does not compare them, or not only them."""
+    """The bound that a comparison sets on the two event times; None if it does not compare exactly these two."""
     kind = kind_of(condition)
     if kind not in _ORDER:
         return None
@@ -60,7 +61,7 @@ def bound_of(catalyst: Catalyst, condition: JavaObject, side_of: SideOfTime) -> 
         return None
     if kind.startswith("LessThan"):
         first, second = second, first
-    whole = first.plus(second, -1)  # is at least 0, or above it
+    whole = first.plus(second, -1)  # the comparison says that this is at least 0, or above 0
     if (whole.left, whole.right) not in ((1, -1), (-1, 1)):
         return None
     us = whole.us - (kind in ("GreaterThan", "LessThan"))
@@ -93,7 +94,7 @@ def _linear(catalyst: Catalyst, node: JavaObject, side_of: SideOfTime) -> _Linea
         return start._replace(us=start.us + quantity * unit) if isinstance(quantity, int) else None
     if kind == "SubtractTimestamps":
         first, second = (_linear(catalyst, part, side_of) for part in children(node))
-        # the difference of wall clocks, which may have been put forward or back between
+        # This is a difference of wall clocks, which may have been set forward or back between the two times.
         if first is None or second is None:
             return None
         return first.plus(second, -1).plus(_Linear(slack_us=_zone(catalyst)))
@@ -111,12 +112,12 @@ def _moved(catalyst: Catalyst, node: JavaObject, side_of: SideOfTime) -> _Linear
     us = _interval_us(catalyst, interval)
     if us is None:
         return None
-    # whole days are days of the calendar, which are not all of 24 hours
+    # Days are calendar days, which do not all have 24 hours.
     return start.plus(_Linear(0, 0, us, _zone(catalyst) if abs(us) >= _DAY_US else 0))
 
 
 def _interval_us(catalyst: Catalyst, interval: JavaObject) -> int | None:
-    """The length of a constant interval; None: it counts months."""
+    """The length of a constant interval in µs; None if it counts months."""
     if type_of(interval) == "interval":
         months, days, us = catalyst.fixed_interval(interval)
         return None if months else days * _DAY_US + us
@@ -127,6 +128,6 @@ def _interval_us(catalyst: Catalyst, interval: JavaObject) -> int | None:
 
 
 def _zone(catalyst: Catalyst) -> int:
-    """By how much a calendar may be off in the session's time zone."""
+    """The slack in µs of calendar days in the session's time zone."""
     zone = catalyst.spark.conf.get("spark.sql.session.timeZone") or ""
     return 0 if _FIXED_ZONE.fullmatch(zone) else _SLACK_US

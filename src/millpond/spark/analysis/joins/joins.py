@@ -1,7 +1,8 @@
 """Translates a plan whose last step is a join of two streams to a frozen `Join`.
 
-Each side is read like a stateless query. In the condition, equalities between the sides are keys, comparisons of the
-event times are bounds, and an equality of two windows is the window. The rest is evaluated for each pair.
+Each side is read like a stateless query. In the condition, equalities between the sides become keys, comparisons of the
+event times become bounds, and an equality of two windows becomes the window. Other conditions are evaluated for each
+pair.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ from millpond.spark.catalyst.private_names import (
 _KINDS = {"Inner": "inner", "Cross": "inner", "LeftOuter": "left", "RightOuter": "right", "FullOuter": "full"}
 _FIELDS = ("start", "end")
 MOST_PAIRS = 10_000_000
-"""How many pairs of a join without equal keys one epoch may try."""
+"""The most pairs that a join without equal keys may evaluate in one epoch."""
 
 
 def extract_any(
     catalyst: Catalyst, frame: DataFrame, terms: Terms, streams: Sequence[Stream] = (), relation: str | None = None,
     functions: UserFunctions | None = None, earlier: Mapping[str, AnyQuery] = MappingProxyType({}),
 ) -> Extraction:  # fmt: skip
-    """Read a streaming DataFrame that was not started, whatever it asks; see `extract_query`.
+    """Read a streaming DataFrame that was not started and may contain a join; see `extract_query`.
 
-    `earlier`: the queries whose rows `streams` may be.
+    `earlier` are the queries whose rows can be among `streams`.
 
     Raises:
         UnsupportedQuery, QueryTypeError: see `extract_query`.
@@ -76,7 +77,7 @@ def extract_any(
 
 
 class _JoinReader:
-    """Reads one plan; `above` is what stands over the join, the lowest first."""
+    """Reads one plan; `above` are the nodes above the join, from the lowest up."""
 
     def __init__(
         self, catalyst: Catalyst, terms: Terms, join: JavaObject, streams: Sequence[Stream], relation: str | None,
@@ -121,7 +122,7 @@ class _JoinReader:
         for node in above:
             if kind_of(node) == "Filter":
                 parts = [self._lowered(part) for part in conjuncts(node.condition())]
-                # what WHERE asks of the rows of an inner join, it asks of the pairs
+                # For an inner join, a WHERE condition on rows is a condition on pairs.
                 (asked if self._kind == "inner" else later).extend(parts)
             elif kind_of(node) == "Project":
                 aliases = [column for column in items(node.projectList()) if kind_of(column) == "Alias"]
@@ -149,7 +150,7 @@ class _JoinReader:
     def _told_apart(
         self, asked: list[JavaObject]
     ) -> tuple[Within | Sliding, tuple[list[Expression], list[Expression]], list[JavaObject]]:
-        """Bounds or window, keys of both sides, and what is left of the condition."""
+        """The bounds or window, the keys of both sides, and the remaining conditions."""
         keys: tuple[list[Expression], list[Expression]] = ([], [])
         windows: list[Sliding] = []
         bounds: list[Bound] = []
@@ -173,7 +174,7 @@ class _JoinReader:
             elif not self._is_of_events(part):
                 rest.append(part)
         if windows:
-            # within a window, what is said about the times is a condition like others
+            # Within a window, a comparison of the times is an ordinary condition.
             shared = self._terms.window or windows[0]
             if isinstance(shared, Counted):
                 raise UnsupportedQuery("Windows of so many events join nothing.", "Join in windows of time.")
@@ -183,7 +184,9 @@ class _JoinReader:
         return self._within(bounds), keys, rest
 
     def _is_of_events(self, part: JavaObject) -> bool:
-        """Ask a condition of the events of one side, so that no others are kept; False: it is one of pairs."""
+        """Add a condition on one side's events to that side, so that fewer events are kept; False for a condition on
+        pairs.
+        """
         side = self._side_of(part)
         preserved = self._kind == "full" or self._kind == side
         if side is None or preserved or any(self._is_window(column) for column in references(part)):
@@ -195,19 +198,19 @@ class _JoinReader:
         return self._sides[self._owned[id_of(column)]].below.window_part(column) is not None
 
     def _equated(self, part: JavaObject) -> tuple[JavaObject, JavaObject] | None:
-        """The left and the right of an equality whose parts are each of one side."""
+        """The left and the right part of an equality between the two sides; None for other conditions."""
         if kind_of(part) not in ("EqualTo", "EqualNullSafe"):
             return None
         by_side = {self._side_of(one): one for one in (part.left(), part.right())}
         return (by_side[LEFT], by_side[RIGHT]) if {LEFT, RIGHT} == by_side.keys() else None
 
     def _side_of(self, expression: JavaObject) -> str | None:
-        """The one side that an expression is about."""
+        """The only side whose columns an expression uses; None if there is no such side."""
         sides = {self._owned[id_of(column)] for column in references(expression)}
         return sides.pop() if len(sides) == 1 else None
 
     def _same_window(self, left: JavaObject, right: JavaObject) -> Sliding | None:
-        """The window, if both are the whole window of their side, or the same bound of it."""
+        """The common window, if both expressions are the complete window of their side, or the same bound of it."""
         if len(self._rows) == 1:
             return self._window_of_rows(left, right)
         parts = [self._sides[side].below.window_part(one) for side, one in ((LEFT, left), (RIGHT, right))]
@@ -223,7 +226,9 @@ class _JoinReader:
         return kinds[0] if isinstance(kinds[0], Sliding) else None
 
     def _window_of_rows(self, left: JavaObject, right: JavaObject) -> Sliding | None:
-        """The window, if one side is rows that show it whole, and the other one a stream with the same window."""
+        """The common window, if one side has rows with their complete window and the other is a stream with that
+        window.
+        """
         [(own, rows)] = self._rows.items()
         mine, other = (left, right) if own == LEFT else (right, left)
         reading = RIGHT if own == LEFT else LEFT
@@ -241,7 +246,7 @@ class _JoinReader:
         return kind
 
     def _same_rows_window(self, part: JavaObject, left: JavaObject, right: JavaObject) -> Bound | None:
-        """What it says of the event times that windows of the rows of both sides are equal."""
+        """The bound on the event times that follows from equal windows in the rows of both sides."""
         if len(self._rows) < 2 or kind_of(part) != "EqualTo":
             return None
         names = self._rows[LEFT].window(left), self._rows[RIGHT].window(right)
@@ -258,7 +263,7 @@ class _JoinReader:
         return bound
 
     def _side_of_time(self, node: JavaObject) -> tuple[str, int] | None:
-        """The side whose event time a column tells, or could tell if it had a watermark."""
+        """The side whose event time a column gives, or would give with a watermark."""
         side = self._side_of(node)
         if side in self._rows:
             after = self._rows[side].after_us(node)
@@ -298,7 +303,7 @@ class _JoinReader:
         reader = self._sides[side]
         if side in self._rows:
             rows = self._rows[side]
-            assert rows.event_time is not None  # the bounds, or the window, are about it
+            assert rows.event_time is not None  # the bounds, or the window, refer to it
             return self._of_side(side, keys, rows.event_time, rows.delay_us)
         time = self._times[side]
         delay = delay_ms(time)
@@ -322,7 +327,7 @@ class _JoinReader:
         return Side(reader.stream.name, event_time, delay_us, tuple(keys), values, where)
 
     def _value(self, side: str, expression: Expression) -> Column:
-        """A column of the rows: the value of an expression over the events of a side."""
+        """The column of the joined rows that holds the value of an expression over one side's events."""
         values = self._values[side]
         if expression not in values:
             values.append(expression)
@@ -336,13 +341,13 @@ class _JoinReader:
         return Column(f"{side}:window.{part.field}", "timestamp")
 
     def _resolved(self, attribute: JavaObject) -> Expression:
-        """The meaning of a column of a side."""
+        """Translate a column of a side."""
         side = self._owned[id_of(attribute)]
         part = self._sides[side].below.window_part(attribute)
         return self._value(side, self._sides[side].meaning(attribute)) if part is None else self._window(side, part)
 
     def _field(self, node: JavaObject) -> Expression | None:
-        """`w.start` and `w.end`."""
+        """Translate `w.start` and `w.end`; None for other nodes."""
         side = self._side_of(node)
         if side in self._rows:
             return self._field_of_rows(side, node)
@@ -360,7 +365,7 @@ class _JoinReader:
         return self._value(side, found)
 
     def _whole_window(self, column: JavaObject) -> Expression | None:
-        """A window of rows of a query as a whole, or that of whichever side is there."""
+        """The complete window of an upstream query's rows, or the window of whichever side is present."""
         node = column.child() if kind_of(column) == "Alias" else column
         if kind_of(node) == "Coalesce":
             parts = [self._whole_window(part) for part in children(node)]
@@ -378,7 +383,7 @@ class _JoinReader:
         return made_window(*(self._value(side, Column(f"{name}.{field}", "timestamp")) for field in _FIELDS))
 
     def _computed(self, node: JavaObject) -> Expression:
-        """What the model has no word for is computed where the events of its side are read."""
+        """An expression that the model cannot express; it is computed where the events of its side are read."""
         side = self._side_of(node)
         if side is None:
             raise UnsupportedQuery(
@@ -404,7 +409,7 @@ class _JoinReader:
         return self._over(column) if whole is None else whole
 
     def _is_common_window(self, column: JavaObject) -> bool:
-        """Whether it is what FULL JOIN USING (w) makes of the windows of both sides."""
+        """Whether a node is the expression that FULL JOIN USING (w) makes from the windows of both sides."""
         whole = column.child() if kind_of(column) == "Alias" else column
         if kind_of(whole) != "Coalesce" or not isinstance(self._when, Sliding):
             return False

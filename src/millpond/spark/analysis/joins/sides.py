@@ -1,4 +1,4 @@
-"""A side of a join that consists of an upstream query's rows: its windows, and the columns that give its event time."""
+"""Reads a join side that consists of an upstream query's rows: its windows, and the columns of its event time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from millpond.spark.catalyst.private_names import Catalyst, JavaObject, delay_ms
 
 
 class RowsSide:
-    """Finds out the event time while the condition is read: of windows always the last microsecond, if they are shown
-    whole, so that joins over one query agree; else the first time that is named.
+    """Determines the event time of a side while the condition is read.
 
-    `names`: the columns of the stream by expression id; `outputs`: the columns of the side.
+    If the rows show complete windows, the event time is always the last microsecond of the window, so that all joins
+    over one query agree. Otherwise it is the first time column that the condition uses. `names` are the columns of the
+    stream by expression id, and `outputs` are the columns of the side.
     """
 
     def __init__(
@@ -28,29 +29,29 @@ class RowsSide:
     ) -> None:  # fmt: skip
         self._catalyst, self._reader, self._names, self._upstream = catalyst, reader, names, upstream
         delays = (delay for column in outputs if (delay := delay_ms(column)) is not None)
-        self.delay_us = max(delays, default=0) * 1000  # nothing is late: longer ones only answer later
+        self.delay_us = max(delays, default=0) * 1000  # no row is late, and a longer delay would only emit rows later
         self.event_time: str | None = None
 
     @property
     def sliding(self) -> Sliding | None:
-        """The windows of the rows, if they are on a grid."""
+        """The windows of the rows, if they are hopping or tumbling windows."""
         window = self._upstream.window if isinstance(self._upstream, Query) else None
         return window if isinstance(window, Sliding) else None
 
     @property
     def times(self) -> tuple[str, ...]:
-        """The columns that tell the time of the rows."""
+        """The columns that give the time of the rows."""
         return times_of(self._upstream)
 
     def window(self, expression: JavaObject) -> str | None:
-        """The name of the window that an expression is as a whole."""
+        """The name of the window if an expression is a complete window; otherwise None."""
         node = self._over_stream(expression)
         if kind_of(node) != "AttributeReference" or type_of(node) != WINDOW:
             return None
         return self._names.get(id_of(node))
 
     def bound(self, expression: JavaObject) -> Column | None:
-        """The column that a bound of a window is, or its last microsecond."""
+        """The column for a bound of a window, or for its last microsecond; None for other expressions."""
         node = self._over_stream(expression)
         if kind_of(node) not in ("GetStructField", "PreciseTimestampConversion"):
             return None
@@ -58,7 +59,7 @@ class RowsSide:
         return found if isinstance(found, Column) else None
 
     def after_us(self, expression: JavaObject) -> int | None:
-        """How long after the event time an expression is; None: it does not tell the time."""
+        """By how many µs an expression is later than the event time; None if it does not give the time."""
         node = self._over_stream(expression)
         found = self.bound(node)
         if found is not None:
@@ -67,7 +68,7 @@ class RowsSide:
         return None if own is None else self.named_after_us(own)
 
     def named_after_us(self, column: str) -> int | None:
-        """The same of a column of the stream."""
+        """The same for a column of the stream."""
         times = self.times
         if column not in times:
             return None
@@ -77,7 +78,7 @@ class RowsSide:
         return after_us(self._upstream, column, self.event_time)
 
     def _over_stream(self, expression: JavaObject) -> JavaObject:
-        """The expression over the columns of the stream, without a name of its own."""
+        """The expression over the columns of the stream, without an alias."""
         for layer in self._reader.below.layers:
             expression = self._catalyst.substitute(expression, layer)
         while kind_of(expression) in ("Alias", "KnownNotNull", "KnownNullable"):
@@ -86,9 +87,9 @@ class RowsSide:
 
 
 def same_window(left: RowsSide, right: RowsSide, names: tuple[str, str]) -> Bound | None:
-    """What equal windows of rows say of the two event times: they end at one time; None: that is not known of them.
+    """The bound on the two event times for equal windows, which end at the same time; None if this cannot be concluded.
 
-    `exact`: windows that end at one time are equal.
+    `exact` says that windows with the same end are equal.
     """
     after = left.named_after_us(f"{names[0]}.end"), right.named_after_us(f"{names[1]}.end")
     if after[0] is None or after[1] is None:
