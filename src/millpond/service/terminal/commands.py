@@ -129,10 +129,13 @@ def run_service(
     options: Options, listen: str, certificate: Path | None, key: Path | None, names: tuple[str, ...],
     origins: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Serve at `listen` (HOST:PORT) until a signal; `names` and `origins` may ask, besides its own.
+    """Serve at `listen` (HOST:PORT) until a signal.
+
+    `names`: additional host names by which requests may address the service. `origins`: allowed origins of web pages.
 
     Raises:
-        SetupError: the libraries are missing, or the address needs TLS. MillpondError: it cannot go on.
+        SetupError: the libraries are missing, or the address needs TLS.
+        MillpondError: the pond cannot be served, or can no longer be served.
     """
     try:
         from millpond.service.server.process import Web, serve
@@ -160,7 +163,7 @@ def client(folder: Path | None, url: str | None, token: str | None, trusted: Pat
 
 
 def look_up(asked: Client, query: str, key: list[str]) -> tuple[int, dict[str, Any] | None]:
-    """The record that the service answers as of, and the latest row of a key, as a store has it."""
+    """The record as of which the service responds, and the latest row of a key in the format of a store's document."""
     with asked:
         found = asked.lookup(query, *key)
     row = None if found.row is None else {"row": found.row, "window": found.window_us, "epoch": found.epoch}
@@ -281,7 +284,7 @@ def _autoscale(app: typer.Typer) -> None:
 
 
 def policy_of(instances: str, target: float) -> Policy:
-    """The policy that `LEAST-MOST` and a target mean.
+    """The autoscaling policy for `LEAST-MOST` instances and a target.
 
     >>> policy_of("2-8", 0.6).most, policy_of("4", 0.6).least
     (8, 4)
@@ -466,7 +469,7 @@ def _telling(asked: Client, follower: str) -> Iterator[None]:
     def watch() -> None:
         nonlocal said
         while not ended.wait(_LOOK_SECONDS):
-            with suppress(MillpondError):  # whatever keeps it from telling, the change itself says
+            with suppress(MillpondError):  # the change itself reports any failure
                 notes = {one.name: one.note or "" for one in asked.status().followers}
                 if (note := notes.get(follower, "")) not in ("", said):
                     typer.echo(f"{note} …", err=True)
