@@ -71,7 +71,7 @@ class Figures(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Tolls told, and balances told on request: their numbers and sums."""
+    """Emitted tolls, and balances emitted on request: their numbers and sums."""
 
     tolls: int
     toll_sum: int
@@ -84,7 +84,7 @@ Perform = Callable[[Operator, Sequence[Columns]], Sequence[dict[str, Columns]]]
 
 
 def flow(inputs: Inputs, perform: Perform) -> Answers:
-    """Run the operators one after the other; `perform(operator, batches)` gives what each batch tells."""
+    """Run the operators one after the other; `perform(operator, batches)` returns the results of each batch."""
     queues: dict[str, list[list[Columns]]] = {
         "vehicles": [[reports] for reports, _ in inputs],
         "accounts": [[] for _ in inputs],

@@ -124,9 +124,7 @@ class _Return:
             yield pa.RecordBatch.from_arrays(columns, names=["q", "customer", "we", "n", "s", "m"])
 
 
-def floor(
-    spark: SparkSession, source: Path, folder: Path, rows: Sequence[int], columns: Sequence[str] = PRUNED
-) -> Run:
+def floor(spark: SparkSession, source: Path, folder: Path, rows: Sequence[int], columns: Sequence[str] = PRUNED) -> Run:
     """The same reading of the same pruned columns, events passed to Python and dropped, as many rows returned; batches
     have no limit of bytes, as those of a pond from its second epoch on.
     """

@@ -55,7 +55,7 @@ class Instance:
         self.access = Access()
 
     def run(self, operator: Operator, batch: Columns) -> dict[str, Columns]:
-        """What the operator tells of one batch."""
+        """The results of the operator for one batch."""
         told: dict[str, list[Columns]] = {}
         count = len(batch[operator.key])
         step = self._cell.at_once or max(1, count)

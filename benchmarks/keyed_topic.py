@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
 
 
 def produce(server: KafkaServer, topic: str, keys: int, events: int) -> None:
-    """`EPOCHS` times so many events, ten seconds of event time each."""
+    """`EPOCHS` times that number of events, ten seconds of event time each."""
     server.create(topic, 2)
     producer = Producer(server.client(**{
         "partitioner": "murmur2_random", "linger.ms": 50, "queue.buffering.max.messages": 1_000_000,
@@ -137,7 +137,7 @@ def one_pass(spark: SparkSession, folder: Path, topic: str, events: int, by: str
 
 
 def processor_seconds() -> float:
-    """What all descendants of this process have used so far: Spark's JVM and workers, without the broker."""
+    """The CPU time of all descendants of this process: Spark's JVM and workers, without the broker."""
     lines = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

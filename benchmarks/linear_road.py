@@ -108,7 +108,7 @@ def vehicles(rows: Rows, at: Ints, reports: Columns) -> dict[str, Columns]:
 
 
 def places(rows: Rows, at: Ints, messages: Columns) -> dict[str, Columns]:
-    """Vehicles stopped at places: where an accident begins or ends, told to the segments it is ahead of."""
+    """Stopped vehicles by position: where an accident begins or ends, reported to the segments before it."""
     before = rows["stopped"] >= 2
     np.add.at(rows["stopped"], at, messages["change"])
     change = (rows["stopped"] >= 2).astype(np.int64) - before

@@ -63,7 +63,7 @@ HALF = "0-511"
 STATE = ("segment", "keys", "events", "tallies")
 
 FIGURES = "effective_s", "p99_ratio", "others_p99_ratio"
-"""What is told of a kind of change."""
+"""The measurements of a kind of change."""
 
 LONGER = 8
 """How much longer it is quiet while there are fewer instances, which is rare."""
@@ -72,7 +72,7 @@ DRAWS = 1000
 """So often quiet times are drawn at random."""
 
 SCALED = 3
-"""In one of so many turns the number of instances changes: half of the state moves, and back."""
+"""In one of this many turns the number of instances changes: half of the state moves, and back."""
 
 
 LARGE = Size(Load(1_000_000, 5_000, 0.4), 1800.0, 8.0, 20.0, 6, 6, 3, (5, 10, 20, 30), 40)
@@ -158,7 +158,7 @@ class _Changing:
             asked, served = _sql("country", f"{seconds} seconds"), seconds == size.others[0]
             self._pond.add(f"country{seconds}", asked, sink=Sink("noop"), serve=served)
         self._pond.open()
-        self._driver: Any = self._pond._driver
+        self._driver: Any = self._pond._lifetime.opened.driver
 
     def run(self) -> Seen:
         """Fill the state, then change queries under load."""
@@ -248,17 +248,17 @@ class _Changing:
         fewer = self._epochs[-1].instances < CORES
         self._quiet.append((perf_counter(), self._rested((LONGER if fewer else 1) * self._size.before_s)))
         asked, accepted = perf_counter(), list[float]()
-        ask = self._driver.ask
+        ask = self._driver.request
 
         def note(make: object) -> object:
             accepted.append(perf_counter())
             return ask(make)
 
-        self._driver.ask = note
+        self._driver.request = note
         try:
             call()
         finally:
-            self._driver.ask = ask
+            self._driver.request = ask
         n = self._pond.history()[0].n
         until = self._rested(self._size.after_s)
         while self._moves():
@@ -269,7 +269,7 @@ class _Changing:
         print(f"{kind}: record {n}, {len(self._epochs)} epochs", flush=True)
 
     def _rested(self, seconds: float) -> float:
-        """When so many seconds have passed, and two whole epochs at least."""
+        """Wait for a number of seconds, and for at least two complete epochs."""
         began = perf_counter()
         sleep(seconds)
         while sum(one.began >= began for one in self._epochs[-9:]) < 2 and perf_counter() < began + PATIENCE_S:
@@ -277,7 +277,7 @@ class _Changing:
         return perf_counter()
 
     def _moves(self) -> bool:
-        spec, manifest = self._pond._spec, self._pond.manifest()
+        spec, manifest = self._pond._lifetime.opened.spec, self._pond.manifest()
         return spec is not None and buckets_moving(spec, manifest) > 0
 
     def _state_mb(self) -> float:
@@ -381,7 +381,7 @@ def _slowest(usual: dict[int, tuple[float, float]]) -> dict[int, tuple[float, fl
 
 
 def _usual(seen: Seen, instances: int) -> tuple[float, float]:
-    """p99 of the seconds of quiet epochs of so many instances, and of those that a file waits for one."""
+    """p99 of the seconds of quiet epochs with a number of instances, and of the waits of files for them."""
     seconds = [one.seconds for one in _within(seen, seen.quiet) if one.instances == instances]
     waits = [wait for wait, epoch in _waits(seen, seen.quiet) if epoch.instances == instances]
     print(f"quiet, instances {instances}: {len(seconds)} epochs, p50 {median(seconds):.3f} s, p99 "

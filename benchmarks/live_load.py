@@ -27,7 +27,7 @@ SCHEMA = "ts timestamp, customer bigint, country string, amount double, " + ", "
 )
 HOUR = 3600
 KEPT = 750
-"""Of so many files the newest stay, five minutes: a folder is listed for each batch, longer the more files it has."""
+"""The number of files that stay, five minutes of them: each batch lists the folder, which takes time per file."""
 
 BEGIN = 1_700_000_400 // HOUR * HOUR
 PATIENCE = "10 days"
@@ -82,7 +82,7 @@ class Arrivals:
         pq.write_table(self._table(np.zeros(0), np.zeros(0, np.int64)), folder / "none.parquet")
 
     def hour(self) -> int:
-        """Add a file with every customer once, in an hour of its own; returns how many events came so far."""
+        """Add a file with every customer once, in a separate hour; returns the number of events until now."""
         who = self._dice.permutation(self._load.customers)
         return self._add(self._table(self._time + np.sort(self._dice.random(len(who))) * HOUR, who), HOUR)
 
@@ -177,7 +177,7 @@ class Plain:
         self._spark._streamingCheckpointManager.repartition(str(self._folder / name), partitions, False)
 
     def wait(self, name: str, batches: int) -> None:
-        """Until it has ended so many more batches."""
+        """Wait until it has ended a number of further batches."""
         wanted = len(self.ended[name]) + batches
         while len(self.ended[name]) < wanted:
             if not self.running[name].isActive:

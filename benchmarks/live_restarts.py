@@ -92,8 +92,6 @@ def compared(broken: dict[str, float], restarts: dict[str, float]) -> dict[str, 
     """How much longer plain Spark is interrupted than the pond by a change of a kind, the least of them."""
     ways = {"vs_restart_min": "restart_s", "vs_in_session_min": "restart_in_session_s"}
     return {
-        name: min(
-            restarts["repartition_s" if kind == "scale" else way] / seconds for kind, seconds in broken.items()
-        )
+        name: min(restarts["repartition_s" if kind == "scale" else way] / seconds for kind, seconds in broken.items())
         for name, way in ways.items()
     }

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from results import FOLDER, keep
 
+from kit.simulator.changing_pond import ChangingPond
 from millpond import Pond, spark_session
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink, Source
@@ -32,7 +33,6 @@ from millpond.model.windows import Sliding
 from millpond.reconfigure import validate
 from millpond.reconfigure.change_price import price_of
 from millpond.spark.driver.epochs import Epoch
-from millpond.testing.local_pond import LocalPond
 
 FIELDS = (Field("ts", "timestamp"), Field("k", "bigint"), Field("v", "bigint"))
 EVENTS = 20_000
@@ -62,11 +62,11 @@ def _size_s(number: int) -> int:
 
 def _local(folder: Path, count: int) -> dict[str, float]:
     stream = Stream("s", FIELDS)
-    pond = LocalPond(folder, [stream], [_query(0)], 2)
+    pond = ChangingPond(folder, [stream], [_query(0)], 2)
     pond.epoch({"s": [_events(0)]})
 
     def add(number: int) -> None:
-        between = validate.Pond(pond.spec, pond.manifest)
+        between = validate.KnownPond(pond.spec, pond.manifest)
         price_of(between, validate.add(between, _query(number)), pond.setting)
         pond.change(validate.add(between, _query(number)))
 

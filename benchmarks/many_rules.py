@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from results import FOLDER, keep
 from workload import LARGE, Size, transactions
 
+from kit.simulator.changing_pond import ChangingPond
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry, EpochRecord
 from millpond.model.aggregates import Aggregate
@@ -38,7 +39,6 @@ from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.testing import local_pond
-from millpond.testing.local_pond import LocalPond
 
 COUNTS = (1_000, 2_000, 4_000, 6_000)
 TRICKLE = Size(160_000, 8, 100_000)
@@ -138,7 +138,7 @@ def measured(count: int, size: Size, files: int, profile: bool) -> dict[str, flo
     watched, clock = cProfile.Profile(), _Clock()
     with tempfile.TemporaryDirectory(prefix="millpond-rules-") as scratch:
         began = process_time()
-        pond = LocalPond(Path(scratch), [Stream("s", FIELDS)], rules(count), instances=2)
+        pond = ChangingPond(Path(scratch), [Stream("s", FIELDS)], rules(count), instances=2)
         told: dict[str, list[float]] = {"plan_s": [process_time() - began]}
         clock.watch()
         newest = _Newest()
@@ -165,7 +165,7 @@ def measured(count: int, size: Size, files: int, profile: bool) -> dict[str, flo
 
 
 class _Newest:
-    """A follower that remembers what the newest record tells."""
+    """A follower that keeps the rows of the newest record."""
 
     name = "newest"
 

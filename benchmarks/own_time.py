@@ -48,7 +48,7 @@ class OwnTime:
 
     @property
     def stolen(self) -> float:
-        """What part of the time was not one's own so far."""
+        """The fraction of the time until now that the host took away."""
         (began, none), (ended, stolen) = self._seen[0], self._seen[-1]
         return (stolen - none) / max(ended - began, EVERY_S)
 

@@ -246,9 +246,7 @@ def _draw(path: Path, sizes: Sizes, found: Cells) -> None:
     counts = sizes.patterns
 
     def series(scaling: str, value: Callable[[Kept, int], float]) -> dict[str, list[float]]:
-        return {
-            backend: [value(found[scaling, backend, count], count) for count in counts] for backend in BACKENDS
-        }
+        return {backend: [value(found[scaling, backend, count], count) for count in counts] for backend in BACKENDS}
 
     panels = []
     for scaling in sizes.scalings:

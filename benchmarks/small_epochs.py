@@ -23,7 +23,7 @@ WARM_UP = 10
 
 
 def latencies(spark: SparkSession, work: Path, queries: Sequence[tuple[int, int]], files: int = 70) -> list[float]:
-    """Seconds from the moment a file is there until the epoch that read it is committed, without warm-up."""
+    """Seconds from the arrival of a file to the commit of the epoch that read it, without warm-up."""
     parts = sorted(transactions(Size(EVENTS * files, files, 100_000)).glob("*.parquet"))
     source, folder = work / "arriving", work / "small"
     for path in (source, folder):

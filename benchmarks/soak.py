@@ -67,7 +67,7 @@ FROM events WHERE NOT late AND kind <> 'noise' GROUP BY ALL
 
 
 class Generator(threading.Thread):
-    """Pays until it is told to end; every record is acknowledged then."""
+    """Produces payments until it is stopped; then every record is acknowledged."""
 
     def __init__(self, server: KafkaServer, rate: float, seed: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Generator(threading.Thread):
 
 
 class Reader(threading.Thread):
-    """Consumes committed answers as they come, and times those that tell when they were sent."""
+    """Consumes committed results as they arrive, and times those that contain their send time."""
 
     def __init__(self, server: KafkaServer, quick: float) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Reader(threading.Thread):
 
 
 class Driver:
-    """`millpond run`, and what it starts: told from other processes by their sessions, which outlive its own end."""
+    """`millpond run` and its processes, which are identified by their sessions, also after its end."""
 
     def __init__(self, folder: Path, memory: str) -> None:
         self._folder, self._memory = folder, memory
@@ -240,9 +240,7 @@ class Outcome(NamedTuple):
     wrong: list[str]
 
 
-def soak(
-    folder: Path, minutes: float, rate: float, pause: float, quick: float, seed: int, memory: str
-) -> Outcome:
+def soak(folder: Path, minutes: float, rate: float, pause: float, quick: float, seed: int, memory: str) -> Outcome:
     """Run it in `folder`; something is killed about `pause` seconds after an answer has come within `quick` seconds."""
     with KafkaServer(folder / "kafka") as server:
         (folder / "connections.json").write_text(json.dumps({"local": {"servers": server.servers}}))

@@ -110,9 +110,7 @@ def _pass(spark: SparkSession, source: Path, folder: Path, store: str) -> Pass:
     return Pass(ended - began, ended - last[-1])
 
 
-def _rebuild(
-    spark: SparkSession, source: Path, folder: Path, server: RedisServer, figures: dict[str, float]
-) -> None:
+def _rebuild(spark: SparkSession, source: Path, folder: Path, server: RedisServer, figures: dict[str, float]) -> None:
     with _pond(spark, source, folder, "lmdb") as running:
         _run(running, drain=True)
     figures["view_mb"] = size = _view_bytes(folder) / 1e6

@@ -3,7 +3,7 @@
     python examples/card_fraud.py
 
 Four queries over the same payments: the last hour, the last day, payments abroad, and an alarm. They share one
-read, one shuffle and one state; the alarm is another question about numbers that are there already.
+read, one shuffle and one state; the alarm uses numbers that are already stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Web pages: how many views each page gets and how long people stay, over windows that slide. With DataFrames.
+"""Web pages: the number of views of each page, and how long people stay, over sliding windows. With DataFrames.
 
     python examples/web_pages.py
 
@@ -25,7 +25,7 @@ NOON = datetime(2026, 3, 2, 12, tzinfo=timezone.utc)
 
 
 def write_views(folder: Path) -> None:
-    """900 views within an hour and a half, in three files; the same ones each time."""
+    """Write 900 views within an hour and a half, in three files; the same in every run."""
     chance = random.Random(2026)
     names = [name for name, weight in PAGES.items() for _ in range(weight)]
     folder.mkdir(parents=True)

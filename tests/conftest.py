@@ -1,4 +1,4 @@
-"""What tests share: one Spark session for all of them, servers (Redis, Kafka, PostgreSQL), a pond's folder for each."""
+"""Shared fixtures: one Spark session for all tests, servers (Redis, Kafka, PostgreSQL), and a folder for each pond."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class _Job:
             self._bytes = latest["state_size"]
 
     def _read(self, job: str, state: dict[str, Any]) -> dict[str, int]:
-        """Records that the scan of each table has handed on so far; the slowest, where it is read by several."""
+        """The number of records that the scan of each table has emitted; of the slowest scan, if there are several."""
         scans: dict[str, int] = {}
         for vertex in state["vertices"]:
             table = re.match(r"Source: (\w+)", vertex["name"])

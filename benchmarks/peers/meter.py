@@ -134,7 +134,7 @@ class _Watch:
                 self.peak = max(self.peak, sum(_memory(one.pid) for one in found))
 
     def cpu(self) -> float:
-        """Seconds of all processes so far."""
+        """CPU seconds of all processes until now."""
         return sum(self._seen.values()) / _TICKS
 
     def kill(self) -> None:
@@ -149,7 +149,7 @@ class _Watch:
 
 
 class Process(NamedTuple):
-    """A process: its number, when it started (ticks since boot), ticks of CPU so far."""
+    """A process: its number, when it started (ticks since boot), ticks of CPU until now."""
 
     pid: int
     started: int

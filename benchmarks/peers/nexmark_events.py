@@ -23,7 +23,7 @@ PER_SECOND = 10_000
 BASE_MS = 1_436_918_400_000
 FIRST_ID, FIRST_CATEGORY = 1000, 10
 PERSONS, AUCTIONS, ALL = 1, 3, 50
-"""Of so many events so many are persons and auctions; the rest are bids."""
+"""The number of persons and of auctions among a number of events; the rest are bids."""
 
 IN_FLIGHT, ACTIVE, AUCTION_LEAD, PERSON_LEAD, HOT = 100, 1000, 10, 10, 100
 SIZES = {"person": 200, "auction": 500, "bid": 100}
@@ -162,9 +162,7 @@ def _bids(dice: np.random.Generator, number: Longs, per_second: int, seed: int) 
     count, now = len(number), milliseconds(number, per_second)
     hot = last_auction(number) // HOT * HOT
     auction = np.where(dice.integers(0, 2, count) > 0, hot, _some_auction(dice, number))
-    bidder = np.where(
-        dice.integers(0, 4, count) > 0, last_person(number) // HOT * HOT + 1, _some_person(dice, number)
-    )
+    bidder = np.where(dice.integers(0, 4, count) > 0, last_person(number) // HOT * HOT + 1, _some_person(dice, number))
     names, urls = _channels(seed)
     cold = dice.integers(len(HOT_CHANNELS), len(names), count)
     channel = pa.array(np.where(dice.integers(0, 2, count) > 0, dice.integers(0, len(HOT_CHANNELS), count), cold))

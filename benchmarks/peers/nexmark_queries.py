@@ -63,7 +63,7 @@ def _longs(text: str) -> str:
 
 
 def _daily(name: str, columns: str, select: str, flink: str, duck: str) -> Query:
-    """Counts by day that are told again as events come."""
+    """Counts by day that are emitted as updates."""
     return Query(
         {name: f"{select} FROM {_BID} GROUP BY ALL"}, columns, flink, f"{duck} FROM bid GROUP BY ALL", "total_bids"
     )
@@ -240,7 +240,7 @@ def _tables(schemas: Mapping[str, str]) -> list[tuple[str, str, str]]:
 
 
 def streams(folder: str, schemas: Mapping[str, str], files: int = 1) -> str:
-    """The statements that declare the streams of a pond, which reads so many files of each in an epoch."""
+    """The statements that declare the streams of a pond, with the number of files of each that an epoch reads."""
     return "\n".join(
         f"CREATE TABLE {name} ({schemas[kind]}) USING parquet"
         f" OPTIONS (path '{folder}/{kind}', maxFilesPerTrigger '{files}');"

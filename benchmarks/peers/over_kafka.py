@@ -56,7 +56,7 @@ POND = {
         "final",
     ),
 }
-"""What a pond is asked, and how rows leave."""
+"""The query of a pond, and its output mode."""
 
 _MADE = re.compile(rb'"made":\s*(\d+)')
 _WINDOW_MS = 10_000
@@ -196,7 +196,7 @@ class _Feeding:
 
 
 class Reader(threading.Thread):
-    """Reads results as they are committed, and notes when each came and what it tells."""
+    """Reads results as they are committed, and records the arrival and the content of each."""
 
     def __init__(self, servers: str) -> None:
         super().__init__(daemon=True)
@@ -239,9 +239,7 @@ def latencies(
     return (seen - told)[inside], min(1.0, len(np.unique(last // step)) / due)
 
 
-def _cell(
-    workload: str, rate: int, engine: str, seconds: float, reader: Reader, began: float, found: Measured
-) -> Cell:
+def _cell(workload: str, rate: int, engine: str, seconds: float, reader: Reader, began: float, found: Measured) -> Cell:
     made = reader.made
     if workload == "fixwindow":  # a result is due when its window ends
         made = [(one // _WINDOW_MS + 1) * _WINDOW_MS for one in made]

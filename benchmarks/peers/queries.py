@@ -48,7 +48,7 @@ LESS = 0.35
 
 
 class Cell(NamedTuple):
-    """What a cell measured. `share` of the sample; bytes of state where the engine tells them, else NaN."""
+    """The measurements of a cell. `share` of the sample; bytes of state if the engine reports them, otherwise NaN."""
 
     engine: str
     count: int

@@ -188,3 +188,15 @@ def text_bytes(texts: pa.Array) -> TextBytes:
         data[: end - first] = np.frombuffer(held, np.uint8)[first:end]
     starts = offsets[:-1].astype(np.int64) - first
     return TextBytes(data, starts, np.diff(offsets).astype(np.int64))
+
+
+def occurrences(values: Ints) -> Ints:
+    """For each element, how many equal elements precede it.
+
+    >>> occurrences(np.array([4, 7, 4, 4, 7])).tolist()
+    [0, 0, 1, 2, 1]
+    """
+    order = np.argsort(values, kind="stable")
+    found = np.empty(len(values), np.int64)
+    found[order] = repeated(np.bincount(values))[1]
+    return found

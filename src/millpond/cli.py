@@ -23,6 +23,7 @@ from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
 from millpond.service.terminal import commands
 from millpond.service.terminal.parse_arguments import assigned
+from millpond.state.backends.kinds import forms
 from millpond.version import VERSION
 
 app = typer.Typer(
@@ -37,11 +38,19 @@ Checkpoint = Annotated[
 ]
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master, such as local[4].")]
 Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Heap size of the driver's JVM.")]
+Stalled = Annotated[
+    float,
+    typer.Option(
+        "--stalled-after", metavar="SECONDS", min=1, help="End what hangs for this time: a new query, start or end."
+    ),
+]
 StoreAddress = Annotated[
     str,
     typer.Option(
-        "--store", metavar="STORE", envvar="MILLPOND_STORE",
-        help="Store of served rows: lmdb, lmdb:PATH, redis://HOST or memory.",
+        "--store",
+        metavar="STORE",
+        envvar="MILLPOND_STORE",
+        help=f"Store of served rows: {forms().replace('`', '')}.",
     ),
 ]
 Instances = Annotated[
@@ -76,6 +85,7 @@ def run(
     checkpoint: Checkpoint = None,
     instances: Instances = None,
     memory: Memory = "2g",
+    stalled_after: Stalled = 540.0,
     param: commands.Params = None,
 ) -> None:
     """Run the queries of a file until Ctrl-C.
@@ -90,7 +100,8 @@ def run(
 
     folder = _folder(file, checkpoint)
     given = tuple(assigned(one) for one in param or ())
-    status = run_file(Run(_read(file), folder, master, store, instances, memory, given), once=once, drain=drain)
+    asked = Run(_read(file), folder, master, store, instances, memory, given, stalled_after)
+    status = run_file(asked, once=once, drain=drain)
     raise typer.Exit(status)
 
 
@@ -240,11 +251,11 @@ def doctor(
 
     Prints one line per check. Exit status 1 if a pond would fail.
     """
-    from millpond.control.commands.doctor import Asked, examine, say_check
+    from millpond.control.commands.doctor import Target, examine, say_check
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     checks = []
-    for check in examine(Asked(checkpoint, store, memory)):
+    for check in examine(Target(checkpoint, store, memory)):
         checks.append(check)
         if not as_json:
             say_check(console, check)
@@ -362,6 +373,7 @@ def serve(
     allow_origin: commands.Origins = None,
     out: commands.Out = None,
     patience: commands.Patience = 10.0,
+    stalled_after: Stalled = 540.0,
     shard: commands.Shards = None,
     autoscale: commands.Autoscale = None,
     target: commands.Target = 0.5,
@@ -378,7 +390,7 @@ def serve(
         Options(
             "" if file is None else _read(file), folder, master, memory, store, instances, out, patience,
             tuple(shard or ()), None if autoscale is None else commands.policy_of(autoscale, target),
-            tuple(assigned(one) for one in param or ()),
+            tuple(assigned(one) for one in param or ()), stalled_after,
         ),
         web, cert, key, tuple(allow_host or ()), tuple(allow_origin or ()),
     )  # fmt: skip
@@ -392,7 +404,7 @@ def _folder(file: Path, checkpoint: Path | None) -> Path:
 
 
 def _columns() -> int:
-    """How wide the terminal is; of what is none nothing is known."""
+    """The width of the terminal; without a terminal it is unknown."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
 
 
@@ -407,7 +419,7 @@ def _read(file: Path) -> str:
 def main() -> None:
     """Run the command; an error is one line on standard error, and exit status 1."""
     words = sys.argv[1:]
-    # py4j logs a lost connection, with its trace, to whoever has set up no logging
+    # without logging handlers, py4j prints a lost connection with its trace
     logging.getLogger().addHandler(logging.NullHandler())
     try:
         app(args=[word for word in words if word not in _VERBOSE])
@@ -419,7 +431,7 @@ def main() -> None:
 
 
 def _of_ours(error: Exception) -> MillpondError:
-    """An error of ours; one that no code foresees is a defect, and says so."""
+    """An error of the project; an unexpected exception becomes one that reports a defect."""
     if isinstance(error, MillpondError):
         return error
     return of_machine(error) or MillpondError(

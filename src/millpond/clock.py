@@ -20,6 +20,28 @@ def lap_us() -> int:
     return time.perf_counter_ns() // 1_000
 
 
+class ForwardClock:
+    """A wall clock that never goes back: while the wall clock is set back, it advances with the monotonic clock.
+
+    A clock that was set forward and back stays ahead until the wall clock has reached it.
+    """
+
+    def __init__(self, wall: Clock = now_us, steady: Clock = lap_us) -> None:
+        self._wall, self._steady = wall, steady
+        self._now, self._lap = wall(), steady()
+
+    def __call__(self) -> int:
+        """Return microseconds since 1970-01-01 UTC, and never less than before."""
+        lap = self._steady()
+        self._now, self._lap = max(self._wall(), self._now + lap - self._lap), lap
+        return self._now
+
+    def at_least(self, us: int) -> int:
+        """Return the time, and continue from `us` if that is later, such as the time that another clock has stored."""
+        self._now = max(self(), us)
+        return self._now
+
+
 def utc(us: int | None, digits: int | None = None) -> str:
     """Format a time in microseconds since 1970 for people, in UTC; `digits` is the number of decimals of a second.
 

@@ -45,8 +45,7 @@ T = TypeVar("T")
 
 
 class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The location of a secret: an environment variable, or a file, whose final line break is not part of the secret.
-    """
+    """The location of a secret: an environment variable, or a file; a final line break is not part of the secret."""
 
     env: str | None = None
     file: str | None = None
@@ -173,9 +172,7 @@ def offered(name: str | None, kind: str, environ: Mapping[str, str] | None = Non
     return name
 
 
-def offered_topic(
-    name: str | None, topic: str | None, environ: Mapping[str, str] | None = None
-) -> tuple[str, str]:
+def offered_topic(name: str | None, topic: str | None, environ: Mapping[str, str] | None = None) -> tuple[str, str]:
     """A Kafka cluster and a topic that queries received over the network may write to: its entry lists `topics`.
 
     Raises:
@@ -188,7 +185,7 @@ def offered_topic(
     if not any(fnmatchcase(topic, pattern) for pattern in known):
         raise QueryRefused(
             f"The topic {topic} of {name} is not for queries that come over the network.",
-            f'It offers {", ".join(known)}.' if known else f'Ask the operator: `"topics": ["{topic}"]` in its entry.',
+            f"It offers {', '.join(known)}." if known else f'Ask the operator: `"topics": ["{topic}"]` in its entry.',
         )
     return name, topic
 

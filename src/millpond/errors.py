@@ -1,45 +1,46 @@
 """Every error a caller may see, drawn as a tree; each opens with a stable code and names its cure.
 
     MillpondError
-    ├── QueryError            the text or frame of a query: nothing has run yet
+    ├── QueryError            the text or DataFrame of a query; nothing has run yet
     │   ├── QuerySyntaxError      MP-SYNTAX        it does not parse
     │   ├── QueryRefused          MP-REFUSED       it parses, but a part of it is not allowed here
-    │   ├── UnsupportedQuery      MP-UNSUPPORTED   allowed, but not a shape this version answers
+    │   ├── UnsupportedQuery      MP-UNSUPPORTED   allowed, but not a form that this version supports
     │   ├── QueryTypeError        MP-TYPE          a name or a type does not fit
-    │   ├── ChangeRefused         MP-CHANGE        what runs cannot be changed so
-    │   └── StaleError            MP-STALE         a compiled file is not of the SQL as it is now
-    ├── InputError            what is read
+    │   ├── ChangeRefused         MP-CHANGE        a change of a running pond is not possible
+    │   └── StaleError            MP-STALE         a compiled file does not belong to the current SQL
+    ├── InputError            the input
     │   ├── SourceError           MP-SOURCE        a stream cannot be read
     │   │   ├── UnknownSchemaError MP-SCHEMA-ID     records name a schema that was not known when the read began
-    │   │   └── GoneError             MP-GONE          what was read once, and is to be read again, is gone
-    │   ├── IncompleteError       MP-INCOMPLETE    events are missing from results; a note, the run goes on
-    │   ├── EmptyInputError       MP-EMPTY         there is nothing to read yet; a note, the run goes on
-    │   └── LateSchemaError       MP-LATE-SCHEMA   a file's columns are not those the stream declares
-    ├── TruthError            the log and what it names
+    │   │   └── GoneError             MP-GONE          a backfill needs input that no longer exists
+    │   ├── IncompleteError       MP-INCOMPLETE    events are missing from results; a warning, the run continues
+    │   ├── EmptyInputError       MP-EMPTY         there is no input yet; a warning, the run continues
+    │   └── LateSchemaError       MP-LATE-SCHEMA   a file's columns are not those that the stream declares
+    ├── TruthError            the log and the files that it names
     │   ├── FencedError           MP-FENCED        another driver has taken over
     │   ├── OffsetGapError        MP-OFFSET-GAP    Spark's checkpoint does not continue the log
     │   ├── AheadError            MP-AHEAD         a sink has rows of a record that the log does not have
-    │   ├── CorruptError          MP-CORRUPT       stored bytes fail their digest
+    │   ├── CorruptError          MP-CORRUPT       stored bytes do not match their digest
     │   ├── ForeignPondError      MP-FOREIGN       the folder holds another pond, or none
     │   └── PlaceError            MP-PLACE         the folder cannot create-if-absent, or cannot be written
     │       └── HostError             MP-HOST          a host of executors does not see the pond's folder
-    ├── UserFunctionError     MP-FUNCTION      a function of a user raised, hung, crashed or answered wrongly
-    ├── StateError            what is remembered
-    │   ├── StoreError            MP-STORE         the key-value store refused or vanished
-    │   │   └── FilesLostError    MP-FILES-LOST    it lost files that it carries between hosts
+    ├── UserFunctionError     MP-FUNCTION      a user function raised, hung, crashed or returned a wrong type
+    ├── StateError            stored state
+    │   ├── StoreError            MP-STORE         the key-value store refused or is unavailable
+    │   │   └── FilesLostError    MP-FILES-LOST    the store lost files that it carries between hosts
     │   ├── TooManyPairsError     MP-PAIRS         a join without equal keys would try too many pairs
     │   ├── OverBudgetError       MP-BUDGET        a query costs more than its budget
-    │   └── OverflowedError       MP-OVERFLOW      an exact number left its type
-    ├── ServiceError          a pond that is asked over the network
-    │   ├── RequestError          MP-REQUEST       the request is not one that the service knows
+    │   └── OverflowedError       MP-OVERFLOW      an exact number does not fit its type
+    ├── ServiceError          a request to a pond over the network
+    │   ├── RequestError          MP-REQUEST       the service does not understand the request
     │   ├── AccessError           MP-ACCESS        no token, or a host or origin that is not allowed
-    │   ├── BusyError             MP-BUSY          too much is asked at once
-    │   ├── NotServingError       MP-NOT-SERVING   nobody answers there, or it does not lead
-    │   └── CertificateError      MP-CERTIFICATE   whoever answers cannot show that it is the one asked
+    │   ├── BusyError             MP-BUSY          too many requests at once
+    │   ├── NotServingError       MP-NOT-SERVING   nothing answers at the address, or it does not lead
+    │   └── CertificateError      MP-CERTIFICATE   the server's certificate is not trusted or has another name
     └── SetupError            this machine, and Spark on it
         ├── JavaError             MP-JAVA          no usable Java
         ├── DiskFullError         MP-DISK          no room left to write
         ├── NoMemoryError         MP-MEMORY        no memory left
+        ├── StalledError          MP-STALLED       an epoch made no progress
         └── SparkError            MP-SPARK         Spark failed for a reason of its own
 
 `code` is stable across versions; `retry` says whether the same call may succeed later.
@@ -65,7 +66,7 @@ class MillpondError(Exception):
     code = "MP-ERROR"
     retry = False
     flattened = False
-    """Whether only the text will be seen by who reads it next, so that it must show where the cure begins."""
+    """Whether the error continues as text only, so that the text must mark where the cure begins."""
 
     def __init__(self, what: str, cure: str = "") -> None:
         super().__init__(what, cure)
@@ -77,7 +78,7 @@ class MillpondError(Exception):
 
 
 class QueryError(MillpondError):
-    """Something in the text or frame of a query; nothing has run yet."""
+    """The text or DataFrame of a query is wrong; nothing has run yet."""
 
     code = "MP-QUERY"
 
@@ -95,7 +96,7 @@ class QueryRefused(QueryError):
 
 
 class UnsupportedQuery(QueryError):
-    """The query is legal Spark, but not a shape that this version answers."""
+    """The query is valid Spark, but not of a form that this version supports."""
 
     code = "MP-UNSUPPORTED"
 
@@ -107,19 +108,19 @@ class QueryTypeError(QueryError):
 
 
 class ChangeRefused(QueryError):
-    """What is asked of a pond that has begun cannot be changed so; nothing was changed."""
+    """The change of a running pond is not possible; nothing was changed."""
 
     code = "MP-CHANGE"
 
 
 class StaleError(QueryError):
-    """A compiled pond file is missing, or not of the SQL text as it is now."""
+    """A compiled pond file is missing, or does not belong to the current SQL text."""
 
     code = "MP-STALE"
 
 
 class InputError(MillpondError):
-    """Something about what is read."""
+    """Something is wrong with the input."""
 
     code = "MP-INPUT"
 
@@ -142,7 +143,7 @@ class UnknownSchemaError(SourceError):
         """The error for a stream and a schema's number."""
         return cls(
             f"Records of the stream {stream} name the schema {number}, which is new.",
-            "The driver asks the registry for it and reads again; nothing of this epoch was committed.",
+            "The driver requests it from the registry and reads again; nothing of this epoch was committed.",
         )
 
     @property
@@ -159,13 +160,13 @@ class GoneError(SourceError):
 
 
 class IncompleteError(InputError):
-    """Events are missing from the results: late, dead, dropped, or in files that disappeared; said as a note."""
+    """A warning: results lack events, because these were late, dead, dropped, or in files that disappeared."""
 
     code = "MP-INCOMPLETE"
 
 
 class EmptyInputError(InputError):
-    """There is nothing to read yet: said as a note, for a folder may fill later."""
+    """A warning: there is no input yet; a folder may get files later."""
 
     code = "MP-EMPTY"
     retry = True
@@ -178,7 +179,7 @@ class LateSchemaError(InputError):
 
 
 class TruthError(MillpondError):
-    """The log, or a file it names, is not what it must be."""
+    """The log, or a file that it names, is not as expected."""
 
     code = "MP-TRUTH"
 
@@ -226,13 +227,18 @@ class HostError(PlaceError):
 
 
 class UserFunctionError(MillpondError):
-    """A function of a user failed; `row` is the number of the key it was at, where that is known."""
+    """A function of a user failed; `row` is the number of the key it was at, where that is known.
+
+    `died`: its process ended or was killed. `hungry`: it needed more memory than it may use.
+    """
 
     code = "MP-FUNCTION"
     row: int | None = None
+    died: bool = False
+    hungry: bool = False
 
     def at_key(self, key: str) -> UserFunctionError:
-        """The same error, which tells the key.
+        """The same error with the key in its text.
 
         >>> print(UserFunctionError("The function f@1 raised ValueError.", "Mend it.").at_key('["ann"]'))
         [MP-FUNCTION] The function f@1 raised ValueError, for the key ["ann"]. Mend it.
@@ -243,7 +249,7 @@ class UserFunctionError(MillpondError):
 
 
 class StateError(MillpondError):
-    """Something about what is remembered."""
+    """Something is wrong with stored state."""
 
     code = "MP-STATE"
 
@@ -280,39 +286,39 @@ class OverflowedError(StateError):
 
 
 class ServiceError(MillpondError):
-    """Something about asking a pond over the network."""
+    """A request to a pond over the network failed."""
 
     code = "MP-SERVICE"
 
 
 class RequestError(ServiceError):
-    """The request is not one that the service knows: its path, its form or its size."""
+    """The service does not understand the request: its path, its form or its size."""
 
     code = "MP-REQUEST"
 
 
 class AccessError(ServiceError):
-    """The request has no valid token, or comes by a host or an origin that is not allowed."""
+    """The request has no valid token, or a host or an origin that is not allowed."""
 
     code = "MP-ACCESS"
 
 
 class BusyError(ServiceError):
-    """More is asked at once than the service allows."""
+    """There are more requests at once than the service allows."""
 
     code = "MP-BUSY"
     retry = True
 
 
 class NotServingError(ServiceError):
-    """Nobody answers there, or whoever does is not the pond's leader."""
+    """Nothing answers at the address, or it is not the pond's leader."""
 
     code = "MP-NOT-SERVING"
     retry = True
 
 
 class CertificateError(ServiceError):
-    """The certificate of whoever answers is not trusted, or not for the name by which it was asked."""
+    """The server's certificate is not trusted, or is not valid for the host name of the request."""
 
     code = "MP-CERTIFICATE"
 
@@ -342,6 +348,12 @@ class NoMemoryError(SetupError):
     code = "MP-MEMORY"
 
 
+class StalledError(SetupError):
+    """An epoch made no progress, and its JVM was ended."""
+
+    code = "MP-STALLED"
+
+
 class SparkError(SetupError):
     """Spark, or a process of it, failed for a reason that is none of the others."""
 
@@ -366,9 +378,14 @@ def of_machine(error: BaseException, place: object = None) -> SetupError | None:
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return NoMemoryError(
             f"A Python process has no memory left: {str(error).strip() or 'MemoryError'}.",
-            "Run fewer instances, or give the machine more memory; what was committed stands.",
+            "Run fewer instances, or give the machine more memory; committed results are not affected.",
         )
     return None
+
+
+def unreadable(path: object, error: Exception) -> MillpondError:
+    """That a stored file cannot be read: for lack of memory, or because it is damaged or missing."""
+    return of_machine(error) or CorruptError(f"{path} cannot be read: {error}.", "Restore the file from a copy.")
 
 
 def no_room(what: str, place: object = None) -> DiskFullError:
@@ -376,7 +393,7 @@ def no_room(what: str, place: object = None) -> DiskFullError:
     where = "" if place is None else f" to {place}"
     return DiskFullError(
         f"Nothing more can be written{where}: {what.rstrip('.')}.",
-        "Make room and run again; what was committed stands.",
+        "Make room and run again; committed results are not affected.",
     )
 
 
@@ -390,7 +407,7 @@ def _tree(root: type[MillpondError]) -> dict[str, type[MillpondError]]:
 
 
 def of_code(code: str) -> type[MillpondError]:
-    """The class of a code; of one that is unknown here the root.
+    """The class of a code; the base class for an unknown code.
 
     >>> of_code("MP-BUSY").__name__, of_code("MP-TOMORROW").__name__
     ('BusyError', 'MillpondError')
@@ -402,7 +419,7 @@ _CODE = re.compile(r"\[(MP-[A-Z-]+)\] ([^\n]*)")
 
 
 def from_text(text: str) -> MillpondError | None:
-    """Rebuild the error whose code stands in `text`, as Spark leaves it after a worker failed.
+    """Rebuild the error whose code is in `text`, which is Spark's text after a worker failed.
 
     >>> from_text("PythonException: Traceback ...\\n[MP-CORRUPT] Bad digest. => Restore it.\\n at org")
     CorruptError('Bad digest.', 'Restore it.')

@@ -113,4 +113,4 @@ def _maker(link: Path) -> int:
 
 def _linked(path: str | os.PathLike[str], why: str) -> PlaceError:
     what = f"{os.fspath(path)} is a symbolic link to {os.readlink(path)}, and {why}."
-    return PlaceError(what, "Remove the link, or put what it leads to in its place.")
+    return PlaceError(what, "Remove the link, or replace it by its target.")

@@ -1,4 +1,4 @@
-"""Provides the version of this package, which is written into claims, and the install command of an extra."""
+"""Provides the version of this package, which a driver writes into the log when it takes over, and install commands."""
 
 from __future__ import annotations
 

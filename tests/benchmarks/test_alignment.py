@@ -1,4 +1,4 @@
-"""The benchmark of alignment at its smallest: what it counts is what alignment promises."""
+"""The benchmark of alignment at its smallest size: its counts are those that alignment promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear Road's operators over arrays and stores tell what a reader of the specification computes report by report."""
+"""Linear Road's operators over arrays and stores emit what a naive reader of the specification computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seconds in which the host gave the CPUs to others are not counted."""
+"""Time in which the host gave the CPUs to others is not counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the comparisons with other engines compute, without the engines."""
+"""The computations of the comparisons with other engines, without the engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many rules and how a pond grows: what the programs draw, and what they make of measurements."""
+"""Many rules and growth: the random inputs of the programs, and their evaluation of measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of shared state: its answers by a slow way, and its smallest run."""
+"""The benchmark of shared state: its results against a slow computation, and its smallest run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the soak compares: a row that is missing, comes again or is wrong is found, and events that nobody counted."""
+"""The comparison in the soak: missing, repeated, wrong and uncounted rows and events are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compiled pond file of version 1 is read as it was meant; `MILLPOND_GOLDEN=write` as in test_formats."""
+"""A compiled pond file of version 1 is read correctly; for `MILLPOND_GOLDEN=write` see test_formats."""
 
 from __future__ import annotations
 

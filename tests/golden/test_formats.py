@@ -28,14 +28,15 @@ from millpond.model.windows import Session, Sliding
 from millpond.placement.alignment import owners_in, with_owners
 from millpond.runtime.packets.packet import GroupPart, Header, decode_packet, encode_packet
 from millpond.runtime.packets.raw_columns import RawRows
+from millpond.runtime.task.counters import Counts
 from millpond.state.keys.filter_signatures import numbered
 from millpond.state.keys.key_dictionary import BUCKET, KeyDictionary, with_buckets
 from millpond.state.keys.keys import KeyColumns, canonical, hashes_of
-from millpond.state.layout.bin_counts import as_stored
 from millpond.state.layout.cells import Cells, Piece, Signed, Slices, piece_of
 from millpond.state.layout.event_log import Events, decode_events, encode_events
 from millpond.state.layout.segments import decode_cells, encode_cells, from_bytes, to_bytes
-from millpond.state.layout.session_fragments import FIRST, LAST, merge_atoms
+from millpond.state.layout.session_atoms import FIRST, LAST, merge_atoms
+from millpond.state.layout.tallies import as_stored
 
 FOLDER = Path(__file__).parent / "formats"
 
@@ -166,7 +167,7 @@ def buckets(keys: KeyColumns, count: int) -> Ints:
 
 @pytest.mark.parametrize("told", [False, True])
 def test_keys(told: bool) -> None:
-    """`told`: with their buckets, which sections did not tell at first."""
+    """`told`: with their buckets, which early sections did not contain."""
     keys = KeyDictionary([pa.string(), pa.float64()], [], None, buckets)
     keys.number(KEYS)
     made = keys.batch(0) if told else keys.batch(0).drop_columns([BUCKET])
@@ -201,7 +202,7 @@ def test_packet() -> None:
         [np.array([True, False, True])], [-1, 0, 0],
     )  # fmt: skip
     parts = [GroupPart("g1", KEYS, 4, piece), GroupPart("g2", [], 1, raw._replace(key_rows=np.zeros(3, np.int64)))]
-    header = Header("tx", 3, 7, {"0": -5, "1": 2**62}, {"spend": {"read": 4, "late": 1}})
+    header = Header("tx", 3, 7, {"0": -5, "1": 2**62}, {"spend": Counts(read=4, late=1)})
     stored = golden("packet", encode_packet(header, parts))
     assert stored[:4] == b"MPK1"
     found, (cells, rows) = decode_packet(pa.py_buffer(stored))
@@ -220,12 +221,8 @@ def test_spec_of_sessions() -> None:
     ts = Column("ts", "timestamp")
     end = Foreign("abc", "ts + CAST('1 day' AS INTERVAL)", "timestamp", ("ts",))
     output = (Named("n", Column("agg:0", "bigint")),)
-    fixed = Query(
-        "fixed", "tx", "ts", 0, Session(300_000_000), (), (Aggregate("count", None, None, "bigint"),), output
-    )
-    own = msgspec.structs.replace(
-        fixed, name="own", window=Session(0, end), where=call("lt", (ts, end), "boolean")
-    )
+    fixed = Query("fixed", "tx", "ts", 0, Session(300_000_000), (), (Aggregate("count", None, None, "bigint"),), output)
+    own = msgspec.structs.replace(fixed, name="own", window=Session(0, end), where=call("lt", (ts, end), "boolean"))
     spec = PondSpec((Stream("tx", (Field("ts", "timestamp"),)),), (fixed, own), 1)
     stored = golden("spec-of-sessions", to_json(spec).encode())
     assert from_json(stored.decode()) == spec

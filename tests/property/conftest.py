@@ -1,4 +1,4 @@
-"""What properties share."""
+"""Shared fixtures of property tests."""
 
 from __future__ import annotations
 

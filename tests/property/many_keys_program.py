@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kit.simulator.changing_pond import ChangingPond
 from millpond.followers.record_rows import RowsReader
-from millpond.followers.sinks.make_sink import MemorySink
+from millpond.followers.sinks.in_process import MemorySink
 from millpond.log.records import EpochRecord, Receipt, Section, decode
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
@@ -27,7 +28,6 @@ from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
-from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000
 EPOCHS = 20
@@ -66,15 +66,15 @@ def _section(folder: Path, receipt: Receipt, section: Section) -> pa.Buffer:
 
 
 def peak_bytes() -> int:
-    """The largest resident memory of this process so far."""
+    """The largest resident memory of this process until now."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main(folder: Path, keys: int) -> dict[str, Any]:
-    """Run the pond and tell what came out."""
+    """Run the pond and print its results."""
     before, seconds = peak_bytes(), []
     sink = MemorySink("twice", RowsReader(lambda _n, receipt, section: _section(folder, receipt, section)))
-    pond = LocalPond(folder, [STREAM], QUERIES, followers=[sink])
+    pond = ChangingPond(folder, [STREAM], QUERIES, followers=[sink])
     order = np.random.default_rng(5).permutation(keys)
     for i, part in enumerate(np.array_split(order, EPOCHS)):
         pond.epoch({"tx": [events(part, i)]})

@@ -1,4 +1,4 @@
-"""Queries whose rows may change, altered while events flow: in the end each window's rows are those of its version."""
+"""Updating queries that are altered while events flow: finally each window has the rows of its version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Session, Sliding
 from millpond.reconfigure import validate
 from millpond.reconfigure.changes import Alter
-from millpond.reconfigure.validate import Pond, alter, pause, shadow
+from millpond.reconfigure.validate import KnownPond, alter, pause, shadow
 from millpond.testing.compare import assert_same_rows
 
 START, END = (Column(f"window.{edge}", "timestamp") for edge in ("start", "end"))
@@ -63,12 +63,12 @@ def version(dice: random.Random, base: Query) -> Query:
 
 
 def final(query: Query) -> Query:
-    """The query whose rows leave once, when those of this one can change no more."""
+    """The query that emits final rows once, instead of updates."""
     return replace(query, emit=msgspec.UNSET, correct_us=msgspec.UNSET, delay_us=query.late_after_us)
 
 
 def left_in_the_end(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a table has that takes each row as it is told; revisions of a row are counted without a gap."""
+    """The content of a table that applies every emitted row; checks that revisions of a row have no gap."""
     held: dict[tuple[Any, ...], dict[str, Any]] = {}
     told: dict[tuple[Any, ...], int] = {}
     for row in rows:
@@ -98,7 +98,7 @@ def test_each_window_is_told_by_one_version(mode: str, seed: int, tmp_path: Path
             asked = version(dice, versions[-1])
             # as it is said in a text, which does not tell the mode
             said = asked if dice.random() < 0.5 else replace(asked, emit=msgspec.UNSET, correct_us=msgspec.UNSET)
-            change = alter(Pond(run.pond.spec, run.pond.manifest), said)
+            change = alter(KnownPond(run.pond.spec, run.pond.manifest), said)
             run.pond.change(change)
             assert isinstance(change, Alter)
             if isinstance(change.since_us, int):
@@ -120,7 +120,8 @@ def test_each_window_is_told_by_one_version(mode: str, seed: int, tmp_path: Path
     run.epoch([[]])
     for ended in validate.ends(run.pond.spec, run.pond.manifest):
         run.pond.change(ended)
-    assert len([one for one in run.pond.spec.asked if one.name.startswith("spent")]) == 1, "early versions are gone"
+    versions = [one for one in run.pond.spec.all_queries if one.name.startswith("spent")]
+    assert len(versions) == 1, "early versions are gone"
 
 
 def test_having_alone_hands_windows_over_where_rows_may_change(tmp_path: Path) -> None:
@@ -128,14 +129,14 @@ def test_having_alone_hands_windows_over_where_rows_may_change(tmp_path: Path) -
     run = Run(tmp_path, [base], 1, 16)
     event = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True, "k": "a"}
     run.epoch([[event | {"ts": 2 * SECOND}]])
-    change = alter(Pond(run.pond.spec, run.pond.manifest), replace(base, having=more_than(5)))
+    change = alter(KnownPond(run.pond.spec, run.pond.manifest), replace(base, having=more_than(5)))
     assert (change.since_us, change.until_us) == (10 * SECOND, 10 * SECOND)
     run.pond.change(change)
     run.epoch([[event | {"ts": 3 * SECOND}, event | {"ts": 12 * SECOND}]])
     told = [(row["start"], row["n"], row["_op"]) for row in run.answers().rows["spent"]]
     assert told == [(0, 1, "upsert"), (0, 2, "upsert")], "the early window has no HAVING, the late one does not pass it"
     only_output = replace(base, output=(*base.output[:-1], Named("most", literal(0, "int"))))
-    same = alter(Pond(run.pond.spec, run.pond.manifest), replace(only_output, having=more_than(5)))
+    same = alter(KnownPond(run.pond.spec, run.pond.manifest), replace(only_output, having=more_than(5)))
     assert same.since_us is msgspec.UNSET, "outputs alone are of the next row"
 
 
@@ -145,7 +146,7 @@ def test_corrections_are_counted_on_by_the_version_that_was_replaced(tmp_path: P
     event = {"v": 9, "amount": 1.0, "g": 1, "f": 1.0, "flag": True, "k": "a"}
     for second in (2, 50, 3):
         run.epoch([[event | {"ts": second * SECOND}]])
-    run.pond.change(alter(Pond(run.pond.spec, run.pond.manifest), replace(base, where=at_least(100))))
+    run.pond.change(alter(KnownPond(run.pond.spec, run.pond.manifest), replace(base, where=at_least(100))))
     run.epoch([[event | {"ts": 4 * SECOND}]])
     told = [(row["n"], row["_revision"]) for row in run.answers().rows["spent"] if row["start"] == 0]
     assert told == [(1, 0), (2, 1), (3, 2)]
@@ -154,7 +155,7 @@ def test_corrections_are_counted_on_by_the_version_that_was_replaced(tmp_path: P
 def test_what_cannot_be_told_alike_is_refused(tmp_path: Path) -> None:
     base = replace(BASE, emit="update")
     run = Run(tmp_path, [base], 1, 16)
-    pond = Pond(run.pond.spec, run.pond.manifest)
+    pond = KnownPond(run.pond.spec, run.pond.manifest)
     others = [
         replace(base, emit=msgspec.UNSET, correct_us=5 * SECOND), replace(base, window=Session(5 * SECOND)),
         replace(BASE, window=Session(5 * SECOND)),
@@ -164,7 +165,7 @@ def test_what_cannot_be_told_alike_is_refused(tmp_path: Path) -> None:
             alter(pond, other)
     once = Run(tmp_path / "final", [BASE], 1, 16)
     with pytest.raises(ChangeRefused, match="could not retract"):
-        alter(Pond(once.pond.spec, once.pond.manifest), base)
+        alter(KnownPond(once.pond.spec, once.pond.manifest), base)
     with pytest.raises(ChangeRefused, match="compares final rows only"):
         shadow(pond, replace(base, where=at_least(3)))
     with pytest.raises(ChangeRefused, match="a pause would lose"):

@@ -1,4 +1,4 @@
-"""The core, run without Spark, answers every random case as the naive twin and DuckDB do, whoever shares the pond."""
+"""Without Spark, every random case has the results of the naive twin and DuckDB, for any set of queries in the pond."""
 
 from __future__ import annotations
 

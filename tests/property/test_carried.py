@@ -1,4 +1,4 @@
-"""Files that a store carries between hosts, and forgets at times: the same answers, bit by bit, as from one folder."""
+"""A store that carries files between hosts and loses some of them: the results are those of one folder, bit by bit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from kit.inputs.cases import random_case
 from kit.judges.answers import Run, dealt
+from kit.simulator.changing_pond import ForgetfulFiles
 from millpond.errors import FilesLostError
 from millpond.runtime.task.file_sync import Carrier, live_files
 from millpond.state.backends.memory import MemoryFiles
 from millpond.state.ports.files import CarriedFiles
-from millpond.testing.conformance import ForgetfulFiles
 
 
 @pytest.mark.parametrize("first", range(0, 24, 8))
@@ -79,7 +79,7 @@ def test_a_store_that_forgets_at_once_ends_the_epoch(tmp_path: Path) -> None:
     with pytest.raises(FilesLostError, match="has lost delta/"):
         for rows in case.epochs:
             run.epoch([rows])
-    assert Carrier(tmp_path, MemoryFiles()).put_back(run.pond.manifest) == 0
+    assert Carrier(tmp_path, MemoryFiles()).restore_missing(run.pond.manifest) == 0
 
 
 def test_who_takes_over_does_not_miss_what_the_driver_before_prunes(tmp_path: Path) -> None:

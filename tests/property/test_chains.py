@@ -1,4 +1,4 @@
-"""Queries over queries answer, epoch by epoch, what one loop over the rows of another does, however input is cut."""
+"""Queries over queries emit, epoch by epoch, the rows of nested plain loops, for any cut of the input."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kit.naive.queries import windows
 from kit.naive.queries.deduplicate import without_repeats
 from kit.naive.queries.output_modes import told_by_epoch
 from kit.naive.queries.query_chain import as_events, chain_by_epoch
+from kit.simulator.changing_pond import DyingLog, ForgetfulFiles
 from millpond.errors import QueryTypeError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
@@ -30,8 +31,6 @@ from millpond.plan.chains.upstream import bounds_of, chained_stream
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.plan.options.output_modes import with_mode
 from millpond.testing.compare import assert_same_rows, rows_of
-from millpond.testing.conformance import ForgetfulFiles
-from millpond.testing.local_pond import DyingLog
 from millpond.testing.trial import Trial
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))

@@ -1,4 +1,4 @@
-"""Queries that come, go, pause and change between epochs: every row is that of the naive twin, who knows of it."""
+"""Queries that are added, dropped, paused and changed between epochs have exactly the rows of the naive twin."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from kit.inputs.cases import (
 )
 from kit.judges.answers import dealt, table_of
 from kit.naive.queries.query_changes import NaiveChanges, Plain
+from kit.simulator.changing_pond import ChangingPond, ForgetfulFiles
 from millpond.errors import ChangeRefused, UnsupportedQuery
 from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import RowsReader
-from millpond.followers.sinks.make_sink import MemorySink
+from millpond.followers.sinks.in_process import MemorySink
 from millpond.log.records import ChangeRecord, Receipt, decode
 from millpond.model.aggregates import Aggregate
 from millpond.model.change_history import ALWAYS
@@ -39,22 +40,20 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Retention
 from millpond.model.windows import Range, Sliding
 from millpond.plan.groups.build import build_plan
-from millpond.plan.options.partial_windows import tells_complete, with_complete
+from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.reconfigure import lifecycle, validate
-from millpond.reconfigure.catalog import history, whole_from
+from millpond.reconfigure.catalog import complete_from, history
 from millpond.reconfigure.change_price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
 from millpond.reconfigure.changes import Add, Change, SetParameter, change_of
 from millpond.reconfigure.placement_changes import scale
-from millpond.reconfigure.validate import Pond
+from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.epoch import maps
 from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.inputs.backfill import Again, Past, brought, take
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.state.ports.files import Files
 from millpond.testing.compare import assert_same_rows, rows_of
-from millpond.testing.conformance import ForgetfulFiles
-from millpond.testing.ledger import read_section
-from millpond.testing.local_pond import LocalPond
+from millpond.testing.local_pond import read_section
 
 MENU = Menu(summed=("v", "amount", "p"), raising=False, variance=False, events=False)
 SLICED = MENU._replace(windows=WINDOWS)
@@ -67,11 +66,9 @@ def kept(asked: Plain) -> Plain:
 
 
 class Changing:
-    """A local pond whose queries change, and the naive twin that is told of it."""
+    """A local pond whose queries change, and the naive twin that gets the same changes."""
 
-    def __init__(
-        self, folder: Path, queries: Sequence[Plain], instances: int, retain: Retention | None = None
-    ) -> None:
+    def __init__(self, folder: Path, queries: Sequence[Plain], instances: int, retain: Retention | None = None) -> None:
         self.retains, self.backfills, self.repeats = retain is not None, False, False
         self._stream = STREAM if retain is None else msgspec.structs.replace(STREAM, retain=retain)
         self._folder, self._sinks = folder, dict[str, MemorySink]()
@@ -79,7 +76,7 @@ class Changing:
         self._reader = RowsReader(lambda _n, receipt, section: read_section(folder, receipt, section))
         asked = [kept(one) for one in queries]
         self._files = ForgetfulFiles(instances, 9) if instances == 2 else None  # four may put them
-        self.pond = LocalPond(folder, [self._stream], asked, instances, 16, file_store=self._files)
+        self.pond = ChangingPond(folder, [self._stream], asked, instances, 16, file_store=self._files)
         self.naive, self._turn = NaiveChanges(asked), 0
         self.change(SetParameter("least", literal(3, "bigint")))
         self.known = {one.name: one for one in asked}
@@ -91,8 +88,8 @@ class Changing:
             self._sinks[name] = MemorySink(name, self._reader, since)
             self.pond.follow(self._sinks[name])
 
-    def between(self) -> Pond:
-        return Pond(self.pond.spec, self.pond.manifest)
+    def between(self) -> KnownPond:
+        return KnownPond(self.pond.spec, self.pond.manifest)
 
     def change(self, change: Change) -> Change:
         backfilled = isinstance(change, Add) and isinstance(change.backfill_us, int)
@@ -100,7 +97,7 @@ class Changing:
         self.naive.change(change)
         if isinstance(change, Add):
             self._follow(change.name, n)
-            self.known[change.name] = change.asked.query  # type: ignore[assignment]
+            self.known[change.name] = change.stored.query  # type: ignore[assignment]
         return change
 
     def _brought(self, change: Add, n: int) -> tuple[Receipt, ...]:
@@ -119,11 +116,11 @@ class Changing:
         return brought(self._folder, staged, f"{change.name}@0", fields, n)
 
     def restart(self) -> None:
-        """Another driver takes over, who is told of no query."""
+        """Another driver takes over, without given queries."""
         self._turn += 1
         sinks = list(self._sinks.values())
         token, files = f"turn-{self._turn}", self._files
-        self.pond = LocalPond(self._folder, [self._stream], None, 1, 16, sinks, token=token, file_store=files)
+        self.pond = ChangingPond(self._folder, [self._stream], None, 1, 16, sinks, token=token, file_store=files)
 
     def move(self, dice: random.Random) -> None:
         """Give buckets other owners, or the pond another number of instances."""
@@ -142,7 +139,7 @@ class Changing:
         self.naive.epoch()
 
     def check_history(self) -> None:
-        """Each change is told once, and the newest map is that of the newest change of instances."""
+        """Each change is in the history once, and the newest map is that of the newest change of instances."""
         log = self.pond.log
         told = [(one.n, one.change) for one in history(log, self.pond.manifest)]
         records = [decode(log.read(n) or b"").record for n in range(self.pond.manifest.n + 1)]
@@ -167,7 +164,7 @@ def _read_again(name: str, table: pa.Table) -> pa.RecordBatch:
 
 
 def asked_at_random(dice: random.Random, name: str, menu: Menu, others: Sequence[Plain]) -> Plain:
-    """A new query, or one that shares most of what it asks with another."""
+    """A new query, or one that is mostly equal to another."""
     if dice.random() < 0.15:
         where = dice.choice((condition(dice, MENU), at_least("v")))
         return kept(Selection(name, STREAM.name, (Named("k", Column("k", "string")),), where))
@@ -232,10 +229,10 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
             asked = altered(dice, again, menu) if again else asked_at_random(dice, name, menu, current)  # type: ignore[arg-type]
             if run.repeats and not again and dice.random() < 0.5 and isinstance(asked, Query):
                 told = tuple(key for key in asked.keys if isinstance(key, Column))
-                if len(told) == len(asked.keys):
+                if len(told) == len(asked.keys) and not any(one.logged for one in asked.aggregates):
                     asked = msgspec.structs.replace(asked, deduplicate=Deduplication((*told, ID), 9 * SECOND))
             sliding = isinstance(asked, Query) and isinstance(asked.window, Sliding)
-            if run.retains and not again and sliding and not tells_complete(asked):
+            if run.retains and not again and sliding and not has_complete_column(asked):
                 asked = with_complete(asked)
             back = None
             if run.backfills and sliding and dice.random() < 0.6:
@@ -303,7 +300,7 @@ def test_so_are_those_of_queries_whose_slices_become_one_as_often_as_they_can(
     monkeypatch.setattr(fold, "FAN_IN", 2)
     if seed % 4 == 3:
         monkeypatch.setattr(merge_segments, "PORTION_BYTES", 200)
-        monkeypatch.setattr(merge_segments, "_REWRITTEN", 0)
+        monkeypatch.setattr(merge_segments, "_PORTION_PER_ADDED_BYTE", 0)
     retain = Retention(40 * SECOND, 0, 5 * SECOND * (seed % 2)) if seed % 3 == 0 else None
     random_run(tmp_path, 300 + seed, SLICED, epochs=25, retain=retain)
 
@@ -400,7 +397,7 @@ def test_a_backfilled_query_tells_all_that_it_would_have_told(tmp_path: Path) ->
         assert not [one for one in run.pond.manifest.sections.values() if one.kind == "backfill"]
     assert run.check(epochs, "backfilled") > 30
     assert not run.pond.spec.left.recalled
-    whole = {name: whole_from(run.pond.spec, name) for name in asked}
+    whole = {name: complete_from(run.pond.spec, name) for name in asked}
     assert whole == {name: 41 * SECOND if name == "late" else None for name in asked}
     groups = {one.group for one in run.pond.manifest.sections.values() if one.kind == "segment"}
     assert groups <= {group.id for group in run.pond.plan.groups}

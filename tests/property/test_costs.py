@@ -1,4 +1,4 @@
-"""What queries cost: parts that sum to the whole, and what becomes of a query that costs more than its budget."""
+"""The costs of queries sum to the total, and a query that exceeds its budget is quarantined."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from kit.inputs.cases import SECOND, STREAM, aggregate_of, query_set
 from kit.inputs.committed_epochs import committed
 from kit.judges.answers import table_of
+from kit.simulator.changing_pond import ChangingPond
 from millpond.errors import ChangeRefused, OverBudgetError, QueryTypeError
 from millpond.log.records import EpochRecord, decode
 from millpond.model.aggregates import Aggregate
@@ -29,10 +30,9 @@ from millpond.reconfigure.catalog import history
 from millpond.reconfigure.changes import Halt
 from millpond.reconfigure.lifecycle import state_of
 from millpond.reconfigure.placement_changes import moved_by, scale
-from millpond.reconfigure.validate import Pond
+from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.inspect.costs import costs, divided, staying, summed, whole_us
 from millpond.runtime.inspect.costs import state_of as live_state
-from millpond.testing.local_pond import LocalPond
 
 SIDE = Side(STREAM.name, "ts", 0, (Column("k", "string"),), (Column("k", "string"),))
 BOTH = Join("both", SIDE, SIDE, "inner", Within(0, SECOND), (Named("k", Column("left:0", "string")),))
@@ -49,7 +49,7 @@ def rows(second: int, count: int = 40) -> dict[str, Any]:
     return {STREAM.name: [table_of(made)]}
 
 
-def newest(pond: LocalPond) -> EpochRecord:
+def newest(pond: ChangingPond) -> EpochRecord:
     record = decode(pond.log.read(pond.manifest.epoch_n) or b"").record
     assert isinstance(record, EpochRecord)
     return record
@@ -67,7 +67,7 @@ def test_parts_sum_to_the_whole(whole: int, weights: dict[int, int]) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_what_queries_cost_sums_to_what_the_pond_costs(tmp_path: Path, seed: int) -> None:
     asked = [*query_set(random.Random(seed), 7), EACH, BOTH]
-    pond = LocalPond(tmp_path, [STREAM], asked, 2, 16)
+    pond = ChangingPond(tmp_path, [STREAM], asked, 2, 16)
     for second in range(3):
         pond.epoch(rows(20 * second))
         record, plan = newest(pond), pond.plan
@@ -86,11 +86,11 @@ def test_what_queries_cost_sums_to_what_the_pond_costs(tmp_path: Path, seed: int
 
 def test_the_state_that_only_one_query_needs_goes_with_it(tmp_path: Path) -> None:
     other = replace(COUNT, name="other", keys=(Column("k", "string"),))
-    pond = LocalPond(tmp_path, [STREAM], [COUNT, replace(COUNT, name="same"), other], 1, 16)
+    pond = ChangingPond(tmp_path, [STREAM], [COUNT, replace(COUNT, name="same"), other], 1, 16)
     pond.epoch(rows(1))
     before = costs(pond.plan, pond.manifest, newest(pond).counts)
     assert before["count"].own_bytes == 0 and abs(before["count"].shared_bytes - before["same"].shared_bytes) <= 3
-    pond.change(validate.drop(Pond(pond.spec, pond.manifest), "other"))
+    pond.change(validate.drop(KnownPond(pond.spec, pond.manifest), "other"))
     after = costs(pond.plan, pond.manifest, {})
     assert summed(before.values()).bytes - summed(after.values()).bytes == before["other"].own_bytes > 0
     assert (before["count"].keys, before["other"].keys) == (40, 5)
@@ -105,8 +105,8 @@ def test_what_is_a_querys_own_is_what_goes_with_it_and_nobody_elses(tmp_path: Pa
     made = [aggregate_of(function, Column(name, type)) for function, name, type in each]
     some = [asked("count", aggregate_of("count", None)), *(asked(f"q{i}", one) for i, one in enumerate(made))]
 
-    def run(name: str, queries: list[Query]) -> LocalPond:
-        pond = LocalPond(tmp_path / name, [STREAM], queries, 1, 16)
+    def run(name: str, queries: list[Query]) -> ChangingPond:
+        pond = ChangingPond(tmp_path / name, [STREAM], queries, 1, 16)
         for second in range(5):
             pond.epoch(rows(second + 1, 1000))
         return pond
@@ -120,7 +120,7 @@ def test_what_is_a_querys_own_is_what_goes_with_it_and_nobody_elses(tmp_path: Pa
         less = summed(before.values()).bytes - summed(costs(left.plan, left.manifest, {}).values()).bytes
         assert own[one.name] == pytest.approx(less, rel=0.2), one.name
     for name in ("q1", "q2"):
-        pond.change(validate.drop(Pond(pond.spec, pond.manifest), name))
+        pond.change(validate.drop(KnownPond(pond.spec, pond.manifest), name))
     after = costs(pond.plan, pond.manifest, {})
     # what they leave in segments is shared until these are merged
     assert {name: cost.own_bytes for name, cost in after.items()} == {n: own[n] for n in ("count", "q0", "q3")}
@@ -133,14 +133,14 @@ def test_what_is_a_querys_own_is_what_goes_with_it_and_nobody_elses(tmp_path: Pa
 def test_a_query_over_its_budget_is_quarantined_and_its_state_goes(tmp_path: Path, budget: Budget, why: str) -> None:
     greedy = replace(COUNT, name="greedy", budget=budget)
     modest = replace(COUNT, name="modest", keys=(), budget=Budget(state=10**6, keys=10, time=10**9))
-    pond, watch = LocalPond(tmp_path, [STREAM], [greedy, modest, EACH], 1, 16), Budgets()
+    pond, watch = ChangingPond(tmp_path, [STREAM], [greedy, modest, EACH], 1, 16), Budgets()
     told: dict[str, str] = {}
     for second in (1, 2):
         pond.epoch(rows(second))
         watch.committed(committed(newest(pond), spec=pond.spec, plan=pond.plan, manifest=pond.manifest))
         for name, reason in watch.over().items():
             told[name] = reason
-            pond.change(validate.halt(Pond(pond.spec, pond.manifest), name, reason))
+            pond.change(validate.halt(KnownPond(pond.spec, pond.manifest), name, reason))
     assert [*told] == ["greedy"] and why in told["greedy"] and f"[{OverBudgetError.code}]" in told["greedy"]
     assert {one.query.name for group in pond.plan.groups for one in group.queries} == {"modest"}
     assert state_of(pond.spec, "greedy") == "quarantined"
@@ -149,11 +149,11 @@ def test_a_query_over_its_budget_is_quarantined_and_its_state_goes(tmp_path: Pat
     assert [one.change for one in history(pond.log, pond.manifest)] == [Halt("greedy", told["greedy"])]
     for kind in ("pause", "resume", "promote", "halt"):
         with pytest.raises(ChangeRefused, match="is quarantined"):
-            getattr(validate, kind)(Pond(pond.spec, pond.manifest), "greedy", *(["why"] if kind == "halt" else []))
-    again = LocalPond(tmp_path, [STREAM], None, token="next")  # whoever takes over keeps it so
+            getattr(validate, kind)(KnownPond(pond.spec, pond.manifest), "greedy", *(["why"] if kind == "halt" else []))
+    again = ChangingPond(tmp_path, [STREAM], None, token="next")  # whoever takes over keeps it so
     assert again.spec == pond.spec and again.plan == pond.plan
-    again.change(validate.drop(Pond(again.spec, again.manifest), "greedy"))
-    change = validate.add(Pond(again.spec, again.manifest), replace(greedy, budget=Budget(keys=100)))
+    again.change(validate.drop(KnownPond(again.spec, again.manifest), "greedy"))
+    change = validate.add(KnownPond(again.spec, again.manifest), replace(greedy, budget=Budget(keys=100)))
     assert isinstance(change.since_us, int) and change.since_us > 2 * SECOND
     again.change(change)
     assert state_of(again.spec, "greedy") == "running"
@@ -161,15 +161,15 @@ def test_a_query_over_its_budget_is_quarantined_and_its_state_goes(tmp_path: Pat
 
 def test_keys_and_state_that_have_left_an_instance_are_not_over_a_budget(tmp_path: Path) -> None:
     greedy = replace(COUNT, budget=Budget(keys=400, state=10**6))
-    pond = LocalPond(tmp_path, [STREAM], [greedy], 2, 16)
+    pond = ChangingPond(tmp_path, [STREAM], [greedy], 2, 16)
     pond.epoch(rows(1, 400))
     whole = costs(pond.plan, pond.manifest, {})["count"].bytes
     for instances in (3, 1, 3):
-        pond.change(scale(Pond(pond.spec, pond.manifest), instances))
+        pond.change(scale(KnownPond(pond.spec, pond.manifest), instances))
         pond.epoch(rows(2))
     assert any(one.kind == "left" and one.rows for one in pond.manifest.sections.values())
     assert costs(pond.plan, pond.manifest, {})["count"].keys == 400
-    price = moved_by(Pond(pond.spec, pond.manifest), scale(Pond(pond.spec, pond.manifest), 2))
+    price = moved_by(KnownPond(pond.spec, pond.manifest), scale(KnownPond(pond.spec, pond.manifest), 2))
     assert 0 < price.bytes < whole
     watch = Budgets()
     watch.committed(committed(newest(pond), spec=pond.spec, plan=pond.plan, manifest=pond.manifest))
@@ -179,7 +179,7 @@ def test_keys_and_state_that_have_left_an_instance_are_not_over_a_budget(tmp_pat
 
 
 def test_time_is_over_budget_only_when_it_is_so_for_a_while(tmp_path: Path) -> None:
-    pond, watch = LocalPond(tmp_path, [STREAM], [replace(COUNT, budget=Budget(time=1)), EACH], 1, 16), Budgets()
+    pond, watch = ChangingPond(tmp_path, [STREAM], [replace(COUNT, budget=Budget(time=1)), EACH], 1, 16), Budgets()
     for epoch in range(PATIENCE):
         assert not watch.over()
         pond.epoch(rows(epoch + 1))
@@ -189,11 +189,11 @@ def test_time_is_over_budget_only_when_it_is_so_for_a_while(tmp_path: Path) -> N
 
 
 def test_the_stream_of_a_quarantined_query_is_still_observed(tmp_path: Path) -> None:
-    pond = LocalPond(tmp_path, [STREAM], [COUNT, EACH], 1, 16)
+    pond = ChangingPond(tmp_path, [STREAM], [COUNT, EACH], 1, 16)
     pond.epoch(rows(1))
-    pond.change(validate.halt(Pond(pond.spec, pond.manifest), "count", "why"))
+    pond.change(validate.halt(KnownPond(pond.spec, pond.manifest), "count", "why"))
     pond.epoch(rows(50))
-    change = validate.add(Pond(pond.spec, pond.manifest), replace(COUNT, name="later"))
+    change = validate.add(KnownPond(pond.spec, pond.manifest), replace(COUNT, name="later"))
     assert isinstance(change.since_us, int) and change.since_us > 50 * SECOND
 
 

@@ -1,4 +1,4 @@
-"""Windows of so many events are answered as the naive twin does, whoever shares the pond and however input is cut."""
+"""Count windows have the results of the naive twin, for any set of queries and any cut of the input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def counted_case(seed: int, events: int, queries: int, epochs: int = 8) -> Case:
 
 
 def check(case: Case, found: Answers, drained: bool = True) -> int:
-    """Hold the answers against the naive twin; returns how many rows of so many events were compared."""
+    """Compare the results with the naive twin; returns the number of compared rows by number of events."""
     compared = held_against_twin(case, found, drained)
     return sum(compared.get(query.name, 0) for query in case.queries if isinstance(query.window, Counted))
 

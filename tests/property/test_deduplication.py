@@ -1,4 +1,4 @@
-"""Streams without repeated events: as the naive twin answers, and for sources with an order whatever the cut."""
+"""Deduplication has the results of the naive twin, and for sources with an order these do not depend on the cut."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import Sliding
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.fold import fold
-from millpond.runtime.inspect.next_close import Due, next_due
+from millpond.runtime.fold.next_due import Due
+from millpond.runtime.inspect.next_close import next_due
 from millpond.state.ports.files import Files
 from millpond.testing.compare import assert_same_rows, canonical
 

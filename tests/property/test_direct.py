@@ -1,4 +1,4 @@
-"""Epochs without the shuffle answer what those with it do, whatever is in which partition of the topic."""
+"""Epochs without the shuffle have the results of epochs with it, for any distribution of keys to partitions."""
 
 from __future__ import annotations
 
@@ -109,10 +109,10 @@ def test_direct_epochs_answer_the_same(seed: int, tmp_path: Path) -> None:
 def test_too_much_for_others_goes_through_the_shuffle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(without_shuffle, "MOST_BYTES", 4096)
     monkeypatch.setattr(without_shuffle, "LEAST_BYTES", 0)
-    shuffled, skipped = (played(tmp_path / f"{on}", 7, 3, 3, 0.9, on) for on in (False, True))
+    shuffled, skipped = (played(tmp_path / f"{on}", 8, 3, 3, 0.9, on) for on in (False, True))
     assert told(skipped) == told(shuffled)
     refused = [one for some in skipped.pond.direct for one in some if isinstance(one, TooMuch)]
-    assert refused and "lie in another partition than their hash says" in refused[0].why
+    assert any("lie in another partition than their hash says" in one.why for one in refused)
 
 
 def test_owners_that_do_not_fit_go_through_the_shuffle(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""When the next row is due: read from segments, and window by window."""
+"""The next due row, read from segments and computed window by window."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.naive.next_close import naive_due
+from kit.simulator.changing_pond import ChangingPond
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
@@ -19,7 +20,6 @@ from millpond.plan.groups.plan import SIGNED_FROM
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inspect.next_close import next_due
 from millpond.state.ports.files import Files
-from millpond.testing.local_pond import LocalPond
 
 TX = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")), max_ahead_us=None)
 V = Column("v", "bigint")
@@ -29,9 +29,7 @@ WINDOWS = st.builds(
     lambda slide, times, rest, offset: Sliding(slide * times + rest % slide, slide, offset % slide),
     st.integers(1, 20), st.integers(1, 400), st.integers(0, 20), st.integers(0, 20),
 )  # fmt: skip
-EPOCHS = st.lists(
-    st.lists(st.tuples(st.integers(-50, 6000), st.integers(0, 1)), max_size=6), min_size=1, max_size=12
-)
+EPOCHS = st.lists(st.lists(st.tuples(st.integers(-50, 6000), st.integers(0, 1)), max_size=6), min_size=1, max_size=12)
 
 
 @settings(max_examples=30, deadline=None)
@@ -51,7 +49,7 @@ def test_the_window_due_is_the_first_open_one_with_an_event(
         Query(f"other{i}", "tx", "ts", 0, asked[0][0], (V,), count, output, where) for i, where in enumerate(above)
     ]
     with TemporaryDirectory() as folder:
-        pond = LocalPond(Path(folder), [TX], [*queries, *(others if many_filters else ())], instances)
+        pond = ChangingPond(Path(folder), [TX], [*queries, *(others if many_filters else ())], instances)
         assert pond.plan.groups[0].signed == many_filters
         taken: dict[str, list[int]] = {query.name: [] for query in queries}
         for events in epochs:
@@ -81,7 +79,7 @@ def test_the_session_due_is_the_open_one_that_ends_first(
     count, output = (Aggregate("count", None, None, "bigint"),), (Named("n", Column("agg:0", "bigint")),)
     queries = [Query(f"q{i}", "tx", "ts", delay, window, (), count, output) for i, (window, delay) in enumerate(asked)]
     with TemporaryDirectory() as folder:
-        pond = LocalPond(Path(folder), [TX], queries, instances)
+        pond = ChangingPond(Path(folder), [TX], queries, instances)
         taken: dict[str, list[int]] = {query.name: [] for query in queries}
         for events in epochs:
             before = watermarks(pond.manifest).get("tx")
@@ -108,7 +106,7 @@ def test_the_event_due_is_the_first_without_a_row(
         Query(f"q{i}", "tx", "ts", delay, Range(us), (V,), count, output, WHERE) for i, (us, delay) in enumerate(asked)
     ]
     with TemporaryDirectory() as folder:
-        pond = LocalPond(Path(folder), [TX], queries, instances)
+        pond = ChangingPond(Path(folder), [TX], queries, instances)
         taken: dict[str, list[int]] = {query.name: [] for query in queries}
         for events in epochs:
             before = watermarks(pond.manifest).get("tx")
@@ -129,7 +127,7 @@ def test_the_event_due_is_the_first_without_a_row(
 def test_the_row_due_of_so_many_events_is_the_first_that_is_complete(tmp_path: Path) -> None:
     output = (Named("n", Column("agg:0", "bigint")),)
     asked = Query("q", "tx", "ts", 100, Counted(3, 2), (V,), (Aggregate("count", None, None, "bigint"),), output)
-    pond = LocalPond(tmp_path, [TX], [asked], 2)
+    pond = ChangingPond(tmp_path, [TX], [asked], 2)
 
     def due(*events: tuple[int, int]) -> tuple[int, int, int] | None:
         rows = {"ts": pa.array([time for time, _ in events], pa.int64()), "v": pa.array([v for _, v in events])}

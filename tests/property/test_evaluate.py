@@ -1,4 +1,4 @@
-"""Expressions over whole columns mean what they mean row by row: every operator, on the nastiest values."""
+"""Expressions over columns equal their evaluation row by row: every operator, on special values."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def tolerance_of(op: str) -> Tolerance:
 
 
 def raising(kind: str) -> Expression:
-    """Raises where column `a` is not NULL, is NULL elsewhere; of the type asked for."""
+    """Fails where column `a` is not NULL, and is NULL elsewhere; of the requested type."""
     zero = Call("divide", (literal(1.0, DOUBLE), literal(0.0, DOUBLE)), DOUBLE)
     broken: Expression = Call("gt", (zero, literal(0.0, DOUBLE)), BOOLEAN)
     return Call("case", (Call("isnull", (Column("a", kind),), BOOLEAN), literal(None, kind), broken,

@@ -1,4 +1,4 @@
-"""Live parameters that the rows of one query give values to: every row of the others is that of the naive twin."""
+"""Live parameters that are fed by a query's rows: all rows are those of the naive twin."""
 
 from __future__ import annotations
 

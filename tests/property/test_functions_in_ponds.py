@@ -1,4 +1,4 @@
-"""Queries that call functions of users, beside others in one pond: as recomputed; failures quarantine them alone."""
+"""Queries with user functions beside others in one pond: results as recomputed; failures quarantine only them."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ def events(seed: int, count: int = 120) -> list[dict[str, Any]]:
     return [{"k": k, "amount": amount, "ts": second * SECOND} for k, amount, second in found]
 
 
-def expected(
-    rows: list[dict[str, Any]], window: Sliding, heavy: bool, given: Any
-) -> dict[tuple[int, str], Any]:
+def expected(rows: list[dict[str, Any]], window: Sliding, heavy: bool, given: Any) -> dict[tuple[int, str], Any]:
     """By start and key what `given` makes of the values, in order of time, events of one time by value."""
     groups: dict[tuple[int, str], list[tuple[int, float, float | None]]] = {}
     for row in rows:
@@ -181,9 +179,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("attribute", "rest", "what"), BAD, ids=[case[0] for case in BAD])
-def test_a_failure_quarantines_its_query_alone(
-    tmp_path: Path, attribute: str, rest: dict[str, Any], what: str
-) -> None:
+def test_a_failure_quarantines_its_query_alone(tmp_path: Path, attribute: str, rest: dict[str, Any], what: str) -> None:
     bad = replace(function(attribute, "holistic", "double"), **rest)
     good = function("median", "holistic", "double")
     window = WINDOWS[0]

@@ -1,4 +1,4 @@
-"""Keys that come and go for ever: the dictionary stays as large as what live cells name, and no answer changes."""
+"""Keys that keep changing: the dictionary has at most the keys of live cells, and results do not change."""
 
 from __future__ import annotations
 
@@ -95,9 +95,7 @@ def check(queries: Sequence[Query], epochs: list[list[Event]], run: Run) -> int:
     return compared
 
 
-@pytest.mark.parametrize(
-    ("instances", "deal", "at_once"), [(1, whole, 1), (4, dealt(3), 1), (3, dealt(4), 2)]
-)
+@pytest.mark.parametrize(("instances", "deal", "at_once"), [(1, whole, 1), (4, dealt(3), 1), (3, dealt(4), 2)])
 def test_a_dictionary_holds_a_constant_times_the_keys_of_the_horizon(
     instances: int, deal: Partition, at_once: int, tmp_path: Path
 ) -> None:
@@ -128,7 +126,7 @@ def test_random_cases_are_answered_as_the_naive_twin_does_while_generations_roll
         monkeypatch.setattr(plan, "SIGNED_FROM", 2)
     if seed > 3:  # merges take as many epochs as they can
         monkeypatch.setattr(merge_segments, "PORTION_BYTES", 1)
-        monkeypatch.setattr(merge_segments, "_REWRITTEN", 0)
+        monkeypatch.setattr(merge_segments, "_PORTION_PER_ADDED_BYTE", 0)
     monkeypatch.setattr(fold, "FAN_IN", 2)  # sections merge, and generations begin, as often as they can
     case = random_case(seed + 70, 150, 4, epochs=40)
     for at, batch in enumerate(case.epochs):
@@ -156,7 +154,7 @@ def test_a_segment_of_two_generations_ago_is_read_through_one_table(
     #   keys of a second   20 | 8 | 3 | 1 …    windows of 60 s: the first 20 s die, a generation opens; the next
     #   die soon after, another opens, and segments of the first are still live: they are rewritten
     monkeypatch.setattr(merge_segments, "PORTION_BYTES", portion_bytes)
-    monkeypatch.setattr(merge_segments, "_REWRITTEN", 0)
+    monkeypatch.setattr(merge_segments, "_PORTION_PER_ADDED_BYTE", 0)
     monkeypatch.setattr(fold, "FAN_IN", 2)
     queries = [query("sliding", 60, 10)]
     dice, epochs = random.Random(3), []

@@ -1,4 +1,4 @@
-"""Joins of rows of queries, and queries over rows of joins, answer what plain loops do, however input is cut."""
+"""Joins of query rows, and queries over join rows, have the results of plain loops, for any cut of the input."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from kit.inputs.cases import SECOND, STREAM
 from kit.judges.answers import Run, dealt
 from kit.naive.queries.query_graph import rows_by_epoch, rows_in_the_end
+from kit.simulator.changing_pond import DyingLog
 from millpond.errors import QueryTypeError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
@@ -26,7 +27,6 @@ from millpond.model.windows import Sliding
 from millpond.plan.chains.upstream import chained_stream, times_of
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.testing.compare import assert_same_rows, rows_of
-from millpond.testing.local_pond import DyingLog
 from millpond.testing.trial import Trial
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -56,7 +56,7 @@ def side(stream: str, event_time: str = "w.time", delay: int = 0, value: Column 
 def joined(
     name: str, left: Side, right: Side, kind: str = "inner", when: Within | Sliding = SAME, **more: Any
 ) -> Join:  # fmt: skip
-    """A row shows both times, the earlier one that is there, and each window that a side has."""
+    """A row has both times, the earlier existing one, and each window of a side."""
     of = {(name, i): Column(f"{name}:{i}", value.type)
           for name, one in ((LEFT, left), (RIGHT, right)) for i, value in enumerate(one.values)}  # fmt: skip
     key = call("coalesce", (of[LEFT, 0], of[RIGHT, 0]), "string")

@@ -1,4 +1,4 @@
-"""Joins of two streams: their rows are those of two plain loops, each once, when it is final, however input is cut."""
+"""Joins of two streams emit the rows of two plain loops, each once, when it is final, for any cut of the input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW
 from millpond.reconfigure import validate
-from millpond.reconfigure.validate import Pond
+from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.aggregates.partials import Rows
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import LoggedRows, value_name
@@ -67,7 +67,9 @@ def random_events(dice: random.Random, count: int, start: int) -> list[dict[str,
             "g": dice.choice((1, 2, 2**62, None)),
             "f": dice.choice((0.0, -0.0, float("nan"), 1.5, None)),
             "v": dice.choice((0, 1, 5, 2**31 - 1, None)),
-            "amount": dice.choice((0.0, 1.0, None)), "p": None, "d": None,
+            "amount": dice.choice((0.0, 1.0, None)),
+            "p": None,
+            "d": None,
             "flag": dice.choice((True, False, None)),
             "ts": None if not dice.randint(0, 15) else (start + dice.randint(-12, 12)) * SECOND,
         }
@@ -187,7 +189,7 @@ def event(k: str | None, at: float, v: int = 0) -> dict[str, Any]:
 def test_small_runs_colliding_hashes_and_merged_sections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:  # fmt: skip
-    """However pairs are cut into runs and events into sections; keys of one hash are told apart by their values."""
+    """For any cut of pairs into runs and of events into sections; keys with one hash are distinguished by values."""
     monkeypatch.setattr(merge_join, "PAIRS_AT_ONCE", 3)
     monkeypatch.setattr(fold, "FAN_IN", 2)
     monkeypatch.setattr(GroupLog, "most_rows", 8 if seed % 3 else None)
@@ -421,7 +423,7 @@ def test_no_cut_changes_the_answer_of_streams_with_an_order(tmp_path: Path) -> N
 def test_the_spec_remembers_joins(tmp_path: Path) -> None:
     run = started(tmp_path, [near("full")], 1)
     spec = from_json(run.pond.manifest.spec)
-    assert [asked.name for asked in spec.asked] == ["j"]
+    assert [query.name for query in spec.all_queries] == ["j"]
     assert to_json(from_json(to_json(spec))) == to_json(spec)
     other = replace(near("full"), when=Within(0, 1))
     assert spec.meaning != type(spec).of(spec.streams, [other], 1, spec.buckets).meaning
@@ -434,7 +436,7 @@ def test_what_is_no_join_is_refused() -> None:
         near("cross")
     with pytest.raises(QueryTypeError, match="keys of equal types"):
         near(left=side("events", keys=(G,)))
-    with pytest.raises(UnsupportedQuery, match="tells the time of events by"):
+    with pytest.raises(UnsupportedQuery, match="as the event time of events"):
         build_plan([near(), replace(near(), name="k", left=replace(side("events"), event_time="at"))])
 
 
@@ -483,7 +485,7 @@ def test_a_join_is_altered_at_the_next_row(tmp_path: Path, seed: int) -> None:
     half = len(epochs) // 2
     for at, batch in enumerate(epochs):
         if at == half:
-            pond = Pond(run.pond.spec, run.pond.manifest)
+            pond = KnownPond(run.pond.spec, run.pond.manifest)
             run.pond.change(validate.alter(pond, new))
             with pytest.raises(ChangeRefused, match="would match other events"):
                 validate.alter(pond, replace(new, left=replace(new.left, delay_us=new.left.delay_us + 1)))

@@ -1,4 +1,4 @@
-"""Keyed tables and the sink into them, over a dict: as one event or row at a time would have it."""
+"""Keyed tables and their sink, over a dict, have the results of one event or row at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Late events as rows: exactly those the naive twin names, once each, whoever shares the pond and however it is cut."""
+"""Late events as rows: exactly those of the naive twin, once each, for any set of queries and any cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.plan.options.late_rows import late_columns
+from millpond.plan.options.late_sinks import late_columns
 from millpond.testing.compare import assert_same_rows, rows_of
 
 PROPERTY = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))

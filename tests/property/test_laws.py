@@ -23,7 +23,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.runtime.event_log import event_aggregates
 from millpond.runtime.event_log.event_aggregates import Found, rows_of
-from millpond.runtime.task.task_values import WHOLE_POND
+from millpond.runtime.task.counters import WHOLE_POND
 from millpond.runtime.windows import closing
 from millpond.state.layout.event_log import Events
 from millpond.testing.compare import assert_same_rows

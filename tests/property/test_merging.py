@@ -1,4 +1,4 @@
-"""Merges in portions: no epoch rewrites more than its share, every cell is read once, and nothing is left behind."""
+"""Merges in portions: no epoch rewrites more than its share, every cell is read once, and no segment is left over."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.epoch import group_state
 from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.fold.merge_segments import Merge, merged, merges_due
-from millpond.runtime.keys.key_compaction import left_within, shares_left
+from millpond.runtime.keys.current_slots import departed_fractions, departed_within
 from millpond.runtime.task.task_values import GroupState, Position, SectionPlace, Watermark
 from millpond.runtime.windows.closing import each_closes, may_close
 from millpond.state.layout import cells as cells_module
 from millpond.state.layout.cells import Cells, Slices, merge, part_of, piece_of, span_of
-from millpond.state.layout.session_fragments import some_atoms
+from millpond.state.layout.session_atoms import some_atoms
 from millpond.testing.compare import assert_same_rows
 
 BASE = Query(
@@ -52,7 +52,7 @@ PORTION = merge_segments.PORTION_BYTES
 def long_merges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 3)
     monkeypatch.setattr(merge_segments, "PORTION_BYTES", 1000)
-    monkeypatch.setattr(merge_segments, "_REWRITTEN", 0)
+    monkeypatch.setattr(merge_segments, "_PORTION_PER_ADDED_BYTE", 0)
 
 
 def states(run: Run) -> list[GroupState]:
@@ -163,13 +163,15 @@ def test_what_is_due() -> None:
 
 def test_merges_wait_while_windows_close_however_many_are_due() -> None:
     many = [place(f"a{i}", 0) for i in range(80)]
-    assert merges_due(many, (), 8, 0, long=True) == []
+    assert merges_due(many, (), 8, 0, no_merges=True) == []
     large = [place(f"b{i}", 1, PORTION // 2) for i in range(8)]
     begun = [place("p", 2, PORTION, tuple(f"b{i}" for i in range(8)), (10, 3))]
-    assert merges_due([*large, *many], begun, 8, 0, long=True) == []
+    assert merges_due([*large, *many], begun, 8, 0, no_merges=True) == []
     assert merges_due([*large, *many], begun, 8, 0)[0] == Merge(tuple(range(8)), 2, 4, Position(10, 3))
     gone = [1.0, *(0.6 for _ in many[1:])]
-    assert merges_due(many, (), 8, 0, left=gone, long=True) == [Merge((0,), 0, 0)], "which reads nothing"
+    assert merges_due(many, (), 8, 0, moved_fractions=gone, no_merges=True) == [Merge((0,), 0, 0)], (
+        "which reads nothing"
+    )
 
 
 def windows_of(*slides: int) -> GroupPlan:
@@ -204,15 +206,18 @@ def test_merges_do_not_wait_where_event_time_goes_as_far_as_in_the_epochs_around
 
 def test_what_has_left_is_merged_at_any_level() -> None:
     some = [place(f"a{i}", i) for i in range(5)]
-    assert merges_due(some, (), 8, 0, left=[0.0, 0.4, 0.5, 0.9, 1.0]) == [Merge((4,), 0, 0), Merge((2, 3), 3)]
-    assert merges_due(some, (), 8, 0, left=[1.0] * 5) == [Merge((0, 1, 2, 3, 4), 0, 0)]
+    assert merges_due(some, (), 8, 0, moved_fractions=[0.0, 0.4, 0.5, 0.9, 1.0]) == [
+        Merge((4,), 0, 0),
+        Merge((2, 3), 3),
+    ]
+    assert merges_due(some, (), 8, 0, moved_fractions=[1.0] * 5) == [Merge((0, 1, 2, 3, 4), 0, 0)]
     large = [place(f"b{i}", 1, PORTION // 2) for i in range(8)]
-    assert merges_due(large, (), 8, 0, left=[0.5] * 8) == [Merge(tuple(range(8)), 1, 4)]
-    assert merges_due(large, (), 8, 0, left=[0.5] * 2 + [0.1] * 6) == [Merge((0, 1), 1)]
+    assert merges_due(large, (), 8, 0, moved_fractions=[0.5] * 8) == [Merge(tuple(range(8)), 1, 4)]
+    assert merges_due(large, (), 8, 0, moved_fractions=[0.5] * 2 + [0.1] * 6) == [Merge((0, 1), 1)]
     begun = [place("p", 2, PORTION, ("b0", "b1"), (10, 3))]
     goes_on = Merge((0, 1), 2, 1, Position(10, 3))
-    assert merges_due(large, begun, 8, 0, left=[1.0] * 8) == [goes_on, Merge(tuple(range(2, 8)), 0, 0)]
-    assert merges_due(large, begun, 8, 0, left=[0.5] * 8) == [goes_on], "one in portions at a time"
+    assert merges_due(large, begun, 8, 0, moved_fractions=[1.0] * 8) == [goes_on, Merge(tuple(range(2, 8)), 0, 0)]
+    assert merges_due(large, begun, 8, 0, moved_fractions=[0.5] * 8) == [goes_on], "one in portions at a time"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -225,20 +230,24 @@ def test_the_share_that_has_left_is_that_of_the_slots(seed: int) -> None:
     inside = [int(((left >= first) & (left < end)).sum()) for left in (before, after)]
     keys = place("k", 0)
     clean = some_atoms(cells, ~np.isin(cells.slots, before))
-    assert left_within((first, end), after) == inside[1]
+    assert departed_within((first, end), after) == inside[1]
     told = replace(place("a", 0), slots=(first, end))
-    assert shares_left(GroupState((keys,)), [told], [], after) == [inside[1] / (end - first)], "without the cells"
-    assert shares_left(GroupState((keys,)), [place("a", 0)], [cells], after) == [inside[1] / (end - first)]
-    assert shares_left(GroupState((keys,)), [place("a", 0)], [cells], None) == [0.0]
+    assert departed_fractions(GroupState((keys,)), [told], [], after) == [inside[1] / (end - first)], (
+        "without the cells"
+    )
+    assert departed_fractions(GroupState((keys,)), [place("a", 0)], [cells], after) == [inside[1] / (end - first)]
+    assert departed_fractions(GroupState((keys,)), [place("a", 0)], [cells], None) == [0.0]
     if clean.rows:
-        written = replace(place("a", 0), gone=left_within(span_of(clean), before))
-        assert shares_left(GroupState((keys,)), [written], [clean], before) == [0.0], "what has gone is not there"
+        written = replace(place("a", 0), gone=departed_within(span_of(clean), before))
+        assert departed_fractions(GroupState((keys,)), [written], [clean], before) == [0.0], (
+            "what has gone is not there"
+        )
         older = GroupState((replace(keys, generation=1),))
-        assert shares_left(older, [written], [clean], before)[0] * (span_of(clean)[1] - span_of(clean)[0]) == (
+        assert departed_fractions(older, [written], [clean], before)[0] * (span_of(clean)[1] - span_of(clean)[0]) == (
             pytest.approx(written.gone)
         ), "the slots of a generation before were others"
     every = np.arange(45)
-    assert shares_left(GroupState((keys,)), [place("a", 0)], [cells], every) == [1.0]
+    assert departed_fractions(GroupState((keys,)), [place("a", 0)], [cells], every) == [1.0]
     assert merged(Merge((0,), 0, 0), [cells], every, 40, 40, None).cells.rows == 0
 
 

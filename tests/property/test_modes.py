@@ -1,4 +1,4 @@
-"""Rows that may change: told as the naive twin tells them; what they amount to is the answer over the events so far."""
+"""Updating results: each epoch emits those of the naive twin, and their sum is the result over all events."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from kit.judges.answers import Run, dealt
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows as oracle
 from kit.naive.queries.output_modes import told_by_epoch
+from kit.simulator.changing_pond import ChangingPond
 from millpond.errors import OverflowedError
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.view.view import ViewFollower, scan
@@ -36,8 +37,7 @@ from millpond.plan.groups.build import build_plan
 from millpond.runtime.fold import fold
 from millpond.state.backends.memory import MemoryStore
 from millpond.testing.compare import assert_same_rows, canonical, rows_of
-from millpond.testing.ledger import read_section
-from millpond.testing.local_pond import LocalPond
+from millpond.testing.local_pond import read_section
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 MENU = Menu(windows=(*SESSIONS, *WINDOWS))
@@ -116,7 +116,7 @@ def restless(
 
 
 def told(folder: Path, case: Case, instances: int, seed: int) -> tuple[dict[str, list[list[dict[str, Any]]]], Run]:
-    """By query and epoch the rows that a pond tells."""
+    """The rows that a pond emits, by query and epoch."""
     run, deal = Run(folder, case.queries, instances, 16), dealt(seed)
     found: dict[str, list[list[dict[str, Any]]]] = {query.name: [] for query in case.queries}
     for batch in case.epochs:
@@ -128,7 +128,7 @@ def told(folder: Path, case: Case, instances: int, seed: int) -> tuple[dict[str,
 
 
 def check(folder: Path, case: Case, instances: int, seed: int) -> int:
-    """Hold each epoch against the naive twin, and what has been told so far against the oracle; how many rows."""
+    """Compare each epoch with the naive twin, and all emitted rows with the oracle; returns the number of rows."""
     found, run = told(folder, case, instances, seed)
     compared, counts = 0, run.answers().counts
     for query in case.queries:
@@ -150,7 +150,7 @@ def check(folder: Path, case: Case, instances: int, seed: int) -> int:
 
 
 def amounts(query: Query, case: Case, epochs: Sequence[Sequence[dict[str, Any]]]) -> None:
-    """After each epoch the rows told so far are the answer over the events so far, no revision left out."""
+    """After each epoch, the emitted rows are the result over all events until then, without a missing revision."""
     standing: dict[Any, dict[str, Any]] = {}
     revisions: dict[Any, int] = {}
     plain = replace(query, emit=UNSET, correct_us=UNSET, delay_us=query.late_after_us)
@@ -209,7 +209,7 @@ CORRECTED = counted_sessions(name="corrected", delay_us=5 * SECOND, correct_us=1
 
 
 def told_in_seconds(run: Run, epochs: Sequence[Sequence[int]]) -> dict[str, list[list[tuple[Any, ...]]]]:
-    """By query and epoch, what a run tells of events at some seconds."""
+    """The rows of a run over events at some seconds, by query and epoch."""
     told: dict[str, list[list[tuple[Any, ...]]]] = {name: [] for name in run.sinks}
     for seconds in epochs:
         before = {name: len(sink.table()) for name, sink in run.sinks.items()}
@@ -282,7 +282,7 @@ def test_revisions_are_counted_on_when_keys_end_and_segments_merge(
     case, folder = restless(5, 60, era=3, longest=longest, logged=logged, windows=windows), next(folders)
     case = case._replace(queries=[query for query in case.queries if query.name.endswith(("0", "1"))])
     assert check(folder, case, 1, 5) > 500
-    pond = LocalPond(folder, [STREAM], case.queries)
+    pond = ChangingPond(folder, [STREAM], case.queries)
     records = [decode(pond.log.read(n) or b"").record for n in range(pond.manifest.n)]
     epochs = [record for record in records if isinstance(record, EpochRecord)]
     written = [section for epoch in epochs for receipt in epoch.receipts for section in receipt.sections]

@@ -20,6 +20,7 @@ from kit.inputs.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, aggregate_
 from kit.inputs.strategies import cases_of
 from kit.judges.answers import Answers, Run, dealt
 from kit.judges.naive_judge import held_against_twin
+from kit.simulator.changing_pond import DyingLog
 from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest
 from millpond.log.records import STATE
@@ -29,31 +30,29 @@ from millpond.model.join import KINDS, Join, Side, Within
 from millpond.model.query import Deduplication, Named, Query
 from millpond.model.selection import AnyQuery
 from millpond.model.windows import Counted, Range, Session, Sliding
-from millpond.placement.alignment import Owners
-from millpond.placement.rescale import rescaled
+from millpond.placement.alignment import Owners, rescaled
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.chains.upstream import chained_stream
 from millpond.reconfigure import validate
 from millpond.reconfigure.placement_changes import owned_by
-from millpond.reconfigure.validate import Pond
+from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.epoch import map_asked, maps
 from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.fold import state as fold_state
-from millpond.runtime.keys import key_compaction
-from millpond.runtime.keys.key_compaction import left_slots, read_cells, read_section
+from millpond.runtime.keys import current_slots
+from millpond.runtime.keys.current_slots import departed_slots, read_cells, read_section
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import SectionPlace
 from millpond.state.keys.keys import texts_of
 from millpond.state.layout.delta import Files
 from millpond.testing.compare import canonical
-from millpond.testing.local_pond import DyingLog
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 FRAMES = (Range(0), Range(20 * SECOND), Counted(3, 2), Counted(10, 1))
 
 
 def other_owners(dice: random.Random, run: Run) -> Owners:
-    """A map anyhow, or one a few buckets away, or one instance for all; of as many instances as were asked for last."""
+    """A random map, a map that differs in a few buckets, or one with one owner; for the last requested instances."""
     _, owners, instances = map_asked(run.pond.setting, run.pond.manifest)
     rare = dice.choice((1.0, 0.5, 0.1))
     if dice.random() < 0.2:
@@ -63,7 +62,7 @@ def other_owners(dice: random.Random, run: Run) -> Owners:
 
 def other_scale(dice: random.Random, run: Run) -> Scale:
     """Another number of instances; buckets anyhow, or as few as balance needs."""
-    pond, now = Pond(run.pond.spec, run.pond.manifest), map_asked(run.pond.setting, run.pond.manifest)
+    pond, now = KnownPond(run.pond.spec, run.pond.manifest), map_asked(run.pond.setting, run.pond.manifest)
     instances = dice.choice([count for count in range(1, 5) if count != now.instances and count <= len(now.owners)])
     if dice.random() < 0.6:
         return owned_by(pond, rescaled(now.owners, instances), instances)
@@ -142,7 +141,7 @@ def state_is_where_the_map_says(run: Run) -> None:
                 section = read_section(files, place)
                 texts = texts_of(section.columns[: len(group.keys)], section.num_rows)
                 held.append(owners[buckets_of(slots_of(texts), len(owners))] == instance)
-            gone = left_slots(files, state)
+            gone = departed_slots(files, state)
             assert np.delete(np.concatenate(held), [] if gone is None else gone).all()
 
 
@@ -158,7 +157,7 @@ def test_answers_are_those_of_the_naive_twin(
     first: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 3)
-    monkeypatch.setattr(merge_segments, "_REWRITTEN", 0)
+    monkeypatch.setattr(merge_segments, "_PORTION_PER_ADDED_BYTE", 0)
     compared = 0
     for seed in range(first, first + 6):
         monkeypatch.setattr(merge_segments, "PORTION_BYTES", 1 if seed % 2 else 1 << 20)
@@ -249,7 +248,7 @@ def test_many_buckets_move_in_steps_and_what_stays_is_not_touched(tmp_path: Path
     run.pond.setting = run.pond.setting._replace(step_bytes=1)
     run.epoch([[row for rows in case.epochs[:8] for row in rows]])
     before = {one.id: one for one in run.pond.manifest.sections.values() if one.kind == "segment"}
-    pond = Pond(run.pond.spec, run.pond.manifest)
+    pond = KnownPond(run.pond.spec, run.pond.manifest)
     asked = run.pond.change(owned_by(pond, rescaled(maps(run.pond.setting, run.pond.manifest)[1].owners, 3), 3))
     ways, moves = [], []
     for rows in case.epochs[8:]:
@@ -276,14 +275,14 @@ def test_many_buckets_move_in_steps_and_what_stays_is_not_touched(tmp_path: Path
 
 
 def test_steps_are_as_large_to_the_end(tmp_path: Path) -> None:
-    """What has left lies where it was until it is merged, and is not counted with what is there."""
+    """Departed cells stay in their segments until these are merged, and are not counted as state."""
     same = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True}
     base = next(one for one in others(3)[0] if isinstance(one, Query))
     run = Run(tmp_path, [replace(base, window=Sliding(3600 * SECOND, 3600 * SECOND))], 2, 256)
     run.epoch([[same | {"k": f"k{i}", "ts": SECOND} for i in range(10_000)]])
     size = sum(one.size for one in run.pond.manifest.sections.values() if one.kind in STATE)
     run.pond.setting = run.pond.setting._replace(step_bytes=size // 16)
-    run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), (0,) * 256, 1))
+    run.pond.change(owned_by(KnownPond(run.pond.spec, run.pond.manifest), (0,) * 256, 1))
     moves = []
     while run.pond.step():
         was, now = maps(run.pond.setting, run.pond.manifest)
@@ -291,7 +290,7 @@ def test_steps_are_as_large_to_the_end(tmp_path: Path) -> None:
         run.epoch([[same | {"k": "k1", "ts": SECOND}]])
     assert len(moves) > 5 and min(moves[:-1]) > 0.7 * max(moves)
     run.pond.setting = run.pond.setting._replace(step_bytes=size)
-    run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), (1,) * 256, 2))
+    run.pond.change(owned_by(KnownPond(run.pond.spec, run.pond.manifest), (1,) * 256, 2))
     assert run.pond.step(waits=True) and not run.pond.step(), "what is little goes at once, and does not wait"
 
 
@@ -299,15 +298,13 @@ def test_short_windows_leave_what_has_moved_alone(tmp_path: Path, monkeypatch: p
     """What a move brings is old, but for what the newest windows need: epochs that close short ones open that alone."""
     same = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True}
     base = next(one for one in others(3)[0] if isinstance(one, Query))
-    hours, tens = (
-        replace(base, name=f"s{size}", window=Sliding(size * SECOND, size * SECOND)) for size in (3600, 10)
-    )
+    hours, tens = (replace(base, name=f"s{size}", window=Sliding(size * SECOND, size * SECOND)) for size in (3600, 10))
     run, time = Run(tmp_path, [hours, tens], 2, 64), 0
 
     def epoch() -> list[SectionPlace]:
         nonlocal time
         time, opened = time + 2, list[SectionPlace]()
-        monkeypatch.setattr(key_compaction, "read_cells", lambda files, place, delays: (
+        monkeypatch.setattr(current_slots, "read_cells", lambda files, place, delays: (
             opened.append(place), read_cells(files, place, delays))[1])  # fmt: skip
         run.epoch([[same | {"k": f"k{i}", "ts": time * SECOND} for i in range(400)]])
         return opened
@@ -317,7 +314,7 @@ def test_short_windows_leave_what_has_moved_alone(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(fold_state, "merges_due", lambda *_: [])
     monkeypatch.setattr(fold_state.State, "roll", lambda *_: False)  # which looks at all cells now and then
     run.pond.setting = run.pond.setting._replace(step_bytes=1)
-    run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), (0,) * 64, 1))
+    run.pond.change(owned_by(KnownPond(run.pond.spec, run.pond.manifest), (0,) * 64, 1))
     opened = list[SectionPlace]()
     while run.pond.step():
         opened = epoch()
@@ -349,9 +346,9 @@ def test_columns_that_nobody_reads_go_where_cells_are_written_anew(tmp_path: Pat
     run = Run(tmp_path, [hours, more], 2, 16)
     run.epoch([[same | {"k": f"k{i}", "ts": SECOND} for i in range(200)]])
     assert any(name.endswith(":min") for name in columns_of(run))
-    run.pond.change(validate.drop(Pond(run.pond.spec, run.pond.manifest), "more"))
+    run.pond.change(validate.drop(KnownPond(run.pond.spec, run.pond.manifest), "more"))
     if moving:
-        run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), (0,) * 16, 1))
+        run.pond.change(owned_by(KnownPond(run.pond.spec, run.pond.manifest), (0,) * 16, 1))
         run.epoch([[]])
         places = group_state(run.pond.manifest, 0, run.pond.setting.plan.groups[0]).segments
         names = read_section(Files(Path(run.pond.setting.folder)), places[-1]).schema.names
@@ -400,7 +397,8 @@ def test_copies_that_moves_leave_behind_go(tmp_path: Path) -> None:
     cells = sum(one.rows for one in run.pond.manifest.sections.values() if one.kind == "segment")
     for instances in (1, 2) * 5:
         now = maps(run.pond.setting, run.pond.manifest)[1]
-        run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), rescaled(now.owners, instances), instances))
+        known = KnownPond(run.pond.spec, run.pond.manifest)
+        run.pond.change(owned_by(known, rescaled(now.owners, instances), instances))
         while run.pond.step():
             run.epoch([[same | {"k": "k1", "ts": 3000 * SECOND}]])
         for _ in range(3):

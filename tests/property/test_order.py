@@ -1,4 +1,4 @@
-"""Streams with an order: what is late is a property of the event, so no cut of the input changes an answer."""
+"""Streams with an order: lateness is a property of the event, so no cut of the input changes a result."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from kit.simulator.changing_pond import ChangingPond
 from millpond.log.cursor import Cursor
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry, EpochRecord, Fates
@@ -25,10 +26,10 @@ from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Range, Sliding
 from millpond.plan.groups.build import build_plan
-from millpond.runtime.packets.event_counts import FATES, add_fates
+from millpond.runtime.packets.event_counts import add_fates
 from millpond.runtime.packets.packet import SourceFates
+from millpond.runtime.task.counters import FATES
 from millpond.testing.compare import rows_of
-from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000
 PARTITIONS = ("0", "1", "2")
@@ -106,9 +107,7 @@ def events(seed: int, count: int = 80) -> list[list[Event]]:
         for offset in range(count):
             clock += dice.choice((0, 0, 1, 2, 5)) * SECOND
             time = clock - (behind + dice.choice((0, 0, 0, 1, 4, 12, 40))) * SECOND
-            partition.append(
-                {"ts": time, "k": dice.choice("ab"), "v": dice.random(), "p": number, "o": offset}
-            )
+            partition.append({"ts": time, "k": dice.choice("ab"), "v": dice.random(), "p": number, "o": offset})
         streams.append(partition)
     return streams
 
@@ -122,7 +121,7 @@ def table(rows: list[Event]) -> pa.Table:
 def run(folder: Path, streams: list[list[Event]], dice: random.Random, queries: Sequence[Query] = QUERIES) -> Rows:
     """Any cut: each epoch takes some more events of some partitions, in one source task or several."""
     kept = Rows(folder, queries)
-    pond = LocalPond(folder, [STREAM], queries, instances=dice.randint(1, 3), followers=[kept])
+    pond = ChangingPond(folder, [STREAM], queries, instances=dice.randint(1, 3), followers=[kept])
     taken = [0] * len(streams)
     while any(at < len(stream) for at, stream in zip(taken, streams, strict=True)):
         tables = []
@@ -182,7 +181,7 @@ def test_many_filters_are_counted_alike_in_one_source_task_and_in_several(seed: 
     streams, queries = events(seed), crowd()
     assert build_plan(queries).groups[0].signed
     kept = Rows(tmp_path, queries)
-    pond = LocalPond(tmp_path, [STREAM], queries, followers=[kept])
+    pond = ChangingPond(tmp_path, [STREAM], queries, followers=[kept])
     dice = random.Random(seed)
     for start in range(0, 80, 20):
         tables = [table(stream[start : start + 20]) for stream in streams]
@@ -243,7 +242,7 @@ def test_every_event_has_one_fate_per_query_and_source_partition(seed: int, tmp_
 def test_the_watermark_waits_for_every_partition_that_is_expected(tmp_path: Path) -> None:
     #  partition 0: 0 ─────────── 100     partitions 1, 2: silent, so no window may close
     kept = Rows(tmp_path)
-    pond = LocalPond(tmp_path, [STREAM], QUERIES, followers=[kept])
+    pond = ChangingPond(tmp_path, [STREAM], QUERIES, followers=[kept])
     rows = [{"ts": t * SECOND, "k": "a", "v": 1.0, "p": 0, "o": t} for t in range(100)]
     pond.epoch({"tx": [table(rows)]})
     assert not any(kept.rows.values())

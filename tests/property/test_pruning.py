@@ -1,4 +1,4 @@
-"""Whoever reads a pond beside its epochs, as of an older record, finds that its files are gone, and reads anew."""
+"""A reader of an older record finds that its files were pruned, and reads the newest record."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from kit.simulator.changing_pond import ChangingPond
 from millpond.control.commands.autoscale import Autoscaler
 from millpond.control.diagnose.cost_report import measure
 from millpond.control.diagnose.facts import find_facts
-from millpond.control.pond.move import Moving
+from millpond.control.pond.move import RowMover
 from millpond.control.wiring.adapters import IDENTITY, Truth
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import CorruptError
@@ -31,7 +32,6 @@ from millpond.state.backends.memory import MemoryStore
 from millpond.state.layout.delta import check_deltas
 from millpond.state.ports.files import Files
 from millpond.state.ports.sharded import ShardedStore
-from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000
 TX = Stream("tx", (Field("ts", "timestamp"), Field("c", "string"), Field("v", "bigint")))
@@ -47,7 +47,7 @@ class Stale:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.pond = LocalPond(folder, [TX], [QUERY], instances=2, buckets=BUCKETS)
+        self.pond = ChangingPond(folder, [TX], [QUERY], instances=2, buckets=BUCKETS)
         (folder / IDENTITY).write_text("local")
         for second in range(0, 100, 5):
             self.pond.epoch({"tx": [pa.table({
@@ -86,7 +86,7 @@ def test_why_and_the_shared_state(stale: Stale, monkeypatch: pytest.MonkeyPatch)
 def test_who_balances_and_moves_buckets(stale: Stale, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ShardedStore(lambda _place: MemoryStore(), ("",) * BUCKETS)
     followers: Any = SimpleNamespace(store=store)
-    moving = Moving(stale.early, followers, "memory")
+    moving = RowMover(stale.early, followers, "memory")
     monkeypatch.setattr("millpond.control.pond.move.load", lambda _log, _manifests: stale.early.manifest)
     assert sorted(moving.buckets("0-9", stale.spec)) == [*range(10)]
     monkeypatch.setattr("millpond.control.commands.autoscale.read_truth", stale.read)

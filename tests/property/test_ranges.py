@@ -1,4 +1,4 @@
-"""A row per event is answered as the naive twin does, whoever shares the pond and however input is cut."""
+"""Frames have the results of the naive twin, for any set of queries and any cut of the input."""
 
 from __future__ import annotations
 

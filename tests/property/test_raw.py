@@ -1,4 +1,4 @@
-"""Packets of raw rows: another way to move the same events, chosen by size, never seen in an answer."""
+"""Packets of raw rows transfer the same events as partial results; their choice does not affect results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kit.naive.queries.windows import answer
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Query
 from millpond.runtime.gather import gather
-from millpond.runtime.task.task_values import WHOLE_POND
+from millpond.runtime.task.counters import WHOLE_POND
 from millpond.testing.compare import assert_same_rows
 
 SECOND = 1_000_000

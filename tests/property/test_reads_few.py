@@ -1,4 +1,4 @@
-"""An epoch reads, of what is kept, that of the keys that have new events, or a session that closes: not all."""
+"""An epoch reads the stored events of keys with new events or closing sessions, not all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.windows import sessions
 from millpond.state.layout.cells import Piece
 from millpond.state.layout.event_log import Events
-from millpond.state.layout.session_fragments import Atoms
+from millpond.state.layout.session_atoms import Atoms
 from millpond.testing.compare import assert_same_rows
 
 QUERIES = {
@@ -36,9 +36,7 @@ def batch(now: int, keys: Sequence[int]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
-def test_of_keys_without_new_events_none_is_read(
-    query: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_keys_without_new_events_none_is_read(query: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     together, read = GroupLog.together, list[int]()
 
     def counting(log: GroupLog, parts: Sequence[Events]) -> Events:

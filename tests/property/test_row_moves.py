@@ -1,4 +1,4 @@
-"""Served rows that move between stores while epochs come: readers see those of a view that stays, whoever dies."""
+"""Served rows that move between stores while epochs run: readers see the rows of a fixed view, after any crash."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 from kit.inputs.cases import STREAM, Menu, random_case
 from kit.judges.answers import dealt, table_of
+from kit.simulator.changing_pond import ChangingPond
 from millpond.control.pond import move as moving
-from millpond.control.pond.move import Moving, routed, sweep
+from millpond.control.pond.move import RowMover, routed, sweep
 from millpond.control.wiring.adapters import Truth
 from millpond.errors import ChangeRefused, StoreError
 from millpond.followers.record_rows import RowsReader, section_reader
@@ -27,19 +28,18 @@ from millpond.model.windows import length_us
 from millpond.placement.bucket_stores import places_in
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.placement_changes import move
-from millpond.reconfigure.validate import Pond
+from millpond.reconfigure.validate import KnownPond
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.ports.sharded import ShardedStore
 from millpond.state.ports.store import BucketStore
-from millpond.testing.local_pond import LocalPond
 
 BUCKETS = 8
 PLACES = ("", "lmdb:b", "lmdb:c")
 
 
 class Killed(BaseException):
-    """The process is gone: nothing tidies up."""
+    """The process has ended: nothing cleans up."""
 
 
 class Bench:
@@ -65,7 +65,7 @@ class Bench:
     def start(self, queries: Sequence[Query] | None = None) -> None:
         """Another driver takes over, who knows the log alone."""
         self.turn += 1
-        self.pond = LocalPond(self.folder, [STREAM], queries, 2, BUCKETS, token=f"turn-{self.turn}")
+        self.pond = ChangingPond(self.folder, [STREAM], queries, 2, BUCKETS, token=f"turn-{self.turn}")
         self.store = ShardedStore(self.stores.__getitem__, places_in(self.pond.spec))
         for number, store in enumerate((self.store, self.stays)):
             view = ViewFollower(store, self.rows(), BUCKETS, lambda: self.sizes, self.head, self.pond.log.read)
@@ -73,8 +73,8 @@ class Bench:
             self.pond.follow(view)
         truth = Truth(self.folder, "local", self.pond.log, self.pond.manifests, self.pond.manifest)
         runner = SimpleNamespace(wait=lambda _n, _seconds: True)
-        followers: Any = SimpleNamespace(store=self.store, joining=SimpleNamespace(served=self.sizes), runner=runner)
-        self.moving = Moving(truth, followers, "lmdb")
+        followers: Any = SimpleNamespace(store=self.store, attached=SimpleNamespace(served=self.sizes), runner=runner)
+        self.moving = RowMover(truth, followers, "lmdb")
 
     def rows(self) -> RowsReader:
         return RowsReader(section_reader(self.folder))
@@ -104,8 +104,9 @@ class Bench:
 
     def move(self, buckets: Sequence[int], to: str) -> None:
         """See `Pond.move`."""
+
         def switch() -> int:
-            n = self.pond.change(move(Pond(self.pond.spec, self.pond.manifest), buckets, to))
+            n = self.pond.change(move(KnownPond(self.pond.spec, self.pond.manifest), buckets, to))
             routed(self.store, self.pond.spec)
             return n
 
@@ -184,9 +185,9 @@ def test_what_cannot_be_moved_is_refused(bench: Callable[[int], Bench]) -> None:
     run = bench(1)
     run.acts = False
     for buckets, to, what in (([0], "", "at own already"), ([BUCKETS], "lmdb:b", "buckets 0 to 7"),
-                              ([0], "redis://ann:secret@host", "holds a user or a password")):  # fmt: skip
+                              ([0], "redis://ann:secret@host", "has a user or a password")):  # fmt: skip
         with pytest.raises(ChangeRefused, match=what):
-            move(Pond(run.pond.spec, run.pond.manifest), buckets, to)
+            move(KnownPond(run.pond.spec, run.pond.manifest), buckets, to)
     assert sorted(run.moving.buckets("2-4", run.pond.spec)) == [2, 3, 4]
     assert len(run.moving.buckets("own", run.pond.spec)) == BUCKETS
     with pytest.raises(ChangeRefused, match="names no bucket"):

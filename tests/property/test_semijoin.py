@@ -1,4 +1,4 @@
-"""Sides of a join are reduced to what rows may be made of: nothing of it is missing, and little else is read."""
+"""The sides of a join are reduced to possible partners: none is missing, and few others are read."""
 
 from __future__ import annotations
 

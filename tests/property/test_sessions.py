@@ -1,4 +1,4 @@
-"""Session windows are answered as the naive twin and DuckDB do, whoever shares the pond and however input is cut."""
+"""Session windows have the results of the naive twin and DuckDB, for any set of queries and any cut of the input."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.fold import fold
-from millpond.state.layout import session_fragments
+from millpond.state.layout import session_atoms
 from millpond.testing.compare import assert_same_rows, canonical
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -112,9 +112,7 @@ def test_gaps_and_delays_share_one_group_with_sliding_neighbours(seed: int, fold
     """Many epochs, so that segments are merged and generations of keys begin."""
     dice = random.Random(seed)
     case = random_case(seed, 400, 0, epochs=24)
-    queries = [
-        sessions(f"s{i}", dice.choice((1, 2, 3, 5, 20, 90)) * SECOND, dice.choice(DELAYS[:5])) for i in range(5)
-    ]
+    queries = [sessions(f"s{i}", dice.choice((1, 2, 3, 5, 20, 90)) * SECOND, dice.choice(DELAYS[:5])) for i in range(5)]
     queries.append(replace(queries[0], name="slides", window=Sliding(45 * SECOND, 15 * SECOND)))
     assert len(build_plan(queries).groups) == 2
     case = Case(case.epochs, queries)
@@ -251,9 +249,7 @@ def test_events_bring_their_own_gaps(
     st.lists(st.tuples(st.integers(0, 3), st.integers(-50, 50), st.integers(0, 9)), max_size=40), st.integers(0, 12),
     st.booleans(),
 )  # fmt: skip
-def test_runs_begin_after_holes_longer_than_the_gap(
-    rows: list[tuple[int, int, int]], gap: int, far: bool
-) -> None:
+def test_runs_begin_after_holes_longer_than_the_gap(rows: list[tuple[int, int, int]], gap: int, far: bool) -> None:
     base = 1 << 61 if far else 0  # so far apart that owner and time do not fit one number
     rows = sorted((owner, base * (1 - 2 * (owner % 2)) + first, length) for owner, first, length in rows)
     owners, first, length = np.array(rows, np.int64).reshape(-1, 3).T
@@ -261,14 +257,14 @@ def test_runs_begin_after_holes_longer_than_the_gap(
     for owner, start, size in rows:
         expected.append(owner not in reach or start > reach[owner] + gap)
         reach[owner] = max(reach.get(owner, start + size), start + size)
-    assert session_fragments.begins(owners, first, first + length, gap).tolist() == expected
+    assert session_atoms.begins(owners, first, first + length, gap).tolist() == expected
 
 
 def test_sums_of_more_atoms_than_fit_at_once_are_exact() -> None:
     words = np.full(5000, (1 << 51) - 1)
     new = np.zeros(5000, bool)
     new[[0, 17]] = True
-    found = session_fragments.reduced({"m:w0": words, "m:n": np.ones(5000, np.int64), "m:max": np.arange(5000)}, new)
+    found = session_atoms.reduced({"m:w0": words, "m:n": np.ones(5000, np.int64), "m:max": np.arange(5000)}, new)
     totals = [sum(int(found[f"m:w{k}"][i]) << (52 * k) for k in range(2)) for i in range(2)]
     assert totals == [17 * ((1 << 51) - 1), 4983 * ((1 << 51) - 1)]
     assert found["m:n"].tolist() == [17, 4983] and found["m:max"].tolist() == [16, 4999]

@@ -1,4 +1,4 @@
-"""Chains of queries over cells by signature: whatever the cells, the results are those of adding cell by cell."""
+"""Filter chains over cells by signature have the results of adding cell by cell."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def group_of(dice: random.Random, count: int) -> GroupPlan:
 
 
 def cells_of(dice: random.Random, group: GroupPlan, rows: int, known: float) -> Cells:
-    """Cells of random sets of the group's filters; of each ladder so many filters are known."""
+    """Cells of random sets of the group's filters, with a number of known filters per ladder."""
     ladders = [names for ladder in group.ladders if (names := [n for n in ladder.filters if dice.random() < known])]
     lengths = [len(names) for names in ladders]
     drawn = [[dice.randint(0, length) if dice.random() < 0.3 else 0 for length in lengths] for _ in range(30)]

@@ -1,4 +1,4 @@
-"""Cells merged window by window answer as cells that are spread out do, and as the naive twin does."""
+"""Cells that are merged window by window have the results of dense arrays and of the naive twin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kit.naive.queries import windows
 from millpond.errors import UnsupportedQuery
 from millpond.model.selection import AnyQuery
 from millpond.plan.options.output_modes import with_mode
-from millpond.runtime.windows import choose_method as choice
+from millpond.runtime.windows import choose_combine as choice
 from millpond.runtime.windows import combine_sparse
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import blocks, edges_of, ranges_of, slices_between

@@ -145,7 +145,7 @@ def test_the_spec_remembers_stateless_queries(tmp_path: Path) -> None:
     query = Selection("q", "events", (Named("k", K),), None, Sink("parquet", "out"), "SELECT k FROM STREAM events")
     run = Run(tmp_path, [query])
     spec = from_json(run.pond.manifest.spec)
-    assert [asked.name for asked in spec.asked] == ["q"]
+    assert [one.name for one in spec.all_queries] == ["q"]
     assert to_json(from_json(to_json(spec))) == to_json(spec)
     other = replace(query, where=call("isnull", (K,), "boolean"))
     assert spec.meaning != type(spec).of(spec.streams, [other], 1, spec.buckets).meaning

@@ -7,18 +7,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from kit.servers.redis_servers import RedisCluster, RedisServer
+from millpond.control.wiring.adapters import opened
 from millpond.placement.slots import hash_tags
+from millpond.state.backends.kinds import BUILT_IN, StoreContext, StoreKind
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
 from millpond.state.ports.store import NEVER, Apply, BucketStore, Rows, TableWrite, Wanted
 
 BUCKETS = range(3)
+TAGS = hash_tags(len(BUCKETS))
 TABLES = ("a", "b", "é")
 KEYS = (b"", b"k", b"k\x00", b"l", b"long" * 200, b"long" * 200 + b"!")
 
@@ -127,11 +131,15 @@ def open_lmdb(folder: Path) -> BucketStore:
     return LmdbStore(folder / "view.lmdb", map_bytes=1 << 16)
 
 
-def test_lmdb_agrees() -> None:
+@pytest.mark.parametrize("kind", [kind for kind in BUILT_IN if kind.takes == "path"], ids=lambda kind: kind.file)
+def test_a_store_in_a_file_agrees(kind: StoreKind) -> None:
+    run_machine([lambda folder: opened(StoreContext(kind.schemes[0], "", TAGS, folder / kind.file))])
+
+
+def test_lmdb_that_grows_agrees() -> None:
     run_machine([open_lmdb])
 
 
 def test_all_stores_agree(redis_server: RedisServer, redis_cluster: RedisCluster) -> None:
-    tags = hash_tags(len(BUCKETS))
     addresses = [f"{servers.url}?prefix=agree" for servers in (redis_server, redis_cluster)]
-    run_machine([open_lmdb, *(lambda _folder, url=url: RedisStore(url, tags) for url in addresses)])
+    run_machine([open_lmdb, *(lambda _folder, url=url: RedisStore(url, TAGS) for url in addresses)])

@@ -1,4 +1,4 @@
-"""Percentiles of bins: what a pond tells of tallies is what a dict of exact bins tells, in any cut, width and mode."""
+"""Percentiles from tallies equal those of a dict of exact bins, in any cut, accuracy and mode."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from millpond.model.aggregates import PERCENTILE, Aggregate
 from millpond.model.expressions import Column, columns_of, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Range, Session, Sliding
-from millpond.plan.groups.bin_counts import keeps_tallies
 from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.tallies import keeps_tallies
 from millpond.plan.options.output_modes import with_mode
 from millpond.runtime.fold import fold
 from millpond.testing.compare import assert_same_rows, rows_of
@@ -44,7 +44,7 @@ def percentile(dice: random.Random) -> Aggregate:
 
 
 def asking(dice: random.Random, query: Query) -> Query:
-    """The query with percentiles beside what it asks, in a window and a mode at random."""
+    """The query with additional percentiles, in a random window and mode."""
     made = []
     for one in query.aggregates:
         made += [replace(percentile(dice), filter=one.filter)] if dice.random() < 0.6 else [one]
@@ -68,13 +68,13 @@ def asking(dice: random.Random, query: Query) -> Query:
 
 
 def case_of(seed: int, events: int, queries: int, epochs: int) -> Case:
-    """Events of any kind, and queries of which each asks for a percentile."""
+    """Events of any kind, and queries that all compute a percentile."""
     dice, case = random.Random(seed), random_case(seed, events, queries, epochs=epochs, menu=FEW)
     return Case(case.epochs, [asking(dice, query) for query in case.queries])
 
 
 def check(folder: Path, case: Case, instances: int, seed: int) -> set[str]:
-    """Hold each epoch, and a drain, against the naive twins; what was told, and how."""
+    """Compare each epoch, and a drain, with the naive twins; returns the emitted rows and how they were computed."""
     run, deal = Run(folder, case.queries, instances, 16), dealt(seed)
     told: dict[str, list[list[dict[str, Any]]]] = {query.name: [] for query in case.queries}
     for batch in case.epochs:

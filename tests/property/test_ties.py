@@ -1,4 +1,4 @@
-"""One order of events for all aggregates of a query: what they choose where times tie is a row that some event had."""
+"""All aggregates of a query use one order of events: on ties they choose values of one event."""
 
 from __future__ import annotations
 

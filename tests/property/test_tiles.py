@@ -1,4 +1,4 @@
-"""Long windows with a short slide: tiles change what is read, never what is answered."""
+"""Long windows with a short slide: tiles change what is read, not the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.runtime.task.task_values import WHOLE_POND
+from millpond.runtime.task.counters import WHOLE_POND
 from millpond.runtime.windows.rollups import cover
 from millpond.state.layout.cells import Slices
 from millpond.testing.compare import assert_same_rows

@@ -1,4 +1,4 @@
-"""Trials over generated events: time that is moved is time that an event would have moved, and no cut shows."""
+"""Trials over generated events: moved time acts like the time of an event, and the cut has no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of users through a child process give what their naive twins give, whatever keys and cells there are."""
+"""User functions in a child process return the results of their naive twins, for any keys and cells."""
 
 from __future__ import annotations
 

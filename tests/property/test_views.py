@@ -12,6 +12,7 @@ import pytest
 from kit.inputs.cases import SECOND, STREAM, WITH_SESSIONS, Menu, aggregate_of, random_case
 from kit.judges.answers import Run, dealt, table_of
 from kit.naive.queries.windows import answer
+from kit.simulator.changing_pond import ChangingPond
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.manifest import load
@@ -19,17 +20,16 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding, length_us
 from millpond.reconfigure import validate
-from millpond.reconfigure.validate import Pond as Between
+from millpond.reconfigure.validate import KnownPond
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.ports.store import BucketStore
-from millpond.testing.local_pond import LocalPond
 
 BUCKETS = 16
 
 
 def served(queries: list[Query]) -> list[Query]:
-    """The queries whose rows show their whole key, so that rows of one key can be told."""
+    """The queries whose rows contain their complete key, so that rows of one key can be found."""
     return [
         msgspec.structs.replace(query, serve=True)
         for query in queries
@@ -90,7 +90,7 @@ def test_a_view_that_is_made_again_has_no_rows_of_a_query_that_was_dropped(tmp_p
     output = (Named("k", Column("key:0", "string")), Named("n", Column("agg:0", "bigint")))
     window, keys = Sliding(10 * SECOND, 10 * SECOND), (Column("k", "string"),)
     asked = Query("q", STREAM.name, "ts", 0, window, keys, (aggregate_of("count", None),), output, serve=True)
-    pond = LocalPond(tmp_path / "pond", [STREAM], [asked, msgspec.structs.replace(asked, name="stays")], 1, BUCKETS)
+    pond = ChangingPond(tmp_path / "pond", [STREAM], [asked, msgspec.structs.replace(asked, name="stays")], 1, BUCKETS)
     now = {"q": 10 * SECOND, "stays": 10 * SECOND}
     stores = [MemoryStore(), MemoryStore()]
 
@@ -106,9 +106,9 @@ def test_a_view_that_is_made_again_has_no_rows_of_a_query_that_was_dropped(tmp_p
         epoch(second, key)
     assert held(stores[0], "q") == {'["old"]'}
     del now["q"]
-    pond.change(validate.drop(Between(pond.spec, pond.manifest), "q"))
+    pond.change(validate.drop(KnownPond(pond.spec, pond.manifest), "q"))
     now["q"] = 10 * SECOND
-    pond.change(validate.add(Between(pond.spec, pond.manifest), asked))
+    pond.change(validate.add(KnownPond(pond.spec, pond.manifest), asked))
     for second in (35, 45, 55):
         epoch(second, "new")
     pond.follow(view(stores[1]))  # as one whose store has lost everything

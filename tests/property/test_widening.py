@@ -1,4 +1,4 @@
-"""Slices that nobody tells apart any more become one where segments are merged: fewer cells, the same answers."""
+"""Slices that no window distinguishes are coalesced when segments are merged: fewer cells, equal results."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_slice_is_as_wide_as_the_edges_that_are_needed_let_it_be(
         assert high[i] == (min(after) if after else until)
 
 
-@given(GRIDS, SLICES, st.integers(0, 1 << 30), st.sampled_from((0, coalesce_slices._EACH)))
+@given(GRIDS, SLICES, st.integers(0, 1 << 30), st.sampled_from((0, coalesce_slices._MIN_CELLS_PER_PART)))
 def test_cells_of_one_key_in_one_slice_are_one(
     grids: dict[tuple[int, int], int], asked: list[tuple[int, int, int]], seed: int, each: int
 ) -> None:
@@ -74,7 +74,7 @@ def test_cells_of_one_key_in_one_slice_are_one(
             n, most = naive.get(at, (0, -1000))
             naive[at] = n + int(columns["n"][row]), max(most, int(columns["m:max"][row]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coalesce_slices, "_EACH", each)
+        patch.setattr(coalesce_slices, "_MIN_CELLS_PER_PART", each)
         parts = widened(cells, edges)
     assert each == 0 or len(parts) == 1, "small slices are made one at once"
     found = merge([piece_of(part) for part in parts], 20)
@@ -101,7 +101,7 @@ def test_small_slices_are_merged_as_large_ones_are(seed: int, monkeypatch: pytes
     cells = Cells(Slices(start, start + 1, start % 2), np.cumsum([0, *per]), rows, columns)
     edges, found = Edges({(0, 6000): -6000}, np.zeros(0, np.int64)), []
     for each in (0, 1 << 30):
-        monkeypatch.setattr(coalesce_slices, "_EACH", each)
+        monkeypatch.setattr(coalesce_slices, "_MIN_CELLS_PER_PART", each)
         parts = widened(cells, edges)
         assert len(parts) == (1 if each else many // 2)
         found.append(merge([piece_of(part) for part in parts], 4))
@@ -161,7 +161,7 @@ def test_beside_narrow_windows_a_wide_one_keeps_few_cells(
     #   ten seconds beside an hour: 20 keys in each second, 600 s; all slices would be 60 for each key
     monkeypatch.setattr(fold, "FAN_IN", 3)
     monkeypatch.setattr(merge_segments, "PORTION_BYTES", portion_bytes)
-    monkeypatch.setattr(merge_segments, "_REWRITTEN", 0)
+    monkeypatch.setattr(merge_segments, "_PORTION_PER_ADDED_BYTE", 0)
     same = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True}
     epochs = [[same | {"k": f"k{i}", "ts": now * SECOND + i} for i in range(20)] for now in range(0, 600, 2)]
     run, most = Run(tmp_path, [BASE, TEN], 2), 0
@@ -180,7 +180,7 @@ def test_answers_are_those_of_the_naive_twin(seed: int, tmp_path: Path, monkeypa
     monkeypatch.setattr(fold, "FAN_IN", 2)
     if seed % 2:
         monkeypatch.setattr(merge_segments, "PORTION_BYTES", 4000)
-        monkeypatch.setattr(merge_segments, "_REWRITTEN", 0)
+        monkeypatch.setattr(merge_segments, "_PORTION_PER_ADDED_BYTE", 0)
     dice, now, epochs = random.Random(seed), 0, []
     for _ in range(80):
         now += dice.choice((1, 1, 2, 5))

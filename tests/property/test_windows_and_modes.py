@@ -1,4 +1,4 @@
-"""Every kind of window with every mode that it is allowed, all in one pond: each query as its naive twin answers."""
+"""Every kind of window with every allowed mode, in one pond: each query has the rows of its naive twin."""
 
 from __future__ import annotations
 

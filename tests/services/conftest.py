@@ -1,29 +1,27 @@
-"""The program that brings a sink to the head of a log, for tests that kill it."""
+"""The program that advances a sink to the head of a log, for tests that kill it."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("sink_program.py")
+from kit.servers.hook_server import HookServer
+from millpond.connections import VARIABLE
+from millpond.testing import sink_program
 
 
 @pytest.fixture(scope="session")
 def program() -> ModuleType:
-    """What the program is made of: the log, its rows, its sinks."""
-    spec = importlib.util.spec_from_file_location("sink_program", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The log and its rows, and what applies it to a sink."""
+    return sink_program
 
 
 @pytest.fixture
@@ -35,8 +33,9 @@ def bring(tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
     ) -> subprocess.Popen[bytes]:
         (tmp_path / "faults").mkdir(exist_ok=True)
         environ = os.environ | {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(tmp_path / "faults")}
-        words = [sys.executable, str(PROGRAM), str(tmp_path), form, path, json.dumps(options), str(patience)]
-        return subprocess.Popen(words, env=environ, stderr=subprocess.PIPE)
+        words = [str(tmp_path), form, path, json.dumps(options), str(patience)]
+        program = [sys.executable, "-m", sink_program.__name__]
+        return subprocess.Popen([*program, *words], env=environ, stderr=subprocess.PIPE)
 
     return started
 
@@ -57,3 +56,20 @@ def bring_killed(bring: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) 
         raise AssertionError("it does not come to an end")
 
     return brought
+
+
+@pytest.fixture
+def hook_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HookServer]:
+    """A server of HTTP, as the only address that the settings name, with a patience of half a second."""
+    with HookServer() as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{made.server_address[1]}/rows"
+        told = {"kind": "http", "url": url, "seconds": 0.5, "headers": {"authorization": {"env": "SECRET"}, "a": "b"}}
+        (tmp_path / "connections.json").write_text(json.dumps({"hook": told}))
+        monkeypatch.setenv(VARIABLE, str(tmp_path / "connections.json"))
+        monkeypatch.setenv("SECRET", "Bearer x")
+        yield made
+        made.closing.set()
+        made.shutdown()
+        thread.join()

@@ -1,4 +1,4 @@
-"""Dead letters are shown, and sent again once."""
+"""Dead letters are listed, and replayed once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from millpond.connections import VARIABLE
 from millpond.control.commands.dead_letters import replay
 from millpond.errors import ForeignPondError
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
-from millpond.runtime.gather.dead_letters import group_of
+from millpond.runtime.packets.row_batches import dead_letters_of
 
 TIME = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def write(folder: Path, n: int, topic: str, values: list[bytes | None]) -> None:
     folder.mkdir(exist_ok=True)
-    (folder / MARKER_NAME).write_bytes(msgspec.json.encode(Marker("p", group_of("tx"), "parquet")))
+    (folder / MARKER_NAME).write_bytes(msgspec.json.encode(Marker("p", dead_letters_of("tx"), "parquet")))
     rows = [
         {"topic": topic, "partition": 1, "offset": n * 10 + at, "timestamp": TIME, "key": b"k", "value": value,
          "reason": "the record has no value" if value is None else "the value does not parse"}

@@ -1,4 +1,4 @@
-"""Rows in a table of Delta Lake: a commit per epoch with its number, whatever is killed or overtaken."""
+"""Rows in a Delta table: one commit per epoch with its number, after any crash or take-over."""
 
 from __future__ import annotations
 

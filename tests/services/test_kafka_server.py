@@ -1,4 +1,4 @@
-"""The broker that other tests lean on: a real one, that keeps what it has stored."""
+"""The broker of other tests is a real one, and keeps its stored data."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Rows in a topic: once for who reads committed records, whatever is killed, stopped or overtaken."""
+"""Rows in a topic: once for readers of committed records, after any crash, stop or take-over."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -22,19 +21,15 @@ from kit.servers.kafka_server import KafkaServer, Message
 from kit.servers.servers import until
 from millpond.connections import VARIABLE
 from millpond.errors import AheadError, QueryTypeError, StoreError, UnsupportedQuery
-from millpond.followers.row_identity import key_columns
+from millpond.followers.record_rows import key_columns
 from millpond.followers.sinks.kafka import KafkaSink, Topic, messages
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.windows import RUNNING
+from millpond.testing import sink_program as program
 
-PROGRAM = Path(__file__).with_name("sink_program.py")
-_spec = importlib.util.spec_from_file_location("sink_program", PROGRAM)
-assert _spec is not None and _spec.loader is not None
-program = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(program)
 COUNT, EPOCHS, entries, make_pond = program.COUNT, program.EPOCHS, program.entries, program.make_pond
 query = program.query
 
@@ -69,7 +64,7 @@ def publish(folder: Path, topic: str, faults: str = "", **more: str) -> subproce
     """Let a process of its own bring the topic to the head of the log."""
     (folder / "faults").mkdir(exist_ok=True)
     environ = os.environ | {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(folder / "faults")}
-    words = [sys.executable, str(PROGRAM), str(folder), "kafka", "", json.dumps({"topic": topic, **more})]
+    words = [sys.executable, "-m", program.__name__, str(folder), "kafka", "", json.dumps({"topic": topic, **more})]
     return subprocess.run(words, env=environ, capture_output=True, timeout=120)
 
 
@@ -230,7 +225,7 @@ def test_what_does_not_fit_is_refused() -> None:
     asked = query(Sink("kafka", None, (("topic", "t"),)))
     assert key_columns(asked) == ("w", "k")
     without = msgspec.structs.replace(asked, output=(Named("k", Column("key:0", "string")),))
-    with pytest.raises(UnsupportedQuery, match="does not put out its window"):
+    with pytest.raises(UnsupportedQuery, match="its output lacks its window"):
         key_columns(without)
     assert key_columns(msgspec.structs.replace(without, window=RUNNING, emit="update")) == ("k",)
     for options, words in (

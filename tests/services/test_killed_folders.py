@@ -1,4 +1,4 @@
-"""Folders whose writer is killed at each step, while a reader lists them: it sees whole epochs, one after the other."""
+"""Folder sinks whose writer is killed at each step: a concurrent reader sees complete epochs in order."""
 
 from __future__ import annotations
 

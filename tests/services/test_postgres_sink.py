@@ -1,4 +1,4 @@
-"""Rows in a table of PostgreSQL: exactly once by key, whatever is killed, restarted or overtaken."""
+"""Rows in a PostgreSQL table: exactly once by key, after any crash, restart or take-over."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_a_table_that_is_there_is_filled_and_one_that_refuses_says_why(
 
 def test_what_does_not_fit_is_refused(program: ModuleType) -> None:
     asked = program.query(Sink("postgres", None, (("table", "t"),)))
-    assert Table.of(asked, asked.sink).key == ("w_start", "w_end", "k")
+    assert Table.of(asked, asked.sink).rows.key == ("w_start", "w_end", "k")
     listed = msgspec.structs.replace(asked, output=(*asked.output, Named("l", Column("agg:1", "array<int>"))))
     with pytest.raises(UnsupportedQuery, match=r"cannot write l, of type array<int>"):
         Table.of(listed, asked.sink)

@@ -1,4 +1,4 @@
-"""Look-ups in rows of other programs, on real servers: equal to a dict's, few commands, servers that vanish."""
+"""Look-ups in rows of other programs, on real servers: equal to a dict, few commands, servers that fail."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_what_is_no_table_is_refused(redis_server: RedisServer) -> None:
         with pytest.raises(QueryTypeError, match=what):
             users(redis_server, **wrong)
     for defaults in ("[]", '{"nosuch": 1}', '{"level": 1000}', "{"):
-        with pytest.raises(QueryTypeError, match="no JSON object of its columns"):
+        with pytest.raises(QueryTypeError, match="not a JSON object with its columns"):
             defaults_of(users(redis_server, defaults=defaults).table)
     with redis_server.client() as client:
         client.set("user:{a}:1", "no hash")

@@ -1,4 +1,4 @@
-"""Rows of queries merged into rows of other programs, on real servers: equal to a dict's, whatever is applied twice."""
+"""Rows of queries merged into rows of other programs, on real servers: equal to a dict, also if applied twice."""
 
 from __future__ import annotations
 
@@ -86,9 +86,7 @@ def expected_of(records: list[list[Row]], before: dict[str, dict[str, str]]) -> 
 def contents(server: RedisServer | RedisCluster) -> dict[str, dict[str, str]]:
     with server.client() as client:
         keys = sorted(key.decode() for key in client.scan_iter("user:*"))
-        return {
-            key: {name.decode(): value.decode() for name, value in client.hgetall(key).items()} for key in keys
-        }
+        return {key: {name.decode(): value.decode() for name, value in client.hgetall(key).items()} for key in keys}
 
 
 @pytest.fixture

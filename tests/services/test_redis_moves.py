@@ -1,4 +1,4 @@
-"""Rows that instances keep in Redis move to another Redis, and from a file to Redis, while epochs come."""
+"""Rows in Redis move to another Redis, and from a file to Redis, while epochs run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from kit.inputs.cases import Menu, random_case
 from kit.judges.answers import Run, dealt
 from kit.servers.redis_servers import RedisServer
-from millpond.control.pond.move import Moving, routed
+from millpond.control.pond.move import RowMover, routed
 from millpond.control.wiring.adapters import Truth, instance_store, network_store, split
 from millpond.errors import ChangeRefused
 from millpond.followers.record_rows import RowsReader, section_reader
@@ -25,7 +25,7 @@ from millpond.model.windows import length_us
 from millpond.placement.bucket_stores import OWN, places_in
 from millpond.placement.slots import even_owners
 from millpond.reconfigure.placement_changes import move
-from millpond.reconfigure.validate import Pond
+from millpond.reconfigure.validate import KnownPond
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.ports.sharded import ShardedStore
@@ -60,9 +60,9 @@ class Bench:
         view.name = "moves"
         self.run.pond.follow(view)
         runner = SimpleNamespace(wait=lambda _n, _seconds: True)
-        followers: Any = SimpleNamespace(store=self.store, joining=SimpleNamespace(served=self.sizes), runner=runner)
+        followers: Any = SimpleNamespace(store=self.store, attached=SimpleNamespace(served=self.sizes), runner=runner)
         truth = Truth(self.folder, "local", log, manifests, self.run.pond.manifest)
-        self.moving = Moving(truth, followers, own)
+        self.moving = RowMover(truth, followers, own)
 
     def opened(self, place: str) -> BucketStore:
         address = place or self.own
@@ -85,7 +85,7 @@ class Bench:
 
         def switch() -> int:
             self.epoch()  # one more record that the copies do not have yet
-            n = pond.change(move(Pond(pond.spec, pond.manifest), buckets, to))
+            n = pond.change(move(KnownPond(pond.spec, pond.manifest), buckets, to))
             routed(self.store, pond.spec)
             return n
 

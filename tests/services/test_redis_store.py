@@ -1,4 +1,4 @@
-"""What the Redis store promises beyond the port, on real servers: commands, users, moving slots, full memory."""
+"""The Redis store's own guarantees, on real servers: commands, users, moving slots, full memory."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_large_scans_come_in_pieces_and_whole(server: RedisServer, monkeypatch: 
     plain, n = RedisStore._in_pieces, [0]
 
     def disturbed(self: RedisStore, bucket: int, table: str) -> dict[bytes, bytes]:
-        """A step comes between two pieces, as often as told."""
+        """Another step happens between two pieces, the given number of times."""
         found = plain(self, bucket, table)
         if n[0] < moves:
             n[0] += 1

@@ -1,4 +1,4 @@
-"""A view in Redis, kept by the instances, holds what one in memory does, whatever happens to the servers meanwhile."""
+"""A view in Redis that instances write equals one in memory, for any failure of the servers."""
 
 from __future__ import annotations
 
@@ -76,9 +76,7 @@ class Bench:
         self.slots = SlotsWatch(BUCKETS, every_us=50_000)
         share = Share(str(folder), owners, self.sizes, -1)
         self.shared = SharedView(self.store, share, self.settle, watch=self.slots if following else None)
-        self.runner = Runner(
-            log, manifests, [self.shared], first_delay=0.05, longest_delay=0.2, look_every=0.3
-        )
+        self.runner = Runner(log, manifests, [self.shared], first_delay=0.05, longest_delay=0.2, look_every=0.3)
 
     def settle(self, share: Share) -> Sequence[Caught]:
         with ThreadPoolExecutor(INSTANCES) as threads:
@@ -329,7 +327,7 @@ def test_a_node_of_a_cluster_without_memory(redis_installed: None, tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_node_that_is_stopped_for_twenty_seconds(redis_installed: None, tmp_path: Path) -> None:
-    """Without replicas nobody takes over: epochs go on, the view waits, and is whole when the node goes on."""
+    """Without replicas nothing takes over: epochs continue, the view waits, and is complete when the node resumes."""
     with RedisCluster(tmp_path / "servers") as cluster, bench(tmp_path, cluster) as made:
         made.epochs(2)
         assert made.caught_up()
@@ -471,7 +469,7 @@ def test_a_share_of_the_buckets_is_all_that_an_instance_touches(tmp_path: Path) 
     owned = [bucket for bucket in range(BUCKETS) if store.applied(bucket) >= 0]
     assert owned == [bucket for bucket in range(BUCKETS) if bucket * 5 // BUCKETS == 2]
     run.epoch(dealt(1)(case.epochs[0]))
-    with pytest.raises(CorruptError, match="is of 1 instances, not of 5"):
+    with pytest.raises(CorruptError, match="has 1 instances instead of 5"):
         catch_up(share, 2, store)
     late = SharedView(store, Share(share.folder, even_owners(BUCKETS, 1), {}, -1), made_settle(store))
     store.apply(0, 0, -1, [TableWrite("old", [b"k"], [b"v"])])

@@ -1,12 +1,9 @@
-"""Rows that are posted: each epoch with a key of its own, again until it is taken, to no address but a named one."""
+"""Webhooks: each epoch has its own key, is retried until it is accepted, and goes only to a named address."""
 
 from __future__ import annotations
 
-import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,80 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from millpond.connections import VARIABLE
+from kit.servers.hook_server import HookServer
 from millpond.errors import QueryTypeError, SetupError, StoreError
 from millpond.followers.runner import Runner
 from millpond.followers.sinks.webhook import Address, Hook
 from millpond.log.follower import Follower
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifests
 from millpond.log.port import Log
 from millpond.model.endpoints import Sink
 
 
-class Server(ThreadingHTTPServer):
-    """Keeps the first request of each key, as one that is idempotent does; `answers` are given one by one, then 200.
-
-    An answer is a code, `hang`, or `lost`: what was asked is done, but nothing is answered.
-    """
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers: list[int | str] = []
-        self.taken: dict[str, Any] = {}
-        self.asked: list[str] = []
-        self.headers: dict[str, str] = {}
-        self.closing = threading.Event()
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Server
-
-    def do_POST(self) -> None:
-        server, body = self.server, self.rfile.read(int(self.headers["content-length"]))
-        key = self.headers["idempotency-key"]
-        server.headers = dict(self.headers)
-        server.asked.append(key)
-        answer = server.answers.pop(0) if server.answers else 200
-        if answer == "hang":
-            server.closing.wait(20)
-            answer = "drop"
-        if answer in (200, "lost"):
-            server.taken.setdefault(key, json.loads(body))
-        if not isinstance(answer, int):
-            self.close_connection = True
-            return
-        self.send_response(answer)
-        self.send_header("content-length", "0")
-        if answer == 302:
-            self.send_header("location", "http://127.0.0.1:1/inside")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Nobody reads it."""
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server of HTTP, as the only address that the settings name, with a patience of half a second."""
-    with Server() as made:
-        thread = threading.Thread(target=made.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{made.server_address[1]}/rows"
-        told = {"kind": "http", "url": url, "seconds": 0.5, "headers": {"authorization": {"env": "SECRET"}, "a": "b"}}
-        (tmp_path / "connections.json").write_text(json.dumps({"hook": told}))
-        monkeypatch.setenv(VARIABLE, str(tmp_path / "connections.json"))
-        monkeypatch.setenv("SECRET", "Bearer x")
-        yield made
-        made.closing.set()
-        made.shutdown()
-        thread.join()
-
-
-def told(server: Server) -> list[Any]:
+def told(server: HookServer) -> list[Any]:
     """The rows that were taken, in the order of epochs and parts."""
     whole = sorted(server.taken.values(), key=lambda one: (one["epoch"], one["part"]))
     return [row for one in whole for row in one["rows"]]
@@ -113,44 +48,44 @@ def drive(folder: Path, follower: Follower, head: int) -> list[str]:
     return errors
 
 
-def test_rows_come_with_a_key_and_headers(server: Server, tmp_path: Path, program: ModuleType) -> None:
+def test_rows_come_with_a_key_and_headers(hook_server: HookServer, tmp_path: Path, program: ModuleType) -> None:
     program.make_pond(tmp_path)
     sink = program.sink_of(tmp_path, "webhook", rows="20")
     program.bring(tmp_path, sink)
     sink.close()
-    assert [row["n"] for row in told(server)] == expected(program, tmp_path)
+    assert [row["n"] for row in told(hook_server)] == expected(program, tmp_path)
     digests = {n: entry.digest[:16] for n, entry, _ in program.make_pond(tmp_path)}
     keys = [f"p/q/{n}/{part}/{digests[n]}" for n in range(1, 2 * program.EPOCHS, 2) for part in range(3)]
-    assert server.asked == keys
-    first = server.taken[keys[0]]
+    assert hook_server.asked == keys
+    first = hook_server.taken[keys[0]]
     assert {name: first[name] for name in ("pond", "query", "epoch", "part", "parts")} == {
         "pond": "p", "query": "q", "epoch": 1, "part": 0, "parts": 3
     }  # fmt: skip
     assert first["rows"][0]["w"] == {"start": "1970-01-01T00:00:00.000Z", "end": "1970-01-01T00:01:00.000Z"}
-    headers = {name.lower(): value for name, value in server.headers.items()}
+    headers = {name.lower(): value for name, value in hook_server.headers.items()}
     assert (headers["authorization"], headers["a"]) == ("Bearer x", "b")
     assert headers["content-type"] == "application/json"
 
 
 def test_a_server_that_fails_hangs_or_answers_into_the_void_gets_every_row(
-    server: Server, tmp_path: Path, program: ModuleType
+    hook_server: HookServer, tmp_path: Path, program: ModuleType
 ) -> None:
     log = list(program.make_pond(tmp_path))
-    server.answers = [500, "hang", "lost", 200, 429, 200, 200, "lost", 404]
+    hook_server.answers = [500, "hang", "lost", 200, 429, 200, 200, "lost", 404]
     sink = program.sink_of(tmp_path, "webhook", rows="30")
     errors = drive(tmp_path, sink, log[-1][0])
     sink.close()
-    assert [row["n"] for row in told(server)] == expected(program, tmp_path)
-    asked = [key.rpartition("/")[0] for key in server.asked[:5]]
+    assert [row["n"] for row in told(hook_server)] == expected(program, tmp_path)
+    asked = [key.rpartition("/")[0] for key in hook_server.asked[:5]]
     assert asked == ["p/q/1/0"] * 4 + ["p/q/1/1"], "what was answered is not sent again"
-    assert len(server.asked) == len(server.taken) + 6
+    assert len(hook_server.asked) == len(hook_server.taken) + 6
     for words in ("answered 500", "did not answer: ReadTimeout", "nothing is lost meanwhile"):
         assert any(words in error for error in errors), (words, errors)
 
 
-def test_a_redirect_is_followed_nowhere(server: Server, tmp_path: Path, program: ModuleType) -> None:
+def test_a_redirect_is_followed_nowhere(hook_server: HookServer, tmp_path: Path, program: ModuleType) -> None:
     program.make_pond(tmp_path)
-    server.answers = [302]
+    hook_server.answers = [302]
     sink = program.sink_of(tmp_path, "webhook")
     with pytest.raises(StoreError, match=r"The address of q answered 302 Found.*Mend the address"):
         program.bring(tmp_path, sink)
@@ -159,13 +94,13 @@ def test_a_redirect_is_followed_nowhere(server: Server, tmp_path: Path, program:
 
 @pytest.mark.slow
 def test_a_driver_that_is_killed_sends_again_what_may_have_arrived(
-    server: Server, tmp_path: Path, program: ModuleType, bring_killed: Callable[..., int]
+    hook_server: HookServer, tmp_path: Path, program: ModuleType, bring_killed: Callable[..., int]
 ) -> None:
     program.make_pond(tmp_path)
     faults = "delivery.before:2:kill,delivery.written:4:kill"
     assert bring_killed("webhook", faults=faults) == 3
-    assert [row["n"] for row in told(server)] == expected(program, tmp_path)
-    assert len(server.asked) > len(server.taken) == program.EPOCHS
+    assert [row["n"] for row in told(hook_server)] == expected(program, tmp_path)
+    assert len(hook_server.asked) > len(hook_server.taken) == program.EPOCHS
 
 
 def test_an_address_is_told_by_the_operator_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

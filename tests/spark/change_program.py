@@ -1,8 +1,8 @@
-"""A pond whose queries change as a script says, as a program to be killed and started again: `run BASE` or `serve -`.
+"""A pond whose queries change as a script says, as a program to be killed: `change_program.py BASE`.
 
-BASE/in holds the input, BASE/pond the pond, BASE/out/<query> the sinks. With BASE/within, all changes are asked by the
-thread that runs epochs. A pond that has begun is opened without its
-queries: it goes on with those in force, and with the script behind what the log has of it.
+It joins the Java machine that the environment names (`kit.servers.shared_java`). BASE/in holds the input, BASE/pond the
+pond, BASE/out/<query> the sinks. With BASE/within, all changes are requested by the thread that runs epochs. A pond
+that has begun is opened without its queries: it goes on with those in force, and with the rest of the script.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from millpond import Pond
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.spark.driver.epochs import Epoch
-from millpond.spark.session.session import spark_session
 
 FIELDS = (Field("ts", "timestamp"), Field("k", "string"), Field("v", "bigint"), Field("w", "bigint"))
 SPEND = """
@@ -32,14 +31,6 @@ BIG = SPEND.replace("GROUP BY", "WHERE v > 50 GROUP BY")
 WIDE = SPEND.replace("sum(v)", "sum(w)")
 LATER = SPEND.replace("sum(v)", "median(w)").replace("5 SECONDS", "15 SECONDS")
 WITHIN = "within"
-SHORT_LIVED = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""Of a Java machine that lives for seconds, compilers take most of the time: Java's own, and Spark's."""
-
-
 def stream(folder: Path) -> Stream:
     """The files in a folder, one per epoch."""
     return Stream("tx", FIELDS, Source("parquet", (("maxFilesPerTrigger", "1"), ("path", str(folder)))))
@@ -47,9 +38,9 @@ def stream(folder: Path) -> Stream:
 
 def beside(pond: Pond, change: Callable[[], object]) -> None:
     """Ask for a change in another thread, so that it is recorded when the next epoch ends; returns when it waits."""
-    driver = pond._driver
-    assert driver is not None
-    waiting = driver._desk._waiting
+    opened = pond._lifetime.opened
+    assert opened is not None
+    waiting = opened.driver._changes._waiting
     before, thread = len(waiting), threading.Thread(target=change, daemon=True)
     thread.start()
     while len(waiting) == before and thread.is_alive():
@@ -57,7 +48,7 @@ def beside(pond: Pond, change: Callable[[], object]) -> None:
 
 
 class Script:
-    """Changes, each asked for after the epoch that read the file of its number, unless the log has it."""
+    """Changes, each requested after the epoch that read the file with its number, unless the log has it."""
 
     def __init__(self, base: Path) -> None:
         self.pond: Pond | None = None
@@ -87,7 +78,7 @@ class Script:
 
 
 def answer(spark: SparkSession, base: str) -> dict[str, Any]:
-    """Run the pond until its input is taken, and tell how it went."""
+    """Run the pond until its input is read, and return the outcome."""
     root, new = Path(base), not (Path(base) / "pond" / "pond.id").exists()
     script = Script(root)
     try:
@@ -103,11 +94,11 @@ def answer(spark: SparkSession, base: str) -> dict[str, Any]:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
 
-def main(mode: str, base: str) -> None:
-    """`run BASE` for one pond, `serve -` for those that are named on the input."""
-    spark = spark_session("local[2]", driver_memory="700m", extra=SHORT_LIVED)
-    for asked in [base] if mode == "run" else map(str.strip, sys.stdin):
-        print(json.dumps(answer(spark, asked)), flush=True)
+def main(base: str) -> None:
+    """Run the pond of BASE in the joined Java machine."""
+    from joined_session import joined_session  # in here, as a run of doctests imports this file from another folder
+
+    print(json.dumps(answer(joined_session(), base)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Ponds over folders of files, as a program to be killed, stopped and started again.
 
 It reads a JSON object per pond, {"base": BASE}, so that ponds share a Java machine, and prints a JSON line per pond.
+It joins the Java machine that the environment names (`kit.servers.shared_java`), or starts one.
 BASE/in holds the input, BASE/pond the pond, BASE/out/<query> the sinks, BASE/faults what was reached.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from unittest import mock
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import millpond.control.pond.pond as control
 from millpond import faults
+from millpond.control.pond import lifetime
+from millpond.control.pond.pond import Pond
 from millpond.control.wiring.adapters import follow
 from millpond.model.endpoints import Sink
 from millpond.spark.session.session import spark_session
@@ -61,13 +64,13 @@ LATE = "web"
 """Its late events go to BASE/out/late."""
 
 
-def make_pond(spark: SparkSession, base: Path, **settings: Any) -> control.Pond:
+def make_pond(spark: SparkSession, base: Path, **settings: Any) -> Pond:
     """The pond of BASE, opened; files that are not needed are deleted at once, so that pruning is tested too."""
-    pond = control.Pond(spark, base / "pond", cache=base / "cache", instances=2, **settings)
+    pond = Pond(spark, base / "pond", cache=base / "cache", instances=2, **settings)
     for name, frame in queries(spark, base / "in").items():
         late = Sink("parquet", str(base / "out" / "late")) if name == LATE else None
         pond.add(name, frame, sink=Sink(SINKS[name], str(base / "out" / name)), serve=name == SERVED, late=late)
-    with mock.patch.object(control, "follow", functools.partial(follow, grace_seconds=0.0)):
+    with mock.patch.object(lifetime, "follow", functools.partial(follow, grace_seconds=0.0)):
         pond.open()
     return pond
 
@@ -75,7 +78,7 @@ def make_pond(spark: SparkSession, base: Path, **settings: Any) -> control.Pond:
 def answer(
     spark: SparkSession, base: str, fault: str | None = None, drain: bool = True, repair: bool = False
 ) -> dict[str, Any]:
-    """Run the pond until its input is taken, `repair` it first and `drain` it then, and tell how it went.
+    """Run the pond until its input is read; optionally `repair` it before and `drain` it afterwards; print the outcome.
 
     The `fault` is this process's own, for this pond; one of the environment is for workers as well, and for every pond.
     """
@@ -99,8 +102,13 @@ def say(what: dict[str, Any]) -> None:
 
 def main(master: str = "local[2]", reuse: str = "true") -> None:
     """Answer the ponds that are named on the input."""
-    extra = SHORT_LIVED | {"spark.python.worker.reuse": reuse}
-    spark = spark_session(master, driver_memory="700m", extra=extra)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        from joined_session import joined_session  # in here, as tests import this file from another folder
+
+        spark = joined_session()
+    else:
+        extra = SHORT_LIVED | {"spark.python.worker.reuse": reuse}
+        spark = spark_session(master, driver_memory="700m", extra=extra)
     for asked in map(json.loads, sys.stdin):
         say(answer(spark, **asked))
 

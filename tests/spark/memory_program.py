@@ -1,4 +1,6 @@
-"""A pond whose limits are off, so that a query may end the JVM's memory; `memory_program.py FOLDER [TEXT]`.
+"""A pond whose limits are off, so that a query may end the JVM's memory; `memory_program.py FOLDER [TEXT [SECONDS]]`.
+
+An epoch that makes no progress for SECONDS is ended.
 
 It prints one line of JSON: the error, the queries that are quarantined, and the files of rows of the other query.
 """
@@ -19,8 +21,9 @@ def main() -> None:
     # in here, as a run of doctests imports this file in the process of other tests
     value_bounds.VALUE_BYTES = value_bounds.CONSTANT_BYTES = 1 << 62
     folder, text = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
+    after = float(sys.argv[3]) if len(sys.argv) > 3 else 540.0
     spark, error = spark_session("local[2]", driver_memory="512m"), ""
-    with Pond(spark, folder / "pond", instances=1) as pond:
+    with Pond(spark, folder / "pond", instances=1, stalled_after=after) as pond:
         pond.load((folder / "pond.sql").read_text(), queries=not (folder / "pond" / "pond.id").is_file())
         pond.open()
         try:

@@ -1,4 +1,4 @@
-"""An analysis that takes long holds up nobody: other changes, epochs, and the end of the process go on beside it."""
+"""A slow analysis does not delay other changes, epochs, or the end of the process."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ EVENTS = "CREATE TABLE ev (k STRING, n BIGINT) USING json OPTIONS (path '{}');"
 TEXT = "SELECT n, k FROM STREAM ev"
 
 
-def test_others_go_on_beside_an_analysis(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_go_on_beside_an_analysis(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, began, go_on = tmp_path / "in", threading.Event(), threading.Event()
     source.mkdir()
     (source / "1.json").write_text(json.dumps({"k": "a", "n": 1}))
@@ -83,7 +81,7 @@ def test_an_analysis_that_takes_too_long_is_refused_and_leaves_nothing(
 
         with monkeypatch.context() as patch:
             patch.setattr(frontend, "extract_any", slowly)
-            patch.setattr(pond, "_analyses", Analyses(seconds=0.5))
+            patch.setattr(pond._declarations, "_analyses", Analyses(seconds=0.5))
             with pytest.raises(QueryRefused, match=r"The analysis of slow was given up after 0\.5 s"):
                 pond.add("slow", TEXT)
         go_on.set()

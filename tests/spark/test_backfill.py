@@ -1,4 +1,4 @@
-"""A query that is added to a running pond and backfilled: every row is that of the same query from the beginning."""
+"""A query that is added with a backfill has all the rows of the same query from the beginning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from millpond.log.manifest import Manifest
 from millpond.model.endpoints import Source
 from millpond.model.stream import Retention, Stream
 from millpond.reconfigure.change_price import COMPLETE_AT_ONCE
-from millpond.spark.driver import backfill
+from millpond.spark.reading import file_source
 from millpond.testing.compare import assert_same_rows, rows_of
 
 ASKED = {
@@ -40,7 +40,7 @@ ASKED = {
 
 
 def from_the_beginning(spark: SparkSession, base: Path, declared: Stream) -> dict[str, list[dict[str, Any]]]:
-    """What the queries tell that were always there."""
+    """The rows of the queries that existed from the beginning."""
     with Pond(spark, base / "always", instances=2) as pond:
         pond.stream(declared)
         for name, text in ASKED.items():
@@ -50,7 +50,8 @@ def from_the_beginning(spark: SparkSession, base: Path, declared: Stream) -> dic
 
 
 def added_later(spark: SparkSession, base: Path, declared: Stream, **backfill: Any) -> dict[str, list[dict[str, Any]]]:
-    """What they tell that came after the fourth epoch."""
+    """The rows of the queries that were added after the fourth epoch."""
+
     def add() -> None:
         for name, text in ASKED.items():
             pond.add(name, text, backfill=True, **backfill)
@@ -67,7 +68,7 @@ def added_later(spark: SparkSession, base: Path, declared: Stream, **backfill: A
 
 
 def as_csv(folder: Path) -> Stream:
-    """The same events as CSV, in folders that tell a column."""
+    """The same events as CSV, in folders whose names contain a column."""
     for file in sorted(folder.glob("*.parquet")):
         table = pq.read_table(file)
         table = table.set_column(0, "ts", table["ts"].cast(pa.timestamp("us")).cast(pa.string()))
@@ -94,7 +95,7 @@ def test_a_backfilled_query_tells_every_row_that_it_would_have_told(
     spark: SparkSession, tmp_path: Path, make: Callable[[Path], Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_input(tmp_path / "in")
-    monkeypatch.setattr(backfill, "PORTION_BYTES", 3000)
+    monkeypatch.setattr(file_source, "PORTION_BYTES", 3000)
     declared = make(tmp_path / "in")
     expected = from_the_beginning(spark, tmp_path, declared)
     for name, rows in added_later(spark, tmp_path, declared).items():
@@ -142,9 +143,9 @@ def test_a_backfill_that_is_asked_for_before_anything_is_read_reads_what_came_me
         pond.stream(stream(tmp_path / "in"))
         pond.add("first", SPEND)
         pond.run()
-        between = pond._between()
+        known = pond._requests.known()
         with monkeypatch.context() as patch:
-            patch.setattr(pond, "_between", lambda: between._replace(manifest=Manifest()))
+            patch.setattr(pond._requests, "known", lambda: known._replace(manifest=Manifest()))
             pond.add("later", SPEND, backfill=True)
         pond.run(drain=True)
         assert rows_of(pond.table("first"))
@@ -200,7 +201,7 @@ def test_a_backfill_is_refused_where_files_are_gone_or_others(spark: SparkSessio
             pond.add("later", ASKED["holistic"], backfill=True)
         file.unlink()
         for call in (pond.add, lambda *args, **more: pond.price_of("add", *args, **more)):
-            with pytest.raises(GoneError, match=r"\[MP-GONE\] The source of tx has not all .*f0.parquet"):
+            with pytest.raises(GoneError, match=r"\[MP-GONE\] The source of tx no longer has all .*f0.parquet"):
                 call("later", ASKED["holistic"], backfill=True)
         assert {query.name for query in pond.queries} == {"first"}
         pond.add("later", ASKED["holistic"], backfill="2023-11-14T22:14:00")  # what that takes is there

@@ -1,4 +1,4 @@
-"""Batches of small rows have no limit of bytes, those of large ones do, and both are answered."""
+"""Batches of small rows have no limit in bytes, batches of large rows have one; both are computed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millpond.log.records import EpochRecord
 from millpond.spark.session.batch_limits import LIMIT, Batches
 
 ROWS, LONG = 4_500, 150_000
-"""A batch of so many does not fit into the memory of these tests; in the file it is one text."""
+"""A batch of this many rows does not fit into the memory of these tests; in the file it is one text."""
 
 
 def write(folder: Path, name: str, text: str, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""A query that costs more than its budget is quarantined while the pond runs, and the others are answered on."""
+"""A query that exceeds its budget is quarantined while the pond runs, and the others continue."""
 
 from __future__ import annotations
 

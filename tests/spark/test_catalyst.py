@@ -1,4 +1,4 @@
-"""What the front end asks of the JVM: the same facts as one by one, in few calls; names of any kind."""
+"""The front end's calls of the JVM: equal facts as one by one, in few calls; names of any kind."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from millpond.spark.catalyst.private_names import (
     computed_in,
     items,
     kind_of,
-    place_of,
+    span_of,
 )
-from millpond.spark.catalyst.text_position import Place
+from millpond.spark.catalyst.text_span import TextSpan
 from millpond.spark.frontend.frontend import FrontEnd
 
 WM = "STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND"
@@ -98,8 +98,8 @@ def test_places_and_names_of_views(spark: SparkSession) -> None:
     catalyst = Catalyst(spark)
     text = "SELECT a,\n b + 1 FROM t"
     plan = catalyst.parse(text)
-    assert place_of(items(plan.projectList())[1].child()) == Place(text, 11, 16)
-    assert place_of(analysed(spark.range(1))) is None
+    assert span_of(items(plan.projectList())[1].child()) == TextSpan(text, 11, 16)
+    assert span_of(analysed(spark.range(1))) is None
     for name in ("odd name", "odd`one"):
         spark.range(1).createOrReplaceTempView("`" + name.replace("`", "``") + "`")
     try:

@@ -1,7 +1,8 @@
-"""A pond whose queries change while it runs: each at a named record, every row that of the naive twin."""
+"""A pond whose queries change while it runs: each change at a record, every row that of the naive twin."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,10 +25,11 @@ from pyspark.sql import SparkSession
 
 from kit.naive.queries.query_changes import NaiveChanges
 from kit.servers.servers import until
+from kit.servers.shared_java import joining
 from millpond import Pond
-from millpond.control.pond import change as changing
+from millpond.control.pond import readings as pond_readings
 from millpond.errors import ChangeRefused, NotServingError, UnsupportedQuery
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
@@ -37,7 +39,7 @@ from millpond.model.query import Query
 from millpond.model.spec import from_json
 from millpond.model.stream import Field, Retention, Stream
 from millpond.plan.options.live_parameters import constant_of
-from millpond.reconfigure.changes import Add, Alter, Shadow, change_of, kind_told
+from millpond.reconfigure.changes import Add, Alter, Shadow, change_of, kind_name
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.read_frame import read
 from millpond.testing.compare import assert_same_rows, rows_of
@@ -71,7 +73,6 @@ def make_input(folder: Path, files: int = FILES) -> list[list[dict[str, Any]]]:
         file = folder / f"f{i}.parquet"
         pq.write_table(pa.table(columns), file)
 
-
         os.utime(file, (1_700_000_000 + i, 1_700_000_000 + i))
         epochs.append(rows)
     return epochs
@@ -97,9 +98,9 @@ class Told:
 def expected(
     pond: Pond, queries: Sequence[Any], epochs: list[list[dict[str, Any]]], parameters: dict[str, Literal] | None = None
 ) -> dict[str, Any]:
-    """What the naive twin says, told of the changes where the log has them."""
+    """The results of the naive twin, with the changes at the same places as in the log."""
     naive, changes = NaiveChanges(queries, parameters), {recorded.n: recorded.change for recorded in pond.history()}
-    log = pond._truth.log
+    log = pond._lifetime.opened.truth.log
     for n in range(pond.manifest().n + 1):
         if n in changes:
             naive.change(changes[n])
@@ -154,7 +155,7 @@ def test_a_pond_at_its_end_is_neither_changed_nor_opened_again(spark: SparkSessi
     ]  # fmt: skip
     pond.end()
     for ask in asked:
-        with pytest.raises(NotServingError, match="leads the pond no more"):
+        with pytest.raises(NotServingError, match="no longer leads the pond"):
             ask()
     with Pond(spark, tmp_path / "pond") as again:
         again.open()
@@ -210,8 +211,8 @@ def test_a_new_version_of_a_function_is_loaded_without_a_restart(
         pond.run(drain=True)
         assert [one.label for one in pond.functions] == ["total@2"]
         change = pond.history()[-1].change
-        assert isinstance(change, Alter) and isinstance(change.asked.query, Query)
-        (called,) = change.asked.query.user_functions.values()
+        assert isinstance(change, Alter) and isinstance(change.stored.query, Query)
+        (called,) = change.stored.query.user_functions.values()
         assert (called.module, len(called.digest)) == ("rules_v2:total", 64)
         rows = rows_of(pond.table("own"))
     since = datetime.fromtimestamp(change.since_us / SECOND, timezone.utc)
@@ -237,7 +238,7 @@ def test_a_pond_has_more_instances_and_fewer_while_it_runs(spark: SparkSession, 
         for name, rows in expected(pond, [first], epochs).items():
             assert rows
             assert_same_rows(rows, rows_of(pond.table(name)), about=name)
-        log = pond._truth.log  # type: ignore[union-attr]
+        log = pond._lifetime.opened.truth.log  # type: ignore[union-attr]
         records = [decode(log.read(n)).record for n in range(pond.manifest().n + 1)]  # type: ignore[arg-type]
         counts = {len(record.receipts) for record in records if isinstance(record, EpochRecord)}
         scaled = [recorded for recorded in pond.history() if recorded.change.name == "instances"]
@@ -259,15 +260,23 @@ FAULTS = ("change.before:2", "commit.before_append:3", "change.recorded:4", "cha
           "change.recorded:5")  # fmt: skip
 
 
-def start(*arguments: str, log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """The program, with a planned fault if one is told."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MILLPOND_FAULT")}
-    inherited["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    with log.open("ab") as errors:
-        return subprocess.Popen(
-            [sys.executable, str(PROGRAM), *arguments], env=inherited | (environment or {}), stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=errors, text=True,
-        )  # fmt: skip
+_spec = importlib.util.spec_from_file_location("change_program", PROGRAM)
+assert _spec is not None and _spec.loader is not None
+program = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(program)
+
+
+def run_until_killed(spark: SparkSession, base: Path, fault: str) -> None:
+    """Run the program in a process of its own, which the planned fault kills; its Java machine is that of `spark`."""
+    environment = os.environ | joining(spark) | {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "MILLPOND_FAULT": f"{fault}:kill", "MILLPOND_FAULT_DIR": str(base / "faults"),
+    }  # fmt: skip
+    command = [sys.executable, str(PROGRAM), str(base)]
+    done = subprocess.run(command, env=environment, timeout=150, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    running = spark._jsparkSession.sharedState().activeStreamingQueries()
+    until(running.isEmpty, "Spark has ended the query of the killed process", 60)
 
 
 def told_rows(base: Path, epochs: list[list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
@@ -299,32 +308,18 @@ def shown(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.fixture(scope="module")
-def successor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs the ponds that others left, one after the other."""
-    process = start("serve", "-", log=tmp_path_factory.mktemp("successor") / "log")
-    yield process
-    process.kill()
-    process.wait(60)
-
-
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_driver_that_is_killed_around_a_change_leaves_it_wholly_done_or_not_at_all(
-    tmp_path: Path, successor: subprocess.Popen[str], fault: str
+    spark: SparkSession, tmp_path: Path, fault: str
 ) -> None:
     epochs = make_input(tmp_path / "in", 9)
     (tmp_path / "faults").mkdir()
     if fault.startswith("read.again"):
         (tmp_path / "within").touch()
-    planned = {"MILLPOND_FAULT": f"{fault}:kill", "MILLPOND_FAULT_DIR": str(tmp_path / "faults")}
-    first = start("run", str(tmp_path), log=tmp_path / "first.log", environment=planned)
-    assert first.wait(150) == -signal.SIGKILL, first.stdout and first.stdout.read()
-    assert successor.stdin is not None and successor.stdout is not None
-    successor.stdin.write(f"{tmp_path}\n")
-    successor.stdin.flush()
-    done = json.loads(successor.stdout.readline())
+    run_until_killed(spark, tmp_path, fault)
+    done = program.answer(spark, str(tmp_path))
     assert done["ok"], done["error"]
     for name, rows in told_rows(tmp_path, epochs).items():
         assert rows
@@ -343,7 +338,7 @@ def test_a_live_parameter_changes_between_two_epochs(spark: SparkSession, tmp_pa
         pond.param("least", 20)
         pond.param("total", 100.0)
         pond.param("pattern", "a")
-        with pytest.raises(UnsupportedQuery, match="stands where its value cannot change"):
+        with pytest.raises(UnsupportedQuery, match="is used where its value cannot change"):
             pond.add("like", SPEND.replace("GROUP BY", "WHERE k LIKE :pattern GROUP BY"))  # not as `k = 'a'` for ever
         first = pond.add("limited", limited)
         told.todo = {
@@ -361,7 +356,7 @@ def test_a_live_parameter_changes_between_two_epochs(spark: SparkSession, tmp_pa
     with Pond(spark, tmp_path / "pond") as again:  # it goes on with the queries and values in force
         again.run(drain=True)
         assert [query.name for query in again.queries] == ["limited", "each"]
-        assert again._spec is not None and again._spec.left.parameters["least"] == literal(0, "bigint")
+        assert again.params()["least"] == 0
 
 
 TOP = "SELECT window(ts, '10 seconds') AS w, k, count(*) AS n FROM STREAM tx\
@@ -377,7 +372,7 @@ def test_the_rows_of_one_query_feed_the_filter_of_another(spark: SparkSession, t
         pond.stream(stream(tmp_path / "in"))
         pond.param("names", ["a", "b", "c"])
         pond.param("least", 20)
-        with pytest.raises(UnsupportedQuery, match=":names is a list, and stands elsewhere"):
+        with pytest.raises(UnsupportedQuery, match=":names is a list, and is used outside"):
             pond.add("wrong", SPEND.replace("GROUP BY", "WHERE k > :names GROUP BY"))
         first = [pond.add("top", TOP), pond.add("among", AMONG)]
         pond.run()
@@ -433,7 +428,7 @@ def test_a_version_is_tried_compared_and_promoted(spark: SparkSession, tmp_path:
         pond.discard("big")
         with pytest.raises(ChangeRefused, match="'big' has no shadow"):
             pond.diff("big")
-        kinds = [kind_told(recorded.change) for recorded in pond.history()]
+        kinds = [kind_name(recorded.change) for recorded in pond.history()]
         assert [kind for kind in kinds if kind != "end"] == ["discard", "rollback", "promote", "shadow"]
     # fewer events are above 90 than above 50, so the sums of most windows differ
     assert len(differences[0].only_query) > 3 and len(differences[0].only_shadow) > 0
@@ -453,9 +448,7 @@ def test_what_two_versions_tell_otherwise_is_known_wherever_their_rows_go(
         pond.add("small", small, sink=Sink("memory" if sink == "memory" else "noop"))
         for name, text in {"old": BIG, "new": tried}.items():
             pond.add(name, text)
-        told.todo = {
-            2: [lambda: pond.shadow("big", tried), lambda: pond.shadow("small", small.replace("40", "60"))]
-        }
+        told.todo = {2: [lambda: pond.shadow("big", tried), lambda: pond.shadow("small", small.replace("40", "60"))]}
         pond.run(drain=True)
         pond.settle()
         big, since = pond.diff("big"), shadow_since(pond, "big")
@@ -499,7 +492,7 @@ class Readings:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.threads = list[int]()
-        patch.setattr(changing, "read", self._noted)
+        patch.setattr(pond_readings, "read", self._noted)
 
     def _noted(self, *asked: Any, **how: Any) -> Any:
         self.threads.append(threading.get_ident())
@@ -591,8 +584,8 @@ def test_a_query_that_reads_more_is_started_beside_an_epoch(
         first = pond.add("count", COUNT)
 
         def beside() -> None:
-            assert pond._driver is not None
-            waiting = pond._driver._desk._waiting
+            assert pond._lifetime.opened is not None
+            waiting = pond._lifetime.opened.driver._changes._waiting
             before = len(waiting)
             asked.append(other.submit(pond.add, "wide", WIDE))
             until(lambda: len(waiting) > before, "the pond has come so far", 240)

@@ -1,6 +1,7 @@
 """The command, as people run it: its own process, a terminal or none, Ctrl-C once and twice.
 
-A process costs the start of Spark, so each verb has one of its own; what else is said of it runs in this one.
+A process costs the start of Spark. So most processes join the Java machine of the tests, and what needs no process runs
+in this one. Processes that are interrupted start a Java machine of their own.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.servers.shared_java import joining
 from millpond.cli import main
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
+JOINED = Path(__file__).with_name("joined_session.py")
 SECOND = 1_000_000
 MANY = 24
 """Epochs that a run is in the middle of when Ctrl-C is pressed."""
@@ -49,11 +52,13 @@ class Done(NamedTuple):
     err: str
 
 
-def millpond(*words: object) -> Done:
-    """The command in a process of its own."""
+def millpond(*words: object, spark: SparkSession | None = None) -> Done:
+    """The command in a process of its own, which joins the Java machine of `spark` if that is given."""
+    program, environment = (COMMAND, {}) if spark is None else ([sys.executable, str(JOINED)], joining(spark))
     done = subprocess.run(
-        [*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=180, check=False, env=_environment()
-    )
+        [*program, *map(str, words)], capture_output=True, text=True, timeout=180, check=False,
+        env=_environment() | environment,
+    )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr)
 
 
@@ -79,8 +84,8 @@ def _environment() -> dict[str, str]:
 class Bench:
     """A pond file with one stream of files and three queries, one per format of files."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.file = folder, folder / "tx.sql"
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.file = spark, folder, folder / "tx.sql"
         (folder / "in").mkdir()
         window = "window(ts, '10 seconds')"
         queries = "\n".join(
@@ -122,7 +127,7 @@ class Bench:
         return found
 
     def run(self, *words: object) -> Done:
-        return millpond("run", self.file, "--master", "local[2]", "--memory", "1g", *words)
+        return millpond("run", self.file, "--master", "local[2]", "--memory", "1g", *words, spark=self.spark)
 
     def run_here(self, *words: object) -> Done:
         return millpond_here("run", self.file, *words)
@@ -130,7 +135,7 @@ class Bench:
 
 @pytest.fixture
 def bench(spark: SparkSession, tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+    return Bench(spark, tmp_path)
 
 
 def test_once_drained_and_again(bench: Bench) -> None:
@@ -167,10 +172,10 @@ def test_once_drained_and_again(bench: Bench) -> None:
 
 
 def test_explain(bench: Bench) -> None:
-    done = millpond("explain", bench.file)
+    done = millpond("explain", bench.file, spark=bench.spark)
     assert done.status == 0, done.err
     assert "3 queries in 1 group over 1 stream" in done.out
-    assert "no order: what is late depends on which input comes together" in done.out
+    assert "no order: which events are late depends on how the input is divided into epochs" in done.out
     assert "an event more than 2 hours ahead of the clock is dead" in done.out
     assert "if added last  no more measures, no more edges" in done.out
     assert not (bench.folder / "tx.pond").exists()
@@ -187,7 +192,7 @@ def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: 
     done = millpond_here("explain", bench.file, "--checkpoint", pond, "--add", more, "--placement")
     assert done.status == 0, done.err
     assert "  read    100 events once, " in done.out
-    assert "one more query: added\n  group     rides on " in done.out
+    assert "one more query: added\n  group     shares " in done.out
     assert "    + max(v) where isnotnull(v)\n" in done.out
     assert "  edges     360 → 720 per hour\n" in done.out
     assert "local-hit rate 100.0 %: 1,024 of 1,024 buckets are on the shard that has most" in done.out
@@ -197,7 +202,7 @@ def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: 
     less.write_text(bench.file.read_text().partition("CREATE STREAMING TABLE csv_out")[0])
     done = millpond_here("explain", less, "--checkpoint", pond)
     assert (done.status, "3 queries in 1 group" in done.out) == (0, True), done.err
-    assert done.err == "This is what the pond is asked now; of it, or of the file's queries, csv_out differs.\n"
+    assert done.err == "The report describes the queries of the pond, from which the file differs in csv_out.\n"
     file = bench.folder / "more.sql"
     file.write_text(f"CREATE STREAMING TABLE best AS {more};")
     done = millpond_here("explain", bench.file, "--add", file)

@@ -1,4 +1,4 @@
-"""Compiled pond files come from Spark, and a trial of one answers what the pond answers."""
+"""Compiled pond files come from Spark, and a trial of one has the results of the pond."""
 
 from __future__ import annotations
 

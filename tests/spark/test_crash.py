@@ -26,11 +26,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from kit.naive.queries.windows import answer, counts, late_rows, withheld
+from kit.servers.shared_java import joining
 from millpond.faults import COMMON_STEPS, DRIVER_STEPS, FOLLOWER_STEPS, WORKER_STEPS
 from millpond.followers.view.view import scan
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, decode
@@ -40,7 +42,9 @@ from millpond.testing.compare import difference
 
 PROGRAM = Path(__file__).with_name("crash_program.py")
 FILES = 6
-TAGS = 2000
+TAGS, TAG_LETTERS = 500, 2000
+"""An instance's delta of an epoch has half a megabyte of tags, so that it is a file and not part of its record."""
+
 LANES = 3
 """Scenarios at once: those that wait for a successor need no core."""
 
@@ -63,7 +67,7 @@ _spec.loader.exec_module(program)
 def make_input(folder: Path) -> list[list[dict[str, Any]]]:
     """Write the files; return their rows, an epoch per file, times in microseconds."""
     dice = random.Random(7)
-    tags = [f"{dice.getrandbits(2000):0500x}" for _ in range(TAGS)]
+    tags = [f"{dice.getrandbits(4 * TAG_LETTERS):0{TAG_LETTERS}x}" for _ in range(TAGS)]
     folder.mkdir(parents=True)
     epochs = []
     for i in range(FILES):
@@ -134,7 +138,7 @@ class Driver:
             )  # fmt: skip
 
     def order(self, base: Path, **asked: Any) -> None:
-        """Begin to run a pond to its end, or as asked: `fault`, `drain`, `repair`."""
+        """Start to run a pond to its end, with the options `fault`, `drain` and `repair`."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"base": str(base), **asked}) + "\n")
         self.process.stdin.flush()
@@ -152,13 +156,13 @@ class Driver:
         return dict(json.loads(line))
 
     def finish(self, base: Path, **asked: Any) -> dict[str, Any]:
-        """Run a pond, and tell how it went."""
+        """Run a pond, and return the outcome."""
         with self._turn:
             self.order(base, **asked)
             return self.reply()
 
     def end(self) -> None:
-        """Kill the process if it still runs; its Java machine goes with it."""
+        """Kill the process if it still runs; its Java machine ends with it."""
         tell(descendants(self.process.pid), signal.SIGCONT)
         self.process.kill()
         self.process.wait(SECONDS)
@@ -169,14 +173,23 @@ class Driver:
 
 
 class Victims:
-    """Drivers that wait for a pond: to start one costs more than all that a scenario does, so only a kill ends one."""
+    """Drivers that wait for a pond: to start one with Spark costs more than all that a scenario does."""
 
-    def __init__(self, root: Path) -> None:
-        self._log, self._waiting = root / "victims.log", list[Driver]()
+    def __init__(self, root: Path, spark: SparkSession) -> None:
+        self._log, self._spark, self._waiting = root / "victims.log", spark, list[Driver]()
+
+    @contextlib.contextmanager
+    def to_kill(self) -> Iterator[Driver]:
+        """A process whose Java machine is that of the tests, and outlives it."""
+        driver = Driver(self._log, **joining(self._spark))
+        try:
+            yield driver
+        finally:
+            driver.end()
 
     @contextlib.contextmanager
     def one(self, **environment: str) -> Iterator[Driver]:
-        """One that is there, else a new one; it waits for the next pond unless it was killed, or went wrong."""
+        """An idle process with a Java machine of its own, or a new one; it is reused unless it was killed or failed."""
         try:
             driver = self._waiting.pop()
         except IndexError:
@@ -367,6 +380,9 @@ class Scenario(NamedTuple):
         return f"{self.step}:{random.Random(f'{self.step}{self.turn}').randint(first, last)}:{self.action}"
 
 
+ALONE = "epoch.after_job"
+"""The step at which a driver is killed whose Java machine is its own, and ends with it."""
+
 HERE = (*DRIVER_STEPS, *FOLLOWER_STEPS)
 SCENARIOS = [Scenario(step, action) for step in HERE for action in ("stop", "kill")]
 MORE = [Scenario(step, action, turn) for step in HERE for action in ("stop", "kill") for turn in (1, 2)]
@@ -376,7 +392,8 @@ def run_scenario(world: World, scenario: Scenario) -> None:
     """Let it happen, let another driver finish, and compare."""
     fault = scenario.fault(world.reached)
     base = world.base(f"{scenario.step}-{scenario.action}-{scenario.turn}")
-    with world.victims.one() as first:
+    shared = scenario.action == "kill" and scenario.step != ALONE
+    with world.victims.to_kill() if shared else world.victims.one() as first:
         first.order(base, fault=fault)
         seen = (killed if scenario.action == "kill" else stopped)(world, base, first, scenario)
     shutil.rmtree(base)
@@ -384,8 +401,8 @@ def run_scenario(world: World, scenario: Scenario) -> None:
 
 
 def killed(world: World, base: Path, first: Driver, scenario: Scenario) -> str:
-    """The driver is gone at its step; the next one goes on."""
-    assert first.process.wait(SECONDS) == -signal.SIGKILL  # its Java machine may live a moment longer
+    """The driver ends at its step; the next one continues."""
+    assert first.process.wait(SECONDS) == -signal.SIGKILL  # its Java machine lives on, for a moment or for good
     assert reached_in(base) == {scenario.step}
     done = world.successor.finish(base)
     assert done["ok"], done["error"]
@@ -439,10 +456,12 @@ def wait_until_stopped(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[World]:
+def world(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[World]:
     """A quiet run in a process of its own that counts steps, the truth, and a warm successor."""
     root = tmp_path_factory.mktemp("crash")
-    victims = Victims(root)
+    victims = Victims(root, spark)
     quiet = World(root, Truth(make_input(root / "input")), {}, Driver(root / "successor.log"), victims, {})
     base = quiet.base("quiet")
     with victims.one(**planned(base, "")) as process:
@@ -550,16 +569,26 @@ def checkpoint(base: Path) -> Path:
     return max(folder for folder in (base / "pond" / "spark").iterdir() if folder.name.isdecimal())
 
 
-def half_run(world: World, name: str) -> Path:
+@pytest.fixture(scope="module")
+def half_pond(world: World) -> Path:
     """A pond that has taken three files; the other three have arrived, and a copy of `spark` is one file older."""
-    base = world.base(name, 2)
+    base = world.base("half", 2)
     for files in (2, 3):
         assert world.successor.finish(base, drain=False)["ok"]
         if files == 2:
             shutil.copytree(base / "pond" / "spark", base / "older")
             world.feed(base, 2, 3)
     world.feed(base, 3)
+    shutil.copytree(base, world.root / "half as it was")
     return base
+
+
+@pytest.fixture
+def half(world: World, half_pond: Path) -> Path:
+    """That pond, as it was; it stays in its folder, as Spark notes the paths of files."""
+    shutil.rmtree(half_pond)
+    shutil.copytree(world.root / "half as it was", half_pond)
+    return half_pond
 
 
 def lose(*patterns: str) -> Callable[[Path], None]:
@@ -613,19 +642,17 @@ REFUSED = {
 
 @pytest.mark.spark
 @pytest.mark.parametrize("lost", SURVIVED)
-def test_what_is_derived_may_be_lost(world: World, lost: str) -> None:
-    base = half_run(world, f"lost {lost}")
-    SURVIVED[lost](base)
-    done = world.successor.finish(base)
+def test_what_is_derived_may_be_lost(world: World, half: Path, lost: str) -> None:
+    SURVIVED[lost](half)
+    done = world.successor.finish(half)
     assert done["ok"], done["error"]
-    check_exact(base, world.truth)
+    check_exact(half, world.truth)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("lost", REFUSED)
-def test_what_is_not_derived_is_refused_by_name(world: World, lost: str) -> None:
-    harm, code, repairable = REFUSED[lost]
-    base = half_run(world, f"lost {lost}")
+def test_what_is_not_derived_is_refused_by_name(world: World, half: Path, lost: str) -> None:
+    (harm, code, repairable), base = REFUSED[lost], half
     harm(base)
     before = contents(base)
     done = world.successor.finish(base)
@@ -649,8 +676,8 @@ HOLD_THE_LOCK = """
 
 
 @pytest.mark.spark
-def test_a_view_locked_by_a_stopped_process_is_refused_by_name(world: World) -> None:
-    base = half_run(world, "locked")
+def test_a_view_locked_by_a_stopped_process_is_refused_by_name(world: World, half: Path) -> None:
+    base = half
     file = base / "pond" / "view" / "rows.lmdb"
     holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(HOLD_THE_LOCK), str(file)])
     try:

@@ -1,4 +1,4 @@
-"""A refusal names what its user wrote, not Spark's classes, and its cure is one that is answered."""
+"""A refusal names the user's own text, not Spark's classes, and its cure is a query that works."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOWER = table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL", name="lo
 FILES = [
     (table("SELECT k, count(*) AS n FROM STREAM s GROUP BY k", UPDATE), "has no watermark, which would name",
      "FROM STREAM s WATERMARK ts DELAY OF INTERVAL 10 SECONDS"),
-    (LOWER + table("SELECT n, w, count(*) AS m FROM STREAM lower GROUP BY n, w"), "the rows of lower are of windows",
+    (LOWER + table("SELECT n, w, count(*) AS m FROM STREAM lower GROUP BY n, w"), "the rows of lower belong to windows",
      "GROUP BY window(w, '1 hour')"),
     (table(f"SELECT ts, count(*) AS n {FROM} GROUP BY ts"), "does not group by a window", "Group by window(ts, "),
     (table(f"SELECT k, date_format({W}.start, 'yyyy') AS d, count(*) AS n {FROM} GROUP BY k, {W}"), "date_format",

@@ -1,4 +1,4 @@
-"""Relative paths begin in the folder that was the current one when they were declared."""
+"""Relative paths start in the folder that was current when they were declared."""
 
 from __future__ import annotations
 

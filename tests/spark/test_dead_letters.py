@@ -1,4 +1,4 @@
-"""Records of Kafka that do not parse: counted for every query, kept with their bytes, or a reason to end."""
+"""Kafka records that do not parse are counted for every query, stored with their bytes, or end the run."""
 
 from __future__ import annotations
 
@@ -127,4 +127,3 @@ def test_what_does_not_fit_together_is_refused(
 ) -> None:
     with Pond(spark, tmp_path) as pond, pytest.raises(QueryTypeError, match=words):
         pond.load(TABLE.format(name="tx", topic="t", format="json", properties=properties))
-

@@ -11,12 +11,13 @@ from pyspark.sql import functions as F
 
 from millpond import Pond
 from millpond.errors import QueryError, QueryRefused, QueryTypeError
+from millpond.model.endpoints import stream_names
 from millpond.model.stream import Field
 from millpond.spark.catalyst.data_types import columns_type, schema_of, sql_type, table_schema
-from millpond.spark.frontend.column_clauses import WITH_DEFAULTS
+from millpond.spark.frontend.create_clauses import SOURCES_WITH_DEFAULTS
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.frontend.statements import PROVIDERS, parse_file
-from millpond.spark.sources.formats import check_format
+from millpond.spark.frontend.statements import parse_file
+from millpond.spark.sources.value_formats import check_format
 from millpond.testing import Trial
 
 COLUMNS = """ts TIMESTAMP, k VARCHAR(3), v INT DEFAULT 3 + 4, c CHAR(4) DEFAULT 'z', d DECIMAL(5,2) DEFAULT 1.5,
@@ -97,7 +98,7 @@ def test_a_pond_answers_as_a_table_of_spark_with_the_same_columns(spark: SparkSe
 
 
 def _written(folder: Path, name: str, text: str) -> str:
-    name = f"{name}_out" if name in PROVIDERS else name
+    name = f"{name}_out" if name in stream_names() else name
     path = f"{folder}/out/{name.removesuffix('_out')}"
     return f"CREATE STREAMING TABLE {name} USING json TBLPROPERTIES ('path' = '{path}') AS {text}"
 
@@ -206,7 +207,7 @@ NAMED = {"avro": {"schema": "f"}, "protobuf": {"schema": "f", "message": "m"}}
 def test_values_of_kafka_without_defaults_say_so(form: str) -> None:
     with pytest.raises(QueryRefused, match=f"DEFAULT, which {form} values do not take"):
         check_format("s", {"format": form} | NAMED.get(form, {}), (Field("v", "string", "'a'"),))
-    assert "kafka" in WITH_DEFAULTS
+    assert "kafka" in SOURCES_WITH_DEFAULTS
 
 
 def test_a_trial_pads_and_asks_for_what_spark_fills_in(spark: SparkSession, tmp_path: Path) -> None:

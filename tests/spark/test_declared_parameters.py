@@ -1,4 +1,4 @@
-"""A pond file declares live parameters, with their types and first values; values that are given keep these types."""
+"""A pond file declares live parameters with their types and first values; later values keep these types."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
+from millpond.control.commands.run import Run, given_parameters, repair_file
 from millpond.control.pond.compile import compile_text
 from millpond.errors import ChangeRefused, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import plain_of
@@ -60,9 +61,7 @@ def counts(folder: Path) -> list[int]:
         ("DECLARE VARIABLE x ARRAY<DOUBLE> DEFAULT array(2, 1.5)", "array<double>", [2.0, 1.5]),
     ],
 )
-def test_a_variable_has_a_type_and_a_first_value(
-    statement: str, kind: str, value: object, spark: SparkSession
-) -> None:
+def test_a_variable_has_a_type_and_a_first_value(statement: str, kind: str, value: object, spark: SparkSession) -> None:
     (found,) = parse_file(spark, statement).variables
     assert (found.name, found.value.type, plain_of(found.value)) == ("x", kind, value)
 
@@ -160,9 +159,7 @@ def test_a_file_with_parameters_is_not_compiled(spark: SparkSession, tmp_path: P
         compile_text(spark, file(tmp_path, "DECLARE VARIABLE limit DOUBLE DEFAULT 150.0"))
 
 
-def test_a_service_that_cannot_start_leaves_nothing_and_tells_no_address(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_service_that_cannot_start_leaves_nothing_and_tells_no_address(spark: SparkSession, tmp_path: Path) -> None:
     add_file(tmp_path / "in", 0)
     said: list[str] = []
     options = Options(file(tmp_path), tmp_path / "tx.pond", "local[2]", "700m", "lmdb", None, None, 10.0)
@@ -184,3 +181,17 @@ def test_a_service_that_cannot_start_leaves_nothing_and_tells_no_address(
     with pytest.raises(QuerySyntaxError):
         serve(options._replace(folder=tmp_path / "begun", text="CREATE TABLE"), Web(), said.append)
     assert sorted(path.name for path in (tmp_path / "begun" / "log").iterdir()) == before
+
+
+def test_a_pond_that_has_begun_keeps_the_types_of_its_parameters(spark: SparkSession, tmp_path: Path) -> None:
+    add_file(tmp_path / "in", 0)
+    folder, text = tmp_path / "pond", file(tmp_path)
+    for given in ([("limit", 150)], [], [("limit", 50.5)], [("limit", "none")]):
+        with Pond(spark, folder, instances=1) as pond:
+            given_parameters(pond, folder, given)
+            pond.load(text)
+            pond.open()
+            assert pond.params() == {"limit": 150}
+    repair_file(Run(text, folder, "local[2]", "lmdb", None, "700m"))
+    with Pond(spark, folder, instances=1) as pond, pytest.raises(ChangeRefused, match=":limit has no value"):
+        pond.load(text)

@@ -1,4 +1,4 @@
-"""The demo on a sample of the flights: the same code as the whole, and a check that fails when it should."""
+"""The demo on a sample of the flights: the same code as the full demo, and a check that can fail."""
 
 from __future__ import annotations
 

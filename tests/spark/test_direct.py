@@ -23,7 +23,7 @@ from millpond import Pond
 from millpond.control.commands.run import INCOMPLETE
 from millpond.errors import ChangeRefused, ForeignPondError, QueryRefused, QueryTypeError
 from millpond.plan.explain.plan_text import explain
-from millpond.runtime.task.task_values import WHOLE_POND
+from millpond.runtime.task.counters import WHOLE_POND
 from millpond.spark.driver.epochs import Epoch
 
 TABLE = """
@@ -62,7 +62,7 @@ def produce(server: KafkaServer, topic: str, some: Events) -> None:
 
 
 class Ponds:
-    """Two ponds over one topic: one is told that it is partitioned by `k`, the other is not."""
+    """Two ponds over one topic: one declares that it is partitioned by `k`, the other does not."""
 
     def __init__(self, spark: SparkSession, topic: str, folder: Path) -> None:
         self.counts: dict[str, list[dict[str, int]]] = {"PARTITIONED BY (k)": [], "": []}
@@ -130,7 +130,7 @@ def test_without_the_shuffle_every_row_is_the_same(
     kafka_server.produce(topic, strays)
     skipped, read = ponds.run()
     assert skipped == read == 1
-    assert "2 keys came from another partition of the topic than their hash says" in ponds.note
+    assert "2 keys were in another partition of the topic than their hash says" in ponds.note
     # keys of one partition only: the other has no records, and Spark makes no task for it
     produce(kafka_server, topic, [(key, value) for key, value in given[402:600] if partition_of(key.encode(), 2)])
     skipped, read = ponds.run()
@@ -167,7 +167,7 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
     spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     worth: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("millpond.spark.driver.choose_shuffle.WORTH_READING", worth)
+    monkeypatch.setattr("millpond.spark.driver.direct_epochs.WORTH_READING", worth)
     given, told, notes = events(4, 0, 1200), list[dict[str, int]](), list[str]()
     produce(kafka_server, topic, given[:200])
 
@@ -194,7 +194,7 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
         pond.stop()
         running.join()
         direct = ["direct" in one for one in told if one.get("events")]
-        assert all(direct[1:]) or (worth > 1 and any("a tick came" in note for note in notes)), (direct, notes)
+        assert all(direct[1:]) or (worth > 1 and any("a tick was" in note for note in notes)), (direct, notes)
         pond.drain()
         keyed = rows_of(pond, "sums")
     ponds = Ponds(spark, topic, tmp_path / "plain")
@@ -211,7 +211,7 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
 def test_a_killed_worker_ends_the_others_and_costs_no_row(
     spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, fault: str
 ) -> None:
-    """Spark ends the stage and does not try again, whatever it is told: the epoch goes through the shuffle."""
+    """Spark ends the stage without a retry, in spite of its settings: the epoch goes through the shuffle."""
     given = events(6, 0, 500)
     produce(kafka_server, topic, given)
     select = f"CREATE STREAMING TABLE q USING json TBLPROPERTIES ('path' = '{tmp_path}/out') AS {QUERIES['sums']};"
@@ -242,7 +242,7 @@ def test_what_is_not_keyed_at_all_goes_through_the_shuffle(
     spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(kafka_server, topic, events(5, 0, 400))
-    monkeypatch.setattr("millpond.spark.driver.choose_shuffle.most_told", lambda _tasks: 100)
+    monkeypatch.setattr("millpond.spark.driver.direct_epochs.message_bytes", lambda _tasks: 100)
     ponds = Ponds(spark, topic, tmp_path)
     assert ponds.run(drain=True)[0] == 0
     assert "bytes for instances of others, which is more than 100" in ponds.note

@@ -1,4 +1,4 @@
-"""A pond that an earlier release left halfway is opened by this one, and ends with the rows it should have."""
+"""A pond that an earlier release left unfinished is opened by this one, and ends with the right rows."""
 
 from __future__ import annotations
 

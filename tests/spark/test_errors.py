@@ -8,8 +8,10 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,9 +22,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.servers.process_tree import children
 from millpond import Pond
-from millpond.control.pond import pond as pond_module
-from millpond.control.pond.check_schemas import check_files
+from millpond.control.checks.input_files import check_files
+from millpond.control.pond import lifetime
 from millpond.errors import (
     DiskFullError,
     FencedError,
@@ -41,7 +44,7 @@ from millpond.errors import (
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.reading.read_frame import Reading
+from millpond.spark.reading.read_frame import ReadColumns
 from millpond.spark.session import session
 
 COLUMNS = "ts TIMESTAMP, c STRING, v BIGINT, day DATE, items ARRAY<INT>"
@@ -103,10 +106,7 @@ def file_of(
     folder: Path, query: str = QUERY, source: str = "parquet", path: Path | None = None, options: str = ""
 ) -> str:
     options = f"path '{path or folder / 'in'}', maxFilesPerTrigger 1{options}"
-    return (
-        f"CREATE TABLE tx ({COLUMNS}) USING {source} OPTIONS ({options});\n"
-        f"CREATE STREAMING TABLE q AS {query};\n"
-    )
+    return f"CREATE TABLE tx ({COLUMNS}) USING {source} OPTIONS ({options});\nCREATE STREAMING TABLE q AS {query};\n"
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_a_wrong_query_is_told_where_it_is_wrong(
 
 @pytest.mark.parametrize(("query", "what"), [
     (f"SELECT c,\n sum(nosuch) {WM} GROUP BY c, {W}", "line 3, column 6"),
-    (f"SELECT c,\n bit_or(v) {WM} GROUP BY c, {W}", "line 3, column 2"),
+    (f"SELECT c,\n bit_xor(DISTINCT v) {WM} GROUP BY c, {W}", "line 3, column 2"),
     (f"SELECT c,\n java_method('a') {WM} GROUP BY c, {W}", "line 3, column 2"),
     (f"SELECT c,,\n v {WM} GROUP BY c, {W}", "line 2, column 38"),
 ])  # fmt: skip
@@ -192,7 +192,7 @@ def test_a_file_with_other_columns_that_comes_later_costs_only_its_epoch(
     events(tmp_path / "in" / "0.parquet", 0, 2)
     events(tmp_path / "in" / "1.parquet", 20, 2, v=["x", "y"])
     text = file_of(tmp_path)
-    monkeypatch.setattr(pond_module, "check_files", lambda _: [])
+    monkeypatch.setattr(lifetime, "check_files", lambda _: [])
     with pytest.raises(LateSchemaError, match=r"1\.parquet does not fit its stream: .*\[v\].*bigint.*BINARY") as caught:
         run(spark, tmp_path, text)
     assert caught.value.cure
@@ -238,7 +238,7 @@ def test_what_is_refused_before_the_start_is_what_spark_cannot_read(spark: Spark
     def is_refused(stored: str, kind: str) -> bool:
         stream = Stream("tx", (Field("v", kind),), Source("parquet", (("path", paths[stored]),)))
         try:
-            check_files([Reading(stream, frozenset({"v"}), frozenset())])
+            check_files([ReadColumns(stream, frozenset({"v"}), frozenset())])
         except LateSchemaError:
             return True
         return False
@@ -295,18 +295,25 @@ def test_of_two_drivers_the_older_one_stops(spark: SparkSession, tmp_path: Path)
         assert caught.value.cure
 
 
+def _below(processes: list[int]) -> list[int]:
+    """The children of `processes`."""
+    return [child for process in processes for child in children(process)]
+
+
+def _daemons() -> list[int]:
+    """The processes that fork Python workers; they are the children of our JVM."""
+    return _below([gateway.process.pid for gateway in session._gateways])
+
+
 def _python_workers() -> list[int]:
-    """Processes below our JVM: the daemon that forks Python workers, and the workers."""
-    found, stack = [], [gateway.process.pid for gateway in session._gateways]
-    while stack:
-        below = [
-            int(child)
-            for task in Path(f"/proc/{stack.pop()}/task").glob("*/children")
-            for child in task.read_text().split()
-        ]
-        found += below
-        stack += below
-    return found
+    """The daemons and the workers."""
+    return [*_daemons(), *_below(_daemons())]
+
+
+def _limit(processes: list[int], limit: int, values: tuple[int, int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):  # idle workers may end at any time
+            resource.prlimit(process, limit, values)
 
 
 @contextmanager
@@ -314,19 +321,30 @@ def _limited(limit: int, size: int) -> Iterator[None]:
     """Soft limits of living processes; what they fork inherits them."""
     workers = _python_workers()
     assert workers, "no Python worker is alive"
-    before = {worker: resource.prlimit(worker, limit) for worker in workers}
-    for worker, (_, hard) in before.items():
-        resource.prlimit(worker, limit, (size, hard))
+    before = resource.prlimit(workers[0], limit)  # a daemon; workers inherit its limits
+    _limit(workers, limit, (size, before[1]))
     try:
         yield
     finally:
-        for worker in {*workers, *_python_workers()}:
-            if Path(f"/proc/{worker}").exists():
-                resource.prlimit(worker, limit, next(iter(before.values())))
+        _limit([*workers, *_python_workers()], limit, before)
 
 
 def _warm(spark: SparkSession) -> None:
     spark.range(1).mapInArrow(lambda batches: batches, "id bigint").toArrow()
+
+
+def _end_workers(spark: SparkSession) -> None:
+    """End all Python workers, but not the daemons that fork new ones.
+
+    A worker that has run tasks holds memory that its next task uses without asking the system for more.
+    """
+    _warm(spark)
+    workers = _below(_daemons())
+    for worker in workers:
+        with suppress(ProcessLookupError):  # idle ones may end at any time
+            os.kill(worker, signal.SIGTERM)
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        time.sleep(0.01)
 
 
 def test_a_worker_without_room_says_so_and_a_later_run_goes_on(spark: SparkSession, tmp_path: Path) -> None:
@@ -362,11 +380,8 @@ def test_a_sink_without_room_is_named_at_once(
 
 def test_a_worker_without_memory_says_so(spark: SparkSession, tmp_path: Path) -> None:
     events(tmp_path / "in" / "0.parquet", 0, 400_000)
-    _warm(spark)
-    pages = []
-    for worker in _python_workers():
-        with suppress(FileNotFoundError):  # idle ones may end at any time
-            pages.append(int(Path(f"/proc/{worker}/statm").read_text().split()[0]))
+    _end_workers(spark)
+    pages = [int(Path(f"/proc/{daemon}/statm").read_text().split()[0]) for daemon in _daemons()]
     most = max(pages) * resource.getpagesize() + (16 << 20)
     with _limited(resource.RLIMIT_AS, most), pytest.raises(NoMemoryError, match="fewer instances"):
         run(spark, tmp_path, file_of(tmp_path), instances=1)

@@ -34,7 +34,7 @@ Rows = list[tuple[str, ...]]
 
 
 class Twin(NamedTuple):
-    """A query of an example as DuckDB is asked it: window sizes in minutes, the rest as SQL over `e`."""
+    """A query of an example in the form for DuckDB: window sizes in minutes, the rest as SQL over `e`."""
 
     keys: str
     size: int
@@ -54,7 +54,7 @@ class Twin(NamedTuple):
         key = f"{self.keys}, " if self.keys else ""
         return (
             f"WITH w AS (SELECT *, us - us % {slide} - k * {slide} AS s FROM e, range({self.size // self.slide}) t(k) "
-            f"WHERE {self.where}) SELECT {key}make_timestamp(s) AS \"start\", make_timestamp(s + {size}) AS \"end\", "
+            f'WHERE {self.where}) SELECT {key}make_timestamp(s) AS "start", make_timestamp(s + {size}) AS "end", '
             f"{self.columns} FROM w GROUP BY {key}s HAVING {self.having}"
         )
 
@@ -225,7 +225,7 @@ def test_a_pond_says_why_within_its_process(spark: SparkSession, tmp_path: Path)
         after = pond.why("too_hard")
         assert [cause.code for cause in after.causes] == ["in-memory", "rows-are-out"]
         # six levels in each half hour, of which one is too hard
-        assert (after.facts.tail.counts.rows, after.facts.tail.counts.withheld) == (2, 10)
+        assert (after.facts.recent.counts.rows, after.facts.recent.counts.withheld) == (2, 10)
 
 
 def _written(folder: Path) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from millpond.spark.analysis.windows import tumbling_twin, window
 from millpond.spark.catalyst.private_names import JavaObject, analysed, children, items
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.frontend.gate import judge, parse
-from millpond.spark.reading.read_frame import Watermark
+from millpond.spark.reading.read_frame import EventTime
 from millpond.spark.session.session import reading_session
 
 SCHEMA = (
@@ -48,7 +48,7 @@ def front(spark: SparkSession, folder: Path) -> FrontEnd:
     columns = tuple(
         Field(field.name, field.dataType.simpleString()) for field in spark.createDataFrame([], SCHEMA).schema.fields
     )
-    door.declare(Stream("tx", columns, Source("parquet", (("path", str(folder)),))), Watermark("ts", "10 seconds"))
+    door.declare(Stream("tx", columns, Source("parquet", (("path", str(folder)),))), EventTime("ts", "10 seconds"))
     return door
 
 
@@ -272,6 +272,9 @@ AGGREGATES = [
     ("mean(amount)", Aggregate("avg", AMOUNT, None, "double")),
     ("min(i)", Aggregate("min", INT, None, "int")),
     ("max(DISTINCT i)", Aggregate("max", INT, None, "int")),
+    ("bit_and(i)", Aggregate("bit_and", INT, None, "int")),
+    ("bit_or(i)", Aggregate("bit_or", INT, None, "int")),
+    ("bit_xor(i) FILTER (WHERE kind = 'pos')", Aggregate("bit_xor", INT, POS, "int")),
     ("max(ts)", Aggregate("max", column("ts"), None, "timestamp")),
     ("min(dt)", Aggregate("min", Column("dt", "date"), None, "date")),
     ("std(amount)", Aggregate("stddev_samp", AMOUNT, None, "double")),
@@ -428,7 +431,7 @@ def test_a_window_that_is_not_grouped_by_is_refused(front: FrontEnd) -> None:
 def test_a_name_that_with_binds_is_no_stream(front: FrontEnd, tmp_path: Path) -> None:
     tx = next(stream for stream in front.streams.values() if stream.name == "tx")
     elsewhere = Source("parquet", (("path", str(tmp_path)),))
-    front.declare(replace(tx, name="other", source=elsewhere), Watermark("ts", "1 second"))
+    front.declare(replace(tx, name="other", source=elsewhere), EventTime("ts", "1 second"))
     front.view("good", "SELECT * FROM tx WHERE amount > 1")
     text = f"WITH other AS (SELECT * FROM good) SELECT count(*) AS n FROM other GROUP BY {W}"
     query = front.query_from_sql("q", text)
@@ -448,7 +451,7 @@ def test_parameters_are_live_wherever_they_are_taken(front: FrontEnd) -> None:
         "WHERE id < :least GROUP BY {w}",
     )
     for text in refused:
-        with pytest.raises(UnsupportedQuery, match="stands where its value cannot change"):
+        with pytest.raises(UnsupportedQuery, match="is used where its value cannot change"):
             front.query_from_sql("q", text.format(w=W))
 
 
@@ -604,7 +607,7 @@ def test_a_stateless_query_has_nothing_to_serve_and_nothing_late(front: FrontEnd
 
 REFUSED = [
     (f"SELECT stddev(DISTINCT amount) FROM tx GROUP BY {W}", UnsupportedQuery, "stddev DISTINCT"),
-    (f"SELECT bit_and(i) FROM tx GROUP BY {W}", UnsupportedQuery, "bit_and"),
+    (f"SELECT bit_xor(DISTINCT i) FROM tx GROUP BY {W}", UnsupportedQuery, "bit_xor DISTINCT"),
     (f"SELECT listagg(cast(kind AS binary)) FROM tx GROUP BY {W}", UnsupportedQuery, "is a binary"),
     (f"SELECT mode() WITHIN GROUP (ORDER BY kind DESC) FROM tx GROUP BY {W}", UnsupportedQuery, "orders downwards"),
     (f"SELECT histogram_numeric(d, 5) FROM tx GROUP BY {W}", UnsupportedQuery, "decimal.*Cast them to DOUBLE"),
@@ -672,9 +675,7 @@ def test_refusals(front: FrontEnd, text: str, error: type[MillpondError], what: 
     assert caught.value.cure
 
 
-def test_percentiles_of_bins_of_dataframes_are_those_of_sql(
-    spark: SparkSession, front: FrontEnd, folder: Path
-) -> None:
+def test_percentiles_of_bins_of_dataframes_are_those_of_sql(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
     text = f"SELECT percentile_approx(amount, array(0.5, 0.9), 100) AS p FROM tx GROUP BY {W}"
     asked = front.query_from_sql("q", text)
     grouped = frame(spark, folder).groupBy(F.window("ts", "1 hour"))
@@ -684,7 +685,7 @@ def test_percentiles_of_bins_of_dataframes_are_those_of_sql(
 
 def test_what_is_planned_is_refused_by_name_and_place(front: FrontEnd) -> None:
     text = "SELECT window(ts, '1 hour', '1 minute') AS w,\n  stddev(DISTINCT amount) AS n FROM tx GROUP BY ALL"
-    said = r"At line 2, column 3: `stddev\(DISTINCT amount\)` asks for stddev DISTINCT"
+    said = r"At line 2, column 3: `stddev\(DISTINCT amount\)` uses stddev DISTINCT"
     with pytest.raises(UnsupportedQuery, match=said):
         front.query_from_sql("q", text)
 

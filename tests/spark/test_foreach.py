@@ -1,4 +1,4 @@
-"""A function that takes the rows of a query: given before the pond is opened, and again by who goes on with it."""
+"""A function that receives the rows of a query: given before the pond is opened, and again after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Avro and Protobuf from Kafka, by schemas of files and of a registry: what is decoded, and what is a dead letter."""
+"""Avro and Protobuf from Kafka, with schemas of files and of a registry: decoded values and dead letters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from kit.naive.protobuf import said, varint
+from kit.naive.protobuf import tagged, varint
 from kit.servers.kafka_server import KafkaServer
 from kit.servers.registry_server import RegistryServer
 from millpond import Pond
@@ -133,7 +133,7 @@ def test_a_registry_that_is_away_ends_a_run_and_loses_nothing(
     with Pond(spark, tmp_path / "pond") as pond:
         pond.load(TABLE.format(topic=topic, format="avro", more="", properties=""))
         pond.add("q", ROWS)
-        with pytest.raises(SourceError, match="it says 503"):
+        with pytest.raises(SourceError, match="status 503"):
             pond.run()
     registry.status = None
     registry.register("any", FIRST)
@@ -199,8 +199,8 @@ def test_protobuf_by_number_and_by_file(
     registry.register("time.proto", TIME)
     one = registry.register(f"{topic}-value", PROTO.format("int32"), "PROTOBUF", ("time.proto",))
     two = registry.register("elsewhere", PROTO.format("int64"), "PROTOBUF", ("time.proto",))
-    message = said(1, VARINT, varint(5)) + said(2, BYTES, said(1, VARINT, varint(START)))
-    large = said(1, VARINT, varint(1 << 40))
+    message = tagged(1, VARINT, varint(5)) + tagged(2, BYTES, tagged(1, VARINT, varint(START)))
+    large = tagged(1, VARINT, varint(1 << 40))
     values = [named(one, b"\2\2" + message), named(two, b"\2\2" + large), named(one, b"\2\2\xff"), b"\0", None]
     kafka_server.produce(topic, [(0, None, value) for value in values])
     (tmp_path / "tx.proto").write_text(PROTO.format("int32"))

@@ -1,4 +1,4 @@
-"""A row per event, and windows of so many events: what texts and DataFrames mean, and what Spark's batch says."""
+"""Frames and count windows: from SQL and DataFrames, compared with Spark's batch engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millpond.model.stream import Field, Stream
 from millpond.model.windows import Counted, Range
 from millpond.plan.explain.plan_text import explain
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.reading.read_frame import Watermark
+from millpond.spark.reading.read_frame import EventTime
 
 SCHEMA = "id bigint, card string, kind string, amount double, price decimal(10,2), qty int, ts timestamp"
 MINUTE = 60_000_000
@@ -35,7 +35,7 @@ def front(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fron
         Field(field.name, field.dataType.simpleString()) for field in spark.createDataFrame([], SCHEMA).schema.fields
     )
     folder = tmp_path_factory.mktemp("tx")
-    door.declare(Stream("tx", columns, Source("parquet", (("path", str(folder)),))), Watermark("ts", "10 seconds"))
+    door.declare(Stream("tx", columns, Source("parquet", (("path", str(folder)),))), EventTime("ts", "10 seconds"))
     return door
 
 
@@ -192,6 +192,7 @@ def test_rows_are_those_of_sparks_batch(spark: SparkSession, pond: Pond, name: s
 
 def shown(rows: list[dict[str, object]]) -> list[str]:
     """Rows to compare: Spark adds doubles in the order in which they come, a pond exactly."""
+
     def one(value: object) -> object:
         if isinstance(value, list):
             return sorted(value, key=repr)

@@ -1,4 +1,4 @@
-"""A pond on Spark whose queries call functions of users: answers, a failure beside them, and a changed function."""
+"""A pond on Spark with user functions: results, a failure, and a changed function."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ class Total:
     def finish(self, state):
         return state["sum"]
 """
-SCHEMA = pa.schema(
-    [("ts", pa.timestamp("us", "UTC")), ("k", pa.string()), ("amount", pa.float64()), ("n", pa.int32())]
-)
+SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.string()), ("amount", pa.float64()), ("n", pa.int32())])
 MARK = "FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 0 SECONDS"
 HOPS = "window(ts, '60 seconds', '20 seconds')"
 SELECT = (

@@ -26,7 +26,7 @@ from millpond.spark.catalyst.allow_list import FUNCTIONS
 from millpond.spark.catalyst.private_names import Catalyst
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.frontend.gate import check_size, judge, parse
-from millpond.spark.reading.read_frame import Watermark
+from millpond.spark.reading.read_frame import EventTime
 
 SECONDS = 5.0
 """A text may keep the gate this long, on a busy machine; most need a hundredth."""
@@ -116,7 +116,7 @@ def front(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fron
     fields = tuple(Field(name, kind) for name, kind in columns)
     for name in RELATIONS:
         source = Source("parquet", (("path", str(tmp_path_factory.mktemp(name))),))
-        front.declare(Stream(name, fields, source), Watermark("ts", "1 second"))
+        front.declare(Stream(name, fields, source), EventTime("ts", "1 second"))
     return front
 
 

@@ -1,4 +1,4 @@
-"""A dropped query's bytes leave the disk, also while the pond is silent, and the pond goes on without them."""
+"""A dropped query's bytes are removed from the disk, also while no events arrive, and the pond continues."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-import millpond.control.pond.pond as control
+import millpond.control.pond.lifetime as control
 from millpond import Pond
 from millpond.control.wiring.adapters import follow
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
 from millpond.model.endpoints import Sink, Source

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond.errors import PlaceError
-from millpond.log.append_probe import check_create_if_absent
+from millpond.log.check_create_if_absent import check_create_if_absent
 from millpond.log.port import Log, Lost, Won
 from millpond.spark.driver.hdfs_log import HadoopFolder
 

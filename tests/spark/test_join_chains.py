@@ -1,4 +1,4 @@
-"""Aggregate, join, aggregate in Spark: queries of queries over files and a restart, judged by Spark's batch."""
+"""Aggregate, join, aggregate in Spark: queries over queries on files with a restart, compared with Spark's batch."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_what_joins_of_rows_mean_and_what_is_refused(spark: SparkSession, folder
                 pond.add("later", query)
             return str(error.value)
 
-        assert "tell the time: w.start, w.end, w.time" in refused(
+        assert "Event times of rows of a query: w.start, w.end, w.time" in refused(
             f"SELECT s.card FROM STREAM spend s JOIN {PAY} AS p ON s.card = p.card"
         )
         assert "windows of both sides differ" in refused(
@@ -127,6 +127,6 @@ def test_what_joins_of_rows_mean_and_what_is_refused(spark: SparkSession, folder
             "SELECT count(*) FROM (SELECT s.card, s.w FROM STREAM spend s JOIN STREAM refunds r "
             "ON s.card = r.card AND s.w = r.w) GROUP BY window(w, '1 hour')"
         )
-        assert "it is no event time of its sides. Use" in refused(
+        assert "it is not an event time of its sides. Use" in refused(
             "SELECT count(*) FROM (SELECT w.start AS since FROM STREAM both) GROUP BY window(since, '1 hour')"
         )

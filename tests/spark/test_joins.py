@@ -1,4 +1,4 @@
-"""Joins of two streams in Spark: read from SQL and DataFrames, run on files over a restart, judged by Spark's batch."""
+"""Joins of two streams in Spark: from SQL and DataFrames, on files with a restart, compared with Spark's batch."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def batch(text: str) -> str:
-    """The query as a batch asks it."""
+    """The query as a batch query."""
     for stream, time, delay in (("tx", "ts", 30), ("pay", "at", 20)):
         text = text.replace(f"STREAM {stream} WATERMARK {time} DELAY OF INTERVAL {delay} MINUTES", f"{stream}_batch")
     return text
@@ -145,8 +145,8 @@ def test_rows_without_keys_are_those_of_sparks_batch(spark: SparkSession, tmp_pa
 def test_why_and_plans_say_what_is_true(spark: SparkSession, folder: Path) -> None:
     truth, spec = read_truth(folder / "pond")
     facts = find_facts(truth, spec, "q_full_near")
-    assert facts.tail.counts.read == 1_200
-    assert facts.tail.counts.applied == 1_200
+    assert facts.recent.counts.read == 1_200
+    assert facts.recent.counts.applied == 1_200
     picture = draw(explain_why(facts))
     assert "tx by card full join pay by card" in picture
     text = " ".join(picture.split())
@@ -162,8 +162,8 @@ def test_why_and_plans_say_what_is_true(spark: SparkSession, folder: Path) -> No
     assert isinstance(first, Join)
     assert "1 query in 0 groups and 1 join over 2 streams" in text
     assert "a right event from 5 minutes before to 10 minutes after the left one" in text
-    assert "an event of either without a partner leaves when none can come any more" in text
-    assert "the events kept for others" in price
+    assert "an event of either side without a partner is emitted when no partner can arrive any more" in text
+    assert "shares stored events" in price
 
 
 def fields(columns: str) -> tuple[Field, ...]:
@@ -186,9 +186,7 @@ def frames(spark: SparkSession, folder: Path) -> tuple[DataFrame, DataFrame]:
 def test_a_whole_join(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
     """Keys, bounds, conditions of one side and of pairs, from a text and from frames."""
     card, amount = Column("card", "string"), Column("amount", "double")
-    text = (
-        f"SELECT id, no FROM {A} JOIN {B} ON a.card = b.card AND {NEAR} AND b.amount > a.amount WHERE b.amount > 5"
-    )
+    text = f"SELECT id, no FROM {A} JOIN {B} ON a.card = b.card AND {NEAR} AND b.amount > a.amount WHERE b.amount > 5"
     expected = Join(
         "q",
         Side("tx", "ts", 30 * MINUTE, (card,), (amount, Column("id", "bigint"))),

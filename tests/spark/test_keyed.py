@@ -1,4 +1,4 @@
-"""Streams joined with rows of other programs in Redis: the answers of a dict, each key asked once, no secret kept."""
+"""Streams joined with rows of other programs in Redis: equal to a dict, each key read once, no secret stored."""
 
 from __future__ import annotations
 
@@ -96,9 +96,7 @@ def test_joins_by_key_answer_as_a_dict(spark: SparkSession, tmp_path: Path, redi
     def told(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         return sorted(rows, key=repr)
 
-    assert found["left"] == told(
-        [(id, n, *users.get(id, (None, None)), id if id in users else None) for id, n in good]
-    )
+    assert found["left"] == told([(id, n, *users.get(id, (None, None)), id if id in users else None) for id, n in good])
     assert found["inner"] == told([(id, users[id][0]) for id, _ in good if id in users and users[id][1] > 1])
     assert found["levels_of"] == told([(id, id) for id, _ in events if id in users])
     problems = {id: "wrong type" if id % 2 == 0 else "missing" for id in range(40) if id not in users}

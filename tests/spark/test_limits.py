@@ -1,8 +1,10 @@
-"""Texts that make much of little: refused where constants do it, held at a limit where an event does."""
+"""Texts that make large values from small ones: refused for constants, limited at run time for events."""
 
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,29 @@ def test_constants_that_make_much_are_refused_with_numbers(front: FrontEnd, expr
         front.query_from_sql("much", f"SELECT {expression} AS x, n FROM STREAM ev")
 
 
+def nested(deep: int, start: str, step: str) -> str:
+    """`aggregate` in the lambda of `aggregate`, so that each level multiplies the rounds of the ones in it."""
+    for level in range(deep):
+        start = f"aggregate({MANY}, {start}, (a{level}, e{level}) -> {step.format(a=f'a{level}', more=start)})"
+    return start
+
+
+def test_aggregates_within_each_other_are_refused_in_seconds(front: FrontEnd) -> None:
+    began, deep = time.monotonic(), 6
+    with pytest.raises(QueryRefused, match=r"so many lambdas|makes up to|takes more than"):
+        front.query_from_sql("deep", f"SELECT length({nested(deep, 'k', 'concat({a}, {more})')}) AS x FROM STREAM ev")
+    with pytest.raises(QueryRefused, match=r"so many lambdas|makes up to|takes more than"):
+        front.query_from_sql("constant", f"SELECT n, {nested(deep, '0', '{a} + {more}')} AS x FROM STREAM ev")
+    assert time.monotonic() - began < 20
+
+
+def test_a_nest_of_aggregates_that_was_accepted_before_is_checked(front: FrontEnd) -> None:
+    with accepted():
+        text = nested(4, "k", "concat({a}, {more})")
+        front.query_from_sql("old_nest", f"SELECT n, length({text}) AS x FROM STREAM ev")
+    assert any("too large" in str(one.expression.toString()) for one in front.foreigns.values())
+
+
 def test_rows_of_constants_are_refused(front: FrontEnd) -> None:
     views = " ".join(f"LATERAL VIEW explode(split('{LONG}', ', ')) t{i} AS e{i}" for i in (1, 2))
     with pytest.raises(QueryRefused, match=r"makes up to 9,006,001 rows of each event"):
@@ -69,7 +94,7 @@ def test_rows_of_constants_are_refused(front: FrontEnd) -> None:
 
 def test_what_grows_with_each_name_is_refused_and_not_put_in(front: FrontEnd) -> None:
     for text, shown in (
-        (chain("concat(x, x) AS x, y", 25), r"134,217,\d+ parts when each column stands for what defines it"),
+        (chain("concat(x, x) AS x, y", 25), r"134,217,\d+ parts when computed columns are inlined"),
         (chain("x, y + y AS y", 40).replace("SELECT x FROM s40", "SELECT y FROM s40"), r"\d+ parts"),
         (
             "SELECT k AS x0, " + ", ".join(f"concat(x{i}, x{i}) AS x{i + 1}" for i in range(25)) + " FROM STREAM ev",
@@ -213,7 +238,10 @@ def test_a_function_that_hangs_makes_its_events_dead_and_other_queries_go_on(
     monkeypatch.setattr(user_scalars, "CALL_SECONDS", 1.0)
     source = tmp_path / "in"
     source.mkdir()
-    (source / "1.json").write_text("\n".join(json.dumps({"k": "abc", "n": n}) for n in range(200)))
+    for file, first, end in ((1, 0, 200), (2, 200, 210), (3, 210, 220)):
+        path = source / f"{file}.json"
+        path.write_text("\n".join(json.dumps({"k": "abc", "n": n}) for n in range(first, end)))
+        os.utime(path, (1_700_000_000 + file,) * 2)
 
     def spin(n: int) -> int:
         while n % 2:
@@ -221,15 +249,19 @@ def test_a_function_that_hangs_makes_its_events_dead_and_other_queries_go_on(
         return n + 1
 
     hangs = F.udf(lambda n: spin(n), "bigint")  # hints of types, as text, are not for Spark
-    rows = spark.readStream.schema("k STRING, n BIGINT").json(str(source))
+    rows = spark.readStream.schema("k STRING, n BIGINT").option("maxFilesPerTrigger", 1).json(str(source))
     with Pond(spark, tmp_path / "pond", instances=1) as pond:
         pond.add("hanging", rows.select("n", hangs("n").alias("x")))
         pond.add("plain", rows.select("n", F.reverse("k").alias("x")))
         pond.run()
         found = {name: pond.table(name).to_pylist() for name in ("hanging", "plain")}
         counts = {name: counts.whole for name, counts in pond.counts().items()}
-        [problem] = pond.problems()
-    assert found["plain"] == [{"n": n, "x": "cba"} for n in range(200)]
+        quarantined, lost = pond.problems()
+    assert found["plain"] == [{"n": n, "x": "cba"} for n in range(220)]
     assert found["hanging"] == [{"n": n, "x": n + 1} for n in range(0, 6, 2)]
-    assert (counts["hanging"].dead, counts["plain"].dead) == (197, 0)
-    assert problem.failure and "Query hanging did not count 197 of the 200 events it read" in problem.text
+    assert (counts["hanging"].dead, counts["plain"].dead) == (197, 0), "it was called after its quarantine"
+    assert lost.failure and "Query hanging did not count 197 of the 200 events it read" in lost.text
+    assert quarantined.failure and str(quarantined) == (
+        "[MP-FUNCTION] Query hanging is quarantined and emits no more rows: The function <lambda> did not answer "
+        "within 1 s, 3 times. Mend it, drop the query, and add it again."
+    )

@@ -1,4 +1,4 @@
-"""Tables that streams are joined with: what an epoch sees of files that change, with a refresh and without."""
+"""Tables that streams are joined with: what an epoch sees of changing files, with and without a refresh."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write_text(folder: Path, name: str, keys: Sequence[int], label: str) -> None
 
 
 class Steps:
-    """Does something when so many epochs are committed."""
+    """Runs an action after a number of committed epochs."""
 
     def __init__(self, does: dict[int, Callable[[], None]]) -> None:
         self._does, self._seen = does, 0
@@ -127,7 +127,7 @@ def test_a_table_of_a_database_is_read_anew_in_every_epoch(spark: SparkSession, 
             TX.format(folder=tmp_path)
             + f"CREATE TEMPORARY VIEW dim USING jdbc OPTIONS (url '{url}', dbtable 'dim');"
             + "CREATE TEMPORARY VIEW asked USING jdbc "
-            + f"OPTIONS (url '{url}', query 'SELECT \"k\", \"label\" FROM dim WHERE \"k\" > 1');"
+            + f'OPTIONS (url \'{url}\', query \'SELECT "k", "label" FROM dim WHERE "k" > 1\');'
         )
         for name in ("dim", "asked"):
             pond.add(name, select(name))
@@ -151,7 +151,8 @@ def test_a_table_that_is_gone_ends_the_run_and_the_next_goes_on(spark: SparkSess
         )
         return made
 
-    with pond({2: lambda: shutil.rmtree(table)}) as first, pytest.raises(SourceError, match=r"The table dim is gone"):
+    gone = pytest.raises(SourceError, match=r"The table dim no longer exists")
+    with pond({2: lambda: shutil.rmtree(table)}) as first, gone:
         first.run(once=True)
     write_table(table, "b", [2], "new")
     with pond({}) as second:

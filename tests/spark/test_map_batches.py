@@ -139,3 +139,17 @@ def test_what_cannot_be_continued_is_refused(spark: SparkSession, tmp_path: Path
         own = spark.readStream.schema("id bigint").parquet(str(tmp_path)).mapInArrow(lambda rows: rows, "id bigint")
         with pytest.raises(UnsupportedQuery, match="map_batches"):
             pond.add("q", own)
+
+
+def test_records_that_a_file_source_drops_reach_no_function(
+    spark: SparkSession, tmp_path: Path, module: ModuleType
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"id": 1}\n{"id": "none"}\n{"id": 2}\n')
+    options = (("path", str(tmp_path / "in")), ("mode", "DROPMALFORMED"))
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.stream(Stream("tx", COLUMNS, Source("json", options)))
+        pond.map_batches("ids", "tx", module.numbers, "id BIGINT")
+        pond.add("numbers", "SELECT -id AS id FROM ids")
+        pond.run()
+        assert sorted(pond.table("numbers")["id"].to_pylist()) == [-2, -1]

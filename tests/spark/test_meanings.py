@@ -1,4 +1,4 @@
-"""What the front end translates, the runtime computes as Spark does: values, NULLs and errors, bit for bit."""
+"""What the front end translates is computed as in Spark: values, NULLs and errors, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millpond.model.expressions import Foreign, walk
 from millpond.model.stream import Field, Stream
 from millpond.spark.catalyst.private_names import Catalyst, analysed, items
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.reading.read_frame import Watermark
+from millpond.spark.reading.read_frame import EventTime
 
 SCHEMA = (
     "ts TIMESTAMP, i INT, j INT, l BIGINT, m BIGINT, x DOUBLE, y DOUBLE, f FLOAT, s STRING, t STRING, "
@@ -96,7 +96,7 @@ def rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Rows:
     calm.conf.set("spark.sql.subexpressionElimination.enabled", "false")
     frame = calm.read.schema(SCHEMA).parquet(str(folder))
     columns = tuple(Field(field.name, field.dataType.simpleString()) for field in frame.schema.fields)
-    front.declare(Stream("tx", columns, Source("parquet", (("path", str(folder)),))), Watermark("ts", "1 second"))
+    front.declare(Stream("tx", columns, Source("parquet", (("path", str(folder)),))), EventTime("ts", "1 second"))
     doors = Catalyst(calm)
     plan = doors.clean(analysed(frame.selectExpr(*(f"{text} AS e{n}" for n, text in enumerate(EXPRESSIONS)))))
     attempts = [doors.column(doors.attempt(column.child())) for column in items(plan.projectList())]

@@ -1,4 +1,4 @@
-"""Updates and corrections are written as the naive twin tells them, over a restart; what is wrong is refused."""
+"""Updates and corrections equal those of the naive twin, over a restart; wrong modes are refused."""
 
 from __future__ import annotations
 

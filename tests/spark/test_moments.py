@@ -1,4 +1,4 @@
-"""Texts that are taken for moments: as in Spark where they have a date, never completed by the clock."""
+"""Texts that are read as timestamps: as in Spark if they have a date, never completed from the clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source with an order, through Spark: an answer does not depend on how batches cut it."""
+"""A source with an order, through Spark: results do not depend on batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond import Pond
 from millpond.control.pond.event_totals import EventCounts, QueryCounts
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Order, Stream
-from millpond.runtime.task.task_values import WHOLE_POND
+from millpond.runtime.task.counters import WHOLE_POND
 from millpond.spark.driver.epochs import Epoch
 
 PARTITIONS = ("0", "1", "2")

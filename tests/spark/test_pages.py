@@ -32,6 +32,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from kit.servers.kafka_server import KafkaServer
+from kit.servers.shared_java import joining
 from millpond import Pond
 from millpond.cli import app
 
@@ -80,6 +81,7 @@ def write_first_query(folder: Path) -> None:
                 _save(folder / block.file, block.text)
 
 
+JOINED = Path(__file__).with_name("joined_session.py")
 SETUPS: dict[str, Callable[[Path], None]] = {
     "clicks": write_clicks,
     "pond": lambda _folder: None,
@@ -109,11 +111,7 @@ def runs_of(page: str, text: str) -> list[Run]:
     return list(found.values())
 
 
-RUNS = [
-    run
-    for page in PAGES
-    for run in runs_of(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8"))
-]
+RUNS = [run for page in PAGES for run in runs_of(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8"))]
 
 
 def _name(run: Run) -> str:
@@ -130,8 +128,8 @@ def test_every_mark_is_read() -> None:
 class Console:
     """Runs the commands of a page in the current folder."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._monkeypatch = monkeypatch
+    def __init__(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._spark, self._monkeypatch = spark, monkeypatch
         self._service: subprocess.Popen[bytes] | None = None
 
     def run(self, block: Block) -> None:
@@ -171,8 +169,9 @@ class Console:
     def _serve(self, words: list[str], lines: list[str]) -> None:
         out = Path("service.out")
         with out.open("wb") as stream:
-            arguments = [sys.executable, "-m", "millpond", "serve", *words]
-            self._service = subprocess.Popen(arguments, stdout=stream, stderr=stream)
+            arguments = [sys.executable, str(JOINED), "serve", *words]
+            environment = os.environ | joining(self._spark)
+            self._service = subprocess.Popen(arguments, stdout=stream, stderr=stream, env=environment)
         end = time.monotonic() + SECONDS
         while line := _missing(lines, out.read_text()):
             assert self._service.poll() is None and time.monotonic() < end, f"no {line!r}: {out.read_text()}"
@@ -190,9 +189,9 @@ class Console:
 
 
 @pytest.fixture
-def console(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Console]:
+def console(spark: SparkSession, here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Console]:
     """A console in an empty folder, whose service ends with the test."""
-    made = Console(monkeypatch)
+    made = Console(spark, monkeypatch)
     yield made
     made.close()
 

@@ -72,7 +72,7 @@ def test_spark_reads_what_it_has_written_and_it_what_spark_has(spark: SparkSessi
 
 
 def test_what_is_there_is_not_written_over(spark: SparkSession, tmp_path: Path) -> None:
-    """Two drivers that have one checkpoint: the second is told, as by Spark's own manager."""
+    """Two drivers with one checkpoint: the second gets an error, as from Spark's own manager."""
     checkpoint_manager(spark)
     jvm: Any = spark._jvm
     loader = jvm.Thread.currentThread().getContextClassLoader()

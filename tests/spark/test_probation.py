@@ -1,4 +1,4 @@
-"""A query with which the JVM's memory ends is quarantined by name; started again, the pond goes on without it."""
+"""A query with which the JVM runs out of memory is quarantined by name; the pond restarts without it."""
 
 from __future__ import annotations
 
@@ -44,3 +44,19 @@ def test_a_query_that_ends_the_jvm_is_quarantined_and_the_pond_goes_on(tmp_path:
     assert error == "" and {*halted} == {"greedy"}
     rows = duckdb.sql(f"SELECT n, k FROM read_parquet('{tmp_path}/out/**/*.parquet') ORDER BY n").fetchall()
     assert rows == [(n, "cba" if n < 20 else "fed") for n in range(40)]
+
+
+@pytest.mark.timeout(600)
+def test_a_query_with_which_an_epoch_never_ends_is_quarantined_and_the_pond_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "pond.sql").write_text(POND.format(tmp_path).replace("n BIGINT", "n BIGINT, p STRING"))
+    (tmp_path / "in" / "1.json").write_text("\n".join(json.dumps({"k": "abc", "n": n, "p": "b"}) for n in range(20)))
+    hanging = {"k": "a" * 200, "n": 20, "p": "(.*a){25}b"}  # as many steps as there are ways to choose 25 of 200
+    (tmp_path / "more.json").write_text("\n".join(json.dumps(hanging | {"n": n}) for n in range(20, 40)))
+    error, halted = run(tmp_path, "SELECT n, k RLIKE p AS x FROM STREAM ev", "15")
+    assert error.startswith("[MP-STALLED] An epoch has made no progress for 15 s; Spark was evaluating greedy.")
+    assert {*halted} == {"greedy"} and "Quarantined: greedy" in halted["greedy"]
+    error, halted = run(tmp_path)
+    assert error == "" and {*halted} == {"greedy"}
+    rows = duckdb.sql(f"SELECT n, k FROM read_parquet('{tmp_path}/out/**/*.parquet') ORDER BY n").fetchall()
+    assert rows == [(n, "cba" if n < 20 else "a" * 200) for n in range(40)]

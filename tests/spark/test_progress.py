@@ -1,7 +1,9 @@
-"""When Spark took the offsets of a batch, and how long it asked for them, is what people are told of it."""
+"""Progress reports when Spark took the offsets of a batch, and how long it requested them."""
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millpond.clock import now_us
 from millpond.spark.driver.checkpoint import read_taken
-from millpond.spark.driver.progress import asking_us
+from millpond.spark.driver.spark_progress import asking_us, work_done
 from millpond.spark.session.session import reading_session
 
 MILLISECOND = 1000
@@ -34,3 +36,17 @@ def test_offsets_are_taken_after_the_batch_before_and_before_their_own(spark: Sp
     told = query.lastProgress
     assert told is not None and asking_us(query) == told["durationMs"]["latestOffset"] * MILLISECOND
     assert asking_us(None) == 0
+
+
+def test_the_tasks_of_a_running_job_are_visible_progress(spark: SparkSession) -> None:
+    assert work_done(spark) == work_done(spark) == (0,), "nothing runs"
+    slow = spark.range(0, 400, 1, 8)
+    with ThreadPoolExecutor(1) as pool:
+        counting, seen = pool.submit(lambda: slow.foreach(lambda _row: time.sleep(0.02))), set()
+        while not counting.done():
+            seen.add(work_done(spark))
+            time.sleep(0.01)
+        counting.result()
+    completed = {work[2] for work in seen if work[0]}
+    assert len(completed) >= 3, seen
+    assert all(seen), "an epoch that runs is never mistaken for none"

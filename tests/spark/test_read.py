@@ -15,7 +15,7 @@ from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 from millpond.runtime.task.column_layout import TICK, ReadLayout
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.reading.read_frame import Wanted, read
+from millpond.spark.reading.read_frame import WantedStream, read
 from millpond.spark.session.session import reading_session
 
 ROWS = 20
@@ -160,9 +160,9 @@ def test_what_cannot_be_read_is_told(reading: SparkSession, tmp_path: Path) -> N
     columns = (Field("a", "int"),)
     nowhere = Stream("nowhere", columns, Source("parquet", (("path", str(tmp_path / "no")),)))
     with pytest.raises(SourceError, match="nowhere"):
-        read(reading, [Wanted(nowhere, ("a",))])
+        read(reading, [WantedStream(nowhere, ("a",))])
     with pytest.raises(QueryTypeError, match="no source"):
-        read(reading, [Wanted(Stream("bare", columns), ("a",))])
+        read(reading, [WantedStream(Stream("bare", columns), ("a",))])
     empty = Stream("empty", columns, Source("parquet", (("path", str(tmp_path)),)))
     with pytest.raises(QueryTypeError, match="no column b"):
-        read(reading, [Wanted(empty, ("b",))])
+        read(reading, [WantedStream(empty, ("b",))])

@@ -1,4 +1,4 @@
-"""A pond that serves from Redis: the instances write there themselves, look-ups equal LMDB's, losses are mended."""
+"""A pond that serves from Redis: the instances write, look-ups equal LMDB's, losses are repaired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service whose Java machine can start no Python workers any more is started anew, by itself, and goes on."""
+"""A service whose Java machine can no longer start Python workers restarts itself and continues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,20 +16,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kit.servers.process_tree import children
 from millpond.errors import NotServingError
 from millpond.service.api.client import Client
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SECOND = 1_000_000
-DAEMON = '''"""PySpark's daemon, which ends before it reports its port if the Java machine is the one named."""
+SITE = '''"""Ends Spark's daemon of workers before it reports its port, if its Java machine is the one named."""
 import os, pathlib, sys
 broken = pathlib.Path(os.environ["BROKEN_JAVA"])
-if broken.exists() and broken.read_text() == str(os.getppid()):
-    sys.exit(1)
-from pyspark.daemon import manager
-if __name__ == "__main__":
-    manager()
+if "daemon" in " ".join(sys.orig_argv) and broken.exists() and broken.read_text() == str(os.getppid()):
+    os._exit(1)
 '''
 
 
@@ -47,17 +45,6 @@ def rows(folder: Path) -> list[tuple[int, int]]:
     return [(row["n"], row["total"]) for row in found]
 
 
-def children(pid: int) -> dict[int, str]:
-    """The child processes of a process, with their command lines."""
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
-                words = (stat.parent / "cmdline").read_bytes().split(b"\0")
-                found[int(stat.parent.name)] = b" ".join(words).decode()
-    return found
-
-
 def java_of(pid: int) -> int:
     (found,) = (child for child, command in children(pid).items() if "java" in command.split(" ")[0])
     return found
@@ -70,9 +57,8 @@ class Service:
         self.folder, self.log, self.pond = folder, folder / "serve.log", folder / "tx.pond"
         self.broken = folder / "broken"
         (folder / "in").mkdir()
-        (folder / "conf").mkdir()
-        (folder / "conf" / "spark-defaults.conf").write_text("spark.python.daemon.module broken_daemon\n")
-        (folder / "broken_daemon.py").write_text(DAEMON)
+        (folder / "site").mkdir()
+        (folder / "site" / "sitecustomize.py").write_text(SITE)
         (folder / "tx.sql").write_text(
             f"CREATE TABLE tx (ts TIMESTAMP, v BIGINT) USING parquet OPTIONS (path '{folder}/in', maxFilesPerTrigger 1)"
             " TBLPROPERTIES ('max_ahead' = '2 hours');\n"
@@ -82,10 +68,10 @@ class Service:
         )
 
     @contextmanager
-    def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        path = os.pathsep.join([str(self.folder), *(path for path in sys.path if path)])
-        told = {"PYTHONPATH": path, "SPARK_CONF_DIR": str(self.folder / "conf"), "BROKEN_JAVA": str(self.broken)}
-        command = [sys.executable, "-m", "millpond", "serve", "tx.sql", "--master", "local[2]", "--memory", "700m"]
+    def running(self, program: Sequence[str] = ("-m", "millpond")) -> Iterator[subprocess.Popen[bytes]]:
+        path = os.pathsep.join([str(self.folder / "site"), *(path for path in sys.path if path)])
+        told = {"PYTHONPATH": path, "BROKEN_JAVA": str(self.broken)}
+        command = [sys.executable, *program, "serve", "tx.sql", "--master", "local[2]", "--memory", "700m"]
         with self.log.open("wb") as log:
             made = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=os.environ | told)
         try:
@@ -124,7 +110,48 @@ def test_a_service_whose_java_starts_no_workers_starts_itself_anew(tmp_path: Pat
         said = service.log.read_text()
         assert said.count("5 times without an epoch: starting anew.") == 1
         assert "port number" in said, "the daemon ended before it reported its port"
-        asked = Client.of(service.pond)
-        assert (asked.url, asked.status().failure) == (url, None)
+        client = Client.of(service.pond)
+        assert (client.url, client.status().failure) == (url, None)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, service.log.read_text()
+
+
+HASTY = """
+from millpond.control.pond.stalled_epoch import STALLED_SECONDS
+from millpond.service.server import leader_progress, process, supervisor
+leader_progress.IDLE_SECONDS, supervisor.RESTART_SECONDS = 6.0, 4
+process.TAKE_OVER_SECONDS = 15.0 - STALLED_SECONDS  # a step may take 15 s
+from millpond.cli import main
+main()
+"""
+"""The command `millpond` with short times, so that a test need not wait for eleven minutes."""
+
+
+def test_a_lone_leader_whose_java_or_python_daemon_is_suspended_starts_itself_anew(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    add_file(tmp_path, 0)
+    add_file(tmp_path, 1)
+    with service.running(("-c", HASTY)) as process:
+        service.until(lambda: Client.of(service.pond).status().events == 200)
+        java, url = java_of(process.pid), Client.of(service.pond).url
+        os.kill(java, signal.SIGSTOP)  # while it is idle
+        service.until(lambda: not Path(f"/proc/{java}").exists())
+        add_file(tmp_path, 2)
+        service.until(lambda: len(rows(tmp_path / "spend")) == 2)
+        assert service.log.read_text().count("restart 1 without an epoch") == 1
+
+        (daemon,) = (child for child, command in children(java_of(process.pid)).items() if "daemon" in command)
+        os.kill(daemon, signal.SIGSTOP)
+        for worker in children(daemon):
+            os.kill(worker, signal.SIGKILL)
+        add_file(tmp_path, 3)  # its epoch waits for a worker indefinitely
+        service.until(lambda: len(rows(tmp_path / "spend")) == 3)
+        said = service.log.read_text()
+        assert said.count("restart 1 without an epoch") == 2, "an epoch between them begins the count again"
+        assert rows(tmp_path / "spend") == [(100, 4950)] * 3
+        assert process.poll() is None, "it is the same process"
+        assert not Path(f"/proc/{daemon}").exists(), "the suspended daemon has ended with its Java"
+        client = Client.of(service.pond)
+        assert (client.url, client.status().failure) == (url, None)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, service.log.read_text()

@@ -1,4 +1,4 @@
-"""Served rows of a real pond move to other stores while it runs; whoever reads them finds them across shards."""
+"""Served rows of a real pond move to other stores while it runs; readers find them across shards."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ TIMELESS = 1
 
 
 def rows() -> list[tuple[Any, ...]]:
-    """Edge cases, told apart by `k`."""
+    """Edge cases, distinguished by `k`."""
     found: list[dict[str, Any]] = []
 
     def add(k: str, ts: dt.datetime | None = NOON, **values: Any) -> None:
@@ -108,20 +108,25 @@ SAME = {
     "single_value": q(
         "stddev(x) AS d, stddev_pop(x) AS p, variance(x) AS v, skewness(i) AS s, kurtosis(x) AS k", "one"
     ),
+    "bits": q("bit_and(i) AS a, bit_or(l) AS o, bit_xor(l) AS x", "nights", window="window(ts, '7 days')"),
+    "no_bits": q("bit_and(i) AS a, bit_or(i) AS o, bit_xor(i) AS x", "empty"),
     "pairs": q("corr(x, i) AS c, covar_samp(x, i) AS s, covar_pop(x, i) AS p, regr_slope(x, i) AS b", "one"),
     "odd_pairs": q(
         "corr(x, f) AS c, covar_pop(x, l) AS n, regr_r2(1D, x) AS r, regr_intercept(x, 1D) AS e, "
-        "regr_count(x, f) AS m, bool_and(x > 0) AS a, bool_or(b) AS o", "double"
+        "regr_count(x, f) AS m, bool_and(x > 0) AS a, bool_or(b) AS o",
+        "double",
     ),
     "few_pairs": q("regr_r2(i, x) AS r, corr(i, l) AS c, regr_avgy(i, x) AS y, regr_sxx(i, x) AS xx", "row errors"),
     "approximate": q(
         "approx_count_distinct(x) AS x, approx_count_distinct(f, 0.3) AS f, approx_count_distinct(s) AS s, "
-        "approx_count_distinct(m) AS m", "double"
+        "approx_count_distinct(m) AS m",
+        "double",
     ),
     "approximate_many": q(
         "approx_count_distinct(ts) AS a, approx_count_distinct(i, 0.39) AS b, "
         "approx_count_distinct(cast(i AS string), 0.1) FILTER (WHERE i > 3) AS c",
-        "nights", window="window(ts, '7 days')",
+        "nights",
+        window="window(ts, '7 days')",
     ),
     "percentiles": q(
         "median(x) AS m, percentile(x, array(0.25, 0.6)) AS p, percentile_disc(0.4) WITHIN GROUP (ORDER BY x) AS d",
@@ -135,16 +140,19 @@ SAME = {
     "texts_in_order": q(
         "listagg(s, ', ') WITHIN GROUP (ORDER BY s DESC) AS d, string_agg(DISTINCT s) WITHIN GROUP (ORDER BY s) AS a, "
         "listagg(s, '|') WITHIN GROUP (ORDER BY i DESC NULLS FIRST, upper(s) NULLS LAST) FILTER (WHERE s <> 'x') AS n, "
-        "listagg(b, concat('-', '+')) WITHIN GROUP (ORDER BY b) AS b, count(s) AS c", "null",
+        "listagg(b, concat('-', '+')) WITHIN GROUP (ORDER BY b) AS b, count(s) AS c",
+        "null",
     ),
     "texts_of_numbers": q(
         "listagg(i, ',') WITHIN GROUP (ORDER BY i) AS i, listagg(DISTINCT i, ',') WITHIN GROUP (ORDER BY i DESC) AS d, "
-        "listagg(ts, ';') WITHIN GROUP (ORDER BY i % 7 DESC, ts) AS t", "nights",
+        "listagg(ts, ';') WITHIN GROUP (ORDER BY i % 7 DESC, ts) AS t",
+        "nights",
     ),
     "histograms": q(
         "histogram_numeric(i, 200) AS i, histogram_numeric(cast(i AS double) / 7, 100) AS x, "
         "histogram_numeric(ts, 100) AS t, histogram_numeric(cast(ts AS date), 9) AS d, "
-        "histogram_numeric(cast(i AS float), 99) FILTER (WHERE i % 3 = 0) AS f", "nights",
+        "histogram_numeric(cast(i AS float), 99) FILTER (WHERE i % 3 = 0) AS f",
+        "nights",
     ),
     "histograms_of_nothing": q("histogram_numeric(i, 2) AS i, histogram_numeric(x, 3) AS x", "empty"),
     "by": q("max_by(i, ts) AS a, min_by(i, ts, 2) AS b, max_by(ts, i) AS c, first(k) AS f", "nights"),
@@ -164,7 +172,8 @@ SAME = {
         "count(*) AS n, window.start AS a, window.end AS z", "bounds", window="window(ts, '10 seconds', '3 seconds')"
     ),
     "sessions": q(
-        "count(*) AS n, session_window.start AS a, session_window.end AS z", "nights",
+        "count(*) AS n, session_window.start AS a, session_window.end AS z",
+        "nights",
         window="session_window(ts, '59 minutes')",
     ),
     "sessions_touch": q("count(*) AS n, session_window AS w", "nights", window="session_window(ts, '1 hour')"),
@@ -175,7 +184,8 @@ SAME = {
         "count(*) AS n, session_window AS w", "k = 'nights' AND i < 10", window="session_window(ts, '24 hours')"
     ),
     "sessions_of_their_own": q(
-        "count(*) AS n, session_window AS w", "nights",
+        "count(*) AS n, session_window AS w",
+        "nights",
         window="session_window(ts, CASE WHEN i % 7 = 0 THEN '-1 hours' WHEN i % 5 = 0 THEN NULL ELSE '70 minutes' END)",
     ),
     "sessions_by_key": q("b AS a, count(i) AS c, session_window AS w", "null", "b", "", "session_window(ts, '1 hour')"),
@@ -201,7 +211,8 @@ OWN = {
         "window.start AS a, percentile_approx(i * 1.37D - 20, array(0.0, 0.5, 0.9, 1.0)) AS x, "
         "approx_percentile(cast(i * 1.37D AS decimal(10,2)), 0.5, 100) AS m, percentile_approx(i * 1000000007L, 0.3) "
         "AS l, percentile_approx(cast(i AS float) / 7, 0.5, 50) AS f, percentile_approx(i, array(0.5, 0.9)) AS n, "
-        "percentile_approx(x, 0.5) AS e, percentile_approx(i, 0.5) FILTER (WHERE i > 30) AS o", "nights"
+        "percentile_approx(x, 0.5) AS e, percentile_approx(i, 0.5) FILTER (WHERE i > 30) AS o",
+        "nights",
     ),
     "coarse_histograms": q("histogram_numeric(i, 4) AS h, histogram_numeric(x, 4) AS e", "nights", window=WEEK),
 }
@@ -418,7 +429,7 @@ def test_a_time_without_a_zone_is_a_key_but_no_event_time(answered: Answered) ->
     same(answered, "no_zone", "no_zone_extremes", "text_to_time")
     text = "SELECT count(*) FROM STREAM ev WATERMARK n DELAY OF INTERVAL 1 SECOND GROUP BY window(n, '1 day')"
     with pytest.raises(QueryTypeError, match="EVENT_TIME_IS_NOT_ON_TIMESTAMP_TYPE"):
-        answered.door._front.query_from_sql("no_event_time", text)
+        answered.door._declarations.front.query_from_sql("no_event_time", text)
 
 
 def test_a_session_ends_a_gap_after_its_last_event_and_touching_ones_are_one(answered: Answered) -> None:
@@ -434,7 +445,7 @@ def test_a_gap_of_days_is_of_the_calendar_and_events_may_bring_their_own(answere
 
 def test_durations_of_months_are_no_windows(answered: Answered) -> None:
     with pytest.raises(QueryTypeError, match="counts months"):
-        answered.door._front.query_from_sql("months", q("count(*)", "one", window="window(ts, '1 month')"))
+        answered.door._declarations.front.query_from_sql("months", q("count(*)", "one", window="window(ts, '1 month')"))
     with pytest.raises(PySparkException):
         answered.spark(q("count(*)", "one", window="window(ts, '1 month')"))
 
@@ -442,7 +453,7 @@ def test_durations_of_months_are_no_windows(answered: Answered) -> None:
 @pytest.mark.parametrize("text", ["ts - ts", "make_interval(1)"])
 def test_sums_of_intervals_are_refused(answered: Answered, text: str) -> None:
     with pytest.raises(QueryError, match="interval"):
-        answered.door._front.query_from_sql("interval", q(f"sum({text})", "one"))
+        answered.door._declarations.front.query_from_sql("interval", q(f"sum({text})", "one"))
 
 
 def test_decimals_are_what_they_are_in_spark(answered: Answered) -> None:
@@ -454,7 +465,7 @@ def test_decimals_are_what_they_are_in_spark(answered: Answered) -> None:
 ])  # fmt: skip
 def test_what_changes_from_run_to_run_is_refused(answered: Answered, text: str) -> None:
     with pytest.raises((UnsupportedQuery, QueryError)):
-        answered.door._front.query_from_sql("unstable", q("count(*)", f"k = 'one' AND {text}"))
+        answered.door._declarations.front.query_from_sql("unstable", q("count(*)", f"k = 'one' AND {text}"))
 
 
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")

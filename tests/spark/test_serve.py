@@ -1,4 +1,4 @@
-"""A pond as a service: changed by the client while events flow, its leader killed, its standby leading after that."""
+"""A pond as a service: changed by the client while events flow, its leader killed, its standby leads afterwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from kit.servers.shared_java import joining
 from millpond.cli import app
 from millpond.errors import AccessError, ChangeRefused, NotServingError, QueryRefused
 from millpond.service.api.client import Client
@@ -38,6 +39,25 @@ SPEND = f"""SELECT c, {WINDOW}.start AS start, count(*) AS n, sum(v) AS total
 FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND GROUP BY c, {WINDOW}"""
 # only Spark evaluates `soundex`: whoever takes over has to analyse the text again
 BIG = SPEND.replace("GROUP BY", "WHERE v >= :least AND soundex(c) <> 'x' GROUP BY")
+
+
+JOINED = Path(__file__).with_name("joined_session.py")
+
+
+@contextmanager
+def running(log: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process with these arguments, whose output goes to `log`; it is killed at the end."""
+    path = [str(JOINED.parent), *(path for path in sys.path if path)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, *words], stdout=output, stderr=output,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path)} | environment,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(60)
 
 
 class Bench:
@@ -67,17 +87,14 @@ class Bench:
         self.files += 1
 
     @contextmanager
-    def serve(self, name: str) -> Iterator[subprocess.Popen[bytes]]:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        options = ["--master", "local[2]", "--memory", "700m"]
-        command = [sys.executable, "-m", "millpond", "serve", str(self.file), *options]
-        with (self.folder / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        try:
+    def serve(
+        self, name: str, program: Sequence[str] = ("-m", "millpond"), java: Mapping[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """A process of `millpond serve`; it starts a Java machine unless `java` names the one that it joins."""
+        options = ["--master", "local[2]", "--memory", "700m", "--patience", "4"]
+        words = (*program, "serve", str(self.file), *options)
+        with running(self.folder / f"{name}.log", *words, **(java or {})) as process:
             yield process
-        finally:
-            process.kill()
-            process.wait(60)
 
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -95,7 +112,7 @@ def until(look: Callable[[], T | None], what: Callable[[], str], seconds: float 
 
 
 def written(folder: Path) -> dict[tuple[str, int], tuple[int, int]]:
-    """Rows by key and window; each is there once."""
+    """Rows by key and window; each exists once."""
     found = {}
     for part in sorted(folder.glob("part-*")):
         for row in map(json.loads, part.read_text().splitlines()):
@@ -110,7 +127,7 @@ def expected(windows: range, least: int = 0) -> dict[tuple[str, int], tuple[int,
     return {(c, 10 * k): (len(mine), sum(mine)) for k in windows for c, mine in values.items()}
 
 
-def test_a_pond_is_served_changed_killed_and_taken_over(tmp_path: Path) -> None:
+def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.add_file()
     bench.add_file()
@@ -121,7 +138,7 @@ def test_a_pond_is_served_changed_killed_and_taken_over(tmp_path: Path) -> None:
     def tell(name: str) -> Callable[[], str]:
         return lambda: bench.said(name)
 
-    with bench.serve("first") as first:
+    with bench.serve("first", [str(JOINED)], joining(spark)) as first:
         until(lambda: client().health().role == "leader", tell("first"))
         with bench.serve("second") as second:
             # live changes, while the second one starts
@@ -178,8 +195,103 @@ def test_a_pond_is_served_changed_killed_and_taken_over(tmp_path: Path) -> None:
             assert second.wait(60) == 0, bench.said("second")
 
 
+LONG_ANALYSIS = """
+import os, sys, time
+from millpond.spark.frontend import frontend
+from millpond.cli import main
+
+extract = frontend.extract_any
+
+def slowly(catalyst, frame, terms, *rest):
+    if terms.name == "slow":
+        print("analysing slow", flush=True)
+        {work}
+    return extract(catalyst, frame, terms, *rest)
+
+if "PYSPARK_GATEWAY_PORT" in os.environ:
+    from joined_session import joined_session
+    joined_session()
+frontend.extract_any = slowly
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "work", ["time.sleep(300)", "frame.sparkSession._jvm.java.lang.Thread.sleep(300_000)", "while True: pass"]
+)
+def test_a_service_ends_in_seconds_during_a_long_analysis(spark: SparkSession, work: str, tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.add_file()
+    java = {} if "_jvm" in work else joining(spark)  # Java that is at work is ended with its service
+    program = ("-c", LONG_ANALYSIS.format(work=work))
+    with bench.serve("it", program, java) as service, ThreadPoolExecutor(1) as pool:
+        until(lambda: Client.of(bench.pond).status().events == 100, lambda: bench.said("it"))
+        adding = pool.submit(Client.of(bench.pond).add, "slow", SPEND, sink="json")
+        until(lambda: "analysing slow" in bench.said("it"), lambda: bench.said("it"))
+        began = time.monotonic()
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(60) == 0, bench.said("it")
+        seconds = time.monotonic() - began
+        with pytest.raises(NotServingError):
+            adding.result(60)
+    assert seconds < 10, f"it took {seconds:.1f} s"
+
+    def look(client: Client) -> None:
+        assert [query.name for query in client.queries()] == ["spend"]
+
+    serve_here(bench, look)
+
+
+def test_a_leader_that_was_suspended_past_its_take_over_writes_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.add_file()
+    bench.add_file()
+    with bench.serve("first") as first, bench.serve("second") as second:
+        until(lambda: "Standing by" in bench.said("first") + bench.said("second"), lambda: bench.said("second"))
+        until(lambda: Client.of(bench.pond).status().events == 200, lambda: bench.said("first"))
+        until(lambda: Client.of(bench.pond).lookup("spend", "c1").window_us == (0, 10 * SECOND), lambda: "the view")
+        leader, standby = (first, second) if "Leading" in bench.said("first") else (second, first)
+        names = {first: "first", second: "second"}
+        old = Client.of(bench.pond)
+        family = [leader.pid, *below(leader.pid)]
+        for pid in family:
+            os.kill(pid, signal.SIGSTOP)
+        until(lambda: "Leading" in bench.said(names[standby]), lambda: bench.said(names[standby]))
+        bench.add_file()
+        bench.add_file()
+        until(lambda: Client.of(bench.pond).status().events == 200, lambda: bench.said(names[standby]))
+        until(lambda: Client.of(bench.pond).lookup("spend", "c1").window_us == (20 * SECOND, 30 * SECOND),
+              lambda: bench.said(names[standby]))  # fmt: skip
+        assert Client.of(bench.pond).url != old.url
+        for pid in family:
+            os.kill(pid, signal.SIGCONT)
+        bench.add_file()
+        until(lambda: "MP-FENCED" in bench.said(names[leader]), lambda: bench.said(names[leader]))
+        until(lambda: old.health().role == "standby", lambda: bench.said(names[leader]))
+        until(lambda: len(written(tmp_path / "spend")) == 16, lambda: bench.said(names[standby]))
+        assert written(tmp_path / "spend") == expected(range(4))
+        until(
+            lambda: Client.of(bench.pond).lookup("spend", "c1").window_us == (30 * SECOND, 40 * SECOND),
+            lambda: bench.said(names[standby]),
+        )
+        assert "starts anew" not in bench.said(names[leader]), "a suspension is not a stall"
+        for process in (standby, leader):
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+
+
+def below(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found += [int(stat.parent.name), *below(int(stat.parent.name))]
+    return found
+
+
 def in_a_terminal(pond: Path) -> None:
-    """The same verbs as commands."""
+    """The same requests as commands."""
 
     def run(*words: str) -> str:
         done = CliRunner().invoke(app, [*words, "--checkpoint", str(pond)])
@@ -199,7 +311,7 @@ def in_a_terminal(pond: Path) -> None:
 
 
 def serve_here(bench: Bench, ask: Callable[[Client], None]) -> None:
-    """Serve the pond in this process, until `ask` is done with it and sends SIGTERM."""
+    """Serve the pond in this process, until `ask` finishes and sends SIGTERM."""
     said: list[str] = []
 
     def asking() -> None:
@@ -212,9 +324,9 @@ def serve_here(bench: Bench, ask: Callable[[Client], None]) -> None:
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # if it comes when the service has failed already
     try:
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(asking)
+            requests = pool.submit(asking)
             serve(options, Web(), said.append)
-            asked.result()
+            requests.result()
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -225,19 +337,19 @@ def test_a_pond_begins_with_no_query_and_ends_with_none(spark: SparkSession, tmp
     bench.add_file()
     bench.add_file()
 
-    def begin(asked: Client) -> None:
-        assert asked.queries() == []
-        asked.add("spend", SPEND, sink="json")
-        until(lambda: asked.status().events == 200, lambda: "begin")
+    def begin(client: Client) -> None:
+        assert client.queries() == []
+        client.add("spend", SPEND, sink="json")
+        until(lambda: client.status().events == 200, lambda: "begin")
 
-    def end(asked: Client) -> None:
-        assert [query.name for query in asked.queries()] == ["spend"]
-        asked.drop("spend")
-        assert asked.queries() == []
+    def end(client: Client) -> None:
+        assert [query.name for query in client.queries()] == ["spend"]
+        client.drop("spend")
+        assert client.queries() == []
 
-    def begin_again(asked: Client) -> None:
-        assert asked.queries() == []
-        asked.add("again", SPEND, sink="json")
+    def begin_again(client: Client) -> None:
+        assert client.queries() == []
+        client.add("again", SPEND, sink="json")
         bench.add_file()
         bench.add_file()
         until(lambda: len(written(bench.pond / "out" / "again")) == 4, lambda: "again")

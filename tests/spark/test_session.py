@@ -220,3 +220,13 @@ def test_a_handler_of_ctrl_c_stays_while_spark_starts() -> None:
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.stdout, done.returncode) == ("True 5\n", 0), done.stderr
+
+
+def test_workers_find_what_tasks_need_loaded_and_import_nothing_from_zips(spark: SparkSession) -> None:
+    def look(_: int) -> tuple[list[str], list[str]]:
+        import sys
+
+        packed = [path for path in sys.path if "pyspark" in path and path.endswith((".zip", ".jar"))]
+        return packed, [name for name in ("pandas", "millpond.runtime.fold.fold") if name not in sys.modules]
+
+    assert spark.sparkContext.parallelize([0], 1).map(look).collect() == [([], [])]

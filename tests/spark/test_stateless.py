@@ -1,4 +1,4 @@
-"""Stateless queries in Spark: files in, files out, beside windows, restarted, explained and examined."""
+"""Stateless queries in Spark: files in, files out, beside windows, restarted, explained and inspected."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from millpond.control.wiring.reader import look_up, read_truth
 from millpond.errors import ForeignPondError, StoreError
 from millpond.log.records import EpochRecord, decode
 from millpond.model.selection import Selection
-from millpond.plan.explain.plan_text import explain
-from millpond.plan.explain.stateless_text import price_of_selection
+from millpond.plan.explain.plan_text import explain, price_of_selection
 
 pytestmark = pytest.mark.slow
 
@@ -105,11 +104,11 @@ def test_plans_and_prices_are_told(spark: SparkSession, folder: Path) -> None:
         more = pond.add("more", "SELECT id, divisor FROM tx WHERE amount >= 50")
         assert isinstance(more, Selection)
         plan = pond.plan
-        del pond._queries["more"]
+        del pond._declarations.queries["more"]
         price = price_of_selection(pond.plan, more)
         measured = measured_text(measure(folder / "pond"))
     assert "5 queries in 1 group and 4 stateless over 1 stream" in text
-    assert "stateless: tx, rows leave in the epoch that reads them" in text
+    assert "stateless: tx, rows are emitted in the epoch that reads their events" in text
     assert "counted: id; where (amount < 10.0)" in text
     assert "1 more: divisor; 2 shared" in price
     assert "filters   1 shared" in price
@@ -124,8 +123,8 @@ def test_why_and_lookup_say_what_is_true(folder: Path) -> None:
     assert why.causes[-1].code == "rows-are-out"
     picture = draw(why)
     assert "counted: tx, stateless, to noop" in picture
-    assert "each event is answered in the epoch that reads it" in picture
-    assert "20 rows are out" in picture
+    assert "rows are emitted in the epoch that reads their events" in picture
+    assert "20 rows were emitted" in picture
     with pytest.raises(StoreError, match="not served"):
         look_up(folder / "pond", "large", [])
 

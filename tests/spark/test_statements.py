@@ -226,8 +226,8 @@ REFUSED = [
     (f"{TX} TBLPROPERTIES ('retain.columns'='id')", QueryTypeError, "cannot retain id"),
     (f"{TX} TBLPROPERTIES ('retain.events'='1 day', 'retain.columns'='x')", QueryTypeError, "cannot retain x"),
     (ORDERED.replace("30 sec", "0 sec"), QueryTypeError, "idle_after of the stream log is not above zero"),
-    (ORDERED.replace("'part'", "'prt'"), QueryTypeError, "no column prt to tell the partition by"),
-    (ORDERED.replace("'off'", "'seen'"), QueryTypeError, "seen of log is timestamp, which tells no offset"),
+    (ORDERED.replace("'part'", "'prt'"), QueryTypeError, "no column prt for the partition"),
+    (ORDERED.replace("'off'", "'seen'"), QueryTypeError, "seen of log is timestamp, which cannot be the offset"),
     (f"CREATE STREAMING TABLE a CLUSTER BY (id) AS {SELECT}", QueryRefused, "CLUSTER BY"),
 ]  # fmt: skip
 

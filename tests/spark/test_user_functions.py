@@ -1,4 +1,4 @@
-"""A registered function of a user is called by its name, in SQL and DataFrames, and becomes an aggregate."""
+"""A registered user function is called by its name, in SQL and DataFrames, and becomes an aggregate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millpond.model.expressions import Column, Foreign, call, literal
 from millpond.model.query import Query
 from millpond.model.stream import Field, Stream
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.reading.read_frame import Watermark
+from millpond.spark.reading.read_frame import EventTime
 
 FOLDER = Path(__file__).parents[1] / "unit" / "runtime" / "functions"
 COLUMNS = (
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def front(spark: SparkSession, folder: Path) -> FrontEnd:
     door = FrontEnd(spark)
-    door.declare(Stream("tx", COLUMNS, Source("parquet", (("path", str(folder)),))), Watermark("ts", "10 seconds"))
+    door.declare(Stream("tx", COLUMNS, Source("parquet", (("path", str(folder)),))), EventTime("ts", "10 seconds"))
     door.function("my_median", "sample_functions:median", "holistic", ("double",), "double")
     door.function(
         "my_weighted", "sample_functions:weighted", "holistic", ("double", "double"), "double",
@@ -180,7 +180,7 @@ def test_a_version_means_one_function(front: FrontEnd) -> None:
 
 def test_a_newer_version_is_meant_by_texts_that_follow(spark: SparkSession, folder: Path) -> None:
     door = FrontEnd(spark)
-    door.declare(Stream("tx", COLUMNS, Source("parquet", (("path", str(folder)),))), Watermark("ts", "10 seconds"))
+    door.declare(Stream("tx", COLUMNS, Source("parquet", (("path", str(folder)),))), EventTime("ts", "10 seconds"))
     text = f"SELECT newer(amount) AS m {FROM}"
     found = []
     for version, returns in (("1", "double"), ("2", "double"), ("3", "bigint"), ("1", "double")):
@@ -206,7 +206,7 @@ def test_a_function_of_the_session_does_not_take_its_place(front: FrontEnd, spar
     ({"module": "nowhere:f"}, UserFunctionError, "No module named 'nowhere'"),
     ({"kind": "mergeable"}, UserFunctionError, "is no mergeable function"),
     ({"returns": "array<double>"}, QueryTypeError, "the type 'array<double>'"),
-    ({"deadline": "soon"}, QueryTypeError, "The deadline 'soon' is no interval"),
+    ({"deadline": "soon"}, QueryTypeError, "'deadline' of the function another is 'soon'"),
     ({"deadline": "1 month"}, QueryTypeError, "counts months"),
     ({"memory": "much"}, QueryTypeError, "'much' is no size of memory"),
 ])  # fmt: skip

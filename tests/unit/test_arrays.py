@@ -1,4 +1,4 @@
-"""Arrays in order: as NumPy's stable sort has them."""
+"""Sorted arrays: the order of NumPy's stable sort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named connections: what a client is told, and that secrets stay where they are."""
+"""Named connections: what a client receives, and that secrets are not copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.connections import VARIABLE, connection, offered, offered_topic, u
 from millpond.errors import QueryRefused, RequestError, SetupError
 from millpond.model.endpoints import Sink
 from millpond.service.api.messages import Asked
-from millpond.service.server.pond_verbs import _sink
+from millpond.service.server.hosted_pond import _sink
 
 
 def told(folder: Path, **connections: Any) -> dict[str, str]:
@@ -103,7 +103,7 @@ def test_kinds_are_told_apart_and_only_what_is_offered_serves_queries_from_afar(
             _sink(Asked("q", "SELECT 1", sink="webhook", connection=name), tmp_path)
     assert _sink(Asked("q", "SELECT 1", sink="delta"), tmp_path) == Sink("delta", str(tmp_path / "q"))
     assert _sink(Asked("q", "SELECT 1"), tmp_path) == Sink("noop")
-    with pytest.raises(RequestError, match="names a connection, but its sink is neither"):
+    with pytest.raises(RequestError, match="names a connection, but its sink, json, has none"):
         _sink(Asked("q", "SELECT 1", sink="json", connection="b"), tmp_path)
 
 
@@ -158,5 +158,5 @@ def test_a_query_of_the_network_writes_to_a_topic_that_is_offered(
     assert _sink(asked, tmp_path) == Sink("kafka", None, (("connection", "prod"), ("topic", "alerts")))
     with pytest.raises(QueryRefused, match="The topic orders of prod"):
         _sink(Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="orders"), tmp_path)
-    with pytest.raises(RequestError, match="names a topic, but its sink is not kafka"):
+    with pytest.raises(RequestError, match="names a topic, but its sink, json, has none"):
         _sink(Asked("fraud", "SELECT 1", sink="json", topic="alerts"), tmp_path)

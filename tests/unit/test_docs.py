@@ -1,4 +1,4 @@
-"""What the documents show as Python is Python; other tests run the examples that can be run."""
+"""Python examples in the documents compile; other tests run the examples that can be run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import millpond` shows."""
+"""The public names of `import millpond`."""
 
 from __future__ import annotations
 

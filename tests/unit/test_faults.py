@@ -1,4 +1,4 @@
-"""Faults: every step stands in the code, unknown ones fail, and a planned one happens once over all processes."""
+"""Faults: every step exists in the code, unknown ones fail, and a planned one happens once over all processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Symbolic links in a pond's folder: nothing outside is overwritten, made, or taken for a file of the pond."""
+"""Symbolic links in a pond's folder: nothing outside is overwritten, created, or read as a file of the pond."""
 
 from __future__ import annotations
 
@@ -105,9 +105,7 @@ def test_a_folder_may_be_a_link_that_its_owner_made(linked: Linked) -> None:
 
 
 @pytest.mark.parametrize("name", ["log", "delta", "view", "service", "spark", "out"])
-def test_a_link_that_somebody_else_made_is_refused(
-    linked: Linked, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_that_somebody_else_made_is_refused(linked: Linked, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     open_truth(linked.pond)
     if name == "log":
         (linked.pond / name).rename(linked.outside / name)

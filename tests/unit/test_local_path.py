@@ -1,4 +1,4 @@
-"""Paths of this machine: other schemes are refused by their name, wherever a path is taken."""
+"""Local paths: other schemes are refused with their name, wherever a path is given."""
 
 from __future__ import annotations
 

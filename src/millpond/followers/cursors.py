@@ -1,8 +1,11 @@
-"""Stores cursors in files, and checks that a follower applies records in order."""
+"""Keeps the cursors of followers, in files or in the process, and checks that records are applied in order."""
 
 from __future__ import annotations
 
 import os
+import threading
+import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,21 +15,39 @@ import msgspec
 
 from millpond.errors import CorruptError, PlaceError, TruthError, of_machine
 from millpond.ids import writer_token
-from millpond.log.cursor import Cursor, check_applied, named
+from millpond.log.cursor import Cursor, check_applied, cursor_at, named
+from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     n: int
     mark: str = ""
+    check: str = ""
+
+    @classmethod
+    def of(cls, cursor: Cursor) -> _Stored:
+        """The content of the file of a cursor, with its checksum."""
+        return cls(cursor.n, cursor.mark, f"{zlib.crc32(f'{cursor.n} {cursor.mark}'.encode()):08x}")
+
+    def cursor(self) -> Cursor:
+        """The cursor; files of older versions, and those that an operator wrote, have no checksum.
+
+        Raises:
+            ValidationError: the checksum does not match.
+        """
+        found = Cursor(self.n, self.mark)
+        if self.check not in ("", self.of(found).check):
+            raise msgspec.ValidationError("its checksum does not match")
+        return found
 
 
 class CursorFile:
-    """A follower's cursor as the file `{"n": 17, "mark": "…"}`, replaced atomically; a missing file reads as -1.
+    """A follower's cursor as the file `{"n": 17, "mark": "…", "check": "…"}`, replaced atomically.
 
-    The file is not synced to the disk, unless it is `lasting`: a follower that needs more than an approximate cursor
-    after a power failure must be able to recover it otherwise. So a damaged file also reads as -1, except that a
-    damaged lasting file is an error.
+    A missing file reads as -1. The file is not synced to the disk, unless it is `lasting`: a follower that needs more
+    than an approximate cursor after a power failure must be able to recover it otherwise. So a damaged file also reads
+    as -1, except that a damaged lasting file is an error.
     """
 
     def __init__(self, path: Path, *, lasting: bool = False) -> None:
@@ -36,7 +57,7 @@ class CursorFile:
         """The stored cursor; PlaceError if the folder cannot be read, CorruptError if a lasting file is damaged."""
         with explained(self.path.parent):
             try:
-                stored = msgspec.json.decode(self.path.read_bytes(), type=_Stored)
+                return msgspec.json.decode(self.path.read_bytes(), type=_Stored).cursor()
             except FileNotFoundError:
                 return Cursor()
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -46,21 +67,20 @@ class CursorFile:
                     f"The cursor of a sink, {self.path}, is damaged: {error}.",
                     'Restore it from a copy, or write {"n": <record>} into it: the last record whose rows were taken.',
                 ) from error
-        return Cursor(stored.n, stored.mark)
 
     def write(self, cursor: Cursor) -> None:
         """Store a cursor; PlaceError if the folder cannot be written."""
         temporary = self.path.with_name(f".{self.path.name}-{writer_token()}")
         with explained(self.path.parent):
             try:
-                write_file(temporary, msgspec.json.encode(_Stored(cursor.n, cursor.mark)), lasting=self._lasting)
+                write_file(temporary, msgspec.json.encode(_Stored.of(cursor)), lasting=self._lasting)
                 os.replace(temporary, self.path)
             finally:
                 temporary.unlink(missing_ok=True)
 
 
 def write_file(path: Path, data: bytes, *, lasting: bool) -> None:
-    """Write a file atomically; a `lasting` file is synced to the disk before it gets its name."""
+    """Write a file, which the caller then gives its name; a `lasting` file is synced to the disk."""
     with path.open("wb") as file:
         file.write(data)
         if lasting:
@@ -82,8 +102,8 @@ def is_next(follower: str, cursor: Cursor, record: Entry) -> bool:
     """
     if record.n > cursor.n + 1:
         raise TruthError(
-            f"{named(follower)} stands at record {cursor.n} and was handed {record.n}.",
-            "Ask it for its cursor and go on from there.",
+            f"{named(follower)} is at record {cursor.n} and was given {record.n}.",
+            "Read its cursor and continue from there.",
         )
     check_applied(follower, cursor, record)
     return record.n == cursor.n + 1
@@ -103,3 +123,27 @@ def explained(folder: Path) -> Iterator[None]:
         raise of_machine(error, folder) or PlaceError(
             f"The folder {folder} failed: {error}.", "It must be a local folder that the driver may write."
         ) from error
+
+
+class ProcessFollower(ABC):
+    """A thread-safe follower whose cursor and what it makes of the records after `since` are only in this process."""
+
+    def __init__(self, name: str, since: int) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._reached = Cursor(since)
+
+    def cursor(self) -> Cursor:
+        """See `Follower.cursor`; `since` in a new process."""
+        with self._lock:
+            return self._reached
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        with self._lock:
+            if is_next(self.name, self._reached, record):
+                self._take(record, manifest)
+                self._reached = cursor_at(record)
+
+    @abstractmethod
+    def _take(self, record: Entry, manifest: Manifest) -> None:
+        """Apply the next record; the lock is held."""

@@ -24,7 +24,7 @@ from millpond.faults import reached
 from millpond.followers.cursors import explained, is_next
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
 from millpond.log.drop_bodies import Bodies
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 

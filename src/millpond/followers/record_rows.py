@@ -1,6 +1,6 @@
-"""Reads the rows of one query in one record as Arrow, once for the view and all sinks.
+"""Finds and reads the rows of one query in one record as Arrow; followers that share a reader share its index.
 
-Result rows and late rows are sections of two kinds, with one reader each.
+Results, late rows, dead letters and differences of a shadow are sections of their own kinds, with a reader each.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from millpond.arrays import IPC_READ
-from millpond.errors import CorruptError
+from millpond.errors import CorruptError, UnsupportedQuery
 from millpond.log.records import Entry, EpochRecord, Receipt, Section, SectionKind
+from millpond.model.expressions import Column
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
+from millpond.model.windows import RUNNING
 from millpond.runtime.packets.row_batches import leaving
 
 ReadSection: TypeAlias = Callable[[int, Receipt, Section], pa.Buffer]
@@ -56,7 +60,7 @@ class RowsReader:
     def batches(self, entry: Entry, query: str) -> pa.Table | None:
         """All rows of a query in the record, private columns included, by instance; None: no rows.
 
-        RowsGone: the log names a section whose bytes are gone. CorruptError: the bytes are not an Arrow stream.
+        RowsGone: the log names a section whose bytes no longer exist. CorruptError: the bytes are not an Arrow stream.
         """
         tables = [self._read(entry, receipt, section) for receipt, section in self._index(entry).get(query, ())]
         tables = [table for table in tables if table.num_rows]
@@ -76,9 +80,9 @@ class RowsReader:
         return None if table is None else leaving(table)
 
     def needed(self, entry: Entry, query: str, place: str, cure: str) -> pa.Table | None:
-        """Like `table`, for a sink at `place` that still needs the rows: if they are gone, `cure` says what to do.
+        """Like `table`, for a sink at `place` that still needs the rows: if they were deleted, `cure` says what to do.
 
-        CorruptError: the rows are gone, or cannot be read.
+        CorruptError: the rows no longer exist, or cannot be read.
         """
         try:
             return self.table(entry, query)
@@ -101,7 +105,7 @@ class RowsReader:
                 return stream.read_all()
         except FileNotFoundError as error:
             raise RowsGone(
-                f"The rows of query {section.group} in record {entry.n} are gone: {error}.",
+                f"The rows of query {section.group} in record {entry.n} no longer exist: {error}.",
                 "They were pruned, or the pond's folder lost them.",
             ) from error
         except pa.ArrowInvalid as error:
@@ -151,3 +155,23 @@ def _index_of(entry: Entry, kind: SectionKind, instance: int | None) -> _Index:
                 if section.kind == kind and section.rows and not left_out:
                     index.setdefault(section.group, []).append((receipt, section))
     return index
+
+
+def key_columns(query: AnyQuery) -> tuple[str, ...]:
+    """The output columns that identify a row: its window, then its key; none for rows of single events.
+
+    Raises:
+        UnsupportedQuery: the query does not output all of these columns.
+    """
+    if not isinstance(query, Query) or query.of_event:
+        return ()
+    shown = {item.expression.name: item.name for item in query.output if isinstance(item.expression, Column)}
+    windows = [shown[name] for name in ("window", "window.start", "window.end") if name in shown]
+    keys = [shown.get(f"key:{place}") for place in range(len(query.keys))]
+    windowless = not windows and query.window != RUNNING
+    if windowless or None in keys:
+        lacking = "its window" if windowless else "all its key columns"
+        raise UnsupportedQuery(
+            f"Rows of {query.name} cannot be identified: its output lacks {lacking}.", "Add them to its SELECT."
+        )
+    return (*windows, *(key for key in keys if key is not None))

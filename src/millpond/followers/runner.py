@@ -254,7 +254,7 @@ class Runner:
             driven.cursor, driven.manifest, driven.retry_at_us = cursor, manifest, None
             if recovered or cursor >= self._head:
                 if driven.failures >= _ENOUGH:
-                    _log.warning("%s goes on after %d failures.", driven.follower.name, driven.failures)
+                    _log.warning("%s continues after %d failures.", driven.follower.name, driven.failures)
                 driven.failures, driven.error = 0, None
             self._changed.notify_all()
 
@@ -294,7 +294,7 @@ class Runner:
 
 
 class Runners:
-    """Several runners as one: a follower that waits for other systems, such as Spark, has a thread of its own."""
+    """Several runners as one: a follower that waits for other systems, such as Spark, has its own thread."""
 
     def __init__(self, *runners: Runner) -> None:
         self._runners = runners
@@ -324,7 +324,6 @@ class Runners:
                     runner.stop(0)
 
     def forget(self, name: str) -> None:
-        """See `Runner.forget`."""
         for runner in self._runners:
             runner.forget(name)
 
@@ -341,25 +340,20 @@ class Runners:
         return all(ended)
 
     def notify(self, n: int) -> None:
-        """See `Runner.notify`."""
         for runner in self._runners:
             runner.notify(n)
 
     def wait(self, n: int, timeout: float) -> bool:
-        """See `Runner.wait`."""
         deadline = time.monotonic() + timeout
         return all(runner.wait(n, max(0.0, deadline - time.monotonic())) for runner in self._runners)
 
     def followers(self) -> list[Follower]:
-        """See `Runner.followers`."""
         return [follower for runner in self._runners for follower in runner.followers()]
 
     def cursors(self) -> dict[str, int]:
-        """See `Runner.cursors`."""
         return {name: cursor for runner in self._runners for name, cursor in runner.cursors().items()}
 
     def status(self) -> tuple[FollowerStatus, ...]:
-        """See `Runner.status`."""
         return tuple(status for runner in self._runners for status in runner.status())
 
 
@@ -391,7 +385,7 @@ class _Records:
             data = self._log.read(n)
             if data is None:
                 raise CorruptError(f"Record {n} was announced, but the log does not hold it.", "Restore the log.")
-            entry = decode(data, self._log.told(n))
+            entry = decode(data, self._log.describe(n))
             self._known[n] = entry, fold(manifest, entry)
             if len(self._known) > _REMEMBERED_RECORDS:
                 self._known.popitem(last=False)

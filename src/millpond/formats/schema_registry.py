@@ -136,7 +136,7 @@ class Schemas:
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
-            raise _unanswered(address, f"it says {error.code}") from error
+            raise _unanswered(address, f"status {error.code}") from error
         except (OSError, msgspec.MsgspecError) as error:
             raise _unanswered(address, str(error)) from error
 
@@ -144,7 +144,7 @@ class Schemas:
 def _unanswered(address: str, why: str) -> SourceError:
     return SourceError(
         f"The schema registry does not answer at {address}: {why}.",
-        "Is it there, and does the connection say who asks? What was committed stands.",
+        "Check that it runs and that the connection has the right user. Committed results are not affected.",
     )
 
 
@@ -166,4 +166,3 @@ def schemas_of(name: str | None) -> Schemas:
         )
     with _LOCK:
         return _SCHEMAS.setdefault(registry, Schemas(registry))
-

@@ -155,14 +155,10 @@ def _round(node: Call, args: list[Values]) -> Values:
     if scale >= 0:
         return joined(args[:1], data)
     step = 10 ** min(-scale, 20)  # for larger steps every integer is nearer to 0
-    exact = [
-        (abs(int(x)) * 2 + step) // (2 * step) * step * (1 if x >= 0 else -1) for x in np.atleast_1d(data)
-    ]
+    exact = [(abs(int(x)) * 2 + step) // (2 * step) * step * (1 if x >= 0 else -1) for x in np.atleast_1d(data)]
     low, high = integer_range(node.type)
     raised = np.array([not low <= value <= high for value in exact]).reshape(data.shape)
-    rounded = np.array([value if low <= value <= high else 0 for value in exact], np.int64).reshape(
-        data.shape
-    )
+    rounded = np.array([value if low <= value <= high else 0 for value in exact], np.int64).reshape(data.shape)
     return joined(args[:1], rounded, raised)
 
 
@@ -247,9 +243,7 @@ def cast(node: Call, args: list[Values]) -> Values:
             return joined(args, data.astype(np.float32 if target == "float" else np.float64))
     if is_float(source):
         whole, outside = _fitted(np.trunc(data), target)
-        if (
-            target == "bigint"
-        ):  # Spark compares with 2**63 - 1 as a double, so it accepts 2**63, which saturates
+        if target == "bigint":  # Spark compares with 2**63 - 1 as a double, so it accepts 2**63, which saturates
             edge = data == 2.0**63
             whole, outside = np.where(edge, np.iinfo(np.int64).max, whole), outside & ~edge
         return joined(args, whole, outside)

@@ -18,7 +18,7 @@ from millpond.kernels.columns import Array, Values
 from millpond.kernels.decimals import to_doubles
 from millpond.model.expressions import Call
 from millpond.model.types import digits_of, integer_range, is_decimal, is_float
-from millpond.plan.groups.bin_counts import FINEST_BITS
+from millpond.plan.groups.tallies import FINEST_BITS
 from millpond.state.layout.cells import order_codes
 from millpond.state.numbers.int128 import widened
 

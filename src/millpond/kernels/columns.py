@@ -1,4 +1,4 @@
-"""Converts columns between Arrow and NumPy arrays with explicit NULL and error masks.
+"""Defines `Values`, a column with masks of its NULLs and failed rows, and converts it from and to Arrow.
 
 Integers, times and booleans become int64, int64 and bool arrays; floats keep their width; decimals become 128-bit
 integers; text stays Arrow.

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import NamedTuple
 
+from millpond.kernels.pattern_comments import without_comments
+
 EVERY = (1 << 129) - 1
 """The set of all characters; sets are integers with a bit for each ASCII character and one bit for all others."""
 MAX_POSITIONS = 2_000
@@ -27,7 +29,8 @@ class PatternCost(NamedTuple):
     """The cost of matching a pattern.
 
     `exponential`: a repeated part that can match one text in two ways, if there is one. `frames`: the most nested calls
-    of Java's matcher for each repetition of a group; 0 if no group is repeated.
+    of Java's matcher for each repetition of a group; 0 if no group is repeated; a bound of them for a pattern that is
+    not analysed.
     """
 
     exponential: str | None
@@ -40,11 +43,12 @@ def pattern_cost(pattern: str, flags: str = "") -> PatternCost:
     >>> pattern_cost("^(a+)+$").exponential, pattern_cost("^(a+b)+$")
     ('(a+)+', PatternCost(exponential=None, frames=9))
     """
-    parser = _Parser(pattern, flags)
+    parser = _Parser(without_comments(pattern), flags)
     try:
         whole = parser.alternatives()
     except _Malformed:
-        return PatternCost(None, parser.frames)
+        # It may be of a form that is not supported. A character adds at most three calls.
+        return PatternCost(None, 3 * len(pattern))
     except (_TooLarge, RecursionError):
         return PatternCost(pattern, parser.nodes)
     found = next((text for text, part in [*parser.atoms, (pattern, whole)] if _is_exponential(part)), None)
@@ -164,9 +168,7 @@ class _Parser:
             return found
         counted = most != float("inf") and part.empty > 0 and bool(part.characters)
         follows = (*part.follows, *product(part.last, part.first))
-        return part._replace(
-            follows=follows, empty=part.empty if least else 1, ambiguous=part.ambiguous or counted
-        )
+        return part._replace(follows=follows, empty=part.empty if least else 1, ambiguous=part.ambiguous or counted)
 
     def _copied(self, part: _Part) -> _Part:
         new = {old: self._number() for old in part.characters}
@@ -242,8 +244,6 @@ class _Parser:
                 value = False
             elif mark == "i":
                 self._ignores = value
-            elif mark == "x" and value:
-                raise _Malformed  # comments and blanks in a pattern are not supported, as they are unusual in SQL
         return True
 
     def _escape(self) -> _Part:

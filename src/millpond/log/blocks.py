@@ -4,7 +4,8 @@
     sizes      = *u32, little-endian            stored size of each block in bytes
     block      = zstd frame                     of the next 65 536 bytes; the last block is of the remaining bytes
 
-Empty input gives an empty result. The number of blocks follows from the unpacked size, which is stored elsewhere.
+Empty input gives an empty result. The number of blocks follows from the unpacked size, which the record
+stores in its own `sizes`.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def last_common(log: Log, cursor: Cursor, head: int) -> Cursor | None:
     """
     writer = cursor.mark.partition(" ")[2]
     for n in range(min(cursor.n, head), NOTHING_APPLIED, -1) if writer else ():
-        entry = decode(log.read(n) or b"", log.told(n))
+        entry = decode(log.read(n) or b"", log.describe(n))
         if entry.record.writer == writer:
             return cursor_at(entry)
     return None

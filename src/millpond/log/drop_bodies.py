@@ -1,4 +1,4 @@
-"""Removes the bodies of records that are no longer needed; headers stay.
+"""Removes the bodies of records that `followers.prune` no longer needs; headers stay.
 
     _bare      = JSON object                    of all records before `below`, only those in `kept` may have a body
 

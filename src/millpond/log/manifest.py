@@ -348,19 +348,19 @@ def _tail(log: Log, first: int, upto: int | None) -> Iterator[Entry]:
         data = log.read(n)
         if data is None:
             return
-        yield decode(data, log.told(n))
+        yield decode(data, log.describe(n))
         n += 1
 
 
 def _is_of(manifest: Manifest, log: Log) -> bool:
     data = log.read(manifest.n)
-    return data is not None and decode(data, log.told(manifest.n)).digest == manifest.digest
+    return data is not None and decode(data, log.describe(manifest.n)).digest == manifest.digest
 
 
 def _check_no_hole(log: Log, n: int) -> None:
     # Another writer may have appended since the tail was read, so read again before reporting a hole.
     if log.read(n) is None:
         raise CorruptError(
-            f"Record {n} is missing in {log.where}, though later ones are there.",
+            f"Record {n} is missing in {log.where}, although later ones exist.",
             "Restore the pond's folder.",
         )

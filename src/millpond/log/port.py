@@ -1,7 +1,10 @@
-"""The port of the log: `append(n, record) -> Won | Lost`, on any folder that supports create-if-absent.
+"""The log as numbered files in one folder: `Log.append(n, record)`, on any `Folder` that supports create-if-absent.
+
+A hint file (`_last`) tells readers where to begin the search for the last record.
 
 Guaranteed:
-  * of all appends with one number `n`, by any threads, processes or hosts, exactly one record is ever visible;
+  * of all appends with one number `n`, by any threads, processes or hosts, at most one record is ever visible, never
+    two;
   * a record becomes visible atomically, and its content never changes afterwards; only its body may be removed when
     it is no longer needed (`drop_bodies`);
   * when `append` returns `Won` or `Lost`, the record at `n` survives a crash of this process, and a crash of the
@@ -11,7 +14,7 @@ Guaranteed:
 
 Not guaranteed:
   * an `append` that raises an error has an unknown outcome: it may have won, or may still win later;
-  * another process may read a record shortly before it is safe from a power failure of the writer's host;
+  * another process may read a record before it is synced to the disk of the writer's host;
   * numbers are not checked: `protocol.Writer` ensures that a log has no holes;
   * the hint may be missing, outdated or damaged; a crash may leave temporary files, which are never read.
 
@@ -114,7 +117,7 @@ class Log:
         """The address of the log's folder as a user would write it, for messages."""
         return self._folder.where
 
-    def told(self, n: int) -> str:
+    def describe(self, n: int) -> str:
         """A description of record `n` and its file, for messages."""
         return f"Record {n} of the log, {self.where}/{numbered_name(n)},"
 

@@ -103,6 +103,7 @@ class Writer:
 
     Create it with the result of `manifest.load(...)`. Then call `take_over` once, and `begin` and `commit` per batch,
     from one thread. After an exception from outside (an append with an unknown outcome), continue with `begin`.
+    `newest_at` is the largest `at` of the record before the claim and of all records since.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Writer:
     ) -> None:
         self.token = token
         self.manifest = manifest
+        self.newest_at = 0
         self._records_per_hint = records_per_hint
         self._records_per_manifest = records_per_manifest
         self._saved_n = -1
@@ -123,17 +125,21 @@ class Writer:
     ) -> Steps[Committed]:
         """Appends a claim at the first free number, after reading all earlier records.
 
-        `at` is in microseconds since 1970 UTC. `spec` computes the spec in force from the claim on, given the manifest
-        before it, so that no change by an older writer is lost. From the claim on, every older writer is fenced.
+        `at` is in microseconds since 1970 UTC; a claim is never earlier than the record before it. `spec` computes the
+        spec in force from the claim on, given the manifest before it, so that no change by an older writer is lost.
+        From the claim on, every older writer is fenced.
         """
         yield from self._catch_up()
+        newest = (yield Read(self.manifest.n)) if self.manifest.n >= 0 else None
+        if isinstance(newest, bytes):
+            self.newest_at = max(self.newest_at, decode(newest, f"Record {self.manifest.n} of the log").record.at)
         # The claim may already be in the log, if an earlier try won and its reply was lost.
         while self.manifest.writer != self.token:
             claim = ClaimRecord(
                 n=self.manifest.n + 1,
                 writer=self.token,
                 prev=self.manifest.digest,
-                at=at,
+                at=max(at, self.newest_at),
                 host=host,
                 pid=pid,
                 version=version,
@@ -179,9 +185,7 @@ class Writer:
             FencedError: another driver has taken over, and nothing of this record is committed.
         """
         if (record.n, record.prev, record.writer) != (self.manifest.n + 1, self.manifest.digest, self.token):
-            raise ValueError(
-                f"record {record.n} was not made for number {self.manifest.n + 1} of this writer"
-            )
+            raise ValueError(f"record {record.n} was not made for number {self.manifest.n + 1} of this writer")
         if isinstance(record, EpochRecord):
             self._check_continues(f"Record {record.n}", record.start, record.end)
             if record.drained and record.start != record.end:
@@ -223,7 +227,8 @@ class Writer:
             self._saved_n = self.manifest.n
 
     def _fold(self, data: bytes) -> None:
-        self.manifest = fold(self.manifest, decode(data, f"Record {self.manifest.n + 1} of the log"))
+        entry = decode(data, f"Record {self.manifest.n + 1} of the log")
+        self.manifest, self.newest_at = fold(self.manifest, entry), max(self.newest_at, entry.record.at)
 
     def _check_is_ours(self) -> None:
         if self.manifest.writer != self.token:

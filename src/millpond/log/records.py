@@ -118,14 +118,13 @@ class ChangeRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="change", 
     receipts: tuple[Receipt, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-class EpochRecord(
-    msgspec.Struct, frozen=True, tag_field="kind", tag="epoch", kw_only=True, omit_defaults=True
-):
+class EpochRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch", kw_only=True, omit_defaults=True):
     """One committed Spark batch.
 
-    All times are event times in microseconds since 1970 UTC, except `at`, which is of the writer's clock and only for
-    information. `max_time` is the largest event time by stream and source partition ("*" for unordered sources). `fed`:
-    the new values (opaque JSON) that rows of this epoch give to parameters, from the next epoch on.
+    All times are event times in microseconds since 1970 UTC, except `at`, which is of the writer's clock and never
+    less than in the record before it. `max_time` is the largest event time by stream and source partition ("*" for
+    unordered sources). `fed`: the new values (opaque JSON) that rows of this epoch give to parameters, from the next
+    epoch on.
     """
 
     n: int
@@ -190,7 +189,7 @@ class Entry:
         if receipt.file is not None:
             raise ValueError(f"the delta of instance {receipt.instance} is the file {receipt.file}")
         if self.body is None:
-            raise FileNotFoundError(f"the body of record {self.n} was taken back")
+            raise FileNotFoundError(f"the body of record {self.n} was removed")
         delta = self.body.read(receipt.at, receipt.size)
         if hashlib.sha256(delta).hexdigest() != receipt.digest:
             raise CorruptError(

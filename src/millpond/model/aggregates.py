@@ -1,4 +1,4 @@
-"""The aggregate functions of queries: which are supported, how each is answered, and its result type."""
+"""An aggregate of a query, and the functions that need the events themselves."""
 
 from __future__ import annotations
 
@@ -6,27 +6,16 @@ import msgspec
 
 from millpond.model.expressions import Expression, Literal
 from millpond.model.functions import PREFIX
-from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal, is_integer
-
-PAIRED = ("corr", "covar_pop", "covar_samp", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2")
-"""Functions of two arguments; they skip events for which either is NULL. Regression functions take (y, x)."""
 
 DISTINCT = "approx_count_distinct"
 """Its `other` is a constant, the largest relative standard error allowed; its result is never NULL."""
-
-FUNCTIONS = (
-    "count", "sum", "min", "max", "avg", "stddev_samp", "stddev_pop", "var_samp", "var_pop", "skewness",
-    "kurtosis", "regr_sxx", *PAIRED, DISTINCT,
-)  # fmt: skip
-"""The mergeable aggregate functions, by Spark's canonical name; `regr_sxx` has one argument here."""
-
 
 LOGGED = (
     "count_distinct", "sum_distinct", "avg_distinct", "percentile", "percentile_disc", "approx_percentile", "mode",
     "collect_list", "collect_set", "first", "last", "min_by", "max_by", "listagg", "listagg_distinct",
     "histogram_numeric",
 )  # fmt: skip
-"""Functions that are answered from the event log, because their partial results are not smaller than the events.
+"""Functions that are computed from the event log: they need single events, or distinct values, which are not stored.
 
 `first` and `last` order events by event time. Events with equal times are ordered by source partition and offset or,
 without these, by values (see `plan.groups.event_log.ties_of`). `min_by(argument, other)` compares `other`.
@@ -42,7 +31,7 @@ DIRECTIONS = ("asc nulls first", "asc nulls last", "desc nulls first", "desc nul
 """The sort directions of a listagg."""
 
 PERCENTILE = "approx_percentile"
-"""Answered from tallies, within its `accuracy`, where it needs no stored events (see `plan.groups.bin_counts`)."""
+"""Answered from tallies, within its `accuracy`, where it needs no stored events (see `plan.groups.tallies`)."""
 
 ACCURACY = 10_000
 """Spark's default accuracy of an approximate percentile."""
@@ -78,20 +67,3 @@ class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
         """Whether the aggregate is answered from the event log: its function, or the type it compares, has no cells."""
         extreme_text = self.function in ("min", "max") and self.argument is not None and self.argument.type == "string"
         return extreme_text or self.function in LOGGED or self.function.startswith(PREFIX)
-
-
-def result_type(function: str, kind: str) -> str:
-    """The type that Spark gives an aggregate over values of type `kind`.
-
-    >>> result_type("sum", "decimal(10,2)"), result_type("avg", "decimal(38,6)"), result_type("min", "date")
-    ('decimal(20,2)', 'decimal(38,10)', 'date')
-    """
-    if function == "count" or (function == "sum" and is_integer(kind)):
-        return "bigint"
-    if function in ("min", "max"):
-        return kind
-    if is_decimal(kind) and function in ("sum", "avg"):
-        precision, scale = digits_of(kind)
-        more = (10, 0) if function == "sum" else (4, 4)
-        return Digits(min(MOST_DIGITS, precision + more[0]), min(MOST_DIGITS, scale + more[1])).type
-    return "double"

@@ -10,7 +10,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 
 
-class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredQuery(msgspec.Struct, frozen=True, omit_defaults=True):
     """A query of any kind in stored form: exactly one of the three fields is set."""
 
     windowed: Query | msgspec.UnsetType = msgspec.UNSET
@@ -18,7 +18,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
     join: Join | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
-    def of(cls, query: AnyQuery) -> Asked:
+    def of(cls, query: AnyQuery) -> StoredQuery:
         """Stores the query in the field of its kind."""
         if isinstance(query, Query):
             return cls(windowed=query)
@@ -34,13 +34,13 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
         for found in (self.windowed, self.stateless, self.join):
             if not isinstance(found, msgspec.UnsetType):
                 return found
-        raise ValueError("nothing is asked")
+        raise ValueError("a stored query has none of its fields")
 
 
 class Leaving(msgspec.Struct, frozen=True):
     """A query that was dropped by record `n`; its sinks only have rows left that were committed before."""
 
-    asked: Asked
+    stored: StoredQuery = msgspec.field(name="asked")
     n: int
 
 

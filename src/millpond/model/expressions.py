@@ -69,7 +69,6 @@ class Literal(msgspec.Struct, frozen=True, tag_field="node", tag="literal"):
             return self.text == "true"
         return float.fromhex(self.text) if self.type in ("float", "double") else int(self.text)
 
-
     @property
     def members(self) -> tuple[Literal, ...] | None:
         """The constants of a list; None if the constant is not a list."""
@@ -261,11 +260,7 @@ def _raises_itself(node: Call) -> bool:
         narrows = is_decimal(node.type) and not digits_of(node.type).holds(digits_of(source))
         return node.op == "round" or (node.op == "cast" and narrows)
     if node.op == "cast":
-        widening = (
-            source in _NUMBERS
-            and node.type in _NUMBERS
-            and _NUMBERS.index(source) <= _NUMBERS.index(node.type)
-        )
+        widening = source in _NUMBERS and node.type in _NUMBERS and _NUMBERS.index(source) <= _NUMBERS.index(node.type)
         return not (widening or source == node.type or node.type == "string" or source == "boolean")
     if node.op in ("divide", "remainder"):
         divisor = node.args[1]

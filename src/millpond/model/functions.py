@@ -64,7 +64,7 @@ class UserFunction(msgspec.Struct, frozen=True):
             (not _VERSION.fullmatch(self.version), f"has the version {self.version!r}", "Write it as '1' or '2.1'."),
             (
                 not _ATTRIBUTE.fullmatch(self.module),
-                f"stands at {self.module!r}, which is no place",
+                f"has the module {self.module!r}, which is not a location",
                 "Write package.module:attribute.",
             ),
             (self.kind not in KINDS, f"is of the kind {self.kind!r}", f"It is one of {', '.join(KINDS)}."),

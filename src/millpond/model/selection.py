@@ -1,4 +1,4 @@
-"""Stateless queries: each event is processed alone, in the epoch that reads it."""
+"""Selections, also called stateless queries: each event is processed alone, in the epoch that reads it."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class PondSpec(msgspec.Struct, frozen=True):
         return Changed() if isinstance(self.changed, msgspec.UnsetType) else self.changed
 
     @property
-    def asked(self) -> tuple[AnyQuery, ...]:
+    def all_queries(self) -> tuple[AnyQuery, ...]:
         """All queries; those with windows come first."""
         stateless = () if isinstance(self.stateless, msgspec.UnsetType) else self.stateless
         return (*self.queries, *stateless, *(() if isinstance(self.joins, msgspec.UnsetType) else self.joins))
@@ -69,7 +69,7 @@ class PondSpec(msgspec.Struct, frozen=True):
     @property
     def meaning(self) -> PondSpec:
         """The spec without what does not change results: texts, budgets, read options of streams, owners of buckets."""
-        plain = [msgspec.structs.replace(query, text="", budget=msgspec.UNSET) for query in self.asked]
+        plain = [msgspec.structs.replace(query, text="", budget=msgspec.UNSET) for query in self.all_queries]
         streams = tuple(sorted((stream.meaning for stream in self.streams), key=lambda stream: stream.name))
         return PondSpec.of(streams, plain, self.instances, self.buckets)
 
@@ -88,6 +88,4 @@ def from_json(text: str) -> PondSpec:
     try:
         return msgspec.json.decode(text, type=PondSpec)
     except msgspec.MsgspecError as error:
-        raise CorruptError(
-            f"The stored spec of the pond does not decode: {error}.", "Restore the log."
-        ) from error
+        raise CorruptError(f"The stored spec of the pond does not decode: {error}.", "Restore the log.") from error

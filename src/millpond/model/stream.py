@@ -158,7 +158,7 @@ def check_partitioned(stream: Stream) -> None:
     if stream.partitioned_by is None:
         return
     kind = {field.name: field.type for field in stream.columns}.get(stream.partitioned_by)
-    if stream.source is None or stream.source.format != "kafka":
+    if stream.source is None or not stream.source.has_topics:
         raise QueryRefused(
             f"The stream {stream.name} has PARTITIONED BY, which is for topics of Kafka.",
             "Of a folder of files leave it out, and declare the column: Spark finds it in the folders' names "
@@ -190,12 +190,12 @@ def check_order(stream: Stream) -> None:
     for what, name in zip(("partition", "offset"), stream.order.columns, strict=False):
         if name not in types:
             raise QueryTypeError(
-                f"The stream {stream.name} has no column {name} to tell the {what} by.",
-                f"Name one of {', '.join(types)}, as it is spelled there.",
+                f"The stream {stream.name} has no column {name} for the {what}.",
+                f"Name one of {', '.join(types)}, with the same spelling.",
             )
         fits = is_integer(types[name]) or (what == "partition" and types[name] == "string")
         if not fits:
             raise QueryTypeError(
-                f"The column {name} of {stream.name} is {types[name]}, which tells no {what}.",
+                f"The column {name} of {stream.name} is {types[name]}, which cannot be the {what}.",
                 f"Use a column of whole numbers{' or strings' if what == 'partition' else ''}.",
             )

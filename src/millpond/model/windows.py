@@ -89,9 +89,7 @@ class Session(msgspec.Struct, frozen=True, tag_field="window", tag="session"):
         if self.own_end is not None:
             return
         if self.gap_us <= 0:
-            raise QueryTypeError(
-                f"A session window with a gap of {self.gap_us} µs is empty.", "Use a positive gap."
-            )
+            raise QueryTypeError(f"A session window with a gap of {self.gap_us} µs is empty.", "Use a positive gap.")
 
     def assign(self, time_us: int) -> list[Interval]:
         """The window that an event of `time_us` opens, before it is merged with others."""

@@ -44,8 +44,8 @@ def check_place(place: str) -> None:
     """
     if "@" in place.partition("://")[2].partition("?")[0] or "password=" in place:
         raise ChangeRefused(
-            "The address of the store holds a user or a password, and the log keeps it for ever.",
-            "Put the address into a variable of the pond's process and of its readers, and name that: env:NAME.",
+            "The address of the store has a user or a password, and would be stored in the log permanently.",
+            "Put the address into an environment variable of the pond and of its readers, and give env:NAME.",
         )
 
 

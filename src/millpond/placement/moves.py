@@ -3,6 +3,10 @@
 A change of the map is a record. The first epoch after it rebuilds the state of every instance whose buckets changed,
 from the sections of the previous owners. Its own record names the new sections, ends the old ones, and states their
 map. So all state follows the map of the last epoch, whatever was requested since.
+
+`step` splits a large rebalance into steps, so that no single epoch has to migrate all of the state. The requested map
+stays as it was recorded. Before an epoch the driver records an intermediate map that moves at most one step's worth of
+state. The next epoch uses that map, and another step follows it.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from millpond.log.manifest import Change, Manifest
 from millpond.model.change_history import Scaled
@@ -49,7 +55,7 @@ def bucket_maps(
     )
 
 
-def asked_map(born: Owners, instances: int, manifest: Manifest, scaled: Sequence[Scaled] = ()) -> BucketMap:
+def requested_map(born: Owners, instances: int, manifest: Manifest, scaled: Sequence[Scaled] = ()) -> BucketMap:
     """The map that was requested last: the map for the next epoch or, if that is a step, its target.
 
     Raises:
@@ -115,15 +121,15 @@ def maps_in(spec: PondSpec, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
     return bucket_maps(owners_in(spec), spec.instances, manifest, spec.left.scaled)
 
 
-def asked_map_in(spec: PondSpec, manifest: Manifest) -> BucketMap:
-    """The map of `asked_map`, for a pond with this spec."""
-    return asked_map(owners_in(spec), spec.instances, manifest, spec.left.scaled)
+def requested_map_in(spec: PondSpec, manifest: Manifest) -> BucketMap:
+    """The map of `requested_map`, for a pond with this spec."""
+    return requested_map(owners_in(spec), spec.instances, manifest, spec.left.scaled)
 
 
 def buckets_moving(spec: PondSpec, manifest: Manifest) -> int:
     """The number of buckets whose state is not yet on the requested instance."""
-    lies, asked = maps_in(spec, manifest)[0], asked_map_in(spec, manifest)
-    return sum(before != after for before, after in zip(lies.owners, asked.owners, strict=True))
+    current, target = maps_in(spec, manifest)[0], requested_map_in(spec, manifest)
+    return sum(before != after for before, after in zip(current.owners, target.owners, strict=True))
 
 
 def claimed_map(spec: PondSpec, manifest: Manifest) -> BucketMap:
@@ -142,9 +148,7 @@ def sources(before: Sequence[int], after: Sequence[int]) -> dict[int, tuple[int,
         return {}
     had, has = _held(before), _held(after)
     changed = sorted(instance for instance in {*had, *has} if had.get(instance) != has.get(instance))
-    return {
-        instance: tuple(sorted({before[bucket] for bucket in has.get(instance, ())})) for instance in changed
-    }
+    return {instance: tuple(sorted({before[bucket] for bucket in has.get(instance, ())})) for instance in changed}
 
 
 def _held(owners: Sequence[int]) -> Mapping[int, list[int]]:
@@ -152,3 +156,49 @@ def _held(owners: Sequence[int]) -> Mapping[int, list[int]]:
     for bucket, instance in enumerate(owners):
         held.setdefault(instance, []).append(bucket)
     return held
+
+
+class Step(NamedTuple):
+    """A map on the way to the map that record `towards` requested; the last step is the requested map itself."""
+
+    owners: Owners
+    instances: int
+    towards: int
+
+
+def step(
+    current: BucketMap, coming: BucketMap, target: BucketMap, sizes: Sequence[float], most: float, waits: bool = False
+) -> Step | None:
+    """The map to record before the next epoch; None if no record is needed, because the log has the right map.
+
+    `current` is the map by which state is stored, `coming` the map of the next epoch, `target` the requested map.
+    `sizes` are the bytes of each bucket. A step moves at most `most` bytes, but at least one bucket. `waits`: nothing
+    moves yet.
+
+    >>> born, wanted = BucketMap(0, (0, 0, 0, 0), 1), BucketMap(7, (0, 1, 1, 1), 2)
+    >>> step(born, wanted, wanted, (10,) * 4, 20)
+    Step(owners=(0, 1, 1, 0), instances=2, towards=7)
+    >>> step(BucketMap(8, (0, 1, 1, 0), 2), BucketMap(8, (0, 1, 1, 0), 2), wanted, (10,) * 4, 20)
+    Step(owners=(0, 1, 1, 1), instances=2, towards=7)
+    >>> step(born, wanted, wanted, (10,) * 4, 20, waits=True)
+    Step(owners=(0, 0, 0, 0), instances=1, towards=7)
+    """
+    if coming.number not in (current.number, target.number) or current.number == target.number:
+        return None  # the recorded step waits for its epoch, or there is nothing to do
+    if waits:
+        return None if coming.number == current.number else Step(current.owners, current.instances, target.number)
+    before, after = np.array(current.owners), np.array(target.owners)
+    moving = np.flatnonzero(before != after)
+    first = _first(np.array(sizes)[moving], most)
+    if first == len(moving):
+        on_the_way = coming.number == current.number
+        arrived = not len(moving) and current.instances == target.instances
+        return Step(target.owners, target.instances, target.number) if on_the_way and not arrived else None
+    chosen = moving[:first]
+    before[chosen] = after[chosen]
+    return Step(tuple(before.tolist()), max(current.instances, target.instances), target.number)
+
+
+def _first(sizes: npt.NDArray[np.float64], most: float) -> int:
+    """The number of leading buckets that fit into one step, at least one."""
+    return min(len(sizes), max(1, int(np.searchsorted(np.cumsum(sizes), most, "right"))))

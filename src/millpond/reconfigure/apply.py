@@ -1,4 +1,4 @@
-"""Applies the catalog: derives the plan and settings of the next epoch, and what a change frees."""
+"""Derives the next epoch's plan and settings from a `PondSpec`, and builds the record of a change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.placement.alignment import Owners
 from millpond.plan.chains.parameter_feeds import feeds_of
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.plan.groups.plan import Plan
-from millpond.plan.options.late_rows import late_asks
+from millpond.plan.options.late_sinks import late_sinks
 from millpond.plan.options.live_parameters import with_parameters
 from millpond.plan.options.retention import with_declared
 from millpond.reconfigure.catalog import applied, not_answered, shadow_name
@@ -30,12 +30,12 @@ def is_read(setting: Setting) -> bool:
     if setting.layout is None:
         return False
     have = {layout.name: {column.name for column in layout.columns} for layout in setting.layout.streams}
-    late = late_asks(setting.plan, setting.streams)
+    late = late_sinks(setting.plan, setting.streams)
     for stream in setting.streams:
         if stream.upstream is not None:
             continue
         needed = {*needed_columns(setting.plan, stream.name)}
-        needed.update(name for ask in late.get(stream.name, ()) for name in ask.columns)
+        needed.update(name for sink in late.get(stream.name, ()) for name in sink.columns)
         if needed and stream.order is not None:
             needed |= {*stream.order.columns}
         if stream.name not in have and (needed or stream.name not in setting.layout.sources):
@@ -49,7 +49,7 @@ def plan_of(spec: PondSpec) -> Plan:
     """The shared plan of the queries in force, without quarantined queries and without paused stateless queries."""
     halted = not_answered(spec)
     asked = (
-        query for query in spec.asked
+        query for query in spec.all_queries
         if query.name not in halted and not (isinstance(query, Selection) and query.name in spec.left.paused)
     )  # fmt: skip
     return with_declared(build_plan(asked, spec.since, spec.left), spec.streams)
@@ -73,7 +73,7 @@ def arranged(setting: Setting, spec: PondSpec) -> Setting:
         parameters=tuple(sorted(left.parameters.items())),
         recalled=tuple((name, one.n, one.from_us) for name, one in sorted(left.recalled.items())),
         scaled=left.scaled,
-        fed=feeds_of(left.feeds, left.parameters, spec.asked),
+        fed=feeds_of(left.feeds, left.parameters, spec.all_queries),
     )  # fmt: skip
 
 

@@ -24,10 +24,10 @@ from millpond.model.expressions import parameters_of
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.windows import RUNNING, Sliding
-from millpond.plan.groups.bin_counts import keeps_tallies
 from millpond.plan.groups.build import build_plan, logged_of, needed_columns, needed_foreign
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
-from millpond.plan.options.partial_windows import tells_complete
+from millpond.plan.groups.tallies import keeps_tallies
+from millpond.plan.options.complete_column import has_complete_column
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.retention import kept_from, needed_from, retained_from
@@ -64,9 +64,7 @@ def _retained(group: GroupPlan, plans: Sequence[QueryPlan], mark: Watermark) -> 
     return min((kept_from(plan, retained_from(group, [plan], mark)) for plan in plans), default=None)
 
 
-def _known(
-    group: GroupPlan, query: Query, measures: Collection[Measure], mark: Watermark
-) -> Iterator[int | None]:
+def _known(group: GroupPlan, query: Query, measures: Collection[Measure], mark: Watermark) -> Iterator[int | None]:
     """For each thing that `query` needs: since when some query in force has it. Edges at the grain always exist."""
     patient = [plan for plan in group.queries if plan.query.late_after_us >= query.late_after_us]
     delays = [plan.from_us for plan in patient if plan.query.late_after_us == query.late_after_us]
@@ -132,8 +130,8 @@ def check_backfilled(query: AnyQuery) -> None:
     """
     if not _made_later(query):
         raise UnsupportedQuery(
-            f"{query.name} cannot be backfilled: that takes a tumbling or sliding window whose rows leave once, and no "
-            "parameter in WHERE and arguments.",
+            f"{query.name} cannot be backfilled: this needs a tumbling or sliding window whose rows are emitted once, "
+            "and no parameter in WHERE and arguments.",
             "Leave the backfill out, or begin a new pond, which reads from the beginning.",
         )
 
@@ -162,7 +160,7 @@ def incomplete_for(query: Query, whole_us: int, manifest: Manifest) -> int | Non
     None: the query does not emit incomplete windows, or all open windows are complete. Windows that start at
     `whole_us` or later are complete.
     """
-    open_us = open_from(query, manifest) if tells_complete(query) else None
+    open_us = open_from(query, manifest) if has_complete_column(query) else None
     return None if open_us is None or open_us >= whole_us else open_us
 
 

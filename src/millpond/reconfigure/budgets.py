@@ -1,18 +1,21 @@
 """Enforces budgets: a query that costs more than its budget is quarantined.
 
 The quarantine is a change record, so the history says when and why. The query leaves the plan and its state is freed.
-Dropping it and adding it again starts it anew.
+To drop and add it again starts it with empty state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
 from millpond.errors import OverBudgetError
 from millpond.model.budget import Budget
 from millpond.model.spec import PondSpec
+from millpond.reconfigure import validate
+from millpond.reconfigure.change_queue import Make
 from millpond.reconfigure.lifecycle import current
 from millpond.runtime.inspect.costs import Cost, costs, staying, summed
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
@@ -48,6 +51,10 @@ class Budgets:
             why = excess(budget, cost, self._slow[name] >= PATIENCE)
             if why is not None:
                 self._over[name] = str(OverBudgetError(f"{name} {why}.", "Drop it; add it again with a larger budget."))
+
+    def changes(self) -> list[Make]:
+        """The changes that quarantine queries now; each is returned once."""
+        return [partial(validate.halt, name=name, why=why) for name, why in self.over().items()]
 
     def over(self) -> dict[str, str]:
         """The queries to quarantine now, each with the reason; each query is returned once."""

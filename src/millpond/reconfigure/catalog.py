@@ -11,7 +11,7 @@ from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, decode
-from millpond.model.change_history import ALWAYS, Asked, Changed, Feeding, Leaving, Recalled, Scaled
+from millpond.model.change_history import ALWAYS, Changed, Feeding, Leaving, Recalled, Scaled, StoredQuery
 from millpond.model.change_json import Move, Scale
 from millpond.model.endpoints import Sink
 from millpond.model.join import Join
@@ -19,7 +19,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json
 from millpond.model.stream import Stream
-from millpond.plan.options.partial_windows import early_version
+from millpond.plan.options.complete_column import early_version
 from millpond.reconfigure.changes import (
     Add,
     Alter,
@@ -72,9 +72,9 @@ def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
         case Drop():
             return _dropped(spec, left, n, change)
         case Pause():
-            return _asking(spec, _with(left, paused=tuple(sorted({*left.paused, change.name}))), spec.asked)
+            return _asking(spec, _with(left, paused=tuple(sorted({*left.paused, change.name}))), spec.all_queries)
         case Resume():
-            return _asking(spec, _with(left, paused=_without(left.paused, change.name)), spec.asked)
+            return _asking(spec, _with(left, paused=_without(left.paused, change.name)), spec.all_queries)
         case Alter():
             return _altered(spec, left, change)
         case End():
@@ -86,36 +86,36 @@ def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
         case Discard():
             return _discarded(spec, left, change.name)
         case Halt():
-            return _asking(spec, _with(left, halted=left.halted | {change.name: change.why}), spec.asked)
+            return _asking(spec, _with(left, halted=left.halted | {change.name: change.why}), spec.all_queries)
         case SetParameter():
             feeds = {name: fed for name, fed in left.feeds.items() if name != change.name}
             parameters = left.parameters | {change.name: change.value}
-            return _asking(spec, _with(left, parameters=parameters, feeds=feeds), spec.asked)
+            return _asking(spec, _with(left, parameters=parameters, feeds=feeds), spec.all_queries)
         case Feed():
             fed = left.feeds.get(change.name)  # the parameter keeps its value until new rows change it
             feeds = left.feeds | {change.name: Feeding(change.query, change.column, n if fed is None else fed.n)}
-            return _asking(spec, _with(left, feeds=feeds), spec.asked)
+            return _asking(spec, _with(left, feeds=feeds), spec.all_queries)
         case Scale():
             asked = Scaled(n, change.instances, change.owned)
-            return _asking(spec, _with(left, scaled=(*left.scaled, asked)), spec.asked)
+            return _asking(spec, _with(left, scaled=(*left.scaled, asked)), spec.all_queries)
         case Move():
-            return _asking(spec, _with(left, places=change.places), spec.asked)
+            return _asking(spec, _with(left, places=change.places), spec.all_queries)
 
 
 def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
-    since, asked = dict(spec.since), [change.asked.query]
+    since, asked = dict(spec.since), [change.stored.query]
     if not isinstance(change.since_us, msgspec.UnsetType):
         since[change.name] = change.since_us
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
-    leaving = tuple(one for one in left.leaving if one.asked.query.name != change.name)
+    leaving = tuple(one for one in left.leaving if one.stored.query.name != change.name)
     apart = (*left.apart, change.name) if change.apart else left.apart
-    query, recall = change.asked.query, change.recall_us if isinstance(change.recall_us, int) else None
+    query, recall = change.stored.query, change.recall_us if isinstance(change.recall_us, int) else None
     from_us = change.incomplete_us if isinstance(change.incomplete_us, int) else recall
     from_us = change.backfill_us if isinstance(change.backfill_us, int) else from_us
     if from_us is not None and isinstance(query, Query) and isinstance(change.since_us, int):
         early = version_name(change.name, 0)
-        told = query if isinstance(change.backfill_us, int) else early_version(query, recall)
-        asked.append(_leaving_off(told, early))
+        version = query if isinstance(change.backfill_us, int) else early_version(query, recall)
+        asked.append(_leaving_off(version, early))
         since |= {} if from_us == ALWAYS else {early: from_us}
         begins = from_us if isinstance(change.backfill_us, int) else recall
         left = _with(
@@ -124,14 +124,14 @@ def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
             whole_us=left.whole_us | {change.name: whole if isinstance(whole := change.whole_us, int) else ALWAYS},
         )  # fmt: skip
     left = _with(left, leaving=leaving, apart=apart, added=left.added | {change.name: n})
-    return _asking(spec, left, (*spec.asked, *asked), streams, since)
+    return _asking(spec, left, (*spec.all_queries, *asked), streams, since)
 
 
 def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
     gone = query_of(spec, change.name)
     versions = {name for name, of in left.replaced.items() if of == change.name} | {left.shadows.get(change.name, "")}
     left = _with(
-        left, paused=_without(left.paused, change.name), leaving=(*left.leaving, Leaving(Asked.of(gone), n)),
+        left, paused=_without(left.paused, change.name), leaving=(*left.leaving, Leaving(StoredQuery.of(gone), n)),
         versions={name: version for name, version in left.versions.items() if name != change.name},
         until_us={name: until for name, until in left.until_us.items() if name not in versions},
         replaced={name: of for name, of in left.replaced.items() if name not in versions},
@@ -141,7 +141,7 @@ def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
         whole_us={name: whole for name, whole in left.whole_us.items() if name != change.name},
         added={name: at for name, at in left.added.items() if name != change.name},
     )  # fmt: skip
-    asked = tuple(query for query in spec.asked if query.name not in {change.name, *versions})
+    asked = tuple(query for query in spec.all_queries if query.name not in {change.name, *versions})
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
     return _asking(spec, left, asked, streams)
 
@@ -157,7 +157,7 @@ def not_answered(spec: PondSpec) -> frozenset[str]:
 
 def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
     old, version = query_of(spec, change.name), spec.left.versions.get(change.name, 1)
-    asked, since = [change.asked.query], dict(spec.since)
+    asked, since = [change.stored.query], dict(spec.since)
     was_apart, apart = change.name in left.apart, _without(left.apart, change.name)
     if change.apart or (was_apart and isinstance(change.since_us, msgspec.UnsetType)):
         apart = (*apart, change.name)
@@ -176,7 +176,7 @@ def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
             )
         left = _with(left, whole_us=whole)
     left = _with(left, versions=left.versions | {change.name: version + 1}, apart=apart)
-    others = tuple(query for query in spec.asked if query.name != change.name)
+    others = tuple(query for query in spec.all_queries if query.name != change.name)
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
     return _asking(spec, left, (*others, *asked), streams, since)
 
@@ -184,7 +184,7 @@ def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
 def _shadowed(spec: PondSpec, left: Changed, change: Shadow) -> PondSpec:
     """The spec with the query split at `since_us`, to separate rows of windows that both versions emit from others."""
     old, version, shadow = query_of(spec, change.name), left.versions.get(change.name, 1), shadow_name(change.name)
-    asked, since = [old, _hidden(change.asked.query, shadow)], dict(spec.since)
+    asked, since = [old, _hidden(change.stored.query, shadow)], dict(spec.since)
     apart = (*left.apart, shadow) if change.apart else left.apart
     if isinstance(change.since_us, msgspec.UnsetType):
         since |= {shadow: since[change.name]} if change.name in since else {}
@@ -200,13 +200,13 @@ def _shadowed(spec: PondSpec, left: Changed, change: Shadow) -> PondSpec:
             whole_us=left.whole_us | {change.name: _whole_us(spec, change.name)},
         )  # fmt: skip
     left = _with(left, shadows=left.shadows | {change.name: shadow}, apart=tuple(dict.fromkeys(apart)))
-    others = tuple(query for query in spec.asked if query.name != change.name)
+    others = tuple(query for query in spec.all_queries if query.name != change.name)
     return _asking(spec, left, (*others, *asked), since=since)
 
 
 def _swapped(spec: PondSpec, left: Changed, name: str) -> PondSpec:
     shadow = shadow_name(name)
-    queries = {query.name: query for query in spec.asked}
+    queries = {query.name: query for query in spec.all_queries}
     old, new = queries.pop(name), queries.pop(shadow)
     given = _in_front(new, old)
     apart = {name: shadow, shadow: name}
@@ -222,7 +222,7 @@ def _discarded(spec: PondSpec, left: Changed, name: str) -> PondSpec:
     shadow = shadow_name(name)
     shadows = {one: of for one, of in left.shadows.items() if one != name}
     left = _with(left, shadows=shadows, promoted=_without(left.promoted, name))
-    return _asking(spec, left, tuple(query for query in spec.asked if query.name != shadow))
+    return _asking(spec, left, tuple(query for query in spec.all_queries if query.name != shadow))
 
 
 def _hidden(query: AnyQuery, name: str) -> AnyQuery:
@@ -253,7 +253,7 @@ def _ended(spec: PondSpec, left: Changed, version: str) -> PondSpec:
         left, until_us={name: until for name, until in left.until_us.items() if name != version},
         replaced={name: of for name, of in left.replaced.items() if name != version},
     )  # fmt: skip
-    return _asking(spec, left, tuple(query for query in spec.asked if query.name != version))
+    return _asking(spec, left, tuple(query for query in spec.all_queries if query.name != version))
 
 
 def _leaving_off(old: AnyQuery, name: str) -> AnyQuery:
@@ -282,7 +282,7 @@ def query_name(version: str) -> str:
     return name if name and number.isdecimal() else version
 
 
-def whole_from(spec: PondSpec, name: str) -> int | None:
+def complete_from(spec: PondSpec, name: str) -> int | None:
     """The earliest start of a complete window that any version emits under a query's name; None: all are complete."""
     whole = _whole_us(spec, name)
     return None if whole == ALWAYS else whole
@@ -301,8 +301,9 @@ def _asking(
     """
     queries = tuple(asked)
     used = {stream for query in queries for stream in query.streams}
-    told = times_told(query for query in queries if query.name not in left.halted)
-    times = {stream: time for stream, time in (spec.left.times | times_told(spec.asked)).items() if stream not in told}
+    used_times = event_times_of(query for query in queries if query.name not in left.halted)
+    times = spec.left.times | event_times_of(spec.all_queries)
+    times = {stream: time for stream, time in times.items() if stream not in used_times}
     kept = tuple(stream for stream in streams or spec.streams if stream.name in used or is_read(stream))
     names, chosen = {query.name for query in queries}, spec.since if since is None else since
     made = PondSpec.of(kept, queries, spec.instances, spec.buckets)
@@ -318,13 +319,13 @@ def _asking(
     )  # fmt: skip
 
 
-def still_leaving(spec: PondSpec, lagging: tuple[Leaving, ...], lies: int) -> PondSpec:
-    """The spec without history that nobody needs: of dropped queries it keeps those whose sinks have rows to receive,
-    of requested bucket maps the one by which state is stored (`lies`) and newer ones.
+def still_leaving(spec: PondSpec, lagging: tuple[Leaving, ...], current_n: int) -> PondSpec:
+    """The spec without unneeded history: of dropped queries it keeps those whose sinks still have rows to receive,
+    of requested bucket maps the one by which state is stored (`current_n`) and newer ones.
     """
     if isinstance(spec.changed, msgspec.UnsetType):
         return spec
-    scaled = tuple(one for one in spec.left.scaled if one.n >= lies or one is spec.left.scaled[-1])
+    scaled = tuple(one for one in spec.left.scaled if one.n >= current_n or one is spec.left.scaled[-1])
     return msgspec.structs.replace(spec, changed=_with(spec.left, leaving=lagging, scaled=scaled))
 
 
@@ -343,15 +344,15 @@ def is_read(stream: Stream) -> bool:
     return stream.derived is None and stream.upstream is None
 
 
-def times_told(queries: Iterable[AnyQuery]) -> dict[str, str]:
+def event_times_of(queries: Iterable[AnyQuery]) -> dict[str, str]:
     """The event-time column of each stream that the queries read."""
-    told: dict[str, str] = {}
+    event_times: dict[str, str] = {}
     for query in queries:
         if isinstance(query, Join):
-            told |= {side.stream: side.event_time for side in query.sides.values()}
+            event_times |= {side.stream: side.event_time for side in query.sides.values()}
         elif isinstance(query, Query):
-            told[query.stream] = query.event_time
-    return told
+            event_times[query.stream] = query.event_time
+    return event_times
 
 
 def _with(left: Changed, **fields: object) -> Changed:
@@ -371,7 +372,7 @@ def history(log: Log, manifest: Manifest) -> Iterator[Recorded]:
     n = in_force(manifest).left.last if manifest.spec else -1
     while n >= 0:
         data = log.read(n)
-        record = None if data is None else decode(data, log.told(n)).record
+        record = None if data is None else decode(data, log.describe(n)).record
         change = change_of(record.change) if isinstance(record, ChangeRecord) else None
         if record is None or change is None:
             raise CorruptError(f"Record {n} of the log should be a change of queries.", "Restore the log.")

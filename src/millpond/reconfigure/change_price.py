@@ -10,7 +10,7 @@ from millpond.reconfigure.apply import arranged, is_read, orphaned
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Add, Alter, Change, Shadow
 from millpond.reconfigure.placement_changes import Moved, moved_by
-from millpond.reconfigure.validate import Pond
+from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.epoch import Setting, watermarks
 from millpond.runtime.inputs.replay import recalled_bytes
 from millpond.runtime.task.task_values import Watermark
@@ -22,11 +22,11 @@ COMPLETE_AT_ONCE = "complete at once"
 """The data it needs was kept: a window that is open now is emitted with complete results."""
 
 COMPLETE_LATER = "complete later"
-"""Its first complete window begins after the events that were read so far."""
+"""Its first complete window begins after the events that were already read."""
 
 
 STATE_MOVES = "state moves"
-"""The next epoch has complete results, and migrates state to other instances before it goes on."""
+"""The next epoch has complete results, and migrates state to other instances before it continues."""
 
 
 ROWS_MOVE = "rows are copied"
@@ -62,7 +62,7 @@ class Price(NamedTuple):
     first: FirstWindow | None = None
 
 
-def price_of(pond: Pond, change: Change, setting: Setting) -> Price:
+def price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:
     """The price of a change if it were made now; `setting` contains the layout of the read."""
     effective_n = pond.manifest.n + 2
     if isinstance(change, Scale):
@@ -78,9 +78,9 @@ def price_of(pond: Pond, change: Change, setting: Setting) -> Price:
         return Price(COMPLETE_AT_ONCE if backfilled else AT_ONCE, None, rereads, freed, effective_n=effective_n)
     assert isinstance(change, Add | Alter | Shadow)
     marks = watermarks(pond.manifest)
-    seen = [marks.get(stream, Watermark()).max_time_us for stream in change.asked.query.streams]
+    seen = [marks.get(stream, Watermark()).max_time_us for stream in change.stored.query.streams]
     newest = max((time for time in seen if time is not None), default=None)
-    first = first_window(change.asked.query, since)
+    first = first_window(change.stored.query, since)
     covered = newest is not None and (since if first is None else first.start_us) <= newest
     cost = COMPLETE_AT_ONCE if covered else COMPLETE_LATER
     again = isinstance(change, Add) and isinstance(change.backfill_us, int)

@@ -20,7 +20,7 @@ from millpond.model.spec import PondSpec, from_json
 from millpond.reconfigure.apply import change_record
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Change, change_of
-from millpond.reconfigure.validate import Pond, ends
+from millpond.reconfigure.validate import KnownPond, ends
 
 
 class Prepared(NamedTuple):
@@ -32,35 +32,35 @@ class Prepared(NamedTuple):
     brought: Callable[[int], tuple[Receipt, ...]]
 
 
-Make = Callable[[Pond], Change]
+Make = Callable[[KnownPond], Change]
 """Builds the requested change from the catalog that is in force at that time, or raises the reason for refusal."""
 
-Prepare = Callable[[Pond], Prepared]
+Prepare = Callable[[KnownPond], Prepared]
 """Like `Make`, for a change that needs prepared data."""
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     make: Make | Prepare
     done: Future[int]
 
 
-class Desk:
-    """The requested changes of one pond; `told` is called with each recorded change and the catalog after it."""
+class ChangeQueue:
+    """The requested changes of one pond; `recorded` is called with each recorded change and the catalog after it."""
 
-    def __init__(self, told: Callable[[int, Change, PondSpec], None]) -> None:
-        self._told = told
+    def __init__(self, recorded: Callable[[int, Change, PondSpec], None]) -> None:
+        self._recorded = recorded
         self._gate = threading.Lock()
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[_Request] = deque()
         self._running = False
         self._claimed, self._known = "", 0
         self._spec: PondSpec | None = None
 
-    def ask(self, make: Make | Prepare) -> tuple[Future[int], bool]:
+    def request(self, make: Make | Prepare) -> tuple[Future[int], bool]:
         """Submit a change. Returns a future of its record number, and whether epochs run, so that it will be taken."""
-        asked = _Asked(make, Future())
+        request = _Request(make, Future())
         with self._gate:
-            self._waiting.append(asked)
-            return asked.done, self._running
+            self._waiting.append(request)
+            return request.done, self._running
 
     def runs(self, running: bool) -> None:
         """Note that epochs begin to run, or end."""
@@ -69,11 +69,11 @@ class Desk:
 
     def give_up(self, error: BaseException) -> None:
         """Fail all waiting changes, because an error ended the epochs."""
-        while (asked := self._next()) is not None:
-            asked.done.set_exception(error)
+        while (request := self._next()) is not None:
+            request.done.set_exception(error)
 
     def spec(self, manifest: Manifest) -> PondSpec:
-        """The catalog in force after the manifest's record; `told` is called once for each change.
+        """The catalog in force after the manifest's record; `recorded` is called once for each change.
 
         Raises:
             CorruptError: a stored change does not decode.
@@ -85,7 +85,7 @@ class Desk:
             change = change_of(found.change)
             if change is not None and found.n > self._spec.left.last:  # see `in_force`
                 self._spec = applied(self._spec, found.n, change)
-                self._told(found.n, change, self._spec)
+                self._recorded(found.n, change, self._spec)
         return self._spec
 
     @property
@@ -109,21 +109,21 @@ class Desk:
         for end in ends(spec, run.manifest):
             spec = self.spec(commit(change_record(spec, end, run, writer, now_us)))
             run = begin()
-        while (asked := self._next()) is not None:
+        while (request := self._next()) is not None:
             try:
                 spec = self.spec(run.manifest)
-                made = asked.make(Pond(spec, run.manifest))
+                made = request.make(KnownPond(spec, run.manifest))
                 change, receipts = (made.change, made.brought(run.n)) if isinstance(made, Prepared) else (made, ())
                 self.spec(commit(change_record(spec, change, run, writer, now_us, receipts)))
             except TruthError as error:
-                asked.done.set_exception(error)
+                request.done.set_exception(error)
                 raise
             except MillpondError as error:
-                asked.done.set_exception(error)
+                request.done.set_exception(error)
             else:
-                asked.done.set_result(run.n)
+                request.done.set_result(run.n)
             run = begin()
 
-    def _next(self) -> _Asked | None:
+    def _next(self) -> _Request | None:
         with self._gate:
             return self._waiting.popleft() if self._waiting else None

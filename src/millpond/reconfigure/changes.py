@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from millpond.errors import CorruptError
-from millpond.model.change_history import ALWAYS, Asked
+from millpond.model.change_history import ALWAYS, StoredQuery
 from millpond.model.change_json import Move, Scale, kind_of
 from millpond.model.expressions import Literal
 from millpond.model.stream import Stream
@@ -23,18 +23,18 @@ OTHERS = frozenset({"map"})
 """Kinds of change records that do not concern queries."""
 
 
-class _Asking(msgspec.Struct, frozen=True):
+class _QueryChange(msgspec.Struct, frozen=True):
     """Base of the changes that contain a query."""
 
-    asked: Asked
+    stored: StoredQuery = msgspec.field(name="asked")
 
     @property
     def name(self) -> str:
         """The query's name."""
-        return self.asked.query.name
+        return self.stored.query.name
 
 
-class Add(_Asking, frozen=True, tag_field="kind", tag="add", omit_defaults=True):
+class Add(_QueryChange, frozen=True, tag_field="kind", tag="add", omit_defaults=True):
     """Adds a query.
 
     `streams`: new streams that it reads. `since_us`: its first window starts then or later (UNSET: it missed no
@@ -91,7 +91,7 @@ class Resume(msgspec.Struct, frozen=True, tag_field="kind", tag="resume", omit_d
     before: int = -1
 
 
-class Alter(_Asking, frozen=True, tag_field="kind", tag="alter", omit_defaults=True):
+class Alter(_QueryChange, frozen=True, tag_field="kind", tag="alter", omit_defaults=True):
     """Replaces a query by a new version under the same name.
 
     `since_us`: the first window of the new version starts then or later; UNSET: as that of the old version.
@@ -116,7 +116,7 @@ class End(msgspec.Struct, frozen=True, tag_field="kind", tag="end", omit_default
     signed: tuple[str, ...] = ()
 
 
-class Shadow(_Asking, frozen=True, tag_field="kind", tag="shadow", omit_defaults=True):
+class Shadow(_QueryChange, frozen=True, tag_field="kind", tag="shadow", omit_defaults=True):
     """Runs a second version beside a query, on shared state; its rows are only compared.
 
     Both versions emit windows that start at `since_us` or later (UNSET: all windows of the query). Earlier windows are
@@ -190,10 +190,10 @@ Change: TypeAlias = (
 )
 
 
-def kind_told(change: Change) -> str:
+def kind_name(change: Change) -> str:
     """The name of a change in reports: that of the call that made it.
 
-    >>> kind_told(Promote("spend")), kind_told(Promote("spend", back=True))
+    >>> kind_name(Promote("spend")), kind_name(Promote("spend", back=True))
     ('promote', 'rollback')
     """
     if isinstance(change, Promote) and change.back:

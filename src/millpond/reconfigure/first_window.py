@@ -18,7 +18,7 @@ from millpond.plan.chains.upstream import first_row_us, levels
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.backward_coverage import covered_from
-from millpond.reconfigure.catalog import is_read, times_told
+from millpond.reconfigure.catalog import event_times_of, is_read
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inputs.upstream_rows import chained_lines
 from millpond.runtime.task.task_values import Watermark
@@ -39,7 +39,7 @@ def beginnings(
     order, upstream = levels(streams, queries), {stream.name: stream.upstream for stream in streams}
     chained = any(upstream.values())  # otherwise no time line depends on the plan
     lines = chained_lines(build_plan(queries), streams, manifest, watermarks(manifest)) if chained else {}
-    new = set(queries) - set(known.asked)
+    new = set(queries) - set(known.all_queries)
     for query in sorted(new, key=lambda query: max(order[stream] for stream in query.streams)):
         starts = []
         for name in query.streams:
@@ -79,14 +79,14 @@ def beginning(
         return msgspec.UNSET
     for name in query.streams:
         _check_observed(known, manifest, next(stream for stream in every if stream.name == name), told_by or {})
-    asked = (*(one for one in known.asked if one.name != query.name), query)
+    asked = (*(one for one in known.all_queries if one.name != query.name), query)
     begun = beginnings(known, _with_bases(manifest, told_by or {}), every, asked).get(query.name)
     if begun is None:
         return msgspec.UNSET
     if isinstance(query, Query):
         if isinstance(query.window, Session) and query.window.own_end is not None:
             raise ChangeRefused(
-                f"Sessions of {query.name} have gaps of their own, so one that has begun may go on for any time.",
+                f"Each event of {query.name} has its own session gap, so an open session may continue for any time.",
                 "Add it to a new pond, or use one gap.",
             )
         mark = watermarks(manifest).get(query.stream, Watermark())
@@ -100,15 +100,15 @@ def _check_observed(
     known: PondSpec, manifest: Manifest, stream: Stream, told_by: Mapping[str, Collection[str]]
 ) -> None:
     """Refuse a stream if some of its events were read while no query observed their times."""
-    told = times_told(known.asked) | known.left.times
+    told = event_times_of(known.all_queries) | known.left.times
     if stream.name in told or stream.upstream is not None:
         return
     sources = (stream.name,) if is_read(stream) else () if stream.derived is None else stream.derived.reads
     if not any(source in manifest.offsets for source in sources) or {*told_by.get(stream.name, ())} & {*told}:
         return
     raise ChangeRefused(
-        f"Events of {', '.join(sources)} were read before anything asked for their times, so it cannot be said from "
-        f"when on windows over {stream.name} would be whole.",
+        f"Events of {', '.join(sources)} were read before any query needed their times, so it is not known from "
+        f"when on windows over {stream.name} would be complete.",
         "Declare the stream a second time under another name, which is then read from its beginning.",
     )
 

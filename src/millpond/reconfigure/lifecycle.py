@@ -88,7 +88,7 @@ def state_in(left: Changed, name: str) -> str:
 def current(spec: PondSpec) -> tuple[AnyQuery, ...]:
     """The queries as their users see them: without shadows and without replaced versions that emit last windows."""
     hidden = {*spec.left.replaced, *spec.left.shadows.values()}
-    return tuple(query for query in spec.asked if query.name not in hidden)
+    return tuple(query for query in spec.all_queries if query.name not in hidden)
 
 
 def query_of(spec: PondSpec, name: str) -> AnyQuery:

@@ -1,4 +1,4 @@
-"""Builds changes of placement: another number of instances, or another store for some buckets."""
+"""Builds changes of placement: another number of instances, or another store for the served rows of some buckets."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from millpond.errors import ChangeRefused
 from millpond.log.manifest import Manifest
 from millpond.log.records import STATE
 from millpond.model.change_json import Move, Scale
-from millpond.placement.alignment import Owners, realigned
+from millpond.placement.alignment import Owners, realigned, rescaled
 from millpond.placement.bucket_stores import check_place, moved_to, places_in
-from millpond.placement.moves import BucketMap, asked_map_in, maps_in
-from millpond.placement.rescale import rescaled
+from millpond.placement.moves import BucketMap, maps_in, requested_map_in
 from millpond.placement.run_lengths import of_runs, runs_of
 from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.apply import plan_of
-from millpond.reconfigure.validate import Pond
+from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.moves.move_state import dealt_logs, moving, shares_here
 
 
-def scale(pond: Pond, instances: int, shards: Sequence[str] = (), who: str = "", why: str = "asked") -> Scale:
+def scale(pond: KnownPond, instances: int, shards: Sequence[str] = (), who: str = "", why: str = "asked") -> Scale:
     """Change the number of instances, with as few moved buckets as an even distribution needs.
 
     `shards`: the shard on which the store keeps each bucket, if it has several. The buckets of an instance are then on
@@ -36,13 +35,13 @@ def scale(pond: Pond, instances: int, shards: Sequence[str] = (), who: str = "",
         raise ChangeRefused(
             f"{instances} instances cannot share {pond.spec.buckets} buckets.", f"Use 1 to {pond.spec.buckets}."
         )
-    if instances == asked_map_in(pond.spec, pond.manifest).instances:
+    if instances == requested_map_in(pond.spec, pond.manifest).instances:
         raise ChangeRefused(f"The pond has {instances} instances already.", "Nothing is left to do.")
     owners = rescaled(now.owners, instances)
     return owned_by(pond, realigned(owners, shards, instances) if shards else owners, instances, who, why)
 
 
-def owned_by(pond: Pond, owners: Owners, instances: int, who: str = "", why: str = "asked") -> Scale:
+def owned_by(pond: KnownPond, owners: Owners, instances: int, who: str = "", why: str = "asked") -> Scale:
     """Give each bucket the named owner, among `instances` instances.
 
     Raises:
@@ -65,10 +64,12 @@ class Moved(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
-def moved_by(pond: Pond, change: Scale) -> Moved:
+def moved_by(pond: KnownPond, change: Scale) -> Moved:
     """What a change of owners would migrate if it were made now."""
-    lies = maps_in(pond.spec, pond.manifest)[0]
-    return moved_between(lies, BucketMap(0, of_runs(change.owned), change.instances), plan_of(pond.spec), pond.manifest)
+    current = maps_in(pond.spec, pond.manifest)[0]
+    return moved_between(
+        current, BucketMap(0, of_runs(change.owned), change.instances), plan_of(pond.spec), pond.manifest
+    )
 
 
 def moved_between(before: BucketMap, after: BucketMap, plan: Plan, manifest: Manifest) -> Moved:
@@ -88,11 +89,11 @@ def moved_between(before: BucketMap, after: BucketMap, plan: Plan, manifest: Man
     return Moved(leaving.total(), round(size))
 
 
-def move(pond: Pond, buckets: Collection[int], to: str, who: str = "") -> Move:
+def move(pond: KnownPond, buckets: Collection[int], to: str, who: str = "") -> Move:
     """Keep the served rows of these buckets at the place `to` from now on.
 
     Raises:
-        ChangeRefused: the rows are there already, a bucket does not exist, or the place must not be written down.
+        ChangeRefused: the rows are already there, a bucket does not exist, or the address must not be stored.
     """
     places = places_in(pond.spec)
     if not buckets or not {*buckets} <= {*range(len(places))}:

@@ -1,9 +1,10 @@
-"""Quarantines new queries that exhaust the JVM's memory in their first epoch.
+"""Quarantines new queries that exhaust the JVM's memory in their first epoch, or with which it never ends.
 
 A query is on probation if Spark evaluates a part of it and no committed epoch has done so yet. If the JVM runs out of
-memory in an epoch with such queries, a change quarantines them. So a restart does not evaluate them again, and the
-other queries go on. If no query is on probation, the failure may have another reason, so nothing is quarantined the
-first time. If the same Spark batch runs out of memory again, the query that was added last is quarantined.
+memory in an epoch with such queries, or was ended because the epoch stalled, a change quarantines them. So a restart
+does not evaluate them again, and the other queries go on. If no query is on probation, the failure may have another
+reason, so nothing is quarantined the first time. If the same Spark batch runs out of memory again, the query that was
+added last is quarantined.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
-from millpond.errors import NoMemoryError
+from millpond.errors import NoMemoryError, StalledError
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord
@@ -32,6 +34,9 @@ MEMORY = "memory.json"
 """File in the pond's folder: the batch in which the JVM ran out of memory while no query was on probation."""
 
 
+Fatal: TypeAlias = NoMemoryError | StalledError
+
+
 class Probation:
     """The queries of one pond that are on probation; each driver creates its own. `folder`: the pond's folder."""
 
@@ -43,7 +48,7 @@ class Probation:
     def began(self, spec: PondSpec, log: Log, manifest: Manifest) -> None:
         """A driver starts: queries that were added or altered after the newest epoch are on probation."""
         if manifest.epoch_n < 0:
-            self._new = {query.name for query in spec.asked}
+            self._new = {query.name for query in spec.all_queries}
             return
         for found in history(log, manifest):
             if found.n <= manifest.epoch_n:
@@ -67,24 +72,31 @@ class Probation:
         self._new -= read
         self._shadows -= read
 
-    def failed(self, error: NoMemoryError, spec: PondSpec, batch: tuple[str, int]) -> tuple[NoMemoryError, list[Make]]:
-        """The error to report, and the changes that quarantine the responsible queries; `batch`: Spark's failed one."""
-        by_spark = [query.name for query in current(spec) if is_evaluated(query, spec.streams)]
-        by_spark = [name for name in by_spark if name not in spec.left.halted]
+    def suspects(self, spec: PondSpec) -> tuple[list[str], list[str]]:
+        """The queries on probation, and the queries whose shadows are on probation."""
+        by_spark = evaluated(spec)
         names = [name for name in by_spark if name in self._new]
-        shadows = [name for name in by_spark if name in self._shadows and name in spec.left.shadows]
+        return names, [name for name in by_spark if name in self._shadows and name in spec.left.shadows]
+
+    def failed(self, error: Fatal, spec: PondSpec, batch: tuple[str, int]) -> tuple[Fatal, list[Make]]:
+        """The error to report, and the changes that quarantine the responsible queries; `batch`: Spark's failed one."""
+        by_spark = evaluated(spec)
+        names, shadows = self.suspects(spec)
         if not (names or shadows):
             names = self._again(batch, sorted(by_spark, key=lambda name: spec.left.added.get(name, -1)))
         if not (names or shadows):
             return error, []
         told = ", ".join([*names, *(f"the shadow of {name}" for name in shadows)])
-        found = NoMemoryError(
+        form = "takes fewer steps for an event."
+        if isinstance(error, NoMemoryError):
+            form = "makes less of an event, or with more memory (--memory)."
+        found = type(error)(
             f"{error.what.rstrip('.')}; Spark was evaluating {told}.",
-            f"Quarantined: {told}. The other queries go on when the pond is started again; drop it, and add it again in"
-            " a form that makes less of an event, or with more memory (--memory).",
+            f"Quarantined: {told}. The other queries continue when the pond is started again. Drop it, and add it in a"
+            f" form that {form}",
         )
-        readers = [one for name in names for one in _readers(spec, name)]
-        halts: list[Make] = [partial(validate.halt, name=name, why=str(found)) for name in [*readers, *names]]
+        reading = [one for name in names for one in readers(spec, name)]
+        halts: list[Make] = [partial(validate.halt, name=name, why=str(found)) for name in [*reading, *names]]
         return found, [*halts, *(partial(validate.discard, name=name) for name in shadows)]
 
     def _again(self, batch: tuple[str, int], names: list[str]) -> list[str]:
@@ -99,6 +111,12 @@ class Probation:
         return []
 
 
+def evaluated(spec: PondSpec) -> list[str]:
+    """The active queries of which Spark evaluates a part."""
+    names = [query.name for query in current(spec) if is_evaluated(query, spec.streams)]
+    return [name for name in names if name not in spec.left.halted]
+
+
 def is_evaluated(query: AnyQuery, streams: Iterable[Stream]) -> bool:
     """Whether Spark evaluates a part of a query: an expression, or its derived stream."""
     made = {stream.name for stream in streams if stream.derived is not None}
@@ -106,10 +124,10 @@ def is_evaluated(query: AnyQuery, streams: Iterable[Stream]) -> bool:
     return bool(made & {*query.streams}) or any(isinstance(node, Foreign) for node in nodes)
 
 
-def _readers(spec: PondSpec, name: str) -> Iterator[str]:
+def readers(spec: PondSpec, name: str) -> Iterator[str]:
     """The queries that read the rows of `name`, directly or through others; readers come before what they read."""
     rows: Mapping[str, str | None] = {stream.name: stream.upstream for stream in spec.streams}
     for query in current(spec):
         if query.name not in spec.left.halted and any(rows.get(stream) == name for stream in query.streams):
-            yield from _readers(spec, query.name)
+            yield from readers(spec, query.name)
             yield query.name

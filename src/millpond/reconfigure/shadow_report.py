@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.followers.cursors import is_next
+from millpond.followers.cursors import ProcessFollower
 from millpond.followers.record_rows import ReadSection, RowsGone, RowsReader
 from millpond.followers.sinks.text import json_objects
-from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import ChangeRecord, Entry, EpochRecord
 from millpond.reconfigure.changes import Promote, change_of
-from millpond.runtime.gather.shadow_diff import NET, added_up
+from millpond.runtime.rows.shadow_diff import NET, added_up
 
 _FEW, _PARTS = 1 << 20, 64
 """Up to this many rows, from up to this many records, are summed among themselves only, not with all others."""
@@ -37,7 +35,7 @@ class Difference(NamedTuple):
     only_shadow: list[str]
 
 
-class Compared:
+class Compared(ProcessFollower):
     """Follower that compares a query and its shadow from record `since` on. Keeps the differing rows in memory, and for
     some recent records also rows that have cancelled out since.
 
@@ -47,35 +45,24 @@ class Compared:
     """
 
     def __init__(self, query: str, shadow: str, read: ReadSection, since: int) -> None:
-        self.name = f"compare:{query}"
+        super().__init__(f"compare:{query}", since)
         self._query, self._shadow = query, shadow
         self._rows = RowsReader(read, "differing")
-        self._lock = threading.Lock()
-        self._reached, self._told = Cursor(since), 0
+        self._told = 0
         self._differing = [_NONE]
 
-    def cursor(self) -> Cursor:
-        """See `Follower.cursor`; `since` in a new process."""
-        with self._lock:
-            return self._reached
+    def _take(self, record: Entry, manifest: Manifest) -> None:
+        change = change_of(record.record.change) if isinstance(record.record, ChangeRecord) else None
+        if isinstance(change, Promote) and change.name == self._query:
+            self._swap()
+        if isinstance(record.record, EpochRecord):
+            self._take_rows(record, record.record, manifest)
+        whole, *more = self._differing
+        if len(more) > _PARTS or sum(map(len, more)) > max(_FEW, len(whole)):
+            more = [_summed(more)]
+            self._differing = [whole, *more] if len(more[0]) <= max(_FEW, len(whole)) else [_summed([whole, *more])]
 
-    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """See `Follower.apply`."""
-        with self._lock:
-            if not is_next(self.name, self._reached, record):
-                return
-            change = change_of(record.record.change) if isinstance(record.record, ChangeRecord) else None
-            if isinstance(change, Promote) and change.name == self._query:
-                self._swap()
-            if isinstance(record.record, EpochRecord):
-                self._take(record, record.record, manifest)
-            whole, *more = self._differing
-            if len(more) > _PARTS or sum(map(len, more)) > max(_FEW, len(whole)):
-                more = [_summed(more)]
-                self._differing = [whole, *more] if len(more[0]) <= max(_FEW, len(whole)) else [_summed([whole, *more])]
-            self._reached = cursor_at(record)
-
-    def _take(self, entry: Entry, record: EpochRecord, manifest: Manifest) -> None:
+    def _take_rows(self, entry: Entry, record: EpochRecord, manifest: Manifest) -> None:
         """Take the differing rows of an epoch; none while either version is quarantined, as its rows are missing."""
         names = self._query, self._shadow
         if any(name in manifest.quarantined for name in names):
@@ -95,7 +82,7 @@ class Compared:
         ]  # fmt: skip
 
     def difference(self) -> Difference:
-        """The difference so far."""
+        """The difference until now."""
         with self._lock:
             self._differing = [whole] = [_summed(self._differing)]
             texts = _texts(whole)

@@ -12,7 +12,7 @@ import msgspec
 
 from millpond.errors import ChangeRefused
 from millpond.log.manifest import Manifest
-from millpond.model.change_history import ALWAYS, Asked
+from millpond.model.change_history import ALWAYS, StoredQuery
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
@@ -22,9 +22,9 @@ from millpond.model.types import has_json
 from millpond.model.windows import RUNNING, Session, Sliding
 from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
 from millpond.plan.groups.build import check_event_times
+from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in, parameters_in, users_of
 from millpond.plan.options.output_modes import FINAL, UPDATE, with_mode
-from millpond.plan.options.partial_windows import tells_complete, with_complete
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.backward_coverage import check_backfilled, incomplete_for, open_from, recall_for
 from millpond.reconfigure.changes import (
@@ -49,7 +49,7 @@ from millpond.runtime.task.task_values import Watermark
 _ABOVE = "@"
 
 
-class Pond(NamedTuple):
+class KnownPond(NamedTuple):
     """A pond between two epochs: its current catalog and the state of its log."""
 
     spec: PondSpec
@@ -57,7 +57,7 @@ class Pond(NamedTuple):
 
 
 def add(
-    pond: Pond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
+    pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
     told_by: Mapping[str, Collection[str]] | None = None, backfill_us: int | None = None,
 ) -> Add:  # fmt: skip
     """Add a query.
@@ -77,7 +77,7 @@ def add(
     check_upstream(pond.spec, query, (*pond.spec.streams, *fresh))
     plan = plan_of(pond.spec)
     since = beginning(pond.spec, plan, pond.manifest, query, fresh, told_by)
-    check_event_times((*pond.spec.asked, query), pond.spec.left.times)
+    check_event_times((*pond.spec.all_queries, query), pond.spec.left.times)
     if backfill_us is not None:
         check_backfilled(query)
         assert isinstance(query, Query)
@@ -86,18 +86,18 @@ def add(
         open_us = open_from(query, pond.manifest)
         told = [time for time in (since, open_us) if isinstance(time, int)]
         if told and first < (handed := _first_start(pond.spec, query, max(told))):
-            return Add(Asked.of(query), fresh, handed, who, backfill_us=first)
+            return Add(StoredQuery.of(query), fresh, handed, who, backfill_us=first)
     if isinstance(query, Query) and isinstance(since, int):
         recall = recall_for(plan, query, since, pond.manifest)
         partial = incomplete_for(query, since if recall is None else recall, pond.manifest)
         if recall is not None or partial is not None:
             since = _first_start(pond.spec, query, since)
             early = (msgspec.UNSET if us is None else us for us in (recall, partial))
-            return Add(Asked.of(query), fresh, since, who, -1, (), False, *early)
-    return Add(Asked.of(query), fresh, since, who)
+            return Add(StoredQuery.of(query), fresh, since, who, -1, (), False, *early)
+    return Add(StoredQuery.of(query), fresh, since, who)
 
 
-def drop(pond: Pond, name: str, streams: Sequence[Stream] = (), who: str = "") -> Drop:
+def drop(pond: KnownPond, name: str, streams: Sequence[Stream] = (), who: str = "") -> Drop:
     """Drop a query. `streams`: sources that it reads as parts of other streams.
 
     Raises:
@@ -107,7 +107,7 @@ def drop(pond: Pond, name: str, streams: Sequence[Stream] = (), who: str = "") -
     return Drop(name, _new(pond.spec, streams), who)
 
 
-def pause(pond: Pond, name: str, who: str = "") -> Pause:
+def pause(pond: KnownPond, name: str, who: str = "") -> Pause:
     """Stop emitting the rows of a query.
 
     Raises:
@@ -117,7 +117,7 @@ def pause(pond: Pond, name: str, who: str = "") -> Pause:
     return Pause(name, who)
 
 
-def resume(pond: Pond, name: str, who: str = "") -> Resume:
+def resume(pond: KnownPond, name: str, who: str = "") -> Resume:
     """Emit the rows of a paused query again.
 
     Raises:
@@ -128,7 +128,7 @@ def resume(pond: Pond, name: str, who: str = "") -> Resume:
 
 
 def alter(
-    pond: Pond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
+    pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
     told_by: Mapping[str, Collection[str]] | None = None,
 ) -> Alter:  # fmt: skip
     """Replace a query by a new version with the same name and sinks.
@@ -150,7 +150,7 @@ def alter(
     fresh = _new(pond.spec, streams)
     check_upstream(pond.spec, query, (*pond.spec.streams, *fresh))
     if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
-        return Alter(Asked.of(query), fresh, who=who)
+        return Alter(StoredQuery.of(query), fresh, who=who)
     if not isinstance(old, Query) or not isinstance(query, Query):
         raise ChangeRefused(
             f"The new version of the join {query.name} would match other events.",
@@ -162,10 +162,10 @@ def alter(
         since = until = _first_start(pond.spec, query, since)
         if _answered(pond, old, until):
             until = msgspec.UNSET
-    return Alter(Asked.of(query), fresh, since, until, who)
+    return Alter(StoredQuery.of(query), fresh, since, until, who)
 
 
-def param(pond: Pond, name: str, value: Constant, who: str = "") -> SetParameter:
+def param(pond: KnownPond, name: str, value: Constant, who: str = "") -> SetParameter:
     """Set a live parameter, which may be new.
 
     The value must have the parameter's type, unless nothing uses the parameter. A whole-number parameter also accepts
@@ -175,14 +175,14 @@ def param(pond: Pond, name: str, value: Constant, who: str = "") -> SetParameter
         ChangeRefused: the value has another type, and queries or a feed use the parameter.
     """
     left = pond.spec.left
-    users, feed = users_of(name, pond.spec.asked), left.feeds.get(name)
+    users, feed = users_of(name, pond.spec.all_queries), left.feeds.get(name)
     if feed is not None:
         users.append(f"the feed from {feed.query}.{feed.column}")
-    fraction = feed is None and as_double(name, pond.spec.asked)
+    fraction = feed is None and as_double(name, pond.spec.all_queries)
     return SetParameter(name, another_value(name, value, left.parameters.get(name), users, fraction), who)
 
 
-def feed(pond: Pond, name: str, query: str, column: str, who: str = "") -> Feed:
+def feed(pond: KnownPond, name: str, query: str, column: str, who: str = "") -> Feed:
     """Take the values of a live parameter from the rows of a query, until the parameter is set.
 
     A list parameter takes all values in the rows of the newest window, any other parameter the largest one.
@@ -221,7 +221,7 @@ def _check_parameters(spec: PondSpec, query: AnyQuery) -> None:
 
 
 def shadow(
-    pond: Pond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
+    pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
     told_by: Mapping[str, Collection[str]] | None = None,
 ) -> Shadow:  # fmt: skip
     """Run a version beside the query of the same name. Its rows are only compared with the rows of the query.
@@ -247,7 +247,7 @@ def shadow(
             "Select parts of a map, or the base64 of bytes; or add it under another name.",
         )
     if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
-        return Shadow(Asked.of(query), who=who)
+        return Shadow(StoredQuery.of(query), who=who)
     assert isinstance(old, Query) and isinstance(query, Query)
     if not _hands_over(old, query):
         raise ChangeRefused(
@@ -257,10 +257,10 @@ def shadow(
     since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, (), told_by)
     if not isinstance(since, msgspec.UnsetType):
         since = _first_start(pond.spec, query, since)
-    return Shadow(Asked.of(query), since, who)
+    return Shadow(StoredQuery.of(query), since, who)
 
 
-def promote(pond: Pond, name: str, who: str = "") -> Promote:
+def promote(pond: KnownPond, name: str, who: str = "") -> Promote:
     """Exchange a query with its shadow.
 
     Raises:
@@ -272,7 +272,7 @@ def promote(pond: Pond, name: str, who: str = "") -> Promote:
     return Promote(name, who)
 
 
-def rollback(pond: Pond, name: str, who: str = "") -> Promote:
+def rollback(pond: KnownPond, name: str, who: str = "") -> Promote:
     """Undo a promote.
 
     Raises:
@@ -283,7 +283,7 @@ def rollback(pond: Pond, name: str, who: str = "") -> Promote:
     return Promote(name, who, back=True)
 
 
-def halt(pond: Pond, name: str, why: str, who: str = "") -> Halt:
+def halt(pond: KnownPond, name: str, why: str, who: str = "") -> Halt:
     """Quarantine a query that exceeds its budget, or exhausted the JVM's memory.
 
     Raises:
@@ -293,7 +293,7 @@ def halt(pond: Pond, name: str, why: str, who: str = "") -> Halt:
     return Halt(name, why, who)
 
 
-def discard(pond: Pond, name: str, who: str = "") -> Discard:
+def discard(pond: KnownPond, name: str, who: str = "") -> Discard:
     """Drop the shadow of a query.
 
     Raises:
@@ -306,7 +306,7 @@ def discard(pond: Pond, name: str, who: str = "") -> Discard:
 def _check_in_front(spec: PondSpec, name: str, done: str) -> None:
     """Refuse to promote a shadow that would lose windows, or emit them a second time."""
     now = query_of(spec, name)
-    other = next(query for query in spec.asked if query.name == spec.left.shadows[name])
+    other = next(query for query in spec.all_queries if query.name == spec.left.shadows[name])
     if not isinstance(now, Query) or not isinstance(other, Query):
         return
     if now.late_after_us != other.late_after_us:
@@ -340,8 +340,8 @@ def ends(spec: PondSpec, manifest: Manifest) -> list[End]:
 
     A version that begins with retained events emits closed windows, so it stays until an epoch has read these events.
     """
-    pond, left = Pond(spec, manifest), spec.left
-    old = {query.name: query for query in spec.asked if isinstance(query, Query)}
+    pond, left = KnownPond(spec, manifest), spec.left
+    old = {query.name: query for query in spec.all_queries if isinstance(query, Query)}
     waiting = {name for name, recalled in left.recalled.items() if recalled.n > manifest.epoch_n}
     return [
         End(name) for name, until in left.until_us.items()
@@ -349,7 +349,7 @@ def ends(spec: PondSpec, manifest: Manifest) -> list[End]:
     ]  # fmt: skip
 
 
-def _answered(pond: Pond, query: Query, until_us: int) -> bool:
+def _answered(pond: KnownPond, query: Query, until_us: int) -> bool:
     """Whether every window that starts before a time has closed."""
     mark = watermarks(pond.manifest).get(query.stream, Watermark()).at(query.late_after_us)
     if mark is None or not isinstance(query.window, Sliding):
@@ -374,7 +374,7 @@ def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
         ChangeRefused: its rows do not fit the sink.
         UnsupportedQuery: such a query cannot have updating results.
     """
-    if tells_complete(old) and not tells_complete(new):
+    if has_complete_column(old) and not has_complete_column(new):
         new = with_complete(new)
     if type(old) is not type(new) or old.streams != new.streams:
         raise ChangeRefused(
@@ -393,7 +393,7 @@ def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
     if old.changing and not new.changing and new.window != RUNNING:
         new = with_mode(new, UPDATE if old.updating else FINAL, old.corrected_for_us or None)
         assert isinstance(new, Query)
-    if RUNNING in (old.window, new.window) or ((old.changing or new.changing) and not _told_alike(old, new)):
+    if RUNNING in (old.window, new.window) or ((old.changing or new.changing) and not _same_updates(old, new)):
         raise ChangeRefused(
             f"{new.name} has updating results, and the new version could not retract the rows that were emitted.",
             "Keep tumbling or sliding windows and the mode, or drop the query and add it again.",
@@ -406,7 +406,7 @@ def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
     return msgspec.structs.replace(new, sink=old.sink, serve=old.serve, late=old.late, budget=old.budget)
 
 
-def _told_alike(old: Query, new: Query) -> bool:
+def _same_updates(old: Query, new: Query) -> bool:
     """Whether both have the same mode of updating results, over windows of fixed size."""
     same = (old.updating, old.corrected_for_us) == (new.updating, new.corrected_for_us)
     return same and isinstance(old.window, Sliding) and isinstance(new.window, Sliding)

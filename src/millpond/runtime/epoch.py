@@ -17,28 +17,28 @@ from millpond.model.expressions import Literal
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING
 from millpond.placement.alignment import Owners
-from millpond.placement.move_steps import Step, step
-from millpond.placement.moves import BucketMap, asked_map, bucket_maps, sources
+from millpond.placement.moves import BucketMap, Step, bucket_maps, requested_map, sources, step
 from millpond.placement.run_lengths import runs_of
 from millpond.plan.chains.parameter_feeds import Fed
 from millpond.plan.chains.upstream import drained_at, feeds, halted, last_row_us, levels
 from millpond.plan.groups.joins import SideLog, last_final_us
 from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
-from millpond.plan.options.late_rows import late_asks
+from millpond.plan.options.late_sinks import late_sinks
 from millpond.plan.options.live_parameters import with_parameters
-from millpond.runtime.event_log.bin_counts import tallies_needed_from
 from millpond.runtime.event_log.retention import events_needed_from, slices_needed_from
+from millpond.runtime.event_log.tallies import tallies_needed_from
+from millpond.runtime.fold.kinds import migrates_by_key
 from millpond.runtime.gather.lateness import ANY_PARTITION, advanced
 from millpond.runtime.gather.retained_events import kept_from
-from millpond.runtime.inputs.parameter_feeds import fed_values, told_by
+from millpond.runtime.inputs.parameter_feeds import changed_values, fed_values
 from millpond.runtime.inputs.replay import backfilled_groups, recalled_events
 from millpond.runtime.inputs.upstream_rows import chained_lines, chained_rows, event_time_of, is_pending, with_chained
 from millpond.runtime.joins.fold_joins import joins_need_from
-from millpond.runtime.moves.bucket_handoff import stays
 from millpond.runtime.moves.move_state import dealt_logs, moving, shares_here
 from millpond.runtime.packets.event_counts import add_fates, bounded
 from millpond.runtime.packets.packet import SourceFates
 from millpond.runtime.task.column_layout import ReadLayout
+from millpond.runtime.task.counters import Counters, in_receipt
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import FoldTask, GatherTask, TimeLine, Watermark
 
@@ -90,9 +90,7 @@ def watermarks(manifest: Manifest) -> dict[str, Watermark]:
     """The watermark of each stream before the next epoch."""
     streams = {*manifest.max_time, *manifest.watermark_floor}
     return {
-        stream: Watermark(
-            manifest.max_time.get(stream, {}).get(ANY_PARTITION), manifest.watermark_floor.get(stream)
-        )
+        stream: Watermark(manifest.max_time.get(stream, {}).get(ANY_PARTITION), manifest.watermark_floor.get(stream))
         for stream in streams
     }
 
@@ -121,7 +119,7 @@ def pending(setting: Setting, manifest: Manifest) -> bool:
 
 def depth(setting: Setting) -> int:
     """The largest number of queries between a stream and the source; a drain takes that many additional epochs."""
-    return max(levels(setting.streams, setting.plan.asked).values(), default=0)
+    return max(levels(setting.streams, setting.plan.all_queries).values(), default=0)
 
 
 def maps(setting: Setting, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
@@ -131,7 +129,7 @@ def maps(setting: Setting, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
 
 def map_asked(setting: Setting, manifest: Manifest) -> BucketMap:
     """The bucket map that was requested last; the map of the next epoch may be a step towards it."""
-    return asked_map(setting.owners, setting.instances, manifest, setting.scaled)
+    return requested_map(setting.owners, setting.instances, manifest, setting.scaled)
 
 
 def map_record(setting: Setting, run: Run, writer: str, owners: Owners, why: str, at_us: int) -> ChangeRecord:
@@ -160,14 +158,14 @@ def next_step(setting: Setting, manifest: Manifest, waits: bool = False) -> Step
     `waits`: if the migration takes several steps, this one moves nothing yet.
 
     A step moves at most `step_bytes`, or a 512th of all state if that is more, because each step reads all of the state
-    that stays. If every step would have to rebuild more than that (see `bucket_handoff.stays`), there are no steps and
-    all buckets move at once.
+    that stays. If every step would have to rebuild more than that (see `fold.kinds.migrates_by_key`), there are no
+    steps and all buckets move at once.
     """
-    (lies, now), asked = maps(setting, manifest), map_asked(setting, manifest)
-    if lies[1:] == asked[1:]:
+    (current, coming), target = maps(setting, manifest), map_asked(setting, manifest)
+    if current[1:] == target[1:]:
         return None
-    staying = {one.id: stays(one) for one in moving(setting.plan)}
-    held, anew = [0.0] * lies.instances, 0
+    staying = {one.id: migrates_by_key(one) for one in moving(setting.plan)}
+    held, anew = [0.0] * current.instances, 0
     here = shares_here(manifest)
     for section in manifest.sections.values():
         if section.kind in STATE and section.group in staying:
@@ -178,11 +176,12 @@ def next_step(setting: Setting, manifest: Manifest, waits: bool = False) -> Step
     most = max(setting.step_bytes, sum(held) / 512)
     if anew > most:
         return None
-    owned = Counter(lies.owners)
-    return step(lies, now, asked, [held[one] / owned[one] for one in lies.owners], most, waits and sum(held) > most)
+    owned = Counter(current.owners)
+    sizes = [held[one] / owned[one] for one in current.owners]
+    return step(current, coming, target, sizes, most, waits and sum(held) > most)
 
 
-def told_plan(setting: Setting, manifest: Manifest) -> Plan:
+def plan_with_values(setting: Setting, manifest: Manifest) -> Plan:
     """The plan of the next epoch, with the constants that rows have set, or else the initial ones.
 
     As long as the constants do not change, it is the same object, so it is built and sent to workers only once.
@@ -203,21 +202,21 @@ class _Told(NamedTuple):
 
 
 _newest_told: _Told | None = None
-"""The plan that `told_plan` built last."""
+"""The plan that `plan_with_values` built last."""
 
 
 def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> GatherTask:
     """The gather task of the next epoch; `now_us` bounds how far in the future the time of an event may be."""
     layout, now = with_chained(setting.layout, setting.streams, setting.plan), maps(setting, run.manifest)[1]
     return GatherTask(
-        told_plan(setting, run.manifest),
+        plan_with_values(setting, run.manifest),
         layout,
         time_lines(setting, run.manifest, {}),
         now.owners,
         now.instances,
         now_us,
         setting.paused | run.manifest.quarantined.keys(),
-        late_asks(setting.plan, setting.streams),
+        late_sinks(setting.plan, setting.streams),
         chained_rows(run.manifest, setting.streams, layout),
         dict(setting.parameters) | fed_values(setting.fed, run.manifest),
         recalled_events(setting.plan, setting.recalled, run.manifest),
@@ -236,41 +235,41 @@ def fold_task(
     lines = time_lines(setting, run.manifest, idle or {})
     floors: dict[str, int] = {}
     if drain:
-        at = levels(setting.streams, setting.plan.asked)
-        halts = halted(setting.streams, setting.plan.asked, run.manifest.quarantined)
-        ready = {query.name for query in setting.plan.asked if drained_at(query, at) == level}
+        at = levels(setting.streams, setting.plan.all_queries)
+        halts = halted(setting.streams, setting.plan.all_queries, run.manifest.quarantined)
+        ready = {query.name for query in setting.plan.all_queries if drained_at(query, at) == level}
         every = drain_floors(setting.plan, run.manifest, lines, ready, last_rows(setting, run.manifest, at))
         floors = {stream: floor for stream, floor in every.items() if stream not in halts}
     kept: list[GroupPlan | SideLog | KeptEvents] = [
         *setting.plan.groups, *setting.plan.joins.logs, *setting.plan.retained
     ]  # fmt: skip
-    lies, now = maps(setting, run.manifest)
+    current, coming = maps(setting, run.manifest)
     state = {
         instance: {group.id: group_state(run.manifest, instance, group) for group in kept}
-        for instance in range(max(lies.instances, now.instances))
+        for instance in range(max(current.instances, coming.instances))
     }
     return FoldTask(
         setting.pond,
         setting.cache,
         run.n,
-        told_plan(setting, run.manifest),
+        plan_with_values(setting, run.manifest),
         lines,
         floors,
         state,
-        now.owners,
+        coming.owners,
         writer,
         drain,
         setting.paused | run.manifest.quarantined.keys(),
-        late_asks(setting.plan, setting.streams),
+        late_sinks(setting.plan, setting.streams),
         feeds(setting.streams),
-        now.number,
-        sources(lies.owners, now.owners),
+        coming.number,
+        sources(current.owners, coming.owners),
         dict(setting.replaced),
-        now.instances,
-        lies.instances,
+        coming.instances,
+        current.instances,
         setting.fed,
         backfilled_groups(setting.plan, setting.recalled, run.manifest),
-        lies.owners != map_asked(setting, run.manifest).owners,
+        current.owners != map_asked(setting, run.manifest).owners,
         merges_wait,
     )
 
@@ -321,7 +320,7 @@ def last_rows(setting: Setting, manifest: Manifest, at: Mapping[str, int]) -> di
     `at`: the level of each stream.
     """
     times = {stream: max(seen.values()) for stream, seen in manifest.max_time.items() if seen}
-    asked = {query.name: query for query in setting.plan.asked}
+    asked = {query.name: query for query in setting.plan.all_queries}
     found: dict[str, int] = {}
     for stream in sorted(setting.streams, key=lambda stream: at[stream.name]):
         event_time = event_time_of(setting.plan, stream.name)
@@ -341,6 +340,7 @@ def assemble(
     """
     receipts, bodies, size = [], [], 0
     fates: Fates = {}
+    counters, newest = Counters(), dict[str, dict[str, int]]()
     found = sorted(deltas, key=lambda delta: delta[0].instance)
     for receipt, body in found:
         add_fates(fates, (SourceFates([query], told) for query, told in receipt.fates.items()))
@@ -348,12 +348,12 @@ def assemble(
         receipts.append(receipt if receipt.file is not None else msgspec.structs.replace(receipt, at=size))
         bodies.append(body)
         size += len(body)
-    quarantined = _raised(receipts)
-    counts = _counts(receipts, quarantined)
+        for stream, seen in counters.add_receipt(receipt.counts).items():  # every instance reports the same times
+            newest.setdefault(stream, {}).update(seen)
+    quarantined = _raised(receipts, counters)
     before = dict(setting.parameters) | fed_values(setting.fed, run.manifest)
     going = [fed for fed in setting.fed if fed.query not in quarantined]
-    told = told_by(going, (receipt for receipt, _ in found), before, counts)
-    newest = _newest(receipts)
+    told = changed_values(going, (receipt for receipt, _ in found), before, counters)
     after = {stream: advanced(line, newest.get(stream, {})) for stream, line in task.lines.items()}
     times = {stream: dict(newest.get(stream, {})) for stream in task.lines}
     for stream, mark in after.items():
@@ -376,7 +376,7 @@ def assemble(
         drained=task.drained,
         map=task.map,
         receipts=tuple(receipts),
-        counts=counts,
+        counts=counters.to_record(quarantined),
         fates=bounded(fates),
         retired=retired(setting.plan, run.manifest, after, followed, _remade(task), task.before != task.instances),
         quarantined=quarantined,
@@ -389,52 +389,19 @@ def _remade(task: FoldTask) -> dict[int, set[str]]:
     """By instance, the groups and logs whose old state is obsolete: it was rebuilt, or the instance owns no bucket."""
     every = moving(task.plan)
     return {
-        instance: {one.id for one in every if instance not in task.owners or not stays(one)}
+        instance: {one.id for one in every if instance not in task.owners or not migrates_by_key(one)}
         for instance in task.sources
     }
 
 
-def _newest(receipts: Sequence[Receipt]) -> dict[str, dict[str, int]]:
-    """Stream -> source partition -> largest event time of the epoch; every instance reports the same times."""
-    newest: dict[str, dict[str, int]] = {}
-    for receipt in receipts:
-        for name, value in receipt.counts.items():
-            kind, _, place = name.partition(":")
-            if kind == "max_time":
-                stream, _, partition = place.partition(":")
-                newest.setdefault(stream, {})[partition] = value
-    return newest
-
-
-_RESULTS = ("rows", "withheld")
-
-
-def _counts(receipts: Sequence[Receipt], quarantined: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    """Counts by query, summed over all instances.
-
-    If a query is quarantined in this epoch, no sink receives its rows, even those of instances on which it succeeded.
-    So none of them is counted.
-    """
-    counts: dict[str, dict[str, int]] = {}
-    for receipt in receipts:
-        for name, value in receipt.counts.items():
-            kind, _, query = name.partition(":")
-            if kind not in ("max_time", "raised") and not (kind in _RESULTS and query in quarantined):
-                found = counts.setdefault(query, {})
-                found[kind] = found.get(kind, 0) + value
-    return counts
-
-
-def _raised(receipts: Sequence[Receipt]) -> dict[str, str]:
+def _raised(receipts: Sequence[Receipt], counters: Counters) -> dict[str, str]:
     """Queries that raised an error, each with the reason that the first instance reports, or else the usual reason."""
-    reasons: dict[str, str] = {}
-    for receipt in receipts:
-        for name in receipt.counts:
-            kind, _, query = name.partition(":")
-            if kind == "raised" and query not in reasons:
-                usual = f"[MP-OVERFLOW] A result of query {query!r} leaves its type or divides by zero."
-                reasons[query] = receipt.reasons.get(query, usual)
-    return dict(sorted(reasons.items()))
+    reasons = {}
+    for query in sorted(name for name, counts in counters.items() if counts.raised):
+        first = next(receipt for receipt in receipts if in_receipt("raised", query) in receipt.counts)
+        usual = f"[MP-OVERFLOW] A result of query {query!r} leaves its type or divides by zero."
+        reasons[query] = first.reasons.get(query, usual)
+    return reasons
 
 
 def retired(

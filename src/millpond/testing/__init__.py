@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from millpond.testing.compare import Tolerance, assert_same_rows
     from millpond.testing.random_events import events
+    from millpond.testing.sink_conformance import Target, check_sink
     from millpond.testing.trial import Trial
 
-__all__ = ["Tolerance", "Trial", "assert_same_rows", "events"]
+__all__ = ["Target", "Tolerance", "Trial", "assert_same_rows", "check_sink", "events"]
 
 _HOMES = {
+    "Target": "millpond.testing.sink_conformance",
     "Tolerance": "millpond.testing.compare",
     "Trial": "millpond.testing.trial",
     "assert_same_rows": "millpond.testing.compare",
+    "check_sink": "millpond.testing.sink_conformance",
     "events": "millpond.testing.random_events",
 }
 

@@ -101,8 +101,7 @@ def difference(
     if wanted and found and names[0] != names[1]:
         return f"Columns differ: {sorted(names[0])} expected, {sorted(names[1])} found."
     allowed = {
-        name: given if isinstance(given, Tolerance) else Tolerance(given)
-        for name, given in (tolerances or {}).items()
+        name: given if isinstance(given, Tolerance) else Tolerance(given) for name, given in (tolerances or {}).items()
     }
     missing, surplus = _unmatched(wanted, found)
     if allowed:
@@ -178,9 +177,7 @@ def _exact_part(row: Mapping[str, Any], allowed: Mapping[str, Tolerance]) -> _Ca
     return canonical({name: value for name, value in row.items() if name not in allowed})
 
 
-def _differing(
-    left: Mapping[str, Any], right: Mapping[str, Any], allowed: Mapping[str, Tolerance]
-) -> list[str]:
+def _differing(left: Mapping[str, Any], right: Mapping[str, Any], allowed: Mapping[str, Tolerance]) -> list[str]:
     return [
         name
         for name in left

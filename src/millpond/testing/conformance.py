@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from threading import Thread
 
 import pyarrow as pa
 
 from millpond.errors import StoreError
-from millpond.state.backends.memory import MemoryFiles
-from millpond.state.ports.file_store import FileStore, Parts
+from millpond.state.ports.file_store import FileStore
 from millpond.state.ports.store import (
     NEVER,
     Apply,
@@ -288,21 +286,3 @@ def check_file_store(store: FileStore) -> None:
     store.remove_many([first, "none"])
     assert store.names() == {second} and store.lacking([first, second]) == [first]
     store.remove_many([])
-
-
-class ForgetfulFiles(MemoryFiles):
-    """Files in memory that lose some files, at random, after every `every` files that instances have put."""
-
-    def __init__(self, seed: int, every: int = 5) -> None:
-        super().__init__()
-        self._dice, self._puts, self._every = random.Random(seed), 0, every
-        self.lost = 0
-
-    def put(self, name: str, parts: Parts, *, kept: bool = False) -> None:
-        """See `FileStore.put`."""
-        super().put(name, parts, kept=kept)
-        self._puts += not kept
-        if not kept and self._puts % self._every == 0:
-            gone = [name for name in sorted(self.names()) if self._dice.randint(0, 1)]
-            self.remove_many(gone)
-            self.lost += len(gone)

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from millpond.errors import OverflowedError, QueryTypeError, UnsupportedQuery
 from millpond.followers.record_rows import RowsReader
-from millpond.followers.sinks.make_sink import MemorySink
+from millpond.followers.sinks.in_process import MemorySink
 from millpond.local_path import local_path
 from millpond.log.follower import Follower
 from millpond.model.endpoints import Sink
@@ -33,14 +33,13 @@ from millpond.model.stream import Field, Stream
 from millpond.model.types import FARTHEST_US
 from millpond.plan.chains.upstream import before
 from millpond.plan.groups.build import build_plan, needed_columns, needed_foreign
-from millpond.plan.options.late_rows import LATE_EPOCH, check_late, late_columns
+from millpond.plan.options.late_sinks import LATE_EPOCH, check_late, late_columns
 from millpond.runtime.gather.lateness import ANY_PARTITION
-from millpond.runtime.packets.event_counts import FATES
 from millpond.runtime.rows.window_rows import output_schema
+from millpond.runtime.task.counters import FATES
 from millpond.testing.compare import Tolerance, difference
 from millpond.testing.compiled_file import load_compiled
-from millpond.testing.ledger import Ledger, read_section
-from millpond.testing.local_pond import LocalPond
+from millpond.testing.local_pond import Ledger, LocalPond, read_section
 from millpond.testing.read_rows import Misfit, Rows, Wanted, events_table, time_us
 from millpond.testing.write_rows import as_written, expected, listed, raw
 
@@ -67,7 +66,7 @@ class Trial:
         recompile: bool = True,
     ) -> None:  # fmt: skip
         spec = load_compiled(local_path(file, "The pond file"), recompile=recompile).spec
-        self._set_up(spec.streams, spec.asked, only, instances)
+        self._set_up(spec.streams, spec.all_queries, only, instances)
 
     @classmethod
     def of(
@@ -268,7 +267,7 @@ class Trial:
         told = [name for name, query in self._queries.items() if isinstance(query, Query) and query.changing]
         if told:
             raise UnsupportedQuery(
-                f"{told[0]} tells a row as often as an epoch changes it, so that depends on the cut.",
+                f"{told[0]} emits a row for each epoch that changes it, so its rows depend on the cut.",
                 "Try its final form: leave out 'emit' and 'correct.for'.",
             )
         tables = {stream: self._table(stream, rows) for stream, rows in events.items()}
@@ -305,9 +304,7 @@ class Trial:
     def __enter__(self) -> Trial:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _at_work(self) -> LocalPond:

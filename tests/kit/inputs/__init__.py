@@ -1,4 +1,4 @@
-"""What tests feed to a pond: random streams and queries, hostile query texts, small chains of log records.
+"""Inputs of tests: random streams and queries, hostile query texts, small chains of log records.
 
 Imports `millpond`, and no other folder of the kit. Begin with `cases.py`.
 """

@@ -1,4 +1,4 @@
-"""Query texts for the gate: ordinary ones, and attacks on files, settings, methods, memory and repeatability."""
+"""Query texts for the check of untrusted SQL: ordinary ones, and attacks on files, settings, methods and memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ GOOD = [
     f"SELECT count(*) FROM tx WHERE ts >= TIMESTAMP '2020-01-01 12:00:00' AND day > DATE'2020-01-01' GROUP BY {_W}",
     f"SELECT '/* $ {{ */' AS a, count(*) FROM tx GROUP BY {_W}",
 ]
-"""They pass, by the rules of the gate alone."""
+"""Texts that the check accepts."""
 
 ATTACKS = [
     "SELECT '${spark.app.name}' FROM tx",
@@ -205,7 +205,7 @@ ATTACKS = [
     "REFRESH TABLE tx",
     "CALL system.rollback('tx')",
     "USE default",
-    # moments that Spark makes of the clock while it parses
+    # timestamps that Spark derives from the clock while it parses
     "SELECT TIMESTAMP 'now' FROM tx",
     "SELECT TIMESTAMP '\\u006eow' FROM tx",
     "SELECT TIMESTAMP_NTZ r'now' FROM tx",
@@ -215,4 +215,4 @@ ATTACKS = [
     "SELECT " + " + ".join(["amount"] * 2000) + " FROM tx",
     "SELECT " + ", ".join(["amount"] * 2700) + " FROM tx",
 ]
-"""None passes."""
+"""Texts that the check refuses."""

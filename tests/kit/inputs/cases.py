@@ -1,7 +1,7 @@
-"""Makes random streams, cuts and queries over one test schema, from any source of chance.
+"""Generates random streams, epochs and queries over one test schema, from any source of randomness.
 
-The same generator serves hypothesis (`strategies.py`), which shrinks what it draws, and seeded cases of any
-size. Queries share columns, filters, keys and windows on purpose, so that plans find something to share.
+The same generator is used with hypothesis (`strategies.py`), which shrinks its choices, and for seeded cases of any
+size. Queries deliberately use equal columns, filters, keys and windows, so that plans can share them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import UNSET
 
-from millpond.model.aggregates import DIRECTIONS, DISTINCT, LISTAGGS, LOGGED, PAIRED, Aggregate, result_type
+from millpond.model.aggregates import DIRECTIONS, DISTINCT, LISTAGGS, LOGGED, Aggregate
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW, digits_of, exact_digits, is_decimal, is_float
 from millpond.model.windows import Session, Sliding, Window
+from millpond.plan.groups.aggregate_functions import DOUBLES as OF_DOUBLES
+from millpond.plan.groups.aggregate_functions import FUNCTIONS, INTEGERS, PAIRED, result_type
 
 SECOND = 1_000_000
 
@@ -37,7 +39,7 @@ STREAM = Stream(
         Field("d", "decimal(38,6)"),
     ),
 )
-"""The stream of every random case: `f` holds every nasty double, `amount` and `p` prices, `k` skewed strings,
+"""The stream of every random case: `f` contains all special doubles, `amount` and `p` prices, `k` skewed strings,
 `d` decimals of up to 38 digits."""
 
 TEXTS = ("a", "a", "a", "a", "b", "b", "", "ä", "a\u0308", "日本", "😀", "a b", "it's", "A", "zz", "ß")
@@ -51,12 +53,12 @@ UNSCALED = (
     0, 1, -1, 5, -50, 99, 100, 12345, -(10**9) - 5, 10**10 - 1, 10**17, -(2**63), 2**63, 2**64, -(2**64) - 1,
     10**22 + 7, -(10**30) + 3, 10**32,
 )  # fmt: skip
-"""Decimals without their point; those with more digits than a type has are left out of it."""
+"""Unscaled decimals; a type uses only those that fit its number of digits."""
 EXTREMES = (10**38 - 1, -(10**38) + 1, 10**37, 2**126)
-"""More of them, so large that sums and averages leave their type."""
+"""More unscaled decimals, so large that sums and averages overflow their type."""
 INTS = (0, 1, 2, 3, 5, 7, -1, -3, 100, 2**31 - 1, -(2**31))
 BASES = (0, 1_700_000_000 * SECOND, -86_400 * SECOND, 45 * SECOND)
-"""Where a stream begins; the first begins at 1970 and reaches before it."""
+"""Start times of streams; the first is 1970, with events before it."""
 
 WINDOWS = (
     Sliding(10 * SECOND, 10 * SECOND), Sliding(7 * SECOND, 7 * SECOND, 3 * SECOND + 1),
@@ -74,7 +76,7 @@ T = TypeVar("T")
 
 
 class Dice(Protocol):
-    """A source of chance: `random.Random` is one, hypothesis is made into one."""
+    """A source of randomness: `random.Random`, or an adapter of hypothesis."""
 
     def choice(self, seq: Sequence[T], /) -> T:
         """One of the options."""
@@ -91,16 +93,16 @@ class Case(NamedTuple):
 
 
 class Menu(NamedTuple):
-    """What queries may use; leave out what a tested part does not promise."""
+    """The features that random queries may use; a test turns off those that the tested part does not support."""
 
     summed: tuple[str, ...] = ("v", "amount", "f", "g", "p", "d")
-    """Columns whose sums, averages and variances are asked for."""
+    """Columns of which queries may compute sums, averages and variances."""
     raising: bool = True
-    """Whether expressions may raise for some rows."""
+    """Whether expressions may fail for some rows."""
     variance: bool = True
-    """Whether variances, standard deviations, what relates two columns and what is approximate are asked for."""
+    """Whether queries may use variances, standard deviations, functions of two columns and approximate functions."""
     events: bool = True
-    """Whether functions are asked for that the event log answers."""
+    """Whether queries may use functions that are computed from the event log."""
     windows: tuple[Window, ...] = WINDOWS
     """The windows to choose from."""
 
@@ -127,7 +129,7 @@ def cast_to(expression: Expression, kind: str) -> Expression:
 
 
 def decimals(kind: str, unscaled: Sequence[int] = UNSCALED) -> list[Decimal]:
-    """Those of the numbers that fit a decimal type."""
+    """The decimals of a type; numbers that do not fit it are left out."""
     precision, scale = digits_of(kind)
     return [Decimal(f"{number}E-{scale}") for number in unscaled if abs(number) < 10**precision]
 
@@ -142,7 +144,7 @@ def _is_comparable(kind: str) -> bool:
 
 
 def number(dice: Dice, menu: Menu, column: Column) -> Expression:
-    """A numeric expression around `column`; without `menu.raising` it raises for no row."""
+    """A numeric expression around `column`; without `menu.raising` it fails for no row."""
     if is_decimal(column.type):
         return _decimal(dice, menu, column)
     kind = "double" if is_float(column.type) else "bigint"
@@ -175,7 +177,7 @@ def number(dice: Dice, menu: Menu, column: Column) -> Expression:
 
 
 def _decimal(dice: Dice, menu: Menu, column: Column) -> Expression:
-    """A numeric expression around a column of decimals; only a narrowing cast can raise."""
+    """A numeric expression around a column of decimals; only a narrowing cast can fail."""
     shape, kind = dice.randint(0, 9), column.type
     constant = _constant(dice, kind)
     if shape == 0:
@@ -251,7 +253,7 @@ def aggregate_of(function: str, argument: Expression | None, where: Expression |
     """An aggregate with the argument cast and the result typed as Spark does."""
     if function == "count" or argument is None:
         return Aggregate("count", argument, where, "bigint")
-    if function not in ("min", "max", "sum", "avg"):
+    if not FUNCTIONS[function].accepts.includes(argument.type):
         argument = cast_to(argument, "double")
     return Aggregate(function, argument, where, result_type(function, argument.type))
 
@@ -260,9 +262,10 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
     where = condition(dice, menu, 1) if _chance(dice, 4) else None
     if menu.events and _chance(dice, 4):
         return _logged(dice, menu, where)
-    functions = ["count", "count", "sum", "sum", "min", "max", "avg"]
+    bits = [one.name for one in FUNCTIONS.values() if one.accepts is INTEGERS]
+    functions = ["count", "count", "sum", "sum", "min", "max", "avg", *bits]
     if menu.variance:
-        functions += ["stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx", "skewness", "kurtosis"]
+        functions += [one.name for one in FUNCTIONS.values() if one.accepts is OF_DOUBLES and not one.paired]
     if menu.variance and _chance(dice, 6):
         return _pair(dice, menu, where)
     if menu.variance and _chance(dice, 12):
@@ -272,11 +275,13 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
     if function == "count" and _chance(dice, 2):
         return aggregate_of("count", None, where)
     if function in ("count", "min", "max"):
-        text = ("k",) if function == "count" else ()  # extremes of text are not answered yet
+        text = ("k",) if function == "count" else ()  # min and max of text are not supported yet
         column = _COLUMNS[dice.choice((*text, "g", "f", "v", "amount", "flag", "ts", "p", "d"))]
         return aggregate_of(function, column, where)
+    if function in bits:
+        return aggregate_of(function, _COLUMNS[dice.choice(("v", "g"))], where)
     argument = number(dice, menu, _COLUMNS[dice.choice(menu.summed)])
-    # Sums of wide integers leave their type, which ends the query: rare is enough.
+    # Sums of wide integers overflow their type, which ends the query, so they are rare.
     if function == "sum" and argument.type == "bigint" and not (menu.raising and _chance(dice, 6)):
         argument = _COLUMNS["v"]
     if function in ("sum", "avg") and argument.type == "decimal(38,6)" and not (menu.raising and _chance(dice, 2)):
@@ -285,7 +290,7 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
 
 
 def _logged(dice: Dice, menu: Menu, where: Expression | None) -> Aggregate:
-    """A function that the event log answers."""
+    """A function that is computed from the event log."""
     function = dice.choice((*LOGGED, "min", "max"))
     column = _COLUMNS["k" if function in ("min", "max") else dice.choice(("k", "v", "amount", "flag", "ts", "p", "d"))]
     if function in ("sum_distinct", "avg_distinct"):
@@ -326,7 +331,8 @@ def _listagg(dice: Dice, function: str, where: Expression | None) -> Aggregate:
 
 
 def _pair(dice: Dice, menu: Menu, where: Expression | None) -> Aggregate:
-    """A function of two columns; often of the same ones, so that plans find something to share."""
+    """A function of two columns; often of the same columns, so that plans can share measures."""
+
     def side() -> Expression:
         some = number(dice, menu, _COLUMNS[dice.choice(menu.summed)])
         return cast_to(_COLUMNS[dice.choice(("v", "amount"))] if _chance(dice, 3) else some, "double")
@@ -344,7 +350,7 @@ def _output(dice: Dice, keys: Sequence[Expression], aggregates: Sequence[Aggrega
                or is_decimal(column.expression.type)]  # fmt: skip
     if numbers and _chance(dice, 2):
         left, right = (cast_to(dice.choice(numbers).expression, "double") for _ in range(2))
-        # Never by zero: an output that raises ends the query.
+        # Never divide by zero: an output that fails ends the query.
         safe = Call("case", (call("same", (right, literal(0.0, "double")), "boolean"),
                              literal(None, "double"), right), "double")  # fmt: skip
         operator = dice.choice(("add", "subtract", "multiply", "divide"))
@@ -380,12 +386,12 @@ def query(dice: Dice, name: str = "q0", menu: Menu = EVERYTHING) -> Query:
 
 
 def query_set(dice: Dice, size: int, menu: Menu = EVERYTHING) -> list[Query]:
-    """`size` queries of different names that often share keys, filters and aggregates, so that groups mix."""
+    """`size` queries with different names that often have equal keys, filters and aggregates, so that groups form."""
     made: list[Query] = []
     for i in range(size):
         fresh = query(dice, f"q{i}", menu)
         if made and _chance(dice, 2):
-            # A sibling: another's keys and aggregates under its own window, delay and filter.
+            # A sibling: the keys and aggregates of another query with its own window, delay and filter.
             other = dice.choice(made)
             fresh = Query(
                 name=fresh.name, stream=other.stream, event_time=other.event_time, delay_us=fresh.delay_us,

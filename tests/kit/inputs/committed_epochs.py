@@ -1,4 +1,4 @@
-"""Committed epochs as advisers get them, of records that a test made."""
+"""Committed epochs in the form that advisers receive, from records that a test made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def committed(
     record: EpochRecord, *, streams: Sequence[Stream] = (), spec: PondSpec | None = None, plan: Plan | None = None,
     manifest: Manifest | None = None, at_us: int = 0, seconds: float = 0.0, between: float = 0.0,
 ) -> CommittedEpoch:  # fmt: skip
-    """The committed epoch of a record; what a test does not name is empty."""
+    """The committed epoch of a record; omitted parts are empty."""
     return CommittedEpoch(
         record, tuple(streams), spec, plan or Plan(()), manifest or Manifest(), at_us, seconds, between
     )

@@ -1,4 +1,4 @@
-"""Small records and chains of them, for tests of the log and of whatever follows it."""
+"""Small records and chains of records, for tests of the log and of its followers."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def file_receipt(instance: int, name: str) -> Receipt:
 
 
 def entry(record: Record, body: bytes = b"") -> Entry:
-    """Return the record as the log would give it back."""
+    """Return the record as the log returns it."""
     return decode(encode(record, body))
 
 
 def numbered(n: int, digest: str = "") -> Entry:
-    """Return an entry of that number whose rows are told elsewhere; by default its digest is made of the number."""
+    """Return an entry with that number and without rows; its default digest is derived from the number."""
     return Entry(replace(claim(), n=n), None, digest or f"{n:064x}")
 
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: small nasty streams, cuts into epochs, and sets of queries over one test schema."""
+"""Hypothesis strategies: small streams with special values, their epochs, and sets of queries over one test schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Event = dict[str, Any]
 
 
 class _Drawn:
-    """Hypothesis as a source of chance, so that what `cases` makes of it shrinks."""
+    """Hypothesis as a source of randomness, so that the results of `cases` shrink."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self._draw = draw
@@ -63,7 +63,7 @@ def _sometimes_null(values: st.SearchStrategy[Any], one_in: int) -> st.SearchStr
 
 
 def events(schema: Stream = STREAM, *, max_size: int = 60) -> st.SearchStrategy[list[Event]]:
-    """A stream in no order: ties, disorder, times before and after 1970, NULLs, rarely a NULL time."""
+    """Unordered events: ties, times before and after 1970, NULLs, rarely a NULL time."""
     columns: dict[str, st.SearchStrategy[Any]] = {}
     for field in schema.columns:
         values = _PRICES if field.name == "amount" else _VALUES[field.type]
@@ -95,7 +95,7 @@ def queries(draw: st.DrawFn, menu: Menu = EVERYTHING) -> Query:
 
 @st.composite
 def query_sets(draw: st.DrawFn, *, max_size: int = 8, menu: Menu = EVERYTHING) -> list[Query]:
-    """One to `max_size` queries over `STREAM` that partly share keys, filters and aggregates."""
+    """One to `max_size` queries over `STREAM`, some with equal keys, filters and aggregates."""
     return cases.query_set(_Drawn(draw), draw(st.integers(1, max_size)), menu)
 
 

@@ -1,4 +1,4 @@
-"""Compares what a pond answers with a naive twin and with DuckDB.
+"""Compares the results of a pond with a naive twin and with DuckDB.
 
 Imports `millpond`, `kit/naive` and `kit/inputs`. Begin with `answers.py`.
 """

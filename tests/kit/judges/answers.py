@@ -1,4 +1,4 @@
-"""What a `LocalPond` answers on a case: every query's rows, counts and quarantine, to be held against a judge."""
+"""Collects the results of a `ChangingPond` on a case (rows, counts and quarantine of every query) for a judge."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import msgspec
 import pyarrow as pa
 
 from kit.inputs.cases import STREAM
+from kit.simulator.changing_pond import ChangingPond
 from millpond.followers.record_rows import RowsReader
-from millpond.followers.sinks.make_sink import MemorySink
+from millpond.followers.sinks.in_process import MemorySink
 from millpond.kernels.columns import arrow_type
 from millpond.log.follower import Follower
 from millpond.model.endpoints import Sink
@@ -20,14 +21,13 @@ from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.state.ports.file_store import FileStore
 from millpond.testing.compare import rows_of
-from millpond.testing.ledger import Ledger, read_section
-from millpond.testing.local_pond import LocalPond
+from millpond.testing.local_pond import Ledger, read_section
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 class Answers(NamedTuple):
-    """By query: its rows, what became of the events it read, why it was quarantined, rows that HAVING withheld."""
+    """By query: its rows, the fate of its events, the reason for its quarantine, and the rows that HAVING withheld."""
 
     rows: dict[str, list[dict[str, Any]]]
     counts: dict[str, dict[str, int]]
@@ -65,8 +65,15 @@ class Run:
         self.late_sinks = {query.name: MemorySink(query.name, late, late=True) for query in asking}
         everybody: list[Follower] = [*self.sinks.values(), *self.late_sinks.values(), self.ledger, *followers]
         self._stream, self._streams = stream, {one.name: one for one in (stream, *others)}
-        self.pond = LocalPond(
-            folder, [*self._streams.values()], remembered, instances, buckets, everybody, token, owners,
+        self.pond = ChangingPond(
+            folder,
+            [*self._streams.values()],
+            remembered,
+            instances,
+            buckets,
+            everybody,
+            token,
+            owners,
             file_store=file_store,
         )
 
@@ -75,13 +82,13 @@ class Run:
         self.epoch_of({self._stream.name: partitions})
 
     def epoch_of(self, events: Mapping[str, Sequence[Rows]]) -> None:
-        """One epoch of several streams, with the events of each one's source partitions."""
+        """One epoch of several streams, with the events of each source partition."""
         self.pond.epoch(
             {name: [table_of(rows, self._streams[name]) for rows in parts] for name, parts in events.items()}
         )
 
     def answers(self) -> Answers:
-        """What came out so far."""
+        """The results until now."""
         others = ("rows", "late_rows", "withheld", "repeated")
         fates = {
             query: {name: value for name, value in found.items() if name not in others}
@@ -93,11 +100,11 @@ class Run:
 
 
 Partition = Callable[[Rows], Sequence[Rows]]
-"""Deals the events of a batch out to source partitions."""
+"""Distributes the events of a batch over source partitions."""
 
 
 def dealt(seed: int, most: int = 3) -> Partition:
-    """Deals events out at random to one to `most` source partitions, some of them empty."""
+    """Distributes events at random over one to `most` source partitions, some of them empty."""
     dice = random.Random(seed)
 
     def deal(rows: Rows) -> Sequence[Rows]:
@@ -118,7 +125,7 @@ def answers(
     folder: Path, queries: Sequence[AnyQuery], epochs: Sequence[Rows], instances: int = 1, buckets: int = 64,
     deal: Partition = whole, drained: bool = True,
 ) -> Answers:  # fmt: skip
-    """What a new pond in `folder` answers on these epochs."""
+    """The results of a new pond in `folder` after these epochs."""
     run = Run(folder, queries, instances, buckets)
     for rows in epochs:
         run.epoch(deal(rows))

@@ -1,4 +1,4 @@
-"""Translates an expression to DuckDB: SQL for its value that never raises, and SQL that tells of raising."""
+"""Translates an expression to DuckDB: SQL for its value, which never fails, and SQL for whether Spark would fail."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from millpond.model.types import digits_of, integer_range, is_decimal, is_float,
 
 
 class Unsupported(UnsupportedQuery):
-    """DuckDB cannot mirror a part of the query; another judge must do."""
+    """DuckDB cannot compute a part of the query; use another judge."""
 
 
 class Sql(NamedTuple):
-    """`value` never raises, and means nothing where `raised` is true; `raised` is never NULL."""
+    """`value` never fails, and has no meaning where `raised` is true; `raised` is never NULL."""
 
     value: str
     raised: str = "FALSE"
@@ -52,7 +52,7 @@ def translate(expression: Expression) -> Sql:
     """The expression over columns of the same names, types as in the judge's table.
 
     Raises:
-        Unsupported: DuckDB cannot mirror a part of it.
+        Unsupported: DuckDB cannot compute a part of it.
     """
     if isinstance(expression, Foreign | Parameter):
         raise Unsupported(f"DuckDB does not know {render(expression)}.")
@@ -87,11 +87,11 @@ def _constant(constant: Literal) -> str:
     return f"CAST({text} AS {_type(constant.type)})"
 
 
-# --- who is evaluated, and what it raises ------------------------------------------------------------------
+# --- which arguments are evaluated, and which of them fail ------------------------------------------------
 
 
 def _strict(args: Sequence[Sql]) -> str:
-    """Whether a strict operator's arguments raise: one is reached only if those before it are not NULL."""
+    """Whether an argument of a strict operator fails: one is evaluated only if all previous ones are not NULL."""
     *before, last = args
     raised = last.raised
     for arg in reversed(before):
@@ -131,9 +131,7 @@ def _case(node: Call, args: Sequence[Sql]) -> Sql:
     for condition, chosen in reversed(pairs):
         holds = f"({condition.value}) IS TRUE"
         value = f"CASE WHEN {holds} THEN {chosen.value} ELSE {value} END"
-        raised = either(
-            condition.raised, both(holds, chosen.raised), both(f"({condition.value}) IS NOT TRUE", raised)
-        )
+        raised = either(condition.raised, both(holds, chosen.raised), both(f"({condition.value}) IS NOT TRUE", raised))
     return Sql(f"CAST({value} AS {_type(node.type)})", raised)
 
 
@@ -170,7 +168,7 @@ def _arithmetic(sign: str) -> _Translator:
         left, right = (_operand(node, arg) for arg in args)
         if is_decimal(node.type):
             precision, scale = digits_of(node.args[0].type)
-            left = f"CAST({left} AS DECIMAL({max(precision, 19)}, {scale}))"  # else computed in 64 bits
+            left = f"CAST({left} AS DECIMAL({max(precision, 19)}, {scale}))"  # otherwise DuckDB computes in 64 bits
         return _checked(node, f"{left} {sign} {right}", args)
 
     return translator
@@ -179,7 +177,7 @@ def _arithmetic(sign: str) -> _Translator:
 def _division(sign: str) -> _Translator:
     def translator(node: Call, args: Sequence[Sql]) -> Sql:
         left, right = (_operand(node, arg) for arg in args)
-        # The divisor is read first; 0 raises unless the dividend is NULL.
+        # The divisor is evaluated first; 0 fails unless the dividend is NULL.
         by_zero = f"coalesce({right} = 0 AND {left} IS NOT NULL, FALSE)"
         quotient = f"CASE WHEN {right} <> 0 THEN {left} {sign} {right} END"
         return _checked(node, quotient, args, either(_strict(args[::-1]), by_zero))
@@ -255,7 +253,7 @@ def _cast(node: Call, args: Sequence[Sql]) -> Sql:
 
 def _decimal_cast(source: str, target: str, arg: Sql) -> Sql:
     if target == "double" and is_decimal(source):
-        return Sql(f"({arg.value})::VARCHAR::DOUBLE", arg.raised)  # its own cast is not the nearest double
+        return Sql(f"({arg.value})::VARCHAR::DOUBLE", arg.raised)  # DuckDB's cast is not exact
     if not is_decimal(target) or not (is_decimal(source) or is_integer(source)):
         raise Unsupported(f"DuckDB's judge does not cast {source} to {target}.")
     fitted = f"TRY_CAST(({arg.value}) AS {target})"
@@ -277,7 +275,7 @@ def _truncation(target: str, arg: Sql) -> Sql:
 
 
 def _pattern(text: str, reached: Callable[[Sequence[Sql]], str] = _strict) -> _Translator:
-    """An operator that DuckDB has too, as a format string of its arguments."""
+    """An operator that DuckDB also has, as a format string of its arguments."""
 
     def translator(_node: Call, args: Sequence[Sql]) -> Sql:
         return Sql("(" + text.format(*(f"({arg.value})" for arg in args)) + ")", reached(args))

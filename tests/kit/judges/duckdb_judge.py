@@ -1,8 +1,8 @@
-"""Answers a query in DuckDB: a second judge that shares no code with the naive twin but the lateness rule.
+"""Computes a query in DuckDB: a second judge, which shares only the lateness rule with the naive twin.
 
-DuckDB reads SQL in any order and stops at the first error, Spark evaluates row by row. So each expression
-becomes two: one for its value, which never raises, and one that tells whether Spark would have raised.
-Integers are BIGINT, arithmetic goes through HUGEINT, times are BIGINT microseconds, decimals are DECIMAL.
+DuckDB evaluates expressions in any order and stops at the first error; Spark evaluates row by row. So each expression
+is translated twice: to its value, which never fails, and to whether Spark would fail. Integers are BIGINT, arithmetic
+uses HUGEINT, times are BIGINT microseconds, decimals are DECIMAL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from millpond.model.windows import Framed, Session
 
 _Exact: TypeAlias = Callable[[Sequence[float] | None], float | None]
 Floats: TypeAlias = Literal["exact", "native"]
-"""How sums, averages and variances of doubles are made: by correctly rounded `fsum`, or by DuckDB's own."""
+"""How sums, averages and variances of doubles are computed: by correctly rounded `fsum`, or by DuckDB itself."""
 
 
 def answer(
@@ -70,9 +70,9 @@ def counts(query: Query, epochs: Sequence[Batch]) -> dict[str, int]:
 
 
 def mirrored(query: Query) -> tuple[Query, int]:
-    """The query without the aggregates that DuckDB cannot mirror, and how many those were.
+    """The query without the aggregates that DuckDB cannot compute, and their number.
 
-    They become `count(*)`, so that positions stay; what was computed from them is left out.
+    They are replaced by `count(*)`, so that positions stay; outputs that use them are left out.
     """
     lost = {f"agg:{i}" for i, wanted in enumerate(query.aggregates) if not _is_mirrored(wanted)}
     counted = Aggregate("count", None, None, "bigint")
@@ -84,7 +84,7 @@ def mirrored(query: Query) -> tuple[Query, int]:
 
 
 def _is_mirrored(wanted: Aggregate) -> bool:
-    if wanted.function == DISTINCT or wanted.logged:  # other hashes and registers; other rules for ties and order
+    if wanted.function == DISTINCT or wanted.logged:  # other hashes, registers and rules for ties
         return False
     try:
         for expression in (*wanted.arguments, wanted.filter):
@@ -96,6 +96,10 @@ def _is_mirrored(wanted: Aggregate) -> bool:
 
 
 # --- the script --------------------------------------------------------------------------------------------
+
+
+_NATIVE = ("count", "min", "max", "bit_and", "bit_or", "bit_xor")
+"""Functions that DuckDB answers as Spark does."""
 
 
 class _Script:
@@ -138,7 +142,7 @@ class _Script:
         keys = [f"{_shown(key.value, e)} AS {quoted(f'key:{i}')}"
                 for i, (key, e) in enumerate(zip(self._keys, query.keys, strict=True))]  # fmt: skip
         selected = ", ".join(["_start", "_end", *keys, *self._aggregates()])
-        # Within its range, which is checked apart, a sum is a BIGINT again.
+        # A sum within the range of BIGINT, which is checked separately, is a BIGINT again.
         sums = [f"TRY_CAST({agg} AS {kind}) AS {agg}" for agg, kind in _bounded(query)]
         replaced = f"REPLACE ({', '.join(sums)})" if sums else ""
         return f"""{self.judged()},
@@ -167,12 +171,12 @@ class _Script:
                 WHERE _start <= {time} AND {time} < _start + {size})"""
 
     def _in_sessions(self, time: str, end: str) -> str:
-        """All events that are not late at once: none of them could join a session that had closed before it came."""
+        """All events that are not late, together: none of them could join a session that was already closed."""
         pairs = zip(self._keys, self._query.keys, strict=True)
         keys = [f"{_shown(key.value, expression)} AS _k{i}" for i, (key, expression) in enumerate(pairs)]
         mine = ", ".join(["1", *(f"_k{i}" for i in range(len(keys)))])
         return f"""
-            keyed AS (SELECT {', '.join(['*', *keys])} FROM judged WHERE _fate = 'applied'),
+            keyed AS (SELECT {", ".join(["*", *keys])} FROM judged WHERE _fate = 'applied'),
             parted AS (SELECT *, ({end}) AS _until, ({time} > max({end}) OVER (PARTITION BY {mine} ORDER BY {time}
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))::INT AS _new FROM keyed),
             numbered AS (SELECT *, sum(coalesce(_new, 1)) OVER (PARTITION BY {mine} ORDER BY {time}
@@ -200,7 +204,7 @@ class _Script:
         if is_decimal(kind) and function in ("sum", "avg"):
             precision, scale = digits_of(kind)
             return f"exact_decimal_{function}(list(({value})::VARCHAR) {tail}, {precision}, {scale})"
-        if function in ("count", "min", "max") or (function == "sum" and is_integer(kind)):
+        if function in _NATIVE or (function == "sum" and is_integer(kind)):
             result = f"{function}({value}) {tail}"
             return f"{result} + 0.0" if is_float(kind) and function != "count" else result
         if function == "avg" and is_integer(kind):
@@ -213,7 +217,7 @@ class _Script:
     def _of_pairs(self, function: str, y: str, x: str, condition: str) -> str:
         tail = f"FILTER (WHERE {condition} AND ({y}) IS NOT NULL AND ({x}) IS NOT NULL)"
         if self._floats == "native":
-            # NaN is how DuckDB divides by no spread
+            # DuckDB returns NaN for a division by a variance of zero
             return f"nullif({function}(({y})::DOUBLE, ({x})::DOUBLE) {tail}, 'NaN'::DOUBLE)"
         lists = f"list(({y})::DOUBLE) {tail}, list(({x})::DOUBLE) {tail}"
         return f"CAST(exact_{function}({lists}) AS DOUBLE)"
@@ -236,7 +240,7 @@ def _shown(value: str, expression: Expression) -> str:
 
 
 def _bounded(query: Query) -> list[tuple[str, str]]:
-    """Sums and averages that may leave their type, and that type: those of integers and of decimals."""
+    """Sums and averages of integers and decimals, which may overflow, with their types."""
     return [
         (quoted(f"agg:{i}"), wanted.type)
         for i, wanted in enumerate(query.aggregates)
@@ -245,7 +249,7 @@ def _bounded(query: Query) -> list[tuple[str, str]]:
 
 
 def _check_sums(query: Query, db: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Integers are summed into HUGEINT, decimals into text, and so never overflow here; Spark's types are smaller."""
+    """Check sums for overflow of Spark's types; here integers are summed in HUGEINT and decimals as text."""
     for name, kind in _bounded(query):
         outside = f"{name} IS NOT NULL AND TRY_CAST({name} AS {kind}) IS NULL"
         if db.execute(f"SELECT 1 FROM ({sql}) WHERE {outside} LIMIT 1").fetchone():
@@ -310,7 +314,7 @@ def _table(query: Query, epochs: Sequence[Batch]) -> pa.Table:
     return pa.table({**columns, "_late": pa.array(late_marks(query, epochs), pa.bool_())})
 
 
-# --- exact aggregates of doubles, in other words than the twin's -------------------------------------------
+# --- exact aggregates of doubles, written independently of the twin ----------------------------------------
 
 
 def _as_text(function: _Exact) -> Callable[[Sequence[float] | None], str | None]:
@@ -330,7 +334,7 @@ def _decimal_sum(texts: Sequence[str] | None, _precision: int, _scale: int) -> s
 
 
 def _decimal_avg(texts: Sequence[str] | None, precision: int, scale: int) -> str | None:
-    """Rounded half up to four more decimals; of at most 11 digits by way of doubles, as Spark does."""
+    """The average, rounded half up to four more decimals; for at most 11 digits computed in doubles, as Spark does."""
     total = _decimal_sum(texts, precision, scale)
     if total is None or texts is None:
         return None
@@ -365,7 +369,7 @@ def _exact_sum(values: Sequence[float] | None) -> float | None:
         return special
     try:
         return math.fsum(values)
-    except OverflowError:  # on the way, or in the end
+    except OverflowError:  # of an intermediate or of the final value
         return _ieee(sum(map(Fraction, values), Fraction()))
 
 
@@ -382,7 +386,7 @@ def _exact_sxx(values: Sequence[float] | None) -> float | None:
 
 
 def _spread(values: Sequence[float] | None, missing: int) -> float | None:
-    """The variance of `values` over their number less `missing`: n·Σx² - (Σx)² exactly, rounded, divided."""
+    """The variance of `values`, divided by their number minus `missing`: n·Σx² - (Σx)² exactly, rounded, divided."""
     if values is None or len(values) <= missing:
         return None
     if _nonfinite(values) is not None:

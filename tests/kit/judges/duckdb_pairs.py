@@ -1,4 +1,4 @@
-"""Exact functions of two lists for DuckDB's judge, around the means: other words than the naive twin's."""
+"""Exact functions of two lists for DuckDB's judge, computed around the means, independently of the naive twin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Moments:
         self.means = _ieee(mean_y * self.n) / self.n, _ieee(mean_x * self.n) / self.n
 
     def correlation(self) -> float:
-        """yx over the root of yy times xx."""
+        """yx divided by the root of yy times xx."""
         if math.isinf(self.yy) or math.isinf(self.xx):
             return self.yx / math.inf if math.isfinite(self.yx) else math.nan
         product = Fraction(self.yy) * Fraction(self.xx)
@@ -31,7 +31,7 @@ class _Moments:
         return self.yx / math.ldexp(math.sqrt(product / Fraction(4) ** half), half)
 
     def slope(self) -> float:
-        """yx over xx."""
+        """yx divided by xx."""
         return math.nan if math.isinf(self.yx) and math.isinf(self.xx) else self.yx / self.xx
 
 
@@ -99,4 +99,4 @@ EXACT_PAIRS: dict[str, Callable[[_List, _List], str | None]] = {
     name: partial(_text, name)
     for name in ("corr", "covar_pop", "covar_samp", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2")
 }
-"""Function of two arguments -> its result as text, of all y and all x."""
+"""Function of two arguments -> its result as text, from all y and all x."""

@@ -1,4 +1,4 @@
-"""What a pond answered on a case, held against the naive twin."""
+"""Compares the results of a pond on a case with the naive twin."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from millpond.testing.compare import assert_same_rows
 
 
 def held_against_twin(case: Case, found: Answers, drained: bool = True) -> dict[str, int]:
-    """How many rows of each query were compared, of those that are not quarantined.
+    """The number of compared rows of each query that is not quarantined.
 
     Raises:
-        AssertionError: rows, counts, what HAVING withheld, or who is quarantined differ from what the twin says.
+        AssertionError: rows, counts, withheld rows or quarantined queries differ from those of the twin.
     """
     compared = {}
     for query in case.queries:

@@ -1,4 +1,4 @@
-"""Naive twins: each answers with plain loops what Millpond answers with arrays, so that tests can compare the two.
+"""Naive twins: each computes with plain loops what Millpond computes with arrays, so that tests can compare both.
 
 Imports `millpond` and `kit/inputs`. Begin with `queries/windows.py`.
 """

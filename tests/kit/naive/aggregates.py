@@ -18,7 +18,7 @@ _FINEST = Fraction(1, 1 << 9)
 
 
 def percentile_of_bins(wanted: Aggregate, values: Iterable[Any]) -> Any:
-    """An approximate percentile of the values that it takes, or those of several fractions; None: there are none."""
+    """An approximate percentile of the values that the aggregate takes, or several percentiles; None: no values."""
     assert wanted.argument is not None and isinstance(wanted.parameters, tuple)
     accuracy = ACCURACY if not isinstance(wanted.accuracy, int) else wanted.accuracy
     part = Fraction(1, 2)
@@ -37,7 +37,7 @@ def percentile_of_bins(wanted: Aggregate, values: Iterable[Any]) -> Any:
 
 
 def _middle(number: float, part: Fraction) -> float:
-    """What the bin of a number stands for, whose width is that part of the power of two below it."""
+    """The value that represents the bin of a number; the bin's width is that part of the power of two below it."""
     if not math.isfinite(number):
         return math.nan if math.isnan(number) else number
     size = abs(Fraction(number))
@@ -60,7 +60,7 @@ def _picked(held: dict[float, int], fraction: float) -> float:
 
 def _typed(number: float, kind: str) -> Value:
     if is_float(kind):
-        return number  # as a double: that it is rounded to the type is the reader's
+        return number  # as a double; the reader rounds it to the type
     if is_decimal(kind):
         digits = digits_of(kind)
         most = 10**digits.precision - 1
@@ -73,7 +73,7 @@ def _whole(number: float, least: int, most: int) -> int:
 
 
 def histogram(values: Sequence[Any], most: int, kind: str) -> list[dict[str, Any]] | None:
-    """What `histogram_numeric(x, most)` answers for values that are not NULL; `kind` is its type.
+    """The result of `histogram_numeric(x, most)` for values that are not NULL; `kind` is its type.
 
     >>> histogram([1.0, 10.0, 2.0], 2, "array<struct<x:double,y:double>>")
     [{'x': 1.5, 'y': 2.0}, {'x': 10.0, 'y': 1.0}]
@@ -149,7 +149,7 @@ def of_pairs(function: str, pairs: Sequence[Pair]) -> float | None:
 
 
 def _spread(pairs: Sequence[Pair], i: int, j: int) -> float:
-    """n times the sum of products less the product of sums."""
+    """n times the sum of products, minus the product of sums."""
     exact = [(Fraction(pair[i]), Fraction(pair[j])) for pair in pairs]
     products = sum((a * b for a, b in exact), Fraction())
     return _rounded(len(pairs) * products - sum(a for a, _ in exact) * sum(b for _, b in exact))
@@ -167,7 +167,7 @@ def _divided(above: float, below: float) -> float:
 
 
 def _quotient(yx: float, xx: float, yy: float) -> float:
-    """yx over the root of xx yy, that product being rounded as if doubles had no least or largest."""
+    """yx divided by the root of xx yy; the product is rounded as if doubles had no limits of their exponent."""
     if math.isinf(xx) or math.isinf(yy):
         return math.nan if math.isinf(yx) else yx / math.inf
     (a, i), (b, j) = math.frexp(xx), math.frexp(yy)
@@ -176,7 +176,7 @@ def _quotient(yx: float, xx: float, yy: float) -> float:
 
 
 def of_powers(function: str, values: Sequence[float]) -> float | None:
-    """`skewness` or `kurtosis` of values without NULLs, of which there is at least one."""
+    """`skewness` or `kurtosis` of at least one value, without NULLs."""
     if not all(map(math.isfinite, values)):
         return math.nan
     n, exact = len(values), [Fraction(value) for value in values]

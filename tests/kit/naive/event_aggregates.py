@@ -1,4 +1,4 @@
-"""The naive twin of aggregates that are answered from the event log: plain sorting of plain lists."""
+"""The naive twin of aggregates that are computed from the event log: plain sorting of plain lists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Plain = Callable[[Aggregate, Sequence[Value]], Value]
 
 
 def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
-    """The aggregate of (place, argument, …) of the events it takes; `plain` answers functions of values alone."""
+    """The aggregate of (place, argument, …) of the events it takes; `plain` computes functions that ignore order."""
     function, count = wanted.function, len(wanted.arguments)
     if function not in ("first", "last"):
         needed = [1] if function in ("min_by", "max_by") else [0] if function in LISTAGGS else range(count)
@@ -53,14 +53,14 @@ def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
 
 
 def place_of(query: Query, row: Row, time: int) -> tuple[Any, ...]:
-    """Where an event stands in the query's order of events: by time, then by what its aggregates tell apart."""
+    """The sort key of an event in the query's order of events: its time, then the values that its aggregates read."""
     values = [_known(value, row) for value in ties_of(query.aggregates)]
     signs = [math.copysign(1, value) if isinstance(value, float) else 0 for value in values]
     return (time, [_rank(value) for value in values], signs)
 
 
 def _known(value: Expression, row: Row) -> Value:
-    """NULL where an aggregate's own filter keeps the value from being asked for, and it raises."""
+    """The value; NULL if it fails, which can only happen where the aggregate's own filter excludes the event."""
     try:
         return evaluate(value, row)
     except Raised:
@@ -68,7 +68,7 @@ def _known(value: Expression, row: Row) -> Value:
 
 
 class _Least:
-    """Orders values the other way round."""
+    """Reverses the order of values."""
 
     def __init__(self, value: Value) -> None:
         self._value = value
@@ -82,7 +82,7 @@ def _rank(value: Value) -> Any:
 
 
 def _joined(wanted: Aggregate, in_time: Sequence[Any]) -> str | None:
-    """Sorted by the last expression first; each sort keeps the order of equal ones."""
+    """The joined text; stable sorts by the last expression first."""
     assert isinstance(wanted.parameters, tuple)
     delimiter, *directions = [str(one.value) for one in wanted.parameters]
     events = list(in_time)
@@ -100,7 +100,7 @@ def _joined(wanted: Aggregate, in_time: Sequence[Any]) -> str | None:
 
 
 def _by(wanted: Aggregate, in_time: Sequence[Any]) -> Any:
-    """Equal ones stay in the order of time."""
+    """The result of `min_by` or `max_by`; equal values stay in the order of time."""
     if wanted.function == "min_by":
         ranked = sorted(in_time, key=lambda event: order(event[2]))
     else:

@@ -1,9 +1,8 @@
 """Evaluates one expression on one row, operator by operator, as Spark's interpreter does under ANSI rules.
 
-Half of the naive twin: slow, and obvious enough to be believed. A row is a dict of Python values; timestamps
+One half of the naive twin: slow and easy to verify. A row is a dict of Python values; timestamps
 are int microseconds, dates int days, a `float` is a Python float that fits 32 bits, a decimal is a `Decimal` with
-its type's scale, NULL is None.
-Every rule here was tried against Spark 4.3, with and without generated code.
+its type's scale, NULL is None. Every rule was checked against Spark 4.3, with and without generated code.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ Value: TypeAlias = Any
 """bool, int, float, str, Decimal, None, or a dict for a struct; the SQL type is known by the expression."""
 
 Row: TypeAlias = Mapping[str, Value]
-"""Column name -> value; a `Raised` in place of a value raises when it is read (a projection that failed)."""
+"""Column name -> value; a `Raised` in place of a value is raised when it is read (a failed projection)."""
 
 
 class Raised(Exception):
-    """The expression raises for this row."""
+    """The expression fails for this row."""
 
 
 def evaluate(expression: Expression, row: Row) -> Value:
-    """The value of `expression` on `row`, reading no more of it than Spark's interpreter would.
+    """The value of `expression` on `row`; reads only what Spark's interpreter would read.
 
     >>> evaluate(Call("add", (Column("a", "int"), Literal("1", "int")), "int"), {"a": 41})
     42
@@ -48,7 +47,7 @@ def evaluate(expression: Expression, row: Row) -> Value:
         if isinstance(value, Raised):
             raise value
         return value
-    assert isinstance(expression, Call)  # parameters were given their constants
+    assert isinstance(expression, Call)  # parameters were replaced by constants
     lazy = _LAZY.get(expression.op)
     if lazy is not None:
         return lazy(expression.args, row)
@@ -66,8 +65,8 @@ def order(value: Value) -> tuple[int, Value]:
 
 
 def _operands(node: Call, row: Row) -> list[Value] | None:
-    """The arguments of a strict operator; None as soon as one is NULL, so that later ones are not read."""
-    # Spark reads the divisor first: NULL / 0 is NULL, and a raising dividend over NULL does not raise.
+    """The arguments of a strict operator; None as soon as one is NULL, without reading the following ones."""
+    # Spark reads the divisor first: NULL / 0 is NULL, and a failing dividend over NULL does not fail.
     right_first = node.op in ("divide", "remainder")
     values = []
     for arg in reversed(node.args) if right_first else node.args:
@@ -78,7 +77,7 @@ def _operands(node: Call, row: Row) -> list[Value] | None:
     return values[::-1] if right_first else values
 
 
-# --- operators that choose which arguments to evaluate, or that look at NULL -------------------------------
+# --- operators that choose which arguments to evaluate, or that handle NULL ---------------------------------
 
 _Args: TypeAlias = tuple[Expression, ...]
 
@@ -167,7 +166,7 @@ def _greatest(args: _Args, row: Row) -> Value:
 
 
 def _concat(args: _Args, row: Row) -> str | None:
-    # Generated code, which is what Spark usually runs, stops at the first NULL; its interpreter would not.
+    # Generated code, which Spark usually runs, stops at the first NULL; the interpreter does not.
     parts = []
     for arg in args:
         if (part := evaluate(arg, row)) is None:
@@ -184,11 +183,11 @@ _LAZY: dict[str, Callable[[_Args, Row], Value]] = {
 }  # fmt: skip
 
 
-# --- arithmetic: all arguments are there -------------------------------------------------------------------
+# --- arithmetic: no argument is NULL ------------------------------------------------------------------------
 
 
 EXACT = Context(prec=4000, rounding=ROUND_HALF_UP)
-"""Decimal arithmetic without rounding but where `quantize` asks for it."""
+"""Decimal arithmetic that rounds only in `quantize`."""
 
 
 def fit_decimal(value: Decimal, kind: str) -> Decimal:
@@ -205,7 +204,7 @@ def fit_decimal(value: Decimal, kind: str) -> Decimal:
 
 
 def _plain(decimal: Callable[[Any, Any], Decimal], other: Callable[[Any, Any], Any]) -> Callable[..., Value]:
-    """Addition, subtraction or multiplication: of decimals without rounding on the way, and of other numbers."""
+    """Addition, subtraction or multiplication of decimals, without intermediate rounding, and of other numbers."""
     return lambda node, left, right: _typed((decimal if is_decimal(node.type) else other)(left, right), node.type)
 
 
@@ -225,7 +224,7 @@ def _to_float32(value: float) -> float:
 
 
 def _typed(value: Value, kind: str) -> Value:
-    """The result of arithmetic as its type holds it."""
+    """The result of arithmetic, in the range and precision of its type."""
     if is_decimal(kind):
         return fit_decimal(value, kind)
     if is_integer(kind):
@@ -326,7 +325,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
 
 
 def _bin(number: float) -> int:
-    """Powers of two, from the least normal number on, cut into 512 parts each; those of negative numbers count down."""
+    """The bin of a number: each power of two from the least normal number on has 512 bins; negative ones count down."""
     if math.isnan(number):
         return (2047 << 9) + 256
     size = abs(number)
@@ -394,7 +393,7 @@ def _cast_to_floating(value: Value, source: str, target: str) -> float:
     if target == "double":
         return float(value)
     if isinstance(value, int) and value.bit_length() > 53:
-        # Straight to 24 bits: through a double it would round twice. The lowest bit tells of those cut off.
+        # Directly to 24 bits, because via a double it would be rounded twice. The lowest bit marks the bits cut off.
         cut = value.bit_length() - 40
         kept = (abs(value) >> cut) | (abs(value) & ((1 << cut) - 1) != 0)
         return math.copysign(_to_float32(float(kept << cut)), value)

@@ -1,27 +1,27 @@
-"""Results from cells split by signature, cell by cell: what `runtime.windows.filter_chains` makes of whole chains at
-once.
-"""
+"""The naive twin of `runtime.windows.filter_chains`: computes results from cells split by signature, cell by cell."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from millpond.arrays import WIDE
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Extremes
-from millpond.state.layout.cells import Cells, extreme_of, merge_rule
+from millpond.state.layout.cells import Cells, extreme_of
+from millpond.state.layout.merge_rules import is_low_word, rule_of
 
 Results: TypeAlias = dict[tuple[int, int, int], dict[str, int]]
-"""Query (its position), window (its position) and slot -> columns, by the id of the first query's measure; without
-those that are what they begin with."""
+"""(position of the query, position of the window, slot) -> columns by the id of the first query's measure; columns with
+their initial value are left out."""
 
 
 def results(
     group: GroupPlan, plans: Sequence[QueryPlan], parts: Sequence[Cells], windows: Sequence[Closing]
 ) -> Results:
-    """Every result with events, by adding each cell to each query whose filter its signature passes."""
+    """Every result with events; adds each cell to each query whose filter its signature passes."""
     found: Results = {}
     for query, plan in enumerate(plans):
         for measure, first in zip(_asked(plan), _asked(plans[0]), strict=True):
@@ -49,13 +49,13 @@ def _add(
             columns = found.setdefault((*of, int(cells.slots[row])), {})
             for name in cells.columns:
                 base, _, part = name.partition(":")
-                if base == measure.base.id and merge_rule(name) != "low":
+                if base == measure.base.id and not is_low_word(name):
                     own = f"{group.measures[first].id}:{part}"
-                    columns[own] = _merged(merge_rule(name), columns.get(own), number(name, cells.columns, row))
+                    columns[own] = _merged(rule_of(name).name, columns.get(own), number(name, cells.columns, row))
 
 
 def number(name: str, columns: Mapping[str, Extremes], row: int) -> int:
-    """What a column has in a row, with its low word if it has one."""
+    """The value of a column in a row, with its low word if it has one."""
     found = extreme_of(name, columns)
     assert found is not None
     value = found[row]
@@ -65,7 +65,16 @@ def number(name: str, columns: Mapping[str, Extremes], row: int) -> int:
 def _merged(how: str, known: int | None, value: int) -> int:
     if known is None:
         return value
-    if how == "registers":
-        pairs = zip(known.to_bytes(8, "little"), value.to_bytes(8, "little"), strict=True)
-        return int.from_bytes(bytes(map(max, pairs)), "little")
-    return {"add": known + value, "min": min(known, value), "max": max(known, value)}[how]
+    return _MERGED[how](known, value)
+
+
+def _larger_bytes(left: int, right: int) -> int:
+    pairs = zip(left.to_bytes(8, "little"), right.to_bytes(8, "little"), strict=True)
+    return int.from_bytes(bytes(map(max, pairs)), "little")
+
+
+_MERGED: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add, "minimum": min, "maximum": max, "registers": _larger_bytes,
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+}  # fmt: skip
+"""How two values merge, by the name of the rule."""

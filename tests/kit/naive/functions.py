@@ -1,4 +1,4 @@
-"""The naive twin of how functions of users are called: key by key, event by event, state by state."""
+"""The naive twin of calls of user functions: key by key, event by event, state by state."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 
-def naive_holistic(
-    function: Callable[[pa.Array], Any], events: Sequence[tuple[int, float]], rows: int
-) -> list[Any]:
-    """Of each key's values what the function gives, None for a key without any."""
+def naive_holistic(function: Callable[[pa.Array], Any], events: Sequence[tuple[int, float]], rows: int) -> list[Any]:
+    """The result of the function for the values of each key; None for a key without values."""
     groups = [[value for key, value in events if key == row] for row in range(rows)]
     return [function(pa.array(values, pa.float64())) if values else None for values in groups]
 
 
-def naive_mergeable(
-    function: Any, events: Sequence[tuple[int, float]], cells: Sequence[Sequence[int]]
-) -> list[Any]:
-    """Of each row the value of its cells' states merged from left to right; a cell without events has no state."""
+def naive_mergeable(function: Any, events: Sequence[tuple[int, float]], cells: Sequence[Sequence[int]]) -> list[Any]:
+    """The value of each row: the states of its cells merged from left to right; a cell without events has no state."""
     found = []
     for members in cells:
         states = [state for cell in members if (state := _state(function, cell, events)) is not None]

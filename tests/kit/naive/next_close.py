@@ -1,4 +1,4 @@
-"""The naive twin of `runtime.inspect.next_close`: every window of every event, one by one."""
+"""The naive twin of `runtime.fold.next_due`: every window of every event, one by one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def naive_due(times_us: Iterable[int], window: Window, mark_us: int | None) -> I
 
 
 def _merged(intervals: set[Interval]) -> set[Interval]:
-    """Those that overlap or touch are one."""
+    """The intervals, with those that overlap or touch merged."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1].end_us:

@@ -1,4 +1,4 @@
-"""In how many ways a pattern of `a`, `b`, `.`, `|`, `*`, `+`, `?` and groups matches a text, counted one by one."""
+"""Counts the ways in which a pattern of `a`, `b`, `.`, `|`, `*`, `+`, `?` and groups matches a text, one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def written(tree: Tree) -> str:
 
 
 def ways(tree: Tree, text: str) -> int:
-    """How often a matcher that tries everything matches the whole text; a repetition is never empty."""
+    """The number of ways in which a matcher that tries all choices matches the text; repetitions are not empty."""
 
     @cache
     def count(part: Tree, begin: int, end: int) -> int:

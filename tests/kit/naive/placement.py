@@ -1,4 +1,4 @@
-"""Naive twins of placement: every way to deal instances to shards, and partitions of keys byte by byte."""
+"""Naive twins of placement: tries every assignment of instances to shards, and hashes keys byte by byte."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import combinations
 
 
 def smallest_largest_share(shards: Sequence[str], instances: int) -> int:
-    """The most buckets that an instance owns, in the best of all ways in which no instance has two shards."""
+    """The largest share of an instance in the best assignment in which no instance has buckets of two shards."""
     sizes = list(Counter(shards).values())
     return min(
         max(-(-size // parts) for size, parts in zip(sizes, dealt, strict=True))
@@ -17,7 +17,7 @@ def smallest_largest_share(shards: Sequence[str], instances: int) -> int:
 
 
 def local_hit_rate(owners: Sequence[int], shards: Sequence[str]) -> float:
-    """The part of buckets that lie on the shard which has most buckets of their instance."""
+    """The fraction of buckets on the shard that has most buckets of their instance."""
     pairs = Counter(zip(owners, shards, strict=True))
     best = {instance: max(pairs[instance, shard] for shard in {*shards}) for instance in {*owners}}
     return sum(best.values()) / len(owners)
@@ -29,7 +29,7 @@ def held(owners: Sequence[int], instance: int) -> list[int]:
 
 
 def fewest_moves(owners: Sequence[int], instances: int) -> int:
-    """The fewest buckets that change owners so that shares differ by one at most: every choice of who has one more."""
+    """The minimum number of moves after which shares differ by at most one; tries every choice of larger shares."""
     counts, least, more = Counter(owners), len(owners) // instances, len(owners) % instances
     stay = [
         sum(min(counts[one], least + (one in larger)) for one in range(instances))
@@ -41,7 +41,7 @@ def fewest_moves(owners: Sequence[int], instances: int) -> int:
 def naive_balance(
     owners: Sequence[int], loads: Sequence[int], instances: int, skew: float
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Owners after the greedy balance, one bucket at a time, and as they were after each move."""
+    """The owners after greedy balancing, one bucket at a time, and the owners after each move."""
     now, steps = list(owners), list[tuple[int, ...]]()
     while True:
         busy = [sum(loads[bucket] for bucket in held(now, one)) for one in range(instances)]

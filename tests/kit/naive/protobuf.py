@@ -1,4 +1,4 @@
-"""The naive twin of `formats.protobuf`: one message after the other, field by field, as the specification tells it."""
+"""The naive twin of `formats.protobuf`: decodes message by message and field by field, as the specification says."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from millpond.formats.protobuf_schema import BYTES, FIXED32, FIXED64, VARINT, WI
 
 _FORMATS = {"fixed64": "<Q", "sfixed64": "<q", "double": "<d", "fixed32": "<I", "sfixed32": "<i", "float": "<f"}
 _BITS = 64
+GROUP, END_GROUP = 3, 4
 
 
 class Broken(Exception):
-    """The bytes are no message."""
+    """The bytes are not a message."""
+
+
+class Loose(Exception):
+    """The bytes are not a message by the specification, but decoders may read them as one."""
 
 
 def varint(value: int) -> bytes:
-    """A number as the wire has it, negative ones in two's complement."""
+    """A number in wire format, negative ones in two's complement."""
     value &= (1 << _BITS) - 1
     made = bytearray()
     while value > 127:
@@ -28,50 +33,58 @@ def varint(value: int) -> bytes:
     return bytes([*made, value])
 
 
-def said(number: int, wire: int, value: bytes) -> bytes:
-    """A field with its tag; `value` as it stands behind it, the length of bytes is added."""
+def tagged(number: int, wire: int, value: bytes) -> bytes:
+    """A field with its tag and its encoded `value`; for bytes, the length is added."""
     return varint(number << 3 | wire) + (varint(len(value)) if wire == BYTES else b"") + value
 
 
 class Naive:
-    """Decodes single messages of a schema; `misfit` tells whether a value of the last one did not fit."""
+    """Decodes single messages of a schema; `misfit`: whether a value of the last message did not fit its type."""
 
     def __init__(self, schema: ProtoSchema) -> None:
         self._schema = schema
         self.misfit = False
 
     def decode(self, message: str, data: bytes, to: pa.StructType) -> dict[str, Any]:
-        """The fields of a struct; raises `Broken`."""
+        """The fields of a struct; raises `Broken` and `Loose`."""
         self.misfit = False
         return self._struct(message, data, to)
 
     def _struct(self, message: str, data: bytes, to: pa.StructType) -> dict[str, Any]:
         fields = self._schema.messages[message]
         found = list(_fields(data))
-        chosen: dict[int, int] = {}
         by_number = {field.number: field for field in fields}
-        for number, _, _ in found:
-            if number in by_number and by_number[number].choice:
-                chosen[by_number[number].choice] = number
+        last_other: dict[int, int] = {}
+        for place, (number, wire, _) in enumerate(found):
+            field = by_number.get(number)
+            if field is not None and field.choice and wire == WIRES[field.kind]:
+                others = [one.number for one in fields if one.choice == field.choice and one.number != number]
+                last_other |= dict.fromkeys(others, place)
         row: dict[str, Any] = {}
         for part in to:
             field = next((one for one in fields if one.name.lower() == part.name.lower()), None)
             if field is None:
                 row[part.name] = None
                 continue
-            mine = [(wire, value) for number, wire, value in found if number == field.number]
-            if field.choice and chosen.get(field.choice) != field.number:
-                mine = []
-            row[part.name] = self._field(field, mine, part.type)
+            after = last_other.get(field.number, -1)  # another field of the same oneof clears what was before it
+            mine = [(place, wire, value) for place, (number, wire, value) in enumerate(found) if number == field.number]
+            before = self.misfit
+            self._field(field, [(wire, value) for _, wire, value in mine], part.type)  # each must be readable
+            self.misfit = before
+            kept = [(wire, value) for place, wire, value in mine if place > after]
+            row[part.name] = self._field(field, kept, part.type)
         return row
 
     def _field(self, field: ProtoField, mine: list[tuple[int, Any]], to: pa.DataType) -> Any:
         own = WIRES[field.kind]
         if not field.many:
             values = [value for wire, value in mine if wire == own]
+            if field.kind == "string":
+                for value in values:
+                    self._value(field, value, to)  # each must be a text, not only the last
             if field.kind == "message":
                 for value in values:
-                    list(_fields(value))  # each has to be a message, not only all of them in a row
+                    list(_fields(value))  # each must be a message, not only their concatenation
                 return self._value(field, b"".join(values), to) if values else None
             if values:
                 return self._value(field, values[-1], to)
@@ -108,6 +121,7 @@ class Naive:
         if kind in _FORMATS:
             number = struct.unpack(_FORMATS[kind], value)[0]
         elif kind in ("sint32", "sint64"):
+            value &= 0xFFFFFFFF if kind == "sint32" else (1 << _BITS) - 1
             number = (value >> 1) ^ -(value & 1)
         elif kind in ("int32", "enum"):
             number = _signed(value & 0xFFFFFFFF, 32)
@@ -138,14 +152,29 @@ class Naive:
 
 
 def _fields(data: bytes) -> Any:
-    at = 0
+    """The fields of a message, without groups."""
+    at, loose = 0, False
+    groups: list[int] = []
     while at < len(data):
         tag, at = _read(VARINT, data, at)
-        number, wire = _signed(tag, 64) >> 3, tag & 7
-        if number <= 0 or wire not in (VARINT, FIXED64, BYTES, FIXED32):
+        number, wire = tag >> 3, tag & 7
+        if number & 0xFFFFFFFF == 0 or wire not in (VARINT, FIXED64, BYTES, FIXED32, GROUP, END_GROUP):
             raise Broken
-        value, at = _read(wire, data, at)
-        yield number, wire, value
+        loose |= number >= 1 << 29
+        if wire == GROUP:
+            groups.append(number)
+        elif wire == END_GROUP:
+            if not groups:
+                raise Broken
+            loose |= groups.pop() != number
+        else:
+            value, at = _read(wire, data, at)
+            if not groups:
+                yield number, wire, value
+    if groups:
+        raise Broken
+    if loose:
+        raise Loose
 
 
 def _read(wire: int, data: bytes, at: int) -> tuple[Any, int]:

@@ -1,4 +1,4 @@
-"""The naive twins of keyed tables and of the sink into them: one event or row at a time, over a dict for a server."""
+"""The naive twins of keyed tables and of their sink: one event or row at a time, with a dict as the server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond.model.types import INTEGERS, integer_range
 from millpond.state.ports.keyed_rows import Absent, KeyedRows, Merge, Merged, Row, Stamp
 
 Held: TypeAlias = Mapping[str, Mapping[str, str] | str]
-"""What is under each key: a hash, or a string."""
+"""The value of each key: a hash, or a string."""
 
 
 class DictRows(KeyedRows):

@@ -1,4 +1,4 @@
-"""A Kafka broker for tests and tutorials: one node of Apache Kafka (KRaft) on loopback ports; it ends with its maker.
+"""A Kafka broker for tests and tutorials: one node of Apache Kafka (KRaft) on loopback ports; it stops with its parent.
 
 `python -m kit.servers.kafka_server --port 9092 --topic orders:3` runs one until Ctrl-C; `--fetch` only fetches its
 jars, and those of Spark's connector and of its decoder of Avro.
@@ -41,6 +41,7 @@ JARS = listed(Path(__file__).with_name("kafka_jars.txt"))
 
 _SECONDS = 120.0
 _USER, _PASSWORD, _MECHANISM = "pond", "secret-of-tests", "SCRAM-SHA-512"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _FLAGS = ("-Xmx256m", "-Xss512k", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -57,7 +58,7 @@ class Message(NamedTuple):
 
 @cache
 def kafka_jars() -> tuple[Path, ...] | str:
-    """The jars of the broker, fetched if need be; or in words why there is none, or no connector to it for Spark."""
+    """The jars of the broker, downloaded if necessary; or a text: why the broker or Spark's connector is missing."""
     if shutil.which("openssl") is None:
         return "no openssl, which makes the broker's certificate"
     try:
@@ -70,7 +71,7 @@ def kafka_jars() -> tuple[Path, ...] | str:
 
 
 class KafkaServer(Watched):
-    """One broker, which is its own controller; a context manager that ends it. What it stores is in `folder`."""
+    """One broker, which is also its controller; a context manager that stops it. It stores its data in `folder`."""
 
     out = "server.out 2>&1"
     patience = _SECONDS
@@ -92,8 +93,7 @@ class KafkaServer(Watched):
             "listeners": f"{self._listeners},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": self._listeners,
             "sasl.enabled.mechanisms": _MECHANISM,
-            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config":
-                "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f"{_SCRAM} required;",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(folder / "server.pem"),
             "controller.listener.names": "CONTROLLER",
@@ -117,12 +117,12 @@ class KafkaServer(Watched):
 
     @property
     def servers(self) -> str:
-        """Its address, as clients name it."""
+        """The address for clients."""
         return f"127.0.0.1:{self._port}"
 
     @property
     def secured(self) -> dict[str, Any]:
-        """The connection to its other listener, which has TLS and asks for a password."""
+        """The connection to the second listener, which uses TLS and requires a password."""
         return {
             "servers": f"127.0.0.1:{self._secure_port}", "security": "sasl_ssl", "mechanism": _MECHANISM, "user": _USER,
             "password": {"file": str(self._folder / "password")}, "ca": str(self._folder / "cert.pem"),
@@ -133,7 +133,7 @@ class KafkaServer(Watched):
         return f"PLAINTEXT://127.0.0.1:{self._port},SASL_SSL://127.0.0.1:{self._secure_port}"
 
     def start(self) -> KafkaServer:
-        """Start it, on what it stored before if anything, and wait until it answers."""
+        """Start the broker, on its stored data if there are any, and wait until it answers."""
         if not (self._folder / "data").exists():
             name = base64.urlsafe_b64encode(uuid.UUID(int=1).bytes).decode().rstrip("=")
             words = ["kafka.tools.StorageTool", "format", "-t", name, "-c", str(self._settings)]
@@ -148,10 +148,10 @@ class KafkaServer(Watched):
         return {"bootstrap.servers": self.servers, "log_level": 0, **more}
 
     def create(self, topic: str, partitions: int = 1, **settings: str) -> None:
-        """Make a topic; `settings` are its own, with `_` for the dots in their names."""
+        """Create a topic with `settings`, which have `_` for the dots in their names."""
         config = {name.replace("_", "."): value for name, value in settings.items()}
         asked = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
-        admin = AdminClient(self.client())  # held: its answers end with it
+        admin = AdminClient(self.client())  # keep a reference: the pending results are lost with the client
         for made in admin.create_topics([asked]).values():
             made.result(_SECONDS)
 
@@ -206,7 +206,7 @@ class KafkaServer(Watched):
 
 
 def _certify(folder: Path) -> None:
-    """A key and a certificate of this machine's own, unless they are there."""
+    """Create a private key and a self-signed certificate, unless they exist."""
     key, certificate = folder / "key.pem", folder / "cert.pem"
     if certificate.exists():
         return
@@ -260,7 +260,7 @@ def _topic(text: str) -> tuple[str, int]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a broker until Ctrl-C, or fetch what it needs; returns the exit status."""
+    """Run a broker until Ctrl-C, or only download its jars; returns the exit status."""
     asked = _parsed(sys.argv[1:] if words is None else words)
     print("Looking for the jars of Kafka, and fetching those that are missing …", flush=True)
     jars = kafka_jars()

@@ -1,4 +1,4 @@
-"""PostgreSQL servers for tests, on free loopback ports; they end with the process that made them."""
+"""PostgreSQL servers for tests, on free loopback ports; they stop with the process that started them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from typing import Any
 
 import psycopg
 
+from kit.servers.process_tree import children
 from kit.servers.servers import Watched, free_ports, until
 
 _NOBODY = "nobody"
-"""Who runs the server where tests run as root, which it refuses."""
+"""The user that runs the server if tests run as root, because PostgreSQL refuses to run as root."""
 
 
 @cache
 def postgres_binaries() -> Path | None:
-    """The folder of a server's programs: of the PATH, else the newest of Debian's packages; None: there is none."""
+    """The folder of the server's programs: from the PATH, otherwise from the newest Debian package; None: not found."""
     found = shutil.which("postgres")
     if found is not None:
         return Path(found).resolve().parent
@@ -33,9 +34,9 @@ def postgres_binaries() -> Path | None:
 
 
 class PostgresServer(Watched):
-    """One server, which trusts everybody of this host; a context manager that ends it.
+    """One server, which trusts all users of this host; a context manager that stops it.
 
-    What it stores is in a temporary folder, and outlives `kill`, but not the context.
+    Its data are in a temporary folder, which survives `kill`, but not the end of the context.
     """
 
     patience = 60.0
@@ -59,7 +60,7 @@ class PostgresServer(Watched):
         return {"kind": "postgres", "host": "127.0.0.1", "port": self.port, "database": "postgres", "user": self._user}
 
     def start(self) -> PostgresServer:
-        """Start it, on what it stored before if anything, and wait until it answers."""
+        """Start the server, on its stored data if there are any, and wait until it answers."""
         if not self._data.exists():
             words = [str(self._binaries / "initdb"), "-D", str(self._data), "-A", "trust", "--no-sync"]
             subprocess.run([*self._prefix(), *words], check=True, capture_output=True, cwd="/")
@@ -71,22 +72,22 @@ class PostgresServer(Watched):
             try:
                 until(self._answers, f"the PostgreSQL at {self.port} answers", seconds)
                 break
-            except AssertionError:  # processes of a killed one may still have its memory
+            except AssertionError:  # processes of a killed server may still hold its shared memory
                 self.kill()
                 if seconds == self.patience:
                     raise
         return self
 
     def kill(self) -> None:
-        """End it at once, and those of its processes that serve clients, which would go on for a moment."""
-        serving = _children(self.pid) if self.pid else []
+        """Kill the server, and its processes that serve clients, which would otherwise run on for a moment."""
+        serving = list(children(self.pid)) if self.pid else []
         super().kill()
         for pid in serving:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def client(self) -> psycopg.Connection[Any]:
-        """A client of its own, which commits each statement."""
+        """A new client, which commits each statement."""
         return psycopg.connect(
             host="127.0.0.1", port=self.port, dbname="postgres", user=self._user, autocommit=True, connect_timeout=10
         )
@@ -102,8 +103,3 @@ class PostgresServer(Watched):
         with suppress(psycopg.OperationalError), self.client():
             return True
         return False
-
-
-def _children(parent: int) -> list[int]:
-    tasks = Path(f"/proc/{parent}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]

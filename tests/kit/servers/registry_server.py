@@ -1,4 +1,4 @@
-"""A registry of schemas for tests: Confluent's API over HTTP on the loopback, as far as readers and writers use it."""
+"""A schema registry for tests: the part of Confluent's HTTP API that readers and writers use, on a loopback port."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from urllib.parse import unquote
 
 
 class RegistryServer:
-    """Numbers each schema that is registered; a context manager. `asked` are the paths that were asked for, in order.
+    """A registry that numbers its schemas; a context manager. `asked`: the requested paths, in order.
 
-    `status`: what it says to everything, instead of answering.
+    `status`: if set, every request gets this status.
     """
 
     def __init__(self, user: str = "") -> None:
@@ -26,18 +26,18 @@ class RegistryServer:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The address of the registry."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def register(self, subject: str, schema: str, kind: str = "AVRO", references: tuple[str, ...] = ()) -> int:
-        """The number of a schema, which is the next version of a subject; `references` are subjects, by their names."""
+        """Register a schema as the next version of a subject; returns its number. `references`: names of subjects."""
         named = [{"name": one, "subject": one, "version": len(self._subjects[one])} for one in references]
         self._schemas.append({"schema": schema, "schemaType": kind, "references": named})
         self._subjects.setdefault(subject, []).append(len(self._schemas))
         return len(self._schemas)
 
     def answer(self, path: str) -> tuple[int, Any]:
-        """What it says, with its status."""
+        """The status and the body of a response."""
         missing = 404, {"error_code": 40403, "message": "not found"}
         match [unquote(part) for part in path.strip("/").split("/")]:
             case ["schemas", "ids", number] if 0 < int(number) <= len(self._schemas):
@@ -50,7 +50,7 @@ class RegistryServer:
         return missing
 
     def _plain(self, number: int) -> dict[str, Any]:
-        """As the real one does, what is Avro or empty is not said."""
+        """A schema as the real registry returns it: without the type if it is Avro, and without empty references."""
         schema = self._schemas[number - 1]
         return {name: told for name, told in schema.items() if told and told != "AVRO"}
 

@@ -1,8 +1,8 @@
 """The simulated driver and publisher: generators that yield the name of the step they are about to take.
 
-A driver is Spark's own loop around `protocol.Writer`: offsets/<batch>, the callback, commits/<batch>. A
-directive sent back to a step that appends says how its reply goes wrong; crashes and pauses need no help
-from here. Its overridable methods are where the mutants of the tests put their mistakes.
+A driver is Spark's own loop around `protocol.Writer`: offsets/<batch>, the callback, commits/<batch>. A step that
+appends receives a directive that says how its reply fails. Crashes and pauses are made by the simulation. Tests
+override methods of the driver to build faulty variants (mutants).
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ _FOLLOW_NAMES = {AskCursor: "cursor", Load: "load", ReadNext: "read", Apply: "ap
 
 
 class Killed(Exception):
-    """The driver's process ends here."""
+    """The driver's process was killed."""
 
 
 @dataclass
 class Attempt:
-    """One task attempt's delta and what the driver would write about it."""
+    """The delta of one task attempt, and the receipt that the driver would write for it."""
 
     receipt: Receipt
     delta: bytes
@@ -83,7 +83,7 @@ class Attempt:
 
 @dataclass
 class Packet:
-    """What one source partition sends to one instance."""
+    """The events that one source partition sends to one instance."""
 
     stream: str
     partition: int
@@ -92,7 +92,7 @@ class Packet:
 
 
 class Moves(NamedTuple):
-    """The bucket map of an epoch, and for instances whose buckets changed the instances that held them before."""
+    """The bucket map of an epoch, and for instances whose buckets changed the previous owners of these buckets."""
 
     now: BucketMap
     sources: dict[int, tuple[int, ...]]
@@ -113,7 +113,7 @@ class Driver:
         self.writer: Writer
 
     def run(self) -> ActorSteps[None]:
-        """Live until fenced or stopped."""
+        """Run until fenced or stopped."""
         try:
             yield from self._start()
             while True:
@@ -137,7 +137,7 @@ class Driver:
             yield from self._repair()
 
     def compare_sinks(self, manifest: Manifest) -> None:
-        """Set sinks that are ahead of the log back, as an operator does; a place for mutants that forget it."""
+        """Rewind sinks that are ahead of the log, as an operator does; mutants override this to forget it."""
         log, manifests = self.world.log, self.world.manifests
         for sink in self.world.sinks:
             cursor = sink.cursor()
@@ -147,7 +147,7 @@ class Driver:
                 sink.rewind(cursor_of(manifest) if common is None and cursor.n > manifest.n else common or Cursor())
 
     def _log_is_older(self) -> bool:
-        """Whether Spark has committed more than the log has; the checkpoint may be another driver's by now."""
+        """Whether Spark has committed more than the log; the checkpoint may belong to another driver by now."""
         checkpoint, manifest = self.checkpoint, load(self.world.log, self.world.manifests)
         batch = max(checkpoint.committed, default=-1)
         if batch < 0 or (checkpoint.spark_query == manifest.spark_query and batch < manifest.batch):
@@ -159,11 +159,11 @@ class Driver:
         yield from self._protocol("claim", self.writer.take_over(0, "host", 1, "0", self.claimed))
 
     def claimed(self, manifest: Manifest) -> str:
-        """What a claim says is asked: all changes so far; a place for mutants that lose some."""
+        """The changes that a claim repeats: all changes until now; mutants override this to lose some."""
         return json.dumps(asked_in(manifest))
 
     def in_force(self, run: Run) -> int:
-        """By how many changes an epoch answers; a place for mutants that miss some."""
+        """The number of changes in force for an epoch; mutants override this to miss some."""
         return len(asked_in(run.manifest))
 
     def _record(self, n: int) -> bytes:
@@ -177,7 +177,7 @@ class Driver:
                 yield from work()
                 return
             except PlaceError:
-                continue  # an append of unknown outcome: the same writer simply goes on
+                continue  # the outcome of the append is unknown: the same writer continues
 
     def _one_batch(self) -> ActorSteps[None]:
         world, checkpoint = self.world, self.checkpoint
@@ -212,9 +212,7 @@ class Driver:
         self.checkpoint = self.world.checkpoint
 
     def _callback(self, batch: int, start: Offsets, end: Offsets) -> ActorSteps[None]:
-        begun = yield from self._protocol(
-            "begin", self.writer.begin(batch, start, end, self.checkpoint.spark_query)
-        )
+        begun = yield from self._protocol("begin", self.writer.begin(batch, start, end, self.checkpoint.spark_query))
         if not isinstance(begun, Run) or (begun.idle and (self.world.healing or self.random.random() < 0.5)):
             return
         yield from self._compute_and_commit("commit", begun, batch, start, end, drained=False)
@@ -247,9 +245,7 @@ class Driver:
             batch=batch,
             start=start,
             end=end,
-            max_time={
-                s: {str(p): t for p, t in enumerate(positions(o, 0))} for s, o in end.items() if s != TICK
-            },
+            max_time={s: {str(p): t for p, t in enumerate(positions(o, 0))} for s, o in end.items() if s != TICK},
             drained=drained,
             map=self.moves(run).now.number,
             receipts=tuple(receipts),
@@ -258,17 +254,17 @@ class Driver:
         yield from self.commit(phase, record, body)
 
     def commit(self, phase: str, record: EpochRecord | ChangeRecord, body: bytes) -> ActorSteps[None]:
-        """Commit one record; a place for mutants that show rows too early."""
+        """Commit one record; mutants override this to show rows too early."""
         yield from self._protocol(phase, self.writer.commit(record, body))
 
     def moves(self, run: Run) -> Moves:
-        """Return what the log says of buckets and their owners."""
+        """Return the buckets and their owners as of the log."""
         instances = self.world.instances
         lies, now = bucket_maps(even_owners(BUCKETS, instances), instances, run.manifest)
         return Moves(now, sources(lies.owners, now.owners))
 
     def moved(self, run: Run) -> list[LiveSection]:
-        """Return the sections that end because their instance owns other buckets now."""
+        """Return the sections that are retired because their instance now owns other buckets."""
         return [
             section for instance in self.moves(run).sources for section in run.manifest.live(instance, GROUP, "segment")
         ]
@@ -299,7 +295,7 @@ class Driver:
         return receipts, body
 
     def _abandon(self, attempt: Attempt) -> None:
-        """Give an attempt up for dead, while its host still flushes a part of what it had."""
+        """Abandon an attempt whose host may still write a part of its file."""
         name, delta = attempt.receipt.file, attempt.delta
         if name is not None:
             part = delta[: self.random.randrange(len(delta))]
@@ -353,18 +349,16 @@ class Driver:
         inline = self.random.random() < 0.5
         name = None if inline else self.attempt_file(run.n, instance, self.tasks_started)
         digest = hashlib.sha256(delta).hexdigest()
-        return Attempt(
-            Receipt(instance, str(self.tasks_started), len(delta), digest, name, 0, sections), delta
-        )
+        return Attempt(Receipt(instance, str(self.tasks_started), len(delta), digest, name, 0, sections), delta)
 
     def _remembered(self, run: Run, instance: int) -> tuple[list[LiveSection], list[Row] | None]:
-        """Return an instance's own live segments, and all rows that its next one replaces, if it replaces any."""
+        """Return the live segments of an instance, and all rows that its next segment replaces, if it replaces any."""
         moves = self.moves(run)
         own = [*run.manifest.live(instance, GROUP, "segment")]
         if instance not in moves.sources:
             return own, self._rows(own) if own and self.random.random() < 0.25 else None
         held = [one for source in moves.sources[instance] for one in run.manifest.live(source, GROUP, "segment")]
-        # what it read ends by the record itself, whoever wrote it
+        # the record retires the sections that the task read, regardless of the writer
         return [], [row for row in self._rows(held) if moves.now.owners[bucket_of(row[1], row[2])] == instance]
 
     def _rows(self, sections: list[LiveSection]) -> list[Row]:
@@ -396,7 +390,7 @@ class Driver:
 
 
 class Publisher:
-    """A thread of a driver's process that pumps every sink to the head, for ever."""
+    """A thread of a driver's process that repeatedly brings every sink up to the newest record."""
 
     def __init__(self, world: World, token: str, pump: type[Pump]) -> None:
         self.world = world
@@ -404,7 +398,7 @@ class Publisher:
         self._pump_type = pump
 
     def run(self) -> ActorSteps[None]:
-        """Pump the sinks in turn; a sink that refuses is asked again for its cursor."""
+        """Advance the sinks in turn; the cursor of a sink that refuses is read again."""
         pumps = {sink.name: self._pump_type(sink.name) for sink in self.world.sinks}
         while True:
             yield "follow:wait"
@@ -440,7 +434,7 @@ class Publisher:
 
 
 def _seen(rows: Sequence[Row]) -> list[int]:
-    """How many of the rows each bucket has."""
+    """The number of rows in each bucket."""
     counts = [0] * BUCKETS
     for _, partition, position, _, _ in rows:
         counts[bucket_of(partition, position)] += 1
@@ -454,13 +448,13 @@ def _counted(section: LiveSection) -> list[int]:
 
 
 def asked_in(manifest: Manifest) -> list[str]:
-    """All changes but of owners up to the manifest's record, those that the claim repeats first."""
+    """All changes up to the manifest's record, except changes of owners; first those that the claim repeats."""
     claimed: list[str] = json.loads(manifest.spec or "[]")
     return [*claimed, *whims_in(change.change for change in manifest.changes)]
 
 
 def whims_in(changes: Iterable[str]) -> list[str]:
-    """The names of those changes that are not of owners."""
+    """The names of the changes that are not changes of owners."""
     found = map(json.loads, changes)
     return [change["name"] for change in found if change["kind"] == "whim"]
 

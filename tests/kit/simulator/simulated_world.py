@@ -19,7 +19,7 @@ from millpond.log.protocol import TICK
 from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section, decode
 
 Row = tuple[str, int, int, int, int]
-"""Stream, source partition, position, the number of events its bucket had seen by then, that of changes in force."""
+"""Stream, source partition, position, number of events in its bucket before, and number of changes in force."""
 
 GROUP = "group"
 
@@ -27,11 +27,11 @@ BUCKETS = 5
 
 
 class Violation(AssertionError):
-    """A law of the log does not hold; the message says which."""
+    """An invariant of the log does not hold; the message says which."""
 
 
 def demand(law: bool, otherwise: str) -> None:
-    """Raise Violation unless the law holds."""
+    """Raise Violation unless the invariant holds."""
     if not law:
         raise Violation(otherwise)
 
@@ -59,7 +59,7 @@ class MemoryFolder:
         return self.files.get(name)
 
     def exists(self, name: str) -> bool:
-        """Tell whether the file is there; see `port.Folder`."""
+        """Return whether the file exists; see `port.Folder`."""
         return name in self.files
 
     def names(self) -> list[str]:
@@ -67,12 +67,12 @@ class MemoryFolder:
         return list(self.files)
 
     def remove(self, name: str) -> None:
-        """Remove the file if it is there; see `port.Folder`."""
+        """Remove the file if it exists; see `port.Folder`."""
         self.files.pop(name, None)
 
 
 class Source:
-    """Streams of source partitions; an event is its position, so only lengths are kept."""
+    """Streams of source partitions; an event is only its position, so lengths are enough."""
 
     def __init__(self) -> None:
         self.lengths: dict[str, list[int]] = {"tx": [0, 0], "clicks": [0]}
@@ -83,9 +83,9 @@ class Source:
         lengths[random.randrange(len(lengths))] += random.randint(1, 4)
 
     def offsets(self, before: Offsets, random: Random | None) -> Offsets:
-        """Return ends for the next batch, anywhere up to the newest event; without `random`: the newest.
+        """Return ends for the next batch: random ones up to the newest event; without `random`, the newest event.
 
-        A stream that has never had an event is missing, as it is in Spark's own offset log.
+        A stream that never had an event is missing, as in Spark's own offset log.
         """
         ends: Offsets = {}
         for stream, lengths in self.lengths.items():
@@ -103,14 +103,14 @@ def offset_text(ends: list[int]) -> str:
 
 
 def positions(offset: str | None, partitions: int) -> list[int]:
-    """Return the next position of every partition; all 0 when the stream has no offset yet."""
+    """Return the next position of every partition; all 0 if the stream has no offset yet."""
     if offset is None:
         return [0] * partitions
     return list(json.loads(offset).values())
 
 
 class ConcurrentUpdate(Exception):
-    """Spark found that another query uses its checkpoint, or that it is gone; the query ends."""
+    """Spark found that another query uses its checkpoint, or that it was deleted; the query ends."""
 
 
 @dataclass
@@ -126,7 +126,7 @@ class Checkpoint:
         return Checkpoint(self.spark_query, dict(self.ends), set(self.committed))
 
     def next_batch(self) -> tuple[int, Offsets]:
-        """Return the batch to run and where it starts: the last one again if Spark has not committed it."""
+        """Return the next batch and its start; it is the last batch again if Spark has not committed it."""
         last = max(self.ends, default=-1)
         batch = last if last >= 0 and last not in self.committed else last + 1
         return batch, self.ends.get(batch - 1, {})
@@ -144,26 +144,26 @@ class Sink:
 
     @property
     def applied(self) -> int:
-        """The number of the last record shown."""
+        """The number of the last applied record."""
         return self.stored.n
 
     def cursor(self) -> Cursor:
-        """Return number and mark of the last record shown."""
+        """Return the number and mark of the last applied record."""
         return self.stored
 
     def lose(self) -> None:
-        """Lose everything, as a flushed store would."""
+        """Lose everything, as a flushed store does."""
         self.rows, self.stored, self._sizes = [], Cursor(), []
 
     def rewind(self, to: Cursor) -> None:
-        """Take back the rows of records after `to`."""
+        """Remove the rows of records after `to`."""
         self._sizes = self._sizes[: to.n + 1]
         self.rows, self.stored = self.rows[: self._sizes[-1] if self._sizes else 0], to
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """Show the record's rows; nothing if they are shown, StoreError if an earlier record is not.
+        """Apply the record, unless it is already applied.
 
-        AheadError: another record was shown under its number.
+        StoreError: an earlier record is missing. AheadError: another record with its number was applied.
         """
         check_applied(self.name, self.stored, record)
         if n <= self.applied:
@@ -173,7 +173,7 @@ class Sink:
         self.show(n, record)
 
     def show(self, n: int, record: Entry) -> None:
-        """Add the record's rows and set the cursor, without looking."""
+        """Add the record's rows and set the cursor, without checks."""
         assert self.deltas is not None
         self.rows += self.deltas.rows_of(record)
         self.stored = cursor_at(record)
@@ -187,7 +187,7 @@ class DeltaDisk:
         self.files: dict[str, bytes] = {}
 
     def rows_of(self, entry: Entry) -> list[Row]:
-        """Return the outbox rows of a record, from the counted attempts only."""
+        """Return the result rows of a record, only from attempts with a receipt in it."""
         if not isinstance(entry.record, EpochRecord):
             return []
         found: list[Row] = []
@@ -199,13 +199,13 @@ class DeltaDisk:
         return found
 
     def delta_of(self, entry: Entry, receipt: Receipt) -> bytes:
-        """Return one receipt's delta; Violation when its file is not what was committed."""
+        """Return the delta of a receipt; Violation if its file is not the committed one."""
         if receipt.file is None:
             return bytes(entry.inline(receipt))
         return self._checked(receipt.file, receipt.digest)
 
     def section(self, live: LiveSection, log: Log) -> list[Row]:
-        """Return the rows of a live section, found as a worker finds them: by its location alone."""
+        """Return the rows of a live section, read as a worker reads them: by location only."""
         if live.file is not None:
             data = self._checked(live.file, live.delta_digest)
         else:
@@ -220,9 +220,7 @@ class DeltaDisk:
 
     def _checked(self, name: str, digest: str) -> bytes:
         data = self.files.get(name, b"")
-        demand(
-            hashlib.sha256(data).hexdigest() == digest, f"the committed delta {name} has changed or is lost"
-        )
+        demand(hashlib.sha256(data).hexdigest() == digest, f"the committed delta {name} has changed or is lost")
         return data
 
 
@@ -244,7 +242,7 @@ def row_of(item: list[int | str]) -> Row:
 
 @dataclass
 class Delayed:
-    """Something on its way that will still happen: a request in the network, a write of a stopped task."""
+    """An effect that will still happen: a request in the network, or a write of a stopped task."""
 
     due_tick: int
     what: str
@@ -274,24 +272,24 @@ class World:
         self._true_rows: list[list[Row]] = []
 
     def new_checkpoint(self, ends: Offsets) -> Checkpoint:
-        """Return a checkpoint with a new query id that goes on after `ends`, if there are any."""
+        """Return a checkpoint with a new query id that continues after `ends`, if given."""
         self.checkpoints_made += 1
         name = f"query-{self.checkpoints_made}"
         return Checkpoint(name, {0: {**ends, TICK: "0"}}, {0}) if ends else Checkpoint(name)
 
     def later(self, what: str, happen: Callable[[], object]) -> None:
-        """Let something happen some steps from now."""
+        """Schedule an effect some steps from now."""
         self.delayed.append(Delayed(self.tick + self.random.randint(1, 60), what, happen))
 
     def lose_records(self, first: int) -> None:
-        """Lose the newest records of the log, from `first` on, and what was on its way to it."""
+        """Lose the newest records of the log, from `first` on, and the delayed appends to it."""
         for n in range(first, self.head() + 1):
             self.log_folder.remove(numbered_name(n))
         del self._true_rows[first:]
         self.delayed = [late for late in self.delayed if not late.what.startswith("append")]
 
     def head(self) -> int:
-        """Return the number of the last record, by looking at the folder itself."""
+        """Return the number of the last record, as found in the folder."""
         n = len(self._true_rows) - 1
         while (data := self.log.read(n + 1)) is not None:
             n += 1
@@ -299,9 +297,7 @@ class World:
         return n
 
     def check_sink(self, sink: Sink) -> None:
-        """Demand that the sink shows the rows of records 0..cursor, each once, in order, and nothing else."""
+        """Check that the sink has the rows of records 0..cursor, each once, in order, and nothing else."""
         demand(sink.applied <= self.head(), f"{sink.name} shows record {sink.applied}, which is not true")
         shown = [row for rows in self._true_rows[: sink.applied + 1] for row in rows]
-        demand(
-            sink.rows == shown, f"{sink.name} at {sink.applied} shows {len(sink.rows)} rows, not {len(shown)}"
-        )
+        demand(sink.rows == shown, f"{sink.name} at {sink.applied} shows {len(sink.rows)} rows, not {len(shown)}")

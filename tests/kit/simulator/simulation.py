@@ -1,9 +1,8 @@
-"""A seeded simulator of the log's protocol: drivers, zombies, crashes, lost replies; and the laws.
+"""A seeded simulator of the log's protocol: drivers, zombies, crashes and lost replies, and its invariants.
 
-`simulate(seed)` interleaves up to a few drivers and publishers, step by step, breaks them as `Fault`s say,
-then heals everything and checks: the log covers the input once and without gaps, every epoch saw the state
-of the epochs and the changes before it, every sink shows exactly the rows, and nothing is left undone. The
-same seed is the same run.
+`simulate(seed)` interleaves a few drivers and publishers step by step and injects `Fault`s. Then it ends all faults,
+lets everything finish, and checks: the log covers the input once and without gaps, every epoch saw the state of the
+previous epochs and changes, every sink has exactly the rows, and no work is left. Equal seeds give equal runs.
 """
 
 from __future__ import annotations
@@ -75,12 +74,12 @@ PLANNED = frozenset(
     + [(f"{phase}:append", kind) for phase in _COMMITTING for kind in APPEND_FAULTS]
     + [(_WORLD, kind) for kind in _WORLD_FAULTS]
 )
-"""Every (step, fault) that the seeds together must reach; a test fails when one was never reached."""
+"""Every (step, fault) that the seeds together must reach; a test fails if one was never reached."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What is simulated; tests put mutants here."""
+    """The simulated parts; tests replace them with faulty variants (mutants)."""
 
     writer: type[Writer] = Writer
     driver: type[Driver] = Driver
@@ -90,7 +89,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one seed did: which planned faults it reached, and how much it had to survive."""
+    """The result of one seed: the planned faults that it reached, and the number of disturbances."""
 
     seed: int
     reached: frozenset[tuple[str, str]]
@@ -100,7 +99,7 @@ class Outcome:
 
 
 class SimulationFailure(AssertionError):
-    """A law was broken; the message holds the seed, the law and the trace of steps that led there."""
+    """An invariant was broken; the message has the seed, the invariant and the trace of steps that led to it."""
 
     def __init__(self, seed: int, law: str, trace: list[str]) -> None:
         super().__init__(f"seed {seed}: {law}\n" + "\n".join(trace))
@@ -127,7 +126,7 @@ class _Fault:
 
 
 def simulate(seed: int, parts: Parts = Parts()) -> Outcome:
-    """Run one seed; SimulationFailure when a law does not hold."""
+    """Run one seed; SimulationFailure if an invariant does not hold."""
     return _Simulation(seed, parts).run()
 
 
@@ -164,7 +163,7 @@ class _Simulation:
             most = FAULTY_TICKS - 10 if step == _WORLD else 2 if step.startswith(_RARE) else 6
             faults.append(_Fault(step, kind, self.random.randint(1, most)))
         if any(fault.step in ("checkpoint:repair", "begin:announce") for fault in faults):
-            # These steps are only taken after such a fault, so bring one about.
+            # These steps are only taken after such a fault, so inject one.
             faults += [_Fault(_WORLD, "checkpoint restored", 60), _Fault("commit:announce", CRASH, 3)]
         return faults
 
@@ -263,7 +262,7 @@ class _Simulation:
         }
 
     def _lose_log(self) -> None:
-        # The operator stops all that runs: who writes on to a log that was put back would leave a hole in it.
+        # The operator stops all drivers: one that continued to write to a restored log would leave a gap in it.
         for actor in [*self.actors]:
             self._end(actor.process)
         self.world.checkpoint_was_harmed = True
@@ -271,7 +270,7 @@ class _Simulation:
         self.world.lose_records(self.random.randint(max(0, head - 6), head + 1))
 
     def _harm_checkpoint(self, restored: bool) -> None:
-        # The operator stops what runs; a driver that is paused elsewhere stays, and wakes later.
+        # The operator stops the running drivers; a driver that is paused elsewhere remains and resumes later.
         world = self.world
         for actor in [actor for actor in self.actors if actor.asleep_until <= world.tick]:
             self._end(actor.process)
@@ -312,34 +311,25 @@ class _Simulation:
         if sum(isinstance(actor.body, Driver) for actor in self.actors) != 1:
             return False
         ends = load(world.log, world.manifests).offsets
-        return all(
-            positions(ends.get(s), len(lengths)) == lengths for s, lengths in world.source.lengths.items()
-        )
+        return all(positions(ends.get(s), len(lengths)) == lengths for s, lengths in world.source.lengths.items())
 
     def _told(self) -> list[str]:
-        return [
-            f"{tick:5} {who:20} {step}{f'  <- {fault}' if fault else ''}"
-            for tick, who, step, fault in self.trace
-        ]
+        return [f"{tick:5} {who:20} {step}{f'  <- {fault}' if fault else ''}" for tick, who, step, fault in self.trace]
 
 
 def check_laws(world: World) -> int:
-    """Check every law on a world that has settled, from the log's bytes alone; return the number of rows."""
+    """Check every invariant after all work has finished, from the log's bytes only; return the number of rows."""
     entries = _entries(world)
     _check_writers(entries)
     _check_changes(world, entries)
     _check_coverage(world, entries)
     manifest = fold_all(Manifest(), entries)
-    demand(
-        manifest == load(world.log, world.manifests), "the loaded manifest differs from the fold of the log"
-    )
+    demand(manifest == load(world.log, world.manifests), "the loaded manifest differs from the fold of the log")
     _check_times(world, manifest)
     rows = [row for entry in entries for row in world.deltas.rows_of(entry)]
     _check_rows(world, rows)
     live = [world.deltas.section(s, world.log) for s in manifest.sections.values() if s.kind == "segment"]
-    demand(
-        sorted(row for part in live for row in part) == sorted(rows), "the live segments are not the input"
-    )
+    demand(sorted(row for part in live for row in part) == sorted(rows), "the live segments are not the input")
     for sink in world.sinks:
         world.check_sink(sink)
         demand(sink.rows == rows, f"{sink.name} does not show exactly the rows of the log")
@@ -364,7 +354,7 @@ def _check_writers(entries: list[Entry]) -> None:
 
 
 def _check_changes(world: World, entries: list[Entry]) -> None:
-    """Each change is made once, for good, and each epoch answers by those before its record, and no other."""
+    """Check that each change is made once, durably, and that each epoch applies exactly the changes before it."""
     made: list[str] = []
     for entry in entries:
         record = entry.record
@@ -400,7 +390,7 @@ def _check_times(world: World, manifest: Manifest) -> None:
 
 
 def _check_rows(world: World, rows: list[Row]) -> None:
-    """Compare with an oracle without epochs: each event once, in order, on the state of those before."""
+    """Compare with an oracle without epochs: each event once, in order, on the state of the previous events."""
     expected = {
         (stream, partition, position)
         for stream, lengths in world.source.lengths.items()
@@ -408,16 +398,12 @@ def _check_rows(world: World, rows: list[Row]) -> None:
         for position in range(length)
     }
     times_shown = Counter(row[:3] for row in rows)
-    demand(
-        times_shown.keys() == expected and all(n == 1 for n in times_shown.values()), "input lost or doubled"
-    )
+    demand(times_shown.keys() == expected and all(n == 1 for n in times_shown.values()), "input lost or doubled")
     seen: Counter[int] = Counter()
     newest: dict[tuple[str, int, int], int] = {}
     for stream, partition, position, counted, _ in rows:
         bucket = bucket_of(partition, position)
         seen[bucket] += 1
         demand(counted == seen[bucket], f"{GROUP} state at {stream}/{partition}/{position} was {counted}")
-        demand(
-            newest.get((stream, partition, bucket), -1) < position, f"{stream}/{partition} is out of order"
-        )
+        demand(newest.get((stream, partition, bucket), -1) < position, f"{stream}/{partition} is out of order")
         newest[stream, partition, bucket] = position

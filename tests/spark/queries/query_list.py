@@ -102,7 +102,7 @@ BATCH = {
     "sum(points) OVER w AS p, count(*) OVER w AS n, min(level) OVER w AS l FROM plays WINDOW w AS (PARTITION BY game "
     "ORDER BY at ROWS BETWEEN 4 PRECEDING AND CURRENT ROW)) WHERE i % 2 = 0",
 }
-"""What to ask Spark where the text is one that only a pond takes."""
+"""The equivalent text for Spark if only a pond accepts the query's text."""
 
 
 def _hour(column: str = "ts", *more: str) -> object:
@@ -205,10 +205,7 @@ FRAMES: dict[str, Callable[[Mapping[str, DataFrame]], DataFrame]] = {
         .agg(F.sum(F.udf(lambda a, b: a * b, "bigint")("player", "points")).alias("s"))
     ),
     "df_guarded_udf": lambda t: (
-        t["tx"]
-        .where("qty <> 0")
-        .groupBy("card", _hour())
-        .agg(F.sum(F.udf(lambda a: 12 // a, "int")("qty")).alias("s"))
+        t["tx"].where("qty <> 0").groupBy("card", _hour()).agg(F.sum(F.udf(lambda a: 12 // a, "int")("qty")).alias("s"))
     ),
     "df_stats": lambda t: (
         t["sensors"]

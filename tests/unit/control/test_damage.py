@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
+from kit.simulator.changing_pond import ChangingPond
 from millpond.control.commands.dead_letters import parts
 from millpond.control.pond.function_file import VARIABLE, declared_functions
 from millpond.control.wiring.adapters import open_truth
@@ -22,7 +23,7 @@ from millpond.followers.sinks.file_formats import format_of
 from millpond.followers.sinks.folder import FolderSink
 from millpond.followers.view.view import ViewFollower
 from millpond.ids import writer_token
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.records import decode
 from millpond.model.aggregates import Aggregate
@@ -33,13 +34,12 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.runtime.gather.dead_letters import group_of
+from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.service.api.service_files import Places
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.layout.delta import check_deltas
 from millpond.state.ports import files
 from millpond.state.ports.store import Stand
-from millpond.testing.local_pond import LocalPond
 
 S = 1_000_000
 STREAM = Stream("tx", (Field("ts", "timestamp"), Field("k", "string"), Field("v", "bigint")))
@@ -69,7 +69,7 @@ DAMAGE = (missing, empty, halved, one_bit)
 Damage = Callable[[Path], None]
 
 
-def asked() -> Query:
+def counted() -> Query:
     keys = (Column("k", "string"),)
     output = (
         Named("k", Column("key:0", "string")), Named("w", Column("window", WINDOW)),
@@ -90,11 +90,11 @@ class Made(NamedTuple):
     """A pond in a folder, with a name, and the rows of its queries."""
 
     folder: Path
-    pond: LocalPond
+    pond: ChangingPond
     rows: list[Any]
 
 
-def read_rows(pond: LocalPond, folder: Path) -> list[Any]:
+def read_rows(pond: ChangingPond, folder: Path) -> list[Any]:
     reader, found = RowsReader(section_reader(folder)), list[Any]()
     for n in range(pond.manifest.n + 1):
         table = reader.table(decode(pond.log.read(n) or b""), "q")
@@ -107,7 +107,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     """A pond of a claim and three epochs, whose deltas are files."""
     monkeypatch.setattr(files.Files, "inline_bytes", 0)
     folder = tmp_path / "pond"
-    pond = LocalPond(folder, [STREAM], [asked()], token=writer_token())
+    pond = ChangingPond(folder, [STREAM], [counted()], token=writer_token())
     LocalFolder(folder).create("pond.id", writer_token().encode())
     for number in range(3):
         pond.epoch({"tx": [events(10 * number, 10 * number + 10)]})
@@ -116,7 +116,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 
 def goes_on(made: Made) -> list[Any]:
     """The rows after another driver has taken over, and has closed all windows."""
-    pond = LocalPond(made.folder, [STREAM], None, token=writer_token())
+    pond = ChangingPond(made.folder, [STREAM], None, token=writer_token())
     pond.drain()
     return read_rows(pond, made.folder)
 
@@ -231,7 +231,8 @@ def test_the_lock_of_the_view_is_made_again(tmp_path: Path, damage: Damage) -> N
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_dead_letters_and_whose_they_are(tmp_path: Path, damage: Damage) -> None:
     folder = tmp_path / "dead"
-    sink = FolderSink(group_of("tx"), "p", folder, format_of(Sink("parquet")), RowsReader(lambda *_: pa.py_buffer(b"")))
+    rows = RowsReader(lambda *_: pa.py_buffer(b""))
+    sink = FolderSink(dead_letters_of("tx"), "p", folder, format_of(Sink("parquet")), rows)
     part = folder / f"part-{7:020}.parquet"
     pa.parquet.write_table(pa.table({"topic": ["t"] * 100, "value": [b"x" * 100] * 100}), part)
     assert [n for n, _ in parts(folder)] == [7] and sink.cursor().n == 7
@@ -267,14 +268,12 @@ def test_files_of_a_service(tmp_path: Path, damage: Damage) -> None:
     if damage is halved:
         assert secret.startswith(places.secret({}))  # it is long enough, and clients read the same file
         return
-    with pytest.raises(MillpondError, match=f"MP-SETUP.*{token}.*made anew if it is removed"):
+    with pytest.raises(MillpondError, match=f"MP-SETUP.*{token}.*if the file is removed, the pond creates a new token"):
         places.secret({})
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_compiled_ponds_and_files_of_functions(
-    tmp_path: Path, damage: Damage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_ponds_and_files_of_functions(tmp_path: Path, damage: Damage, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = tmp_path / "pond.json"
     compiled.write_bytes((Path(__file__).parents[1] / "testing" / "shop.json").read_bytes())
     damage(compiled)

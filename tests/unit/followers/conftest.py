@@ -1,4 +1,4 @@
-"""A pond of a few records, made by hand: what the followers' tests read."""
+"""A pond of a few records, made by hand, for the tests of followers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.followers.record_rows import RowsReader
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, fold, load
 from millpond.log.port import Log
 from millpond.log.records import ClaimRecord, Entry, EpochRecord, Receipt, Section, decode, encode

@@ -1,8 +1,9 @@
-"""Followers and a log that is older than they are: rows of lost records are not doubled, nor kept without a word."""
+"""Followers that are ahead of their log: rows of lost records are neither duplicated nor silently kept."""
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +14,14 @@ import pytest
 from deltalake import DeltaTable
 
 from kit.naive.redis_tables import DictRows
-from millpond.control.pond.reconcile import check_sinks, reconcile
+from millpond.control.checks.sinks_and_log import check_sinks, reconcile
 from millpond.control.wiring.adapters import Truth
 from millpond.errors import AheadError, CorruptError
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks import kafka
 from millpond.followers.sinks.kafka_publisher import Message
-from millpond.followers.sinks.make_sink import ConsoleSink, dead_letter_follower, sink_follower
+from millpond.followers.sinks.local_sinks import ConsoleSink
+from millpond.followers.sinks.make_sink import dead_letter_follower, sink_follower
 from millpond.followers.sinks.redis_rows import KeyedSink, target_of
 from millpond.followers.sinks.webhook import WebhookSink
 from millpond.followers.view.view import ViewFollower, lookup
@@ -30,7 +32,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.runtime.gather.dead_letters import group_of
+from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.ports.store import Apply, BucketStore
@@ -64,7 +66,7 @@ class Topic:
 
 
 class Place(NamedTuple):
-    """A kind of sink: how it is made, and which customers it has shown so far."""
+    """A kind of sink: how it is created, and which customers it has shown until now."""
 
     make: Callable[[], Any]
     shown: Callable[[], list[str]]
@@ -136,7 +138,7 @@ KINDS = (
     "parquet", "late rows", "dead letters", "noop", "console", "foreach", "webhook", "redis", "kafka", "delta",
 )  # fmt: skip
 KEPT = {"redis": "delete the keys", "kafka": "set the offset of the group", "delta": "begin a new pond"}
-"""Kinds that cannot take back what they have, and what somebody is told to do."""
+"""Kinds that cannot remove rows, and the cures in their errors."""
 
 AGAIN = ("console", "foreach", "webhook")
 """Kinds that may show rows again: at least once."""
@@ -147,7 +149,7 @@ def fill(pond: Any, make_row: Any) -> None:
     pond.claim()
     for name in ("a", None, "b", "c"):
         rows = [make_row(name, 1.0)] if name else []
-        pond.epoch({"q": rows, group_of("q"): rows}, late={"q": rows})
+        pond.epoch({"q": rows, dead_letters_of("q"): rows}, late={"q": rows})
 
 
 def go_on(pond: Any, make_row: Any) -> None:
@@ -156,7 +158,7 @@ def go_on(pond: Any, make_row: Any) -> None:
     pond.writer = "another"
     pond.claim()
     rows = [make_row("b", 1.0), make_row("c", 1.0)]
-    pond.epoch({"q": rows, group_of("q"): rows}, late={"q": rows})
+    pond.epoch({"q": rows, dead_letters_of("q"): rows}, late={"q": rows})
 
 
 def truth_of(pond: Any) -> Truth:
@@ -253,7 +255,9 @@ def test_cursors_of_older_versions_are_accepted_and_get_a_mark(
         assert places[kind].make().cursor() == Cursor(2)
         check_sinks(truth_of(pond), [places[kind].make()])
         pond.feed(places[kind].make(), last=3)
-        assert json.loads(file.read_text()) == {"n": 3, "mark": f"{pond.entries[3].digest} w"}
+        stored = json.loads(file.read_text())
+        assert stored.pop("check") == f"{zlib.crc32(f'3 {pond.entries[3].digest} w'.encode()):08x}"
+        assert stored == {"n": 3, "mark": f"{pond.entries[3].digest} w"}
 
 
 def test_a_damaged_cursor_is_told_where_rows_would_come_again(
@@ -270,6 +274,43 @@ def test_a_damaged_cursor_is_told_where_rows_would_come_again(
         file.write_text('{"n":3,"mark":"of another record"}')
         with pytest.raises(AheadError, match="record 3 of the log is another one now"):
             check_sinks(truth_of(pond), [places[kind].make()])
+
+
+CURSOR_FILES = {
+    "parquet": "rows/_millpond_cursor", "late rows": "late/_millpond_cursor", "dead letters": "dead/_millpond_cursor",
+    "noop": "q.cursor", "console": "q.cursor", "foreach": "q.foreach", "webhook": "q.webhook", "kafka": "q.kafka",
+    "redis": "q.cursor",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CURSOR_FILES)
+def test_every_flipped_bit_of_a_cursor_is_detected_or_harmless(
+    pond: Any, make_row: Any, places: dict[str, Place], tmp_path: Path, kind: str
+) -> None:
+    fill(pond, make_row)
+    place = places[kind]
+    pond.feed(place.make(), last=3)
+    name = CURSOR_FILES[kind]
+    file = tmp_path / "out" / name if "/" in name else pond.path / "cursors" / name
+    good, rows = file.read_bytes(), place.shown()
+    assert kind == "noop" or rows == ["a", "b"]
+    detected = 0
+    for bit in range(8 * len(good)):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(damaged)
+        try:
+            sink = place.make()
+            check_sinks(truth_of(pond), [sink])
+            assert sink.cursor().n == 3 or kind in ("noop", "console", "redis"), (bit, bytes(damaged))
+        except CorruptError as error:
+            assert str(file) in str(error) and '{"n": <record>}' in error.cure
+            detected += 1
+    assert place.shown() == rows
+    assert detected > 5 * len(good) or kind not in ("foreach", "webhook")
+    file.write_bytes(good)
+    pond.feed(place.make())
+    assert kind == "noop" or place.shown() == ["a", "b", "c"]
 
 
 def test_how_far_two_logs_are_the_same_is_told_by_who_wrote_them(pond: Any, make_row: Any) -> None:

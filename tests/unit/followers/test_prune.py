@@ -1,4 +1,4 @@
-"""Pruning deletes what nothing can need, and nothing else."""
+"""Pruning deletes exactly what nothing can need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import RowsGone
 from millpond.log.drop_bodies import HINT_NAME, Bodies
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.records import decode
 
 SECOND = 1_000_000

@@ -41,5 +41,5 @@ def test_missing_and_damaged_rows_are_told_apart(pond: Any, make_row: Any) -> No
     with pytest.raises(CorruptError, match="no Arrow stream"):
         pond.rows.table(pond.entries[n], "q")
     file.unlink()
-    with pytest.raises(RowsGone, match="query q in record 0 are gone"):
+    with pytest.raises(RowsGone, match="query q in record 0 no longer exist"):
         pond.rows.table(pond.entries[n], "q")

@@ -1,4 +1,4 @@
-"""The runner: every follower at its own pace; one that fails is tried again and stops nobody."""
+"""The runner: every follower at its own pace; a failing one is retried and does not stop the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.log.records import Entry
 
 
 class Recorder:
-    """Remembers what it applied; fails as often as told; may be held up by an event."""
+    """Records what it applied; fails a given number of times; an event can block it."""
 
     def __init__(self, name: str, at: int = -1) -> None:
         self.name = name
@@ -149,7 +149,7 @@ def test_failing_follower_waits_twice_as_long_each_time(
     status = runner.status()[0]
     assert (status.failures, status.error, status.retry_at_us) == (0, None, None)
     # once that it fails, which one failure does not show, and once that it is over
-    assert caplog.messages == [f"{status.name} fails: no luck with 0", f"{status.name} goes on after 6 failures."]
+    assert caplog.messages == [f"{status.name} fails: no luck with 0", f"{status.name} continues after 6 failures."]
 
 
 def test_failing_follower_stops_nobody(start: Any, head: int) -> None:

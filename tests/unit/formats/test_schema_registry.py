@@ -1,4 +1,4 @@
-"""Schemas by number: fetched once, kept, and never guessed."""
+"""Schemas by number: fetched once, cached, and never guessed."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def test_each_schema_is_fetched_once_with_what_it_refers_to() -> None:
 def test_a_registry_that_does_not_answer_is_an_error_and_not_a_missing_schema() -> None:
     with RegistryServer(user="me") as server:
         number = server.register("s", "S")
-        with pytest.raises(SourceError, match="it says 401"):
+        with pytest.raises(SourceError, match="status 401"):
             Schemas(Registry(server.url)).learn(number)
         schemas = Schemas(Registry(server.url, "me", Secret(env="PATH")))
         server.status = 503
-        with pytest.raises(SourceError, match="it says 503"):
+        with pytest.raises(SourceError, match="status 503"):
             schemas.learn(number)
         server.status = None
         schemas.learn(number)

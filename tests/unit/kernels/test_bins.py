@@ -1,4 +1,4 @@
-"""Bins hold what they stand for within their error, in order, and nest."""
+"""Bins represent their values within their error, in order, and nest."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from millpond.kernels.evaluate import Evaluator
 from millpond.model.aggregates import PERCENTILE, Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.types import integer_range
-from millpond.plan.groups.bin_counts import FINEST_BITS, bits_of, error_of, tallied
 from millpond.plan.groups.event_log import logged_rows
-from millpond.runtime.event_log.bin_counts import percentiles
+from millpond.plan.groups.tallies import FINEST_BITS, bits_of, error_of, tallied
 from millpond.runtime.event_log.event_aggregates import Found, taken_by
 from millpond.runtime.event_log.select_events import filter_name, value_name
-from millpond.state.layout.bin_counts import COUNT, added_up
+from millpond.runtime.event_log.tallies import percentiles
 from millpond.state.layout.cells import order_codes
 from millpond.state.layout.event_log import Events
+from millpond.state.layout.tallies import COUNT, added_up
 
 LEAST = 2.0**-1022
 

@@ -1,4 +1,4 @@
-"""Hashes are Spark's: known ones, whose results came out of Spark 4.3, and those of the naive twin for any bytes."""
+"""Hashes equal Spark's: known results of Spark 4.3, and those of the naive twin for any bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was packed is read again, whole or in parts, and only the blocks that are asked for are unpacked."""
+"""Packed content is read back, completely or in part, and only the needed blocks are unpacked."""
 
 from __future__ import annotations
 

@@ -95,9 +95,7 @@ def test_times_and_floors_never_fall_and_idle_is_what_was_said_last() -> None:
     first = replace(
         epoch(1, "", {}, {}), max_time={"tx": {"0": 9, "1": 4}}, watermark_floor={"tx": 7}, idle={"tx": ["1"]}
     )
-    second = replace(
-        epoch(2, "", {}, {}), max_time={"tx": {"0": 3, "2": -8}}, watermark_floor={"tx": 5, "clicks": 1}
-    )
+    second = replace(epoch(2, "", {}, {}), max_time={"tx": {"0": 3, "2": -8}}, watermark_floor={"tx": 5, "clicks": 1})
     manifest = folded([claim(), first, second])
     assert manifest.max_time == {"tx": {"0": 9, "1": 4, "2": -8}}
     assert manifest.watermark_floor == {"tx": 7, "clicks": 1}

@@ -15,7 +15,7 @@ from obstore.store import LocalStore
 
 from kit.simulator.simulated_world import MemoryFolder
 from millpond.errors import CorruptError, PlaceError
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.object_store import ObjectStoreFolder
 from millpond.log.port import Folder, Log, Lost, Won, numbered_name
 
@@ -80,7 +80,7 @@ def test_of_many_threads_exactly_one_wins(folder: Folder) -> None:
 def test_of_two_processes_exactly_one_wins(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from millpond.log.local import LocalFolder; from millpond.log.port import Log, Won\n"
+        "from millpond.log.local_folder import LocalFolder; from millpond.log.port import Log, Won\n"
         "log = Log(LocalFolder(Path(sys.argv[1]))); sys.stdin.readline()\n"
         "print(sum(log.append(n, sys.argv[2].encode()) == Won() for n in range(100)))"
     )
@@ -101,9 +101,7 @@ def test_of_two_processes_exactly_one_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 7, 8, 9, 40])
-@pytest.mark.parametrize(
-    "hint", [None, b"", b"garbage", b"-3", b"0", b"5", b"39", b"40", b"999999", b"9" * 21]
-)
+@pytest.mark.parametrize("hint", [None, b"", b"garbage", b"-3", b"0", b"5", b"39", b"40", b"999999", b"9" * 21])
 def test_the_tail_is_found_whatever_the_hint_says(folder: Folder, length: int, hint: bytes | None) -> None:
     log = Log(folder)
     for n in range(length):

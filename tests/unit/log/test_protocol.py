@@ -1,4 +1,4 @@
-"""The protocol's rules, one by one: take over, begin, drain, commit, and every way to lose."""
+"""The protocol's rules, one by one: take over, begin, drain, commit, and every way to be fenced."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ class Pond:
         self.run(writer.take_over(1, "host", 2, "0.1", lambda _: "{}"))
         return writer
 
-    def begin(
-        self, writer: Writer, batch: int, start: Offsets, end: Offsets, query: str = "query-1"
-    ) -> object:
+    def begin(self, writer: Writer, batch: int, start: Offsets, end: Offsets, query: str = "query-1") -> object:
         return self.run(writer.begin(batch, start, end, query))
 
     def commit(self, writer: Writer, batch: int, start: Offsets, end: Offsets) -> object:
@@ -268,15 +266,11 @@ def test_a_claim_whose_reply_was_lost_is_not_made_twice(pond: Pond) -> None:
 
 
 @pytest.mark.parametrize("same_offsets", [True, False])
-def test_an_own_append_that_arrives_late_counts_only_for_the_same_offsets(
-    pond: Pond, same_offsets: bool
-) -> None:
+def test_an_own_append_that_arrives_late_counts_only_for_the_same_offsets(pond: Pond, same_offsets: bool) -> None:
     writer = pond.writer("a")
     begun = pond.begin(writer, 0, {}, {"tx": "5"})
     assert isinstance(begun, Run)
-    late = epoch(
-        begun.n, begun.prev, {}, {"tx": "5" if same_offsets else "4"}, writer="a", retired=("first try",)
-    )
+    late = epoch(begun.n, begun.prev, {}, {"tx": "5" if same_offsets else "4"}, writer="a", retired=("first try",))
     steps = Writer("a", begun.manifest).commit(late)
     effect = next(steps)
     assert isinstance(effect, Append)
@@ -329,3 +323,17 @@ def test_offsets_are_compared_by_meaning() -> None:
     assert not same_offset('{"a":{"0":1}}', '{"a":{"0":1,"1":0}}')
     assert not same_offset(None, "0")
     assert same_offset(None, None)
+
+
+def test_a_claim_is_not_earlier_than_the_record_before_it(pond: Pond) -> None:
+    first = pond.writer("a")
+    run = pond.begin(first, 0, {}, {"tx": "5"})
+    assert isinstance(run, Run)
+    pond.run(first.commit(replace(made(run, first, 0, {}, {"tx": "5"}), at=7_000)))
+    assert first.newest_at == 7_000
+    for n, token in (
+        (2, "b"),
+        (3, "c"),
+    ):  # their clocks are late; the second finds a stored manifest at the end of the log
+        writer = pond.writer(token)
+        assert (decode(pond.log.read(n) or b"").record.at, writer.newest_at) == (7_000, 7_000)

@@ -124,7 +124,7 @@ def test_a_record_is_the_same_without_its_body() -> None:
     before, after = decode(whole), decode(bare)
     assert (after.record, after.digest, after.body) == (before.record, before.digest, None)
     assert isinstance(after.record, EpochRecord)
-    with pytest.raises(FileNotFoundError, match="record 3 was taken back"):
+    with pytest.raises(FileNotFoundError, match="record 3 was removed"):
         after.inline(after.record.receipts[0])
     for data in (bare, encode(CLAIM), (FORMATS / "v1" / "epoch.bin").read_bytes()):
         assert without_body(data) is None

@@ -1,4 +1,4 @@
-"""A user's function as a value: what it must be, its names, its JSON."""
+"""A user function as a value: its constraints, its names, its JSON."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_its_names_and_its_json() -> None:
     ("name", "my median", "a name that SQL cannot call"),
     ("name", "Größe", "a name that SQL cannot call"),
     ("version", "1@2", "the version '1@2'"),
-    ("module", "billing.rates", "stands at 'billing.rates'"),
-    ("module", "../x:f", "stands at"),
+    ("module", "billing.rates", "has the module 'billing.rates'"),
+    ("module", "../x:f", "has the module"),
     ("kind", "scalar", "is of the kind 'scalar'"),
     ("form", "pandas", "takes 'pandas'"),
     ("takes", (), "takes no argument"),

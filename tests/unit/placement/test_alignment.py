@@ -1,4 +1,4 @@
-"""An instance's buckets are on one shard where there are enough instances, and shares are as even as that allows."""
+"""An instance's buckets are on one shard if there are enough instances, and shares are as even as possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy changes what the load asks for, no more, and comes to rest; greedy balance is that of its naive twin."""
+"""The policy makes only the changes that the load requires, and converges; greedy balance equals its naive twin."""
 
 from __future__ import annotations
 

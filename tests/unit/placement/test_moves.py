@@ -1,4 +1,4 @@
-"""Whose state an instance must read, what the log says of owners, and owners that follow slots in few moves."""
+"""The state that an instance must read, the owners in the log, and owners that follow slots with few moves."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from millpond.log.manifest import Change, Manifest
 from millpond.model.change_history import Changed, Scaled
 from millpond.model.change_json import MapChange, Move, Scale, change_to_json, map_change_in
 from millpond.model.spec import PondSpec, from_json, to_json
-from millpond.placement.alignment import aligned_owners, placement_of, realigned
+from millpond.placement.alignment import aligned_owners, placement_of, realigned, rescaled
 from millpond.placement.bucket_stores import places_in
-from millpond.placement.move_steps import step
-from millpond.placement.moves import BucketMap, asked_map, bucket_maps, buckets_moving, newest_map_change, sources
-from millpond.placement.rescale import rescaled
+from millpond.placement.moves import (
+    BucketMap,
+    bucket_maps,
+    buckets_moving,
+    newest_map_change,
+    requested_map,
+    sources,
+    step,
+)
 from millpond.placement.run_lengths import runs_of
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import change_of, change_text
@@ -109,7 +115,7 @@ def test_steps_lead_to_what_was_asked_for_whoever_takes_them() -> None:
     seen = []
     while True:
         manifest = Manifest(changes=tuple(changes), map=at)
-        (lies, now), to = bucket_maps(born, 1, manifest, spec), asked_map(born, 1, manifest, spec)
+        (lies, now), to = bucket_maps(born, 1, manifest, spec), requested_map(born, 1, manifest, spec)
         assert to == (5, wanted, 3)
         found = step(lies, now, to, (8.0,) * 4, 20.0)
         if found is None:
@@ -122,14 +128,14 @@ def test_steps_lead_to_what_was_asked_for_whoever_takes_them() -> None:
     assert seen == [((0, 1, 1, 0), 3, 5), (wanted, 3, 5)]
     back = (Scaled(30, 1, runs_of(born)), *spec)
     manifest = Manifest(changes=tuple(changes), map=at)
-    (lies, now), to = bucket_maps(born, 1, manifest, back), asked_map(born, 1, manifest, back)
+    (lies, now), to = bucket_maps(born, 1, manifest, back), requested_map(born, 1, manifest, back)
     assert now == to and step(lies, now, to, (8.0,) * 4, 99.0) is None, "what is small goes at once"
     assert step(lies, now, to, (8.0,) * 4, 1.0) == ((0, 0, 1, 2), 3, 30), "fewer instances with the last step only"
     refined = Change(at, change_to_json(MapChange(runs_of((0, 1, 0, 0)), "step", 3, 6)))
     lost = Manifest(changes=(refined,), map=at)
-    assert asked_map(born, 1, lost, spec) == (5, wanted, 3), "what a driver made of it is made again by the next"
+    assert requested_map(born, 1, lost, spec) == (5, wanted, 3), "what a driver made of it is made again by the next"
     lost = Manifest(changes=tuple(changes), map=at)
-    assert asked_map(born, 1, lost).number == at, "towards what nobody knows any more: it stays where it is"
+    assert requested_map(born, 1, lost).number == at, "towards what nobody knows any more: it stays where it is"
 
 
 def test_the_steps_of_all_moves_before_are_not_read_again() -> None:
@@ -171,9 +177,7 @@ def test_what_is_stored_of_maps_scales_and_moves() -> None:
     assert change_to_json(MapChange(((0, 4),), "why")) == '{"kind":"map","owned":[[0,4]],"why":"why"}'
     scale, move = Scale(((0, 4),), "why", 1, "ann", 7), Move((("", 3), ("lmdb:/x", 1)), "why", "ann")
     assert change_text(scale) == change_to_json(scale)
-    assert change_text(scale) == (
-        '{"kind":"scale","owned":[[0,4]],"why":"why","instances":1,"who":"ann","before":7}'
-    )
+    assert change_text(scale) == ('{"kind":"scale","owned":[[0,4]],"why":"why","instances":1,"who":"ann","before":7}')
     assert change_text(move) == '{"kind":"move","places":[["",3],["lmdb:/x",1]],"why":"why","who":"ann"}'
     assert [change_of(change_text(one)) for one in (scale, move)] == [scale, move]
     spec = PondSpec((), (), 2, 4)

@@ -1,4 +1,4 @@
-"""Which changes are allowed, what each makes of the catalog, and what its record says."""
+"""The allowed changes, their effect on the catalog, and their records."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.judges.answers import table_of
+from kit.simulator.changing_pond import ChangingPond
 from millpond.errors import ChangeRefused, CorruptError
 from millpond.log.manifest import Fed, Manifest
-from millpond.model.change_history import ALWAYS, Asked
+from millpond.model.change_history import ALWAYS, StoredQuery
 from millpond.model.expressions import Column, Foreign, Literal, Parameter, call, literal
 from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
@@ -25,7 +26,7 @@ from millpond.plan.chains.parameter_feeds import feeds_of
 from millpond.plan.chains.upstream import chained_stream
 from millpond.reconfigure import validate
 from millpond.reconfigure.apply import lifts
-from millpond.reconfigure.catalog import applied, history, in_force, whole_from
+from millpond.reconfigure.catalog import applied, complete_from, history, in_force
 from millpond.reconfigure.changes import (
     Add,
     Alter,
@@ -38,12 +39,11 @@ from millpond.reconfigure.changes import (
     Shadow,
     change_of,
     change_text,
-    kind_told,
+    kind_name,
 )
 from millpond.reconfigure.lifecycle import MOVES, check_compared, current, query_of, state_of
-from millpond.reconfigure.validate import Pond
+from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.inputs.parameter_feeds import fed_values
-from millpond.testing.local_pond import LocalPond
 
 COUNT = Query(
     "count", STREAM.name, "ts", 0, Sliding(10 * SECOND, 10 * SECOND), (Column("g", "bigint"),),
@@ -54,12 +54,12 @@ SIDE = Side(STREAM.name, "ts", 0, (Column("k", "string"),), (Column("k", "string
 BOTH = Join("both", SIDE, SIDE, "inner", Within(0, SECOND), (Named("k", Column("left:0", "string")),))
 
 
-def pond_of(*queries: Any, **left: Any) -> Pond:
+def pond_of(*queries: Any, **left: Any) -> KnownPond:
     streams = [STREAM, *(chained_stream(COUNT) for query in queries if query.name == "reader")]
-    return Pond(PondSpec.of(tuple(streams), queries, 2), Manifest())
+    return KnownPond(PondSpec.of(tuple(streams), queries, 2), Manifest())
 
 
-def after(pond: Pond, *changes: Any) -> Pond:
+def after(pond: KnownPond, *changes: Any) -> KnownPond:
     for n, change in enumerate(changes, 1):
         pond = pond._replace(spec=applied(pond.spec, n, change(pond)))
     return pond
@@ -90,7 +90,7 @@ def test_the_table_of_moves_is_what_is_allowed() -> None:
             assert refused.value.cure, (state, kind)
 
 
-def tried(*changes: str) -> Pond:
+def tried(*changes: str) -> KnownPond:
     """A pond whose query has a shadow, after more changes."""
     other = replace(COUNT, text="other")
     more = [lambda pond, kind=kind: getattr(validate, kind)(pond, "count") for kind in changes]
@@ -121,7 +121,7 @@ def test_a_rollback_is_told_as_one_and_what_was_stored_before_it_had_a_name_mean
     back = validate.rollback(tried("promote"), "count", "ann")
     assert change_text(back) == '{"kind":"promote","name":"count","who":"ann","back":true}'
     assert change_of(change_text(back)) == back
-    assert (kind_told(back), kind_told(Promote("count")), kind_told(Drop("count"))) == ("rollback", "promote", "drop")
+    assert (kind_name(back), kind_name(Promote("count")), kind_name(Drop("count"))) == ("rollback", "promote", "drop")
     stored = change_of('{"kind":"promote","name":"count"}')
     assert stored == Promote("count")
     twice = after(tried("promote"), lambda _: stored)
@@ -155,12 +155,12 @@ def test_rows_that_json_has_no_text_for_are_not_compared(kind: str, told: bool) 
     assert "base64" in refused.value.cure
 
 
-def _paused(pond: Pond) -> Pause:
+def _paused(pond: KnownPond) -> Pause:
     return validate.pause(pond, "count")
 
 
 def _added(**fields: int) -> PondSpec:
-    change = Add(Asked.of(COUNT), since_us=90 * SECOND, **fields)
+    change = Add(StoredQuery.of(COUNT), since_us=90 * SECOND, **fields)
     return applied(pond_of(EACH).spec, 1, change)
 
 
@@ -179,22 +179,22 @@ def test_a_query_stays_whole_from_where_it_was_when_its_early_version_has_ended(
 ) -> None:
     early = _added(**fields)
     ended = applied(early, 2, End("count@0"))
-    other = Asked.of(replace(COUNT, keys=(), text="other"))
+    other = StoredQuery.of(replace(COUNT, keys=(), text="other"))
     until = {"since_us": 120 * SECOND, "until_us": 120 * SECOND}
     handed = applied(ended, 3, Alter(other, **until))
     split = applied(ended, 3, Shadow(other, since_us=120 * SECOND))
     specs = early, ended, handed, applied(handed, 4, End("count@1")), split, applied(split, 4, End("count@1"))
-    assert [whole_from(spec, "count") for spec in specs] == [whole] * len(specs)
+    assert [complete_from(spec, "count") for spec in specs] == [whole] * len(specs)
     cut = applied(ended, 3, Alter(other, since_us=120 * SECOND))
-    assert whole_from(cut, "count") == 120 * SECOND
-    again = applied(applied(ended, 3, Drop("count")), 4, Add(Asked.of(COUNT), since_us=200 * SECOND))
-    assert whole_from(again, "count") == 200 * SECOND
+    assert complete_from(cut, "count") == 120 * SECOND
+    again = applied(applied(ended, 3, Drop("count")), 4, Add(StoredQuery.of(COUNT), since_us=200 * SECOND))
+    assert complete_from(again, "count") == 200 * SECOND
     assert from_json(to_json(ended)) == ended
 
 
 @pytest.mark.parametrize("fields", [{"backfill_us": ALWAYS}, {"recall_us": 40 * SECOND}])
 def test_an_early_version_does_not_end_before_its_events_were_recalled(fields: dict[str, int]) -> None:
-    spec = applied(pond_of(EACH).spec, 5, Add(Asked.of(COUNT), since_us=90 * SECOND, **fields))
+    spec = applied(pond_of(EACH).spec, 5, Add(StoredQuery.of(COUNT), since_us=90 * SECOND, **fields))
     closed = replace(Manifest(), max_time={STREAM.name: {"*": 300 * SECOND}}, epoch_n=4)
     assert validate.ends(spec, closed) == []
     assert validate.ends(spec, replace(closed, epoch_n=6)) == [End("count@0")]
@@ -207,7 +207,7 @@ def test_a_spec_with_changes_is_stored_whole() -> None:
     )  # fmt: skip
     assert from_json(to_json(pond.spec)) == pond.spec
     assert pond.spec.left.paused == ("count",) and pond.spec.left.parameters == {"limit": literal(5, "bigint")}
-    assert [one.asked.query.name for one in pond.spec.left.leaving] == ["each"]
+    assert [one.stored.query.name for one in pond.spec.left.leaving] == ["each"]
     assert "changed" not in to_json(PondSpec.of((STREAM,), [COUNT], 2))
 
 
@@ -327,7 +327,7 @@ def test_a_feed_that_is_changed_keeps_the_value_in_force() -> None:
 
     def value(spec: PondSpec) -> Literal:
         left = spec.left
-        return (left.parameters | fed_values(feeds_of(left.feeds, left.parameters, spec.asked), by_rows))["limit"]
+        return (left.parameters | fed_values(feeds_of(left.feeds, left.parameters, spec.all_queries), by_rows))["limit"]
 
     assert value(spec) == literal(7, "bigint")
     spec = applied(spec, 5, Feed("limit", "count", "n"))
@@ -351,13 +351,13 @@ def row(second: float, **more: Any) -> dict[str, Any]:
 
 
 def test_a_stream_is_observed_while_nobody_asks_for_its_times(tmp_path: Path) -> None:
-    pond = LocalPond(tmp_path, [STREAM], [COUNT, EACH])
+    pond = ChangingPond(tmp_path, [STREAM], [COUNT, EACH])
     pond.epoch({STREAM.name: [table_of([row(1, g=1)])]})
-    pond.change(validate.drop(Pond(pond.spec, pond.manifest), "count"))
+    pond.change(validate.drop(KnownPond(pond.spec, pond.manifest), "count"))
     assert not [one for one in pond.manifest.sections.values() if one.kind in ("segment", "keys")]
     pond.epoch({STREAM.name: [table_of([row(25, g=1)])]})
-    pond = LocalPond(tmp_path, [STREAM], None, token="next")
-    change = validate.add(Pond(pond.spec, pond.manifest), COUNT)
+    pond = ChangingPond(tmp_path, [STREAM], None, token="next")
+    change = validate.add(KnownPond(pond.spec, pond.manifest), COUNT)
     assert change.since_us == 25 * SECOND + 1
     pond.change(change)
     told = list(history(pond.log, pond.manifest))
@@ -366,22 +366,22 @@ def test_a_stream_is_observed_while_nobody_asks_for_its_times(tmp_path: Path) ->
 
 
 def test_windows_over_events_whose_times_nobody_knew_are_refused(tmp_path: Path) -> None:
-    pond = LocalPond(tmp_path, [STREAM], [EACH])
+    pond = ChangingPond(tmp_path, [STREAM], [EACH])
     pond.epoch({STREAM.name: [table_of([row(1)])]})
-    with pytest.raises(ChangeRefused, match="before anything asked for their times"):
-        validate.add(Pond(pond.spec, pond.manifest), COUNT)
+    with pytest.raises(ChangeRefused, match="before any query needed their times"):
+        validate.add(KnownPond(pond.spec, pond.manifest), COUNT)
 
 
 def test_joins_and_counts_begin_after_what_was_seen(tmp_path: Path) -> None:
-    pond = LocalPond(tmp_path, [STREAM], [COUNT])
+    pond = ChangingPond(tmp_path, [STREAM], [COUNT])
     pond.epoch({STREAM.name: [table_of([row(7, g=1)])]})
     last = replace(COUNT, name="last", window=Counted(2, 1))
     for query in (BOTH, last):
-        change = validate.add(Pond(pond.spec, pond.manifest), query)
+        change = validate.add(KnownPond(pond.spec, pond.manifest), query)
         assert isinstance(change, Add) and change.since_us == 7 * SECOND + 1
         pond.change(change)
     pond.epoch({STREAM.name: [table_of([row(9, k="a"), row(9.5, k="a")])]})
-    pond.change(validate.drop(Pond(pond.spec, pond.manifest), "both"))
+    pond.change(validate.drop(KnownPond(pond.spec, pond.manifest), "both"))
     assert {one.group for one in pond.manifest.sections.values() if one.kind == "events"} <= {
         group.id for group in pond.plan.groups
     }

@@ -1,4 +1,4 @@
-"""Who is quarantined when the JVM's memory ends: what came after the newest epoch; the second time what came last."""
+"""The queries that are quarantined when the JVM runs out of memory: those since the newest epoch, then the last."""
 
 from __future__ import annotations
 
@@ -72,4 +72,4 @@ def test_a_damaged_note_is_as_none(tmp_path: Path) -> None:
 
 
 def test_what_spark_evaluates(tmp_path: Path) -> None:
-    assert [is_evaluated(query, (STREAM,)) for query in pond().asked] == [True, True, True, False]
+    assert [is_evaluated(query, (STREAM,)) for query in pond().all_queries] == [True, True, True, False]

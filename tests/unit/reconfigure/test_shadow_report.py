@@ -1,4 +1,4 @@
-"""What a query and its shadow tell differently, in whatever records they tell it."""
+"""The differences between a query and its shadow, over any records."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from millpond.log.records import ChangeRecord, EpochRecord
 from millpond.reconfigure import shadow_report
 from millpond.reconfigure.changes import Promote
 from millpond.reconfigure.shadow_report import Compared
-from millpond.runtime.gather.shadow_diff import NET, differing
+from millpond.runtime.rows.shadow_diff import NET, differing
 
 Told = dict[str, list[int]]
-"""Rows of a record, by the query that tells them."""
+"""The rows of a record, by the query that emits them."""
 
 
 class Records:

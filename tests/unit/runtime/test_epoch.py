@@ -26,8 +26,8 @@ from millpond.runtime.epoch import (
     drain_floors,
     fold_task,
     gather_task,
+    plan_with_values,
     retired,
-    told_plan,
     watermarks,
 )
 from millpond.runtime.event_log.retention import needed_from
@@ -86,10 +86,10 @@ def test_a_plan_with_fed_parameters_is_made_anew_only_when_they_change() -> None
     plan = build_plan((query("ten", Sliding(10, 10), having=least),))
     fed = (Fed("least", "ten", "n", "w", "bigint", 0),)
     setting = SETTING._replace(plan=plan, fed=fed, parameters=(("least", literal(3, "bigint")),))
-    told = told_plan(setting, manifest_of())
-    assert fold_task(setting, run(manifest_of()), "w").plan is gather_task(setting, run(manifest_of())).plan is told
-    other = told_plan(setting._replace(parameters=(("least", literal(4, "bigint")),)), manifest_of())
-    assert told != other != plan and told_plan(setting, manifest_of()) == told
+    filled = plan_with_values(setting, manifest_of())
+    assert fold_task(setting, run(manifest_of()), "w").plan is gather_task(setting, run(manifest_of())).plan is filled
+    other = plan_with_values(setting._replace(parameters=(("least", literal(4, "bigint")),)), manifest_of())
+    assert filled != other != plan and plan_with_values(setting, manifest_of()) == filled
 
 
 def test_fates_of_one_query_that_several_instances_tell_are_added() -> None:
@@ -245,7 +245,10 @@ def test_rows_of_a_query_that_is_quarantined_in_the_same_epoch_are_not_counted()
     deltas = [receipt(i, b"", counts=found) for i, found in enumerate(counts)]
     record, _ = assemble(SETTING, run(Manifest()), task, Batch("q", 4, {}, {}), deltas, 0, -1)
     # what became of events is known; late events leave whether or not a result raised
-    assert record.counts == {"ten": {"read": 3, "applied": 3, "late_rows": 1}, "own": {"rows": 4}}
+    assert record.counts == {
+        "ten": {"read": 3, "applied": 3, "late": 0, "dead": 0, "filtered": 0, "late_rows": 1},
+        "own": {"rows": 4},
+    }
 
 
 def test_a_reason_of_an_instance_goes_before_the_usual_one() -> None:

@@ -1,4 +1,4 @@
-"""Asks an ASGI application as a client would, without a socket."""
+"""Sends requests to an ASGI application as a client does, without a socket."""
 
 from __future__ import annotations
 

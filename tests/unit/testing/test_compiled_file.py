@@ -1,4 +1,4 @@
-"""Finding what a pond file was compiled to: never one of another text, and Spark only where it must be."""
+"""Finding the compiled form of a pond file: never that of another text, and Spark only if necessary."""
 
 from __future__ import annotations
 

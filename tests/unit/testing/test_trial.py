@@ -1,4 +1,4 @@
-"""`Trial`: what a user's test sees of it; the queries are those of shop.sql, compiled once to shop.json."""
+"""`Trial` as a user's test sees it; the queries are those of shop.sql, compiled once to shop.json."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_window_closes_when_the_watermark_passes_its_end(spend: Trial) -> None
 
 def test_rows_that_may_change_are_tried_too() -> None:
     spec = load_compiled(SHOP).spec
-    plain = next(query for query in spec.asked if query.name == "spend")
+    plain = next(query for query in spec.all_queries if query.name == "spend")
     corrected = replace(with_mode(plain, "final", 3_600_000_000), name="corrected")
     queries = [replace(with_mode(plain, "update", None), name="update"), corrected]
     with Trial.of(spec.streams, queries) as trial:
@@ -72,13 +72,13 @@ def test_rows_that_may_change_are_tried_too() -> None:
         row = {"customer": "a", "w": FIRST_HOUR, "total": 7.5, "_op": "upsert", "_revision": 1}
         trial.expect("corrected", [row])
         assert trial.fates("corrected")["late"] == 0
-        with pytest.raises(UnsupportedQuery, match="depends on the cut"):
+        with pytest.raises(UnsupportedQuery, match="depend on the cut"):
             trial.assert_same_for_any_cut({"tx": SPENT})
 
 
 def test_sessions_that_may_change_are_tried_too() -> None:
     spec = load_compiled(SHOP).spec
-    plain = next(query for query in spec.asked if query.name == "spend")
+    plain = next(query for query in spec.all_queries if query.name == "spend")
     query = with_mode(replace(plain, window=Session(1_800_000_000)), "update", None)
     first, longer = ({"start": "2026-01-01 00:00:01", "end": f"2026-01-01 00:{end}"} for end in ("30:01", "50:00"))
     with Trial.of(spec.streams, [query]) as trial:

@@ -18,11 +18,11 @@ from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
 from millpond.placement.autoscale import Decision, Memory, Observed, balanced, decide
 from millpond.placement.autoscale_policy import Policy
-from millpond.placement.moves import asked_map_in, maps_in
+from millpond.placement.moves import maps_in, requested_map_in
 from millpond.plan.explain.words import count_of
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.moves.bucket_load import bucket_loads
-from millpond.runtime.task.task_values import WHOLE_POND
+from millpond.runtime.task.counters import WHOLE_POND, in_receipt
 
 LOOK_EVERY_US = 10_000_000
 """The length of the stretch of epochs on which one decision is based."""
@@ -30,7 +30,7 @@ LOOK_EVERY_US = 10_000_000
 WHO = "autoscale"
 """The requester in the history."""
 
-_FOLDED, _EVENTS = f"fold_us:{WHOLE_POND}", "events"
+_FOLDED, _EVENTS = in_receipt("fold_us"), "events"
 
 
 class Scaled(Protocol):
@@ -98,18 +98,18 @@ class Autoscaler:
 
 def better_owners(spec: PondSpec, manifest: Manifest, folder: Path, policy: Policy) -> Owners | None:
     """Owners that distribute the last epoch's load more evenly; None: no move helps, or buckets still migrate."""
-    lies, now = maps_in(spec, manifest)[0], asked_map_in(spec, manifest)
-    if lies.owners != now.owners:
+    current, target = maps_in(spec, manifest)[0], requested_map_in(spec, manifest)
+    if current.owners != target.owners:
         return None
-    loads = bucket_loads(plan_of(spec), manifest, folder, lies.instances, spec.buckets)
-    owners = balanced(now.owners, loads, now.instances, policy.skew)
-    return owners if owners != now.owners else None
+    loads = bucket_loads(plan_of(spec), manifest, folder, current.instances, spec.buckets)
+    owners = balanced(target.owners, loads, target.instances, policy.skew)
+    return owners if owners != target.owners else None
 
 
 class Advice(msgspec.Struct, frozen=True):
     """What the policy would do if the load of the newest epochs continued: see `Decision`.
 
-    `moved`: the number of buckets that would get other owners only for balance.
+    `moved`: the number of buckets that would move to other owners only for balance.
     """
 
     now: int
@@ -139,7 +139,7 @@ def advice(folder: Path, policy: Policy, stretch_us: int = 6 * LOOK_EVERY_US) ->
     for _ in range(policy.steady):
         decision, memory = decide(policy, memory, seen)
     owners = truth.sections(lambda now: better_owners(spec, now, folder, policy) if decision.balance else None)
-    before = asked_map_in(spec, truth.manifest).owners
+    before = requested_map_in(spec, truth.manifest).owners
     moved = sum(old != new for old, new in zip(before, owners or before, strict=True))
     return Advice(
         seen.instances, seen.utilisation, seen.skew, len(records) - 1, seen.wall_us / 1e6, decision.instances,
@@ -173,7 +173,7 @@ def _newest(log: Log, manifest: Manifest, stretch_us: int) -> list[EpochRecord]:
     """The newest epochs on one number of instances, the oldest first."""
     found: list[EpochRecord] = []
     for n in range(manifest.n, max(-1, manifest.n - RECORDS_READ), -1):
-        record = decode(log.read(n) or b"", log.told(n)).record
+        record = decode(log.read(n) or b"", log.describe(n)).record
         if not isinstance(record, EpochRecord):
             continue
         if found and (len(record.receipts) != len(found[0].receipts) or record.at < found[0].at - stretch_us):

@@ -17,7 +17,7 @@ from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.local_path import local_path
 from millpond.log.cursor import Cursor
 from millpond.log.port import numbered_name
-from millpond.runtime.gather.dead_letters import group_of
+from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.version import install
 
 SHOWN_BYTES = 200
@@ -35,7 +35,7 @@ class Kind(NamedTuple):
 
 
 def marker_of(folder: Path) -> Marker:
-    """The marker that says whose dead letters a folder holds.
+    """The marker that names the stream whose dead letters a folder has.
 
     Raises:
         ForeignPondError: the folder holds no dead letters.
@@ -46,7 +46,7 @@ def marker_of(folder: Path) -> Marker:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         what = f"{folder} holds no dead letters, by its file {MARKER_NAME}: {error}."
         raise ForeignPondError(what, "Name what 'dead.path' names, or restore that file.") from error
-    if not marker.query.startswith(group_of("")):
+    if not marker.query.startswith(dead_letters_of("")):
         raise ForeignPondError(f"{folder} holds rows of {marker.query}.", "Name what 'dead.path' names.")
     return marker
 
@@ -101,9 +101,7 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
     try:
         from millpond.followers.sinks.kafka_publisher import ANY_PARTITION, Message, Publisher
     except ImportError as error:
-        raise SetupError(
-            f"The library for Kafka is missing: {error}.", f"Run `{install('kafka')}`."
-        ) from error
+        raise SetupError(f"The library for Kafka is missing: {error}.", f"Run `{install('kafka')}`.") from error
     marker = marker_of(folder)
     found = list(parts(folder))
     if not found:
@@ -116,9 +114,9 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
         mark = f"{_digest_of(folder, n)} {marker.pond}"
         if n == done.n and done.mark not in ("", mark):
             raise AheadError(
-                f"Dead letters of record {n} in {folder} were sent to {target}, and are others now: the pond has lost "
+                f"Dead letters of record {n} in {folder} were sent to {target}, and now differ: the pond has lost "
                 "that record.",
-                "Give another --to, or --connection, to send all that are there now.",
+                "Give another --to, or --connection, to send all current ones.",
             )
         if n <= done.n:
             continue

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from millpond.clock import now_us, utc
+from millpond.clock import lap_us, now_us, utc
 from millpond.control.commands.demo_check import FLOAT_TOLERANCE, compare, duckdb
 from millpond.control.commands.interrupts import interrupts
 from millpond.control.commands.progress import Progress
@@ -59,7 +59,7 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
     Raises:
         MillpondError: something is missing, or the folder is used for something else.
     """
-    began = now_us()
+    began = lap_us()
     duckdb()
     flights = load_flights(options.rows)
     folder = local_path(options.folder or tempfile.mkdtemp(prefix="millpond-demo-"), "The demo's folder")
@@ -84,7 +84,7 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
         _report(console, pond, progress, sharing, files)
         _look_up(console, pond)
     equal = _check(console, flights, folder / "results")
-    _say(console, f"Everything is in {folder}; {(now_us() - began) / 1e6:.0f} s in all.")
+    _say(console, f"Everything is in {folder}; {(lap_us() - began) / 1e6:.0f} s in all.")
     return _verdict(console, equal)
 
 
@@ -164,10 +164,16 @@ def _report(console: Console, pond: Pond, progress: Progress, sharing: Sharing, 
     apart = sum(_column_bytes(files, needed_columns(build_plan([query]), stream)) for query in pond.queries)
     _say(console, "")
     _say(console, f"What {queries} queries share")
-    _say(console, f"  read    {progress.events:,} events once: {megabytes(read)} of Parquet columns;"
-                  f" {queries} separate jobs read {progress.events * queries:,} events: {megabytes(apart)}")
-    _say(console, f"  moved   {megabytes(progress.bytes_moved)} in the one shuffle,"
-                  f" from {megabytes(progress.bytes_read)} of Arrow")
+    _say(
+        console,
+        f"  read    {progress.events:,} events once: {megabytes(read)} of Parquet columns;"
+        f" {queries} separate jobs read {progress.events * queries:,} events: {megabytes(apart)}",
+    )
+    _say(
+        console,
+        f"  moved   {megabytes(progress.bytes_moved)} in the one shuffle,"
+        f" from {megabytes(progress.bytes_read)} of Arrow",
+    )
     for line in state_lines(sharing, "before the last windows were closed, at 8 bytes a column"):
         _say(console, line)
     _say(console, f"  late    {progress.late} events, malformed {progress.dead}")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Checks every result row of the demo against DuckDB, with SQL of its own over the same flights.
+"""Checks every result row of the demo against DuckDB, with separate SQL over the same flights.
 
 Nothing here uses the code of a pond. The queries are written by hand for DuckDB, windows are arithmetic on
 microseconds, and the compared rows are read from the Parquet files that a user would read.
@@ -30,7 +30,7 @@ _HOUR, _QUARTER, _DAY = 3_600_000_000, 900_000_000, 86_400_000_000
 
 
 class Expected(NamedTuple):
-    """One query for DuckDB; `{rows}` stands for the flights, once per window with its start."""
+    """One query for DuckDB; `{rows}` is replaced by the flights, once per window with its start."""
 
     key: str
     size_us: int

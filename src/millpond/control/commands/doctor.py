@@ -20,22 +20,24 @@ from urllib.parse import urlsplit
 import msgspec
 from rich.console import Console
 
-from millpond.clock import Clock, now_us
+from millpond.clock import Clock, lap_us
 from millpond.connections import is_loopback, unencrypted
-from millpond.control.wiring.adapters import STORES, holds_something, network_store, on_network, open_rows, shown
+from millpond.control.wiring.adapters import holds_something, network_store, open_rows, opened
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import MillpondError, PlaceError
+from millpond.followers.sinks.kinds import SINKS, sink_kind
 from millpond.ids import writer_token
 from millpond.local_path import local_path
-from millpond.log.append_probe import check_create_if_absent
-from millpond.log.local import LocalFolder
+from millpond.log.check_create_if_absent import check_create_if_absent
+from millpond.log.local_folder import LocalFolder
 from millpond.model.spec import BUCKETS
+from millpond.placement.slots import hash_tags
 from millpond.spark.session.class_archive import archive_path
 from millpond.spark.session.jars import connector_told
 from millpond.spark.session.java import find_java
-from millpond.state.backends.lmdb import LmdbStore
+from millpond.state.backends.kinds import StoreContext, known_store, shown, store_kind, store_path
 from millpond.state.ports.files import IDENTITY
-from millpond.state.ports.store import Apply, TableWrite, Verdict, Wanted
+from millpond.state.ports.store import Apply, BucketStore, TableWrite, Verdict, Wanted
 
 REQUIRED = {
     "pyspark": "==4.3.*",
@@ -74,7 +76,7 @@ class Check(msgspec.Struct, frozen=True):
     cure: str = ""
 
 
-class Asked(NamedTuple):
+class Target(NamedTuple):
     """What to examine: the pond's folder (None: where ponds would be created), its store, and the JVM's heap."""
 
     folder: Path | None = None
@@ -82,17 +84,18 @@ class Asked(NamedTuple):
     memory: str = "2g"
 
 
-def examine(asked: Asked, clock: Clock = now_us) -> Iterator[Check]:
+def examine(target: Target, clock: Clock = lap_us) -> Iterator[Check]:
     """Yields the result of each check as soon as it is done; never raises, and writes only to a hidden probe folder."""
     yield check_python(sys.version_info[:3])
     yield check_libraries()
     yield check_java(os.environ)
-    yield check_memory(asked.memory, *machine_memory())
+    yield check_memory(target.memory, *machine_memory())
     yield check_ports()
     yield Check("kafka", "ok", connector_told())
-    yield check_encryption(os.environ, asked.store)
+    yield check_encryption(os.environ, target.store)
+    yield check_sink_packages()
     yield check_space("temp", Path(tempfile.gettempdir()))
-    yield from check_place(asked, clock)
+    yield from check_place(target, clock)
 
 
 def say_check(console: Console, check: Check) -> None:
@@ -159,7 +162,7 @@ def check_java(environ: Mapping[str, str]) -> Check:
         java = find_java(environ)
     except MillpondError as error:
         return Check("java", "problem", error.what, error.cure)
-    start = "quick start" if archive_path(java, environ).is_file() else "`millpond prepare` would make its start quick"
+    start = "it starts fast" if archive_path(java, environ).is_file() else "`millpond prepare` makes it start faster"
     return Check("java", "ok", f"Java {java.major} ({java.origin}: {java.home}); {start}")
 
 
@@ -180,22 +183,22 @@ def _first_number(path: str, pattern: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def check_memory(asked: str, total: int, available: int | None) -> Check:
+def check_memory(wanted: str, total: int, available: int | None) -> Check:
     """Check the heap that the JVM would get against the memory of the machine, in bytes."""
-    match = _SIZE.fullmatch(asked)
+    match = _SIZE.fullmatch(wanted)
     if match is None:
-        return Check("memory", "problem", f"--memory {asked} is no size.", "Write it like 2g or 900m.")
+        return Check("memory", "problem", f"--memory {wanted} is not a size.", "Write it like 2g or 900m.")
     heap = int(match.group(1)) << {"k": 10, "m": 20, "g": 30, "t": 40}[match.group(2).lower()]
     there = f"{_size(total)}" + ("" if available is None else f", {_size(available)} free")
     if heap < LEAST_HEAP:
-        return Check("memory", "problem", f"--memory {asked}: Spark needs 450m to start.", "Ask for 1g or more.")
+        return Check("memory", "problem", f"--memory {wanted}: Spark needs 450m to start.", "Use 1g or more.")
     fits = max(LEAST_HEAP, (total - WORKERS) // 2)
-    cure = f"Ask for less, such as --memory {fits // MIB}m, or use a larger machine."
+    cure = f"Use less, such as --memory {fits // MIB}m, or use a larger machine."
     if heap >= total:
-        return Check("memory", "problem", f"--memory {asked} is more than this machine has ({there}).", cure)
+        return Check("memory", "problem", f"--memory {wanted} is more than this machine has ({there}).", cure)
     if heap + WORKERS > total or (available is not None and heap + WORKERS > available):
-        return Check("memory", "warning", f"--memory {asked} leaves little for Python ({there}).", cure)
-    return Check("memory", "ok", f"--memory {asked} of {there}")
+        return Check("memory", "warning", f"--memory {wanted} leaves little for Python ({there}).", cure)
+    return Check("memory", "ok", f"--memory {wanted} of {there}")
 
 
 def check_ports(host: str = "127.0.0.1") -> Check:
@@ -209,11 +212,11 @@ def check_ports(host: str = "127.0.0.1") -> Check:
                     near.sendall(b"?")
                     far.settimeout(5)
                     if far.recv(1) != b"?":
-                        raise OSError("it does not carry what is sent")
+                        raise OSError("the data that was sent did not arrive")
     except OSError as error:
         return Check(
             "ports", "problem", f"No port of {host} can be bound and reached: {error}.",
-            "Allow connections of this machine to itself: look at its firewall and at limits of open files.",
+            "Allow connections of this machine to itself: check its firewall and its limit of open files.",
         )  # fmt: skip
     return Check("ports", "ok", f"ports of {host} can be bound and reached")
 
@@ -221,17 +224,28 @@ def check_ports(host: str = "127.0.0.1") -> Check:
 def check_encryption(environ: Mapping[str, str], store: str) -> Check:
     """Check that named connections, and a store on the network, use encryption to other hosts."""
     try:
-        found = unencrypted(environ)
+        found, kind = unencrypted(environ), known_store(store)
     except MillpondError as error:
         return Check("encryption", "problem", error.what, error.cure)
-    if on_network(store) and not store.startswith("rediss://"):
+    if kind is not None and kind.reach == "network" and store.partition(":")[0] not in kind.encrypted:
         host = urlsplit(store).hostname or ""
         if not is_loopback(host):
+            use = f"Use {kind.encrypted[0]}://." if kind.encrypted else ""
             what = f"The store {shown(store)} is not encrypted on its way to {host}"
-            found.append(f"{what}: others may read rows and passwords. Use rediss://.")
+            found.append(f"{what}: others may read rows and passwords. {use}")
     if found:
-        return Check("encryption", "warning", " ".join(found), "Or see that nobody else is on that network.")
-    return Check("encryption", "ok", "nothing goes to another host in plain text")
+        return Check("encryption", "warning", " ".join(found), "Or make sure that the network is private.")
+    return Check("encryption", "ok", "no connection to another host is unencrypted")
+
+
+def check_sink_packages() -> Check:
+    """Check that the sinks that installed packages register can be imported."""
+    for name in SINKS.names():
+        try:
+            sink_kind(name)
+        except MillpondError as error:
+            return Check("sinks", "problem", error.what, error.cure)
+    return Check("sinks", "ok", ", ".join(SINKS.names()))
 
 
 def check_space(name: str, place: Path) -> Check:
@@ -239,7 +253,7 @@ def check_space(name: str, place: Path) -> Check:
     try:
         free = shutil.disk_usage(place).free
     except OSError as error:
-        return Check(name, "problem", f"{place} cannot be looked at: {error}.", "Name another folder.")
+        return Check(name, "problem", f"{place} cannot be examined: {error}.", "Name another folder.")
     if free < 100 * MIB or not os.access(place, os.W_OK):
         what = f"{_size(free)} free" if os.access(place, os.W_OK) else "may not be written"
         return Check(name, "problem", f"{place}: {what}.", "Make room, or set TMPDIR or --checkpoint elsewhere.")
@@ -248,11 +262,11 @@ def check_space(name: str, place: Path) -> Check:
     return Check(name, "ok", f"{place}: {_size(free)} free")
 
 
-def check_place(asked: Asked, clock: Clock) -> Iterator[Check]:
+def check_place(target: Target, clock: Clock) -> Iterator[Check]:
     """Check the pond's folder: its pond, write access, create-if-absent, fsync, free space, kind of disk, store."""
-    folder = local_path(asked.folder or ".", "The pond's folder")
+    folder = local_path(target.folder or ".", "The pond's folder")
     place = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
-    yield _pond(folder, named=asked.folder is not None)
+    yield _pond(folder, named=target.folder is not None)
     probe = place / f".doctor-{writer_token()}"
     try:
         try:
@@ -265,7 +279,7 @@ def check_place(asked: Asked, clock: Clock) -> Iterator[Check]:
         yield _fsync(records, clock)
         yield check_space("space", place)
         yield check_disk(place, _mounts())
-        yield check_store(asked.store, folder, probe)
+        yield check_store(target.store, folder, probe)
     finally:
         shutil.rmtree(probe, ignore_errors=True)
 
@@ -276,17 +290,17 @@ def _pond(folder: Path, named: bool) -> Check:
             truth, spec = read_truth(folder)
         except MillpondError as error:
             return Check("pond", "problem", error.what, error.cure)
-        queries = "1 query" if len(spec.asked) == 1 else f"{len(spec.asked)} queries"
+        queries = "1 query" if len(spec.all_queries) == 1 else f"{len(spec.all_queries)} queries"
         return Check("pond", "ok", f"{folder}: {queries}, records up to {truth.manifest.n}")
     if folder.exists() and not folder.is_dir():
-        return Check("pond", "problem", f"{folder} is no folder.", "Name a new or empty folder.")
+        return Check("pond", "problem", f"{folder} is not a folder.", "Name a new or empty folder.")
     try:
         taken = named and holds_something(folder)
     except PlaceError as error:
         return Check("pond", "problem", error.what, error.cure)
     if taken:
-        return Check("pond", "problem", f"{folder} holds files, but no pond.", "Name a new or empty folder.")
-    return Check("pond", "ok", f"{folder}: a pond can be made {'here' if named else 'in a folder of it'}")
+        return Check("pond", "problem", f"{folder} contains files, but no pond.", "Name a new or empty folder.")
+    return Check("pond", "ok", f"{folder}: a pond can be created {'here' if named else 'in a subfolder'}")
 
 
 def _race(records: LocalFolder, clock: Clock) -> Check:
@@ -308,9 +322,10 @@ def _fsync(records: LocalFolder, clock: Clock) -> Check:
             return Check("fsync", "problem", error.what, error.cure)
         times.append(clock() - began)
     median = sorted(times)[_FSYNCS // 2]
-    what = f"a record is safe on disk after {_ms(median)}"
+    what = f"a record is written durably in {_ms(median)}"
     if median > SLOW_FSYNC_MS * 1000:
-        return Check("fsync", "warning", f"{what}; each epoch waits for a few.", "Use a faster disk, or a local one.")
+        what = f"{what}; each epoch waits for a few such writes."
+        return Check("fsync", "warning", what, "Use a faster disk, or a local one.")
     return Check("fsync", "ok", what)
 
 
@@ -330,7 +345,7 @@ def check_disk(place: Path, mounts: str) -> Check:
             kinds[Path(words[1].replace("\\040", " "))] = words[2]
     kind = next((kinds[parent] for parent in (place, *place.parents) if parent in kinds), None)
     if kind is None:
-        return Check("disk", "ok", f"{place}: of what kind cannot be told here")
+        return Check("disk", "ok", f"{place}: the kind of disk is not known")
     if _REMOTE.search(kind):
         return Check(
             "disk", "warning", f"{place} is on {kind}, which other machines may share.",
@@ -338,45 +353,42 @@ def check_disk(place: Path, mounts: str) -> Check:
         )  # fmt: skip
     if kind in _FLEETING:
         return Check(
-            "disk", "warning", f"{place} is on {kind}, which is gone with the machine or its container.",
-            "Use a disk that stays.",
+            "disk", "warning", f"{place} is on {kind}, which is lost with the machine or its container.",
+            "Use a persistent disk.",
         )  # fmt: skip
     return Check("disk", "ok", f"{place} is on {kind}, a local disk")
 
 
 def check_store(address: str, folder: Path, probe: Path) -> Check:
     """Check that the store opens: the existing one for reading, or a new one in `probe` by writing and reading."""
-    kind, _, named = address.partition(":")
     try:
-        existing = local_path(named, "The store") if named else folder / "view" / "rows.lmdb"
-        if kind == "lmdb" and existing.exists() and (folder / IDENTITY).is_file():
-            truth, spec = read_truth(folder)
-            kept = open_rows(address, truth, spec, read_only=True)
-            rows = kept.statistics().keys
-            kept.close()
-            return Check("store", "ok", f"{address} opens, with {rows:,} rows")
-        if kind == "lmdb":
-            _write_and_read(LmdbStore(probe / "rows.lmdb", owner="doctor"))
-            return Check("store", "ok", f"{address} can be made, written and read")
-        if on_network(address):
-            known = read_truth(folder) if (folder / IDENTITY).is_file() else None
-            pond, buckets = ("", BUCKETS) if known is None else (known[0].pond, known[1].buckets)
-            opened = network_store(address, pond, buckets)
-            rows = opened.statistics().keys
-            opened.close()
-            return Check("store", "ok", f"{shown(address)} answers, with {rows:,} rows, and evicts none")
+        kind, existing = store_kind(address), store_path(address, folder)
+        if kind.reach == "process":
+            return Check("store", "ok", f"{address}: only the driver's process can read the rows")
+        if existing is not None and not (existing.exists() and (folder / IDENTITY).is_file()):
+            context = StoreContext(address, "doctor", hash_tags(BUCKETS), probe / kind.file)
+            _write_and_read(shown(address), opened(context))
+            return Check("store", "ok", f"{address} can be created, written and read")
+        known = read_truth(folder) if (folder / IDENTITY).is_file() else None
+        if existing is not None and known is not None:
+            store: BucketStore = open_rows(address, *known, read_only=True)
+            answer = f"{address} opens"
+        else:
+            store = network_store(address, *(("", BUCKETS) if known is None else (known[0].pond, known[1].buckets)))
+            answer = f"{shown(address)} answers"
+        rows = store.statistics().keys
+        store.close()
+        text = f", has {rows:,} rows, and {kind.assures}" if kind.assures else f" and has {rows:,} rows"
+        return Check("store", "ok", f"{answer}{text}")
     except MillpondError as error:
         return Check("store", "problem", error.what, error.cure)
-    if address == "memory":
-        return Check("store", "ok", "memory: rows are seen by the driver's process only")
-    return Check("store", "problem", f"There is no store {shown(address)!r}.", STORES)
 
 
-def _write_and_read(store: LmdbStore) -> None:
+def _write_and_read(name: str, store: BucketStore) -> None:
     try:
         outcome = store.apply_many([Apply(0, 0, -1, [TableWrite("t", [b"k"], [b"v"])])])
         if outcome[0].verdict is not Verdict.APPLIED or store.read_many([Wanted(0, "t", [b"k"])])[0].values != [b"v"]:
-            raise PlaceError("A new LMDB store does not give back what was written.", "Use another disk.")
+            raise PlaceError(f"A new store at {name} does not return what was written to it.", "Use another disk.")
     finally:
         store.close()
 

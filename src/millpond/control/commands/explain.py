@@ -16,9 +16,8 @@ from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 from millpond.plan.explain.join_text import price_of_join
-from millpond.plan.explain.plan_text import explain
+from millpond.plan.explain.plan_text import explain, price_of_selection
 from millpond.plan.explain.price import price, price_text
-from millpond.plan.explain.stateless_text import price_of_selection
 from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.lifecycle import current
@@ -92,5 +91,4 @@ def _differs(spec: PondSpec, queries: tuple[AnyQuery, ...]) -> tuple[str, ...]:
     other = sorted(name for name in {*known, *told} if known.get(name) != told.get(name))
     if not other:
         return ()
-    many = "differs" if len(other) == 1 else "differ"
-    return (f"This is what the pond is asked now; of it, or of the file's queries, {', '.join(other)} {many}.",)
+    return (f"The report describes the queries of the pond, from which the file differs in {', '.join(other)}.",)

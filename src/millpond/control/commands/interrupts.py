@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -60,9 +59,12 @@ def interrupts(say: Callable[[str], None]) -> Iterator[Interrupts]:
 
 
 def _end() -> None:
+    terminal = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)  # threads that were connected with Java would print tracebacks when it ends
     end_java()
     # os.write, because this may interrupt a write of Python's own
-    if sys.stderr.isatty():
-        os.write(2, _SHOW_CURSOR)
-    os.write(2, b"\nStopped at once; the next run goes on from the last epoch.\n")
+    if os.isatty(terminal):
+        os.write(terminal, _SHOW_CURSOR)
+    os.write(terminal, b"\nStopped at once; the next run goes on from the last epoch.\n")
     os._exit(INTERRUPTED)

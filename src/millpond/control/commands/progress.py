@@ -5,20 +5,20 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from millpond.clock import Clock, now_us, utc
+from millpond.clock import Clock, lap_us, utc
 from millpond.control.pond.event_totals import Tally
 from millpond.control.pond.report import QUERY
 from millpond.followers.prune import PruneFollower
 from millpond.followers.runner import FollowerStatus
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.gather.lateness import ANY_PARTITION
-from millpond.runtime.task.task_values import WHOLE_POND, Watermark
+from millpond.runtime.task.counters import WHOLE_POND
+from millpond.runtime.task.task_values import Watermark
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind
 
@@ -34,7 +34,7 @@ class Progress:
     """
 
     def __init__(
-        self, plan: Plan, status: Callable[[], Sequence[FollowerStatus]], console: Console, clock: Clock = now_us,
+        self, plan: Plan, status: Callable[[], Sequence[FollowerStatus]], console: Console, clock: Clock = lap_us,
         behind: Callable[[], Sequence[Behind]] = tuple,
     ) -> None:  # fmt: skip
         self._status, self._behind, self._console, self._clock = status, behind, console, clock
@@ -42,7 +42,7 @@ class Progress:
         for group in plan.groups:
             self._delays[group.stream] = max(self._delays[group.stream], *group.delays_us)
         self._marks = dict.fromkeys(self._delays, Watermark())
-        self.rows = {query.name: 0 for query in plan.asked}
+        self.rows = {query.name: 0 for query in plan.all_queries}
         self._quarantined: set[str] = set()
         self.events = self.bytes_read = self.bytes_moved = self.late = self.dead = 0
         self._tally = Tally()
@@ -108,9 +108,7 @@ class Progress:
         status = [one for one in self._status() if not one.name.startswith(QUERY)]
         notes = "".join(f"; {one.name}: {one.note}" for one in status if one.note)
         # a backlog of one record is the record that was just committed
-        behind = [
-            one for one in status if one.name != PruneFollower.name and (one.behind > 1 or one.error)
-        ]
+        behind = [one for one in status if one.name != PruneFollower.name and (one.behind > 1 or one.error)]
         if not behind:
             return f"sinks up to date{notes}"
         worst = max(behind, key=lambda one: (one.error is not None, one.behind))
@@ -126,9 +124,7 @@ class Progress:
             self._ticker.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._live is not None:
             self._live.stop()
         self._ended.set()

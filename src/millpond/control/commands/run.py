@@ -13,18 +13,22 @@ from rich.console import Console
 from millpond.connections import unencrypted
 from millpond.control.commands.interrupts import interrupts
 from millpond.control.commands.progress import Progress
+from millpond.control.commands.watchdog import Steps, Watchdog, end_process
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.problems import Problem
 from millpond.control.pond.report import LOGGER, QUERY
+from millpond.control.pond.stalled_epoch import STALLED_SECONDS
 from millpond.control.wiring.adapters import checked_store
-from millpond.errors import MillpondError
+from millpond.control.wiring.reader import read_truth
+from millpond.errors import ForeignPondError, MillpondError
 from millpond.gc_freeze import pass_by_what_is_loaded
+from millpond.model.expressions import plain_of
 from millpond.plan.options.live_parameters import Constant
 from millpond.spark.session.session import explaining, spark_session
 
 
 class Run(NamedTuple):
-    """The `text` of a pond file, the pond's folder, and the options of the run."""
+    """The `text` of a pond file, the pond's folder, and the options of the run; `stalled_after` in seconds."""
 
     text: str
     folder: Path
@@ -33,16 +37,28 @@ class Run(NamedTuple):
     instances: int | None
     memory: str
     parameters: tuple[tuple[str, Constant], ...] = ()
+    stalled_after: float = STALLED_SECONDS
 
 
 INCOMPLETE = 3
 """Exit status of a run that ended normally, but whose results are incomplete."""
 
 
-def given_parameters(pond: Pond, parameters: Iterable[tuple[str, Constant]]) -> None:
-    """Set the first values of live parameters, on a pond that is not opened yet."""
-    for name, value in parameters:
-        pond.param(name, value)
+def given_parameters(pond: Pond, folder: Path, parameters: Iterable[tuple[str, Constant]]) -> None:
+    """Set the values of live parameters on a pond that is not opened yet, before a pond file that uses them is loaded.
+
+    If the pond in `folder` has begun, its own values are taken before the given ones. So the types of the parameters,
+    and with them the queries, are those that the pond has.
+    """
+    try:
+        _, spec = read_truth(folder)
+    except ForeignPondError:  # it has not begun
+        known = {}
+    else:
+        known = {name: plain_of(value) for name, value in spec.left.parameters.items()}
+    for name, value in {**dict(parameters), **known}.items():
+        if value is not None:
+            pond.param(name, value)
 
 
 def parameter_notes(known: Mapping[str, Constant | None], given: Iterable[tuple[str, Constant]]) -> Iterator[str]:
@@ -61,9 +77,17 @@ def run_file(asked: Run, *, once: bool, drain: bool) -> int:
 
     Returns the exit status: 0, or `INCOMPLETE` if a query was quarantined or too many events are missing.
 
+    A step before or after the epochs that takes longer than `stalled_after` ends the process (`MP-STALLED`, status 1).
+
     Raises:
         MillpondError: see `Pond.load` and `Pond.run`.
     """
+    steps = Steps(asked.stalled_after)
+    with Watchdog(steps.hangs, lambda: end_process(steps.error())).running():
+        return _run(asked, steps, once=once, drain=drain)
+
+
+def _run(asked: Run, steps: Steps, *, once: bool, drain: bool) -> int:
     console = Console(stderr=True)
 
     def say(what: object) -> None:
@@ -72,19 +96,25 @@ def run_file(asked: Run, *, once: bool, drain: bool) -> int:
     store = checked_store(asked.store)  # before Spark starts, which takes seconds
     say(f"The pond is in {asked.folder}")
     shown: list[Progress] = []
+    steps.begin("The start of Spark")
     with interrupts(lambda what: console.print(what, soft_wrap=True)) as signals, Pond(
         spark_session(asked.master, driver_memory=asked.memory), asked.folder, instances=asked.instances,
         store=store, on_epoch=lambda epoch: shown[0].epoch(epoch),
-    ) as pond, warnings_to(say):  # fmt: skip
-        given_parameters(pond, asked.parameters)
+        stalled_after=asked.stalled_after,
+    ) as pond, steps.then("The closing of the pond"), warnings_to(say):  # fmt: skip
+        given_parameters(pond, asked.folder, asked.parameters)
+        steps.begin("The analysis of the pond file")
         pond.load(asked.text)
+        steps.begin("The check of the input")
         for note in pond.notes():
             say(note)
+        steps.begin("The opening of the pond")
         shown.append(Progress(pond.plan, pond.status, console, behind=pond.behind))
         pond.open()
         for said in (*parameter_notes(pond.params(), asked.parameters), *unencrypted()):
             say(said)
         pass_by_what_is_loaded()
+        steps.rest()
         try:
             with shown[0] as progress, signals.stopping(pond.stop):
                 finished = pond.run(once=once, drain=drain)
@@ -138,5 +168,6 @@ def repair_file(asked: Run) -> list[str]:
     """
     store = checked_store(asked.store)  # before Spark starts, which takes seconds
     with Pond(spark_session(asked.master, driver_memory=asked.memory), asked.folder, store=store) as pond:
+        given_parameters(pond, asked.folder, asked.parameters)
         pond.load(asked.text)
         return pond.repair()

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import msgspec
 
 from millpond.clock import utc
-from millpond.control.diagnose.facts import Facts, Remade, source_folder
+from millpond.control.diagnose.facts import Facts, OwnersChanged, source_folder
 from millpond.errors import OverBudgetError, TooManyPairsError
+from millpond.followers.sinks.kinds import sink_kind
 from millpond.model.expressions import Expression, render
 from millpond.model.join import Join, Side
 from millpond.model.query import Query
@@ -40,21 +41,22 @@ def explain_why(facts: Facts) -> Why:
 
 
 def _causes(facts: Facts) -> Iterator[Cause]:
-    counts = facts.tail.counts
+    counts = facts.recent.counts
     if facts.quarantined:
         yield _quarantined(facts)
         return
-    remade = facts.tail.remade
-    if remade is not None and remade.after_us is None:
-        yield Cause("state-moves", f"{_changed(remade)} The next epoch moves their state first, so it takes longer.")
-    if halted := next((one for one in facts.behind if one[1]), None):
+    moved = facts.recent.owners_changed
+    if moved is not None and moved.commit_delay_us is None:
+        yield Cause("state-moves", f"{_changed(moved)} The next epoch moves their state first, so it takes longer.")
+    if halted := next((one for one in facts.upstream if one[1]), None):
         yield Cause(
             "upstream-quarantined",
-            f"It reads rows of {halted[0]}, which is quarantined: {halted[1]} Windows that miss rows of it stay open.",
+            f"It reads rows of {halted[0]}, which is quarantined: {halted[1]} "
+            "Windows that need its missing rows stay open.",
         )
     if not counts.read and not counts.rows:
         yield _nothing_read(facts)
-    elif facts.tail.since.read:
+    elif facts.recent.counts_since_applied.read:
         yield _none_applied(facts)
     if not counts.rows and counts.withheld:
         yield _withheld(facts)
@@ -70,19 +72,21 @@ def _causes(facts: Facts) -> Iterator[Cause]:
     if facts.running is False:
         yield Cause(
             "not-running",
-            f"No driver runs: the last one, process {facts.tail.pid} on {facts.tail.host}, has ended. "
+            f"No driver runs: the last one, process {facts.recent.pid} on {facts.recent.host}, has ended. "
             "`millpond run` on the same folder continues where it stopped.",
         )
-    if remade is not None and remade.after_us is not None:
-        took = f"the newest epoch moved their state, and was committed {remade.after_us / 1e6:.1f} s after that."
-        yield Cause("state-moves", f"{_changed(remade)} So {took}")
+    if moved is not None and moved.commit_delay_us is not None:
+        took = f"the newest epoch moved their state, and was committed {moved.commit_delay_us / 1e6:.1f} s after that."
+        yield Cause("state-moves", f"{_changed(moved)} So {took}")
     if counts.rows:
-        out = "row is out" if counts.rows == 1 else "rows are out"
-        yield Cause("rows-are-out", f"{counts.rows:,} {out}{_span(facts)}, the last by record {facts.tail.rows_n}.")
-    if facts.behind:
+        out = "row was emitted" if counts.rows == 1 else "rows were emitted"
+        yield Cause(
+            "rows-are-out", f"{counts.rows:,} {out}{_span(facts)}, the last by record {facts.recent.last_rows_n}."
+        )
+    if facts.upstream:
         # a stream of rows has the name of its query
-        nearest = [name for name, _ in facts.behind if name in facts.query.streams]
-        others = [name for name, _ in facts.behind if name not in nearest]
+        nearest = [name for name, _ in facts.upstream if name in facts.query.streams]
+        others = [name for name, _ in facts.upstream if name not in nearest]
         it, one = ("it", nearest[0]) if len(nearest) == 1 else ("them", "either")
         through = f", and through {it} those of {', '.join(others)}" if others else ""
         yield Cause(
@@ -92,8 +96,8 @@ def _causes(facts: Facts) -> Iterator[Cause]:
         )
 
 
-def _changed(remade: Remade) -> str:
-    return f"The owners of buckets changed by record {remade.n} ({remade.why})."
+def _changed(moved: OwnersChanged) -> str:
+    return f"The owners of buckets changed by record {moved.n} ({moved.why})."
 
 
 def _quarantined(facts: Facts) -> Cause:
@@ -115,7 +119,7 @@ def _quarantined(facts: Facts) -> Cause:
 
 def _nothing_read(facts: Facts) -> Cause:
     stream = facts.stream.name
-    if facts.tail.epochs:
+    if facts.recent.epochs:
         text = f"{_epochs(facts)}, but not one event of the stream {stream} was read{_span(facts)}."
     else:
         text = f"No event of the stream {stream} was read: no epoch has been committed."
@@ -133,10 +137,13 @@ def _nothing_read(facts: Facts) -> Cause:
 
 
 def _none_applied(facts: Facts) -> Cause:
-    since, query = facts.tail.since, facts.query
+    since, query = facts.recent.counts_since_applied, facts.query
     where = "" if isinstance(query, Join) or query.where is None else f" {render(query.where)}"
-    raises = "something that the query evaluates for them raises (a cast, an overflow, a division by zero)"
-    reasons = {"all-filtered": (since.filtered, f"left out by WHERE{where}, which is not true for any of them")}
+    raises = (
+        "an expression of the query fails for them (a cast, an overflow, a division by zero), or the record does not "
+        "parse into the columns of its stream"
+    )
+    reasons = {"all-filtered": (since.filtered, f"filtered by WHERE{where}, which is not true for any of them")}
     if isinstance(query, Selection):
         reasons["all-dead"] = since.dead, f"dead: {raises}"
     else:
@@ -145,7 +152,7 @@ def _none_applied(facts: Facts) -> Cause:
             *((duration(_late_after_us(side)), side.event_time) for side in sides), strict=True
         ))  # fmt: skip
         corrected = isinstance(query, Query) and query.corrected_for_us
-        of = "the delay, and as long as rows are corrected" if corrected else "the delay"
+        of = "the delay plus the time in which rows are corrected" if corrected else "the delay"
         reasons["all-late"] = (
             since.late,
             f"late: {delays} ({of}) or more behind the newest event of earlier epochs, or in a "
@@ -154,13 +161,13 @@ def _none_applied(facts: Facts) -> Cause:
         )
         missing = f"{times} is missing or {_ahead(facts)}"
         reasons["all-dead"] = since.dead, f"dead: {missing}, or {raises}"
-    after = "" if facts.tail.applied_n is None else f" since record {facts.tail.applied_n}"
+    after = "" if facts.recent.last_applied_n is None else f" since record {facts.recent.last_applied_n}"
     events = f"{since.read:,} event{'' if since.read == 1 else 's'} read{after or _span(facts)}"
     for code, (count, reason) in reasons.items():
         if count == since.read:
             return Cause(code, f"All of the {events} are {reason}.")
     parts = ", ".join(f"{count:,} {reason}" for count, reason in reasons.values() if count)
-    return Cause("none-applied", f"None of the {events} takes part: {parts}.")
+    return Cause("none-applied", f"None of the {events} was applied: {parts}.")
 
 
 def _ahead(facts: Facts) -> str:
@@ -171,7 +178,7 @@ def _ahead(facts: Facts) -> str:
 def _withheld(facts: Facts) -> Cause:
     query = facts.query
     having = f" {_named(query, query.having)}" if isinstance(query, Query) and query.having is not None else ""
-    count = facts.tail.counts.withheld
+    count = facts.recent.counts.withheld
     what = "The one row" if count == 1 else f"All {count:,} rows"
     of = "changed" if isinstance(query, Query) and query.updating else "closed"
     return Cause("having", f"{what} of {of} windows{_span(facts)} did not meet HAVING{having}.")
@@ -193,13 +200,13 @@ def _named(query: Query, having: Expression) -> str:
 
 
 def _sinks(facts: Facts) -> Iterator[Cause]:
-    sink, rows_n = facts.query.sink, facts.tail.rows_n
+    sink, rows_n = facts.query.sink, facts.recent.last_rows_n
     for error in facts.errors:
         yield Cause("sink-behind", f"Rows are committed, but the sink does not accept them. {error} It is retried.")
     if facts.errors or rows_n is None:
         return
     place = f"{sink.format} {sink.path}" if sink.path else sink.format
-    if facts.sink_n is not None and facts.sink_n < rows_n and sink.format != "noop":
+    if facts.sink_n is not None and facts.sink_n < rows_n and not sink.goes_nowhere:
         hint = "The driver publishes them. If it has an error, its own output shows it." if facts.running else (
             "The next `millpond run` on this folder publishes them, without reading events again."
         )  # fmt: skip
@@ -208,12 +215,12 @@ def _sinks(facts: Facts) -> Iterator[Cause]:
             f"Rows are committed up to record {rows_n}, but the sink ({place}) "
             f"{'has none yet' if facts.sink_n < 0 else f'has reached record {facts.sink_n}'}. {hint}",
         )
-    if sink.format == "noop" and not facts.query.serve:
+    if sink.goes_nowhere and not facts.query.serve:
         yield Cause(
             "no-sink", "It has no sink: rows are computed and counted, but not written. Give it USING parquet and a "
             "'path', or 'serve' = 'true'.",
         )  # fmt: skip
-    if sink.format == "memory" and facts.sink_n is None:
+    if sink_kind(sink.format).cursor == "process":
         yield Cause("in-memory", f"Its rows are kept in its driver's memory: pond.table({facts.query.name!r}) there.")
 
 
@@ -228,9 +235,9 @@ def _waiting(facts: Facts) -> Cause:
     where = f"{facts.stream.name}" if not facts.partitions else f"every source partition of {facts.stream.name}"
     needs = f"an event of {utc(due.needs_us)} or later in {where}"
     newest = f"the newest is {utc(facts.newest_us)}"
-    if facts.behind:
-        needs = f"{facts.behind[0][0]} to have no more rows before {utc(due.needs_us)}"
-        newest = f"it has no more up to {utc(facts.newest_us)}"
+    if facts.upstream:
+        needs = f"{facts.upstream[0][0]} to have emitted all rows before {utc(due.needs_us)}"
+        newest = f"it has emitted all rows up to {utc(facts.newest_us)}"
     row = f"The next row is due when the {what} {utc(due.start_us)} to {utc(due.end_us)} closes{unless}. "
     end = "end"
     if isinstance(query.window, Framed):
@@ -242,11 +249,11 @@ def _waiting(facts: Facts) -> Cause:
         ]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         order = facts.stream.order
-        idle = "" if order is None else f", or to be silent for {duration(order.idle_after_us)} while a driver runs"
+        idle = "" if order is None else f", or to have no event for {duration(order.idle_after_us)} while a driver runs"
         which = "partition" if len(names) == 1 else "partitions"
         text += f" It waits for {which} {', '.join(names[:_SHOWN])}{more} to reach that time{idle}."
     if facts.running is False:
-        text += " At the end of all input, `millpond run --once --drain` closes what is open."
+        text += " At the end of all input, `millpond run --once --drain` closes the open windows."
     return Cause("window-open", text)
 
 
@@ -254,7 +261,7 @@ def _not_complete_yet(facts: Facts) -> Cause:
     """The query was added later, and its first complete window has no event yet."""
     first, query = facts.first, facts.query
     assert first is not None and isinstance(query, Query)
-    applied = facts.tail.counts.applied
+    applied = facts.recent.counts.applied
     earlier = (
         f" The {applied:,} event{'' if applied == 1 else 's'} applied so far belong{'s' if applied == 1 else ''} to "
         "windows that start before that, which are not emitted (`millpond add --incomplete` emits them)."
@@ -262,18 +269,18 @@ def _not_complete_yet(facts: Facts) -> Cause:
     return Cause(
         "not-complete-yet",
         f"{query.name} was added while the pond ran, and is complete from {utc(facts.complete_us)} on. Its first "
-        f"window is {utc(first.start_us)} to {utc(first.end_us)}: the first row can come when an event of "
-        f"{utc(first.needs_us)} or later is in {facts.stream.name} (its end and the delay of "
+        f"window is {utc(first.start_us)} to {utc(first.end_us)}: the first row can be emitted when an event of "
+        f"{utc(first.needs_us)} or later was read from {facts.stream.name} (its end and the delay of "
         f"{duration(query.delay_us)}); the newest is {utc(facts.newest_us)}.{earlier}",
     )
 
 
 def _no_open_window(facts: Facts) -> Cause:
-    applied = facts.tail.counts.applied
+    applied = facts.recent.counts.applied
     events = f"The {applied:,} event{' that was' if applied == 1 else 's that were'} applied"
     text = f"{events} {'is' if applied == 1 else 'are'} in no window that is still open"
     if facts.complete_us is not None:
-        text += f", or only in windows that start before {utc(facts.complete_us)}, from when on it is complete"
+        text += f", or only in windows that start before {utc(facts.complete_us)}, from when it is complete"
     return Cause("no-open-window", f"{text}: the next row needs new events.")
 
 
@@ -288,7 +295,7 @@ def _both_awaited(facts: Facts, query: Join) -> Cause:
     if facts.newest_us is None:
         what = "row" if of_rows else "event"
         return Cause("join-open", f"No {what} of {facts.stream.name} was seen, so no row of the join can be final.")
-    newest = "it has no more rows up to" if of_rows else "its newest event at"
+    newest = "it has all rows up to" if of_rows else "its newest event at"
     text = (
         f"A row of the join is emitted when {what} at {utc(facts.watermark_us)}, {newest} "
         f"{utc(facts.newest_us)}. A pair is {near_text(query)}."
@@ -299,8 +306,8 @@ def _both_awaited(facts: Facts, query: Join) -> Cause:
 
 
 def _epochs(facts: Facts) -> str:
-    return f"{facts.tail.epochs:,} epoch{'' if facts.tail.epochs == 1 else 's'} committed"
+    return f"{facts.recent.epochs:,} epoch{'' if facts.recent.epochs == 1 else 's'} committed"
 
 
 def _span(facts: Facts) -> str:
-    return "" if facts.tail.all else f" in the last {facts.tail.epochs:,} epochs"
+    return "" if facts.recent.reaches_start else f" in the last {facts.recent.epochs:,} epochs"

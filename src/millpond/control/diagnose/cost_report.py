@@ -12,16 +12,17 @@ from millpond.control.wiring.adapters import Truth
 from millpond.control.wiring.reader import read_truth
 from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import PondSpec
-from millpond.model.types import is_integer
 from millpond.model.windows import Framed
 from millpond.placement.moves import maps_in
 from millpond.plan.explain.event_log_text import event_bytes, kept_text
 from millpond.plan.explain.price import Price
 from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.measure_kinds import usual_columns
 from millpond.plan.groups.plan import Measure
 from millpond.reconfigure.apply import plan_of
-from millpond.runtime.inspect.sharing import WORD_BYTES, GroupCells, Sharing, group_cells, sharing
-from millpond.runtime.task.task_values import WHOLE_POND
+from millpond.runtime.fold.state_size import WORD_BYTES
+from millpond.runtime.inspect.sharing import GroupCells, Sharing, group_cells, sharing
+from millpond.runtime.task.counters import WHOLE_POND
 
 _BAR = 24
 
@@ -45,7 +46,7 @@ def measure(folder: Path) -> Measured:
     truth, spec = read_truth(folder)
     epochs, totals, head = 0, dict.fromkeys(("events", "bytes_read", "bytes_moved"), 0), truth.manifest.n
     for n in range(head, max(-1, head - RECORDS_READ), -1):
-        record = decode(truth.log.read(n) or b"", truth.log.told(n)).record
+        record = decode(truth.log.read(n) or b"", truth.log.describe(n)).record
         if isinstance(record, EpochRecord):
             epochs += 1
             for name in totals:
@@ -57,7 +58,7 @@ def measure(folder: Path) -> Measured:
 
 def measured_text(measured: Measured) -> str:
     """The report of the measured sharing."""
-    totals, queries = measured.totals, len(measured.spec.asked)
+    totals, queries = measured.totals, len(measured.spec.all_queries)
     epochs = "1 epoch" if measured.epochs == 1 else f"the last {measured.epochs:,} epochs"
     lines = [
         f"measured as of record {measured.sharing.n}, over {epochs}",
@@ -77,7 +78,7 @@ def state_lines(found: Sharing, note: str) -> Iterator[str]:
         f"          shared {kilobytes(shared.bytes)} ({shared.cells:,} cells); {queries} separate copies "
         f"{kilobytes(apart.bytes)} ({apart.cells:,} cells): {apart.bytes / max(shared.bytes, 1):.2f} times as much"
     )
-    yield f"          as stored {kilobytes(found.stored)}, in narrow columns, slices to be pruned included"
+    yield f"          as stored {kilobytes(found.stored)}, in narrow columns, with slices that are not pruned yet"
     most = max([shared.bytes, *(size.bytes for size in found.alone.values())])
     width = max(map(len, found.alone), default=0)
     sizes = {"all, shared": shared, **{f"{name:<{width}} alone": size for name, size in found.alone.items()}}
@@ -90,7 +91,7 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
     """Lines on the bytes of state per key that a query would add: an estimate if the pond has run, and a maximum."""
     if isinstance(price.query.window, Framed):
         _, mine = build_plan([price.query]).of_query(price.query.name)
-        return [f"about {event_bytes(mine):,} bytes for each event kept, {kept_text([mine])}; besides, the keys"]
+        return [f"about {event_bytes(mine):,} bytes for each stored event, {kept_text([mine])}; plus the keys"]
     cells = None
     if measured is not None and price.before is not None:
         truth, spec = measured.truth, measured.spec
@@ -103,11 +104,11 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
     if price.group.gaps_us:
         atom = sum(_columns(one, price, cells) for one in price.group.kept) + len(("slot", "first", "last"))
         return [
-            f"{now}{atom * WORD_BYTES:,.0f} bytes for each open session of a key, besides the key: an atom, or one "
+            f"{now}{atom * WORD_BYTES:,.0f} bytes for each open session of a key, plus the key: one atom, and one "
             "more for each pause that a longer gap bridges"
         ]
     if price.group.signed:
-        return [f"{now}cells are split by the filters that their events pass: it grows with events, not with filters"]
+        return [f"{now}cells are split by signature: the state grows with the events, not with the number of filters"]
     if cells is not None and cells.cells:
         edges, needed = price.edges, price.kept_us
         growth = float(edges[1] / edges[0]) * needed[1] / needed[0] if edges[0] else 1.0  # else one cell for all events
@@ -121,7 +122,7 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
     if cells is None and price.before is not None:
         every += sum(_columns(one, price, None) for one in kept)
     lines.append(
-        f"at most {price.most_cells * (every + 1) * WORD_BYTES:,.0f} bytes per key besides the key: "
+        f"at most {price.most_cells * (every + 1) * WORD_BYTES:,.0f} bytes per key, plus the key: "
         f"{price.most_cells:,} cells of {every:,.0f} columns, if it has events in every slice"
     )
     return lines
@@ -134,13 +135,7 @@ def _columns(measure: Measure, price: Price, cells: GroupCells | None) -> float:
         counted = [cells.of_measure[one.id] for one in alike if cells.of_measure.get(one.id)]
         if counted:
             return max(counted)
-    if measure.precision:
-        return (1 << measure.precision) / WORD_BYTES
-    if measure.kind in ("power3", "power4"):
-        return int(measure.kind[-1])
-    if measure.kind in ("sum", "squares", "products"):
-        return (1 if is_integer(measure.type) else 2) + (measure.kind != "sum")
-    return 1
+    return usual_columns(measure)
 
 
 def megabytes(size: int) -> str:

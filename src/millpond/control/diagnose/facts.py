@@ -1,7 +1,8 @@
 """`millpond why`: collects the facts from which `causes` explains why a query emits nothing.
 
-Everything is read from the log and its files, also beside a running pond. Nothing is written, and Spark is not
-started.
+Reads the log, its files, the sink's cursor and, for a local driver, whether its process exists. Writes nothing, does
+not start Spark, and may run while the pond is running. `millpond why --json` prints these structs: `rename` keeps the
+names of its fields stable.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from millpond.placement.moves import maps_in
 from millpond.plan.chains.upstream import before
 from millpond.plan.groups.build import build_plan
 from millpond.plan.options.first_complete_window import first_window
-from millpond.reconfigure.catalog import version_name, whole_from
+from millpond.reconfigure.catalog import complete_from, version_name
 from millpond.runtime.epoch import watermarks
+from millpond.runtime.fold.next_due import Due
 from millpond.runtime.gather.lateness import ANY_PARTITION
-from millpond.runtime.inspect.next_close import Due, next_due
+from millpond.runtime.inspect.next_close import next_due
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.ports.files import Files
 
@@ -63,51 +65,59 @@ class Partition(msgspec.Struct, frozen=True):
     idle: bool
 
 
-class Remade(msgspec.Struct, frozen=True):
+class OwnersChanged(msgspec.Struct, frozen=True, rename={"commit_delay_us": "after_us"}):
     """A change of the owners of buckets by record `n`, with its reason; the first epoch after it migrates state.
 
-    `after_us`: the time from the record to the commit of that epoch; None: it is not committed yet.
+    `commit_delay_us`: the time from the record to the commit of that epoch; None: it is not committed yet.
     """
 
     n: int
     why: str
-    after_us: int | None = None
+    commit_delay_us: int | None = None
 
 
-class Tail(msgspec.Struct, frozen=True):
-    """What the newest records say of a query: the number of `epochs`, and whether these are `all` epochs of the pond.
+_RECENT_IN_JSON = {
+    "reaches_start": "all", "counts_since_applied": "since", "last_applied_n": "applied_n", "last_rows_n": "rows_n",
+    "owners_changed": "remade",
+}  # fmt: skip
 
-    `applied_n`: the last record that applied an event. `since`: counts of the records after it. `at_us`: the writer's
-    clock at the last epoch. `rows_n`: the last record with rows. `host` and `pid`: of the driver that claimed last,
-    None if its claim is older. `remade`: a change of owners that was followed by at most one epoch.
+
+class RecentRecords(msgspec.Struct, frozen=True, rename=_RECENT_IN_JSON):
+    """What the newest records, at most `RECORDS_READ`, say of a query.
+
+    `epochs`: the number of epochs among them. `reaches_start`: they include the first record of the log.
+    `last_applied_n`: the last record that applied an event. `counts_since_applied`: counts of the records after it.
+    `at_us`: the writer's clock at the last epoch. `last_rows_n`: the last record with rows. `host` and `pid`: of the
+    driver that claimed last, None if its claim is older. `owners_changed`: a change of owners that was followed by at
+    most one epoch.
     """
 
     epochs: int
-    all: bool
+    reaches_start: bool
     counts: Counts
-    since: Counts
-    applied_n: int | None = None
+    counts_since_applied: Counts
+    last_applied_n: int | None = None
     at_us: int | None = None
-    rows_n: int | None = None
+    last_rows_n: int | None = None
     host: str | None = None
     pid: int | None = None
-    remade: Remade | None = None
+    owners_changed: OwnersChanged | None = None
 
 
-class Facts(msgspec.Struct, frozen=True):
+class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "behind"}):
     """All that is known of a query as of record `n`; times in µs of event time.
 
     A stateless query waits for nothing, so it has no watermark and no row is due. For a join, `stream` is the one with
-    the older watermark, and no due row is given. `behind`: the queries whose rows it reads, directly or through others,
-    the nearest first, each with the reason for its quarantine, if any. `complete_us`: of a query that was added later,
-    which does not emit windows that start before this time. `first`: the first window that it emits, as long as no open
-    window that it emits contains an event.
+    the older watermark, and no due row is given. `upstream`: the queries whose rows it reads, directly or through
+    others, the nearest first, each with the reason for its quarantine, if any. `complete_us`: of a query that was added
+    later, which does not emit windows that start before this time. `first`: the first window that such a query will
+    emit; None once an open window contains events, because `due` then describes it.
     """
 
     n: int
     query: AnyQuery
     stream: Stream
-    tail: Tail
+    recent: RecentRecords
     newest_us: int | None
     watermark_us: int | None
     partitions: tuple[Partition, ...]
@@ -116,7 +126,7 @@ class Facts(msgspec.Struct, frozen=True):
     running: bool | None
     sink_n: int | None
     errors: tuple[str, ...]
-    behind: tuple[tuple[str, str], ...] = ()
+    upstream: tuple[tuple[str, str], ...] = ()
     complete_us: int | None = None
     first: Due | None = None
 
@@ -138,12 +148,12 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         QueryTypeError: no query has this name.
         CorruptError, PlaceError: the pond, or the query's sink, cannot be read.
     """
-    query = next((query for query in spec.asked if query.name == name), None)
+    query = next((query for query in spec.all_queries if query.name == name), None)
     if query is None:
-        names = ", ".join(query.name for query in spec.asked)
+        names = ", ".join(query.name for query in spec.all_queries)
         raise QueryTypeError(f"The pond has no query {name!r}.", f"It has {names}.")
     manifest = truth.manifest
-    streams, asked = {stream.name: stream for stream in spec.streams}, {asked.name: asked for asked in spec.asked}
+    streams, asked = {stream.name: stream for stream in spec.streams}, {asked.name: asked for asked in spec.all_queries}
     mark_us, due, slower = None, None, query.streams[0]
     if isinstance(query, Query):
         group, plan = build_plan(spec.queries, spec.since, spec.left).of_query(name)
@@ -156,27 +166,27 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         slower = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))
         mark_us = marks[slower]
     stream = streams[slower]
-    behind = dict.fromkeys(one for name in query.streams for one in before(name, streams, asked))
-    complete_us = whole_from(spec, name)
+    upstream = dict.fromkeys(one for name in query.streams for one in before(name, streams, asked))
+    complete_us = complete_from(spec, name)
     first = first_window(query, complete_us)
     if first is not None and (due is not None or (mark_us is not None and first.end_us <= mark_us)):
         first = None
-    tail = _tail(truth.log, manifest.n, name, spec.left.versions.get(name, 1))
+    recent = _recent_records(truth.log, manifest.n, name, spec.left.versions.get(name, 1))
     followed = {f"sink:{name}", ViewFollower.name} if query.serve else {f"sink:{name}"}
     return Facts(
         manifest.n,
         query,
         stream,
-        tail,
+        recent,
         max(manifest.max_time.get(stream.name, {}).values(), default=None),
         mark_us,
         _partitions(stream, manifest.max_time.get(stream.name, {}), manifest.idle.get(stream.name, [])),
         due,
         spec.left.halted.get(name) or manifest.quarantined.get(name, ""),
-        is_running(tail),
+        is_running(recent),
         sink_cursor(query, truth.folder / "cursors"),
         tuple(f"{one.name}: {one.error}" for one in followers if one.error and one.name in followed),
-        tuple((one, manifest.quarantined.get(one, "")) for one in behind),
+        tuple((one, manifest.quarantined.get(one, "")) for one in upstream),
         complete_us,
         None if first is None else Due(*first),
     )
@@ -186,33 +196,36 @@ def _mark(manifest: Manifest, side: Side) -> int | None:
     return watermarks(manifest).get(side.stream, Watermark()).at(side.delay_us)
 
 
-def _tail(log: Log, head: int, name: str, version: int) -> Tail:
+def _recent_records(log: Log, head: int, name: str, version: int) -> RecentRecords:
     """What the newest records say of a query; rows of its earlier versions count as its own."""
     versions = [name, *(version_name(name, number) for number in range(version))]
-    epochs, claim, at_us, applied_n, rows_n, n = 0, None, None, None, None, head
-    remade: Remade | None = None
+    epochs, claim, at_us, last_applied_n, last_rows_n, n = 0, None, None, None, None, head
+    owners_changed: OwnersChanged | None = None
     total = dict.fromkeys(Counts.__struct_fields__, 0)
     since = dict(total)
     for n in range(head, max(-1, head - RECORDS_READ), -1):
-        record = decode(log.read(n) or b"", log.told(n)).record
+        record = decode(log.read(n) or b"", log.describe(n)).record
         if isinstance(record, ClaimRecord) and claim is None:
             claim = record
-        if isinstance(record, ChangeRecord) and epochs < 2 and remade is None:
+        if isinstance(record, ChangeRecord) and epochs < 2 and owners_changed is None:
             change = map_change_in(record.change)
-            remade = None if change is None else Remade(n, change.why, None if at_us is None else at_us - record.at)
+            delay_us: int | None = None if at_us is None else at_us - record.at
+            owners_changed = None if change is None else OwnersChanged(n, change.why, delay_us)
         if isinstance(record, EpochRecord):
             epochs += 1
             at_us = record.at if at_us is None else at_us
             found = dict(record.counts.get(name, {}))
             for what in ("rows", "withheld"):
                 found[what] = sum(record.counts.get(one, {}).get(what, 0) for one in versions)
-            rows_n = n if rows_n is None and found.get("rows") else rows_n
-            applied_n = n if applied_n is None and found.get("applied") else applied_n
+            last_rows_n = n if last_rows_n is None and found.get("rows") else last_rows_n
+            last_applied_n = n if last_applied_n is None and found.get("applied") else last_applied_n
             for what in total:
                 total[what] += found.get(what, 0)
-                since[what] += found.get(what, 0) if applied_n is None else 0
+                since[what] += found.get(what, 0) if last_applied_n is None else 0
     host, pid = (claim.host, claim.pid) if claim is not None else (None, None)
-    return Tail(epochs, n <= 0, Counts(**total), Counts(**since), applied_n, at_us, rows_n, host, pid, remade)
+    return RecentRecords(
+        epochs, n <= 0, Counts(**total), Counts(**since), last_applied_n, at_us, last_rows_n, host, pid, owners_changed
+    )
 
 
 def _partitions(stream: Stream, newest: dict[str, int], idle: Sequence[str]) -> tuple[Partition, ...]:
@@ -222,12 +235,12 @@ def _partitions(stream: Stream, newest: dict[str, int], idle: Sequence[str]) -> 
     return tuple(Partition(name, newest.get(name), name in idle) for name in names)
 
 
-def is_running(tail: Tail) -> bool | None:
+def is_running(recent: RecentRecords) -> bool | None:
     """Whether the process of the last driver is running; None if this host cannot know."""
-    if not tail.pid or tail.host != socket.gethostname():
+    if not recent.pid or recent.host != socket.gethostname():
         return None
     try:
-        os.kill(tail.pid, 0)
+        os.kill(recent.pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:

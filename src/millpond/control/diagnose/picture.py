@@ -1,4 +1,4 @@
-"""Draws the facts of `millpond why`: the fate of events, the event time, and what is missing."""
+"""Formats the report of `millpond why`: bars for the fates of events, a line of event time, and the causes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from millpond.clock import utc
 from millpond.control.diagnose.causes import Why
 from millpond.control.diagnose.facts import Facts
-from millpond.model.expressions import render
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.plan.explain.join_text import join_text
-from millpond.plan.explain.words import waiting_text, window_text
+from millpond.plan.explain.words import keys_text, waiting_text, window_text
 
 _WIDTH, _NARROW = 100, 60
 _BAR = 40
@@ -39,23 +38,22 @@ def _head(facts: Facts) -> Iterator[str]:
     elif isinstance(query, Join):
         what = join_text(query)
     else:
-        keys = ", ".join(map(render, query.keys)) or "nothing"
-        what = f"{query.stream} by {keys}, {window_text(query.window)}, {waiting_text(query)}"
+        what = f"{query.stream} {keys_text(query.keys)}, {window_text(query.window)}, {waiting_text(query)}"
     yield f"{query.name}: {what}, to {query.sink.format}, as of record {facts.n}"
-    if facts.tail.at_us is not None:
-        yield f"the last epoch was committed at {utc(facts.tail.at_us)}"
+    if facts.recent.at_us is not None:
+        yield f"the last epoch was committed at {utc(facts.recent.at_us)}"
 
 
 def _funnel(facts: Facts) -> Iterator[str]:
-    counts = facts.tail.counts
-    scope = "" if facts.tail.all else f" in the last {facts.tail.epochs:,} epochs"
+    counts = facts.recent.counts
+    scope = "" if facts.recent.reaches_start else f" in the last {facts.recent.epochs:,} epochs"
     yield f"events{scope}"
     for name in ("read", "late", "dead", "filtered", "applied"):
         count = getattr(counts, name)
         yield f"  {name:<9}{count:>14,}  {bar(count, counts.read)}".rstrip()
     told = not isinstance(facts.query, Query) or facts.query.changing
     yield "rows" if told else "rows of closed windows"
-    for name, count in (("withheld", counts.withheld), ("out", counts.rows)):
+    for name, count in (("withheld", counts.withheld), ("emitted", counts.rows)):
         yield f"  {name:<9}{count:>14,}  {bar(count, counts.withheld + counts.rows)}".rstrip()
 
 
@@ -75,7 +73,7 @@ def _timeline(facts: Facts, whole: int) -> Iterator[str]:
     """A time line of event time, from the start of the window that is due to the time that its rows need."""
     due = facts.due or facts.first
     if isinstance(facts.query, Selection):
-        yield "event time: not asked; each event is answered in the epoch that reads it"
+        yield "event time: not used; rows are emitted in the epoch that reads their events"
         return
     if due is None or facts.newest_us is None:
         yield f"event time: newest {utc(facts.newest_us)}, watermark {utc(facts.watermark_us)}"
@@ -108,5 +106,5 @@ def _partitions(facts: Facts) -> Iterator[str]:
     width = max(9, *(len(part.name) for part in facts.partitions))
     yield f"  {'partition':<{width}}  newest"
     for part in facts.partitions:
-        note = "idle: not waited for" if part.idle else "waited for" if part in slowest else ""
+        note = "idle: ignored" if part.idle else "waited for" if part in slowest else ""
         yield f"  {part.name:<{width}}  {utc(part.newest_us):<27}  {note}".rstrip()

@@ -1,4 +1,4 @@
-"""The class `Pond` and its jobs: declare streams, check inputs, add and change queries, move buckets.
+"""The class `Pond` and its parts.
 
-Imports `control/wiring`, `control/diagnose` and the parts below `control`. Begin with `pond.py`.
+Imports `control/wiring`, `control/checks`, `control/diagnose` and the parts below `control`. Begin with `pond.py`.
 """

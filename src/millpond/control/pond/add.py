@@ -1,236 +1,151 @@
-"""Adds a query to a running pond: analyses and prices it, reads a backfill, and requests the change."""
+"""Adds queries to a pond, also while it runs: analyses and prices them, reads a backfill, and requests the change."""
 
 from __future__ import annotations
 
-import getpass
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
 
-import msgspec
-
-from millpond.control.pond.backfill import Backfilling, again
-from millpond.control.pond.check_schemas import check_files
-from millpond.control.wiring.adapters import Followers, Truth
-from millpond.control.wiring.file_transport import Carriage
-from millpond.errors import MillpondError, NotServingError, QueryTypeError, UnsupportedQuery
-from millpond.model.budget import budget_of
+from millpond.control.checks.input_files import check_files
+from millpond.control.pond.backfill_run import BackfillRun, rereader
+from millpond.control.pond.declare import Declarations, QueryOptions
+from millpond.control.pond.lifetime import Lifetime
+from millpond.control.pond.readings import Readings
+from millpond.control.pond.request_change import ChangeRequests, named
+from millpond.errors import QueryTypeError
 from millpond.model.change_history import ALWAYS
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
-from millpond.model.spec import PondSpec
-from millpond.model.stream import Stream
-from millpond.plan.options.partial_windows import with_complete
 from millpond.reconfigure import validate
-from millpond.reconfigure.catalog import applied
-from millpond.reconfigure.change_price import Price, price_of
-from millpond.reconfigure.change_queue import Make, Prepare
+from millpond.reconfigure.change_price import Price
 from millpond.reconfigure.changes import Add
 from millpond.reconfigure.lifecycle import check_move
-from millpond.reconfigure.validate import Pond as Between
+from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.inputs.backfill import Past
 from millpond.spark.analysis.properties import Mode, Repeats
-from millpond.spark.catalyst.deadline import Analyses
-from millpond.spark.driver.backfill import SourceAgain
-from millpond.spark.driver.driver import Driver
-from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.session.session import Frame, Session
+from millpond.spark.driver.reread_source import SourceRereader
+from millpond.spark.session.session import Frame, explaining
+from millpond.state.ports.files import IDENTITY
 
 Backfill = bool | str | datetime
 """Which earlier events are read again: none (False), all (True, "all"), or those from a time on."""
 
-
-class Asking(NamedTuple):
-    """The options of an added query: see `Pond.add`; `backfill_us` as in `validate.add`."""
-
-    sink: Sink
-    serve: bool = False
-    late: Sink | None = None
-    mode: Mode = Mode()
-    repeats: Repeats = Repeats()
-    budget: str | None = None
-    incomplete: bool = False
-    backfill_us: int | None = None
+_MEMORY = Sink("memory")
 
 
-class Adding:
-    """The part of `Changing` that adds queries."""
+class QueryAdditions:
+    """Adds queries to one pond."""
 
-    path: Path
-    refused: list[MillpondError]
+    def __init__(
+        self, lifetime: Lifetime, declarations: Declarations, readings: Readings, requests: ChangeRequests
+    ) -> None:
+        self._lifetime, self._declarations, self._requests = lifetime, declarations, requests
+        self._session = readings.session
 
-    _driver: Driver | None
-    _ended: bool
-    _followers: Followers | None
-    _truth: Truth | None
-    _carriage: Carriage | None
-    _spec: PondSpec | None
-    _front: FrontEnd
-    _reading: Session
-    _queries: dict[str, AnyQuery]
-    _analysing: threading.RLock
-    _backfills: dict[str, Backfilling]
-    _analyses: Analyses
+    @explaining()
+    def add(
+        self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None,
+        emit: str = "final", correct_for: str | None = None, deduplicate: Sequence[str] = (),
+        deduplicate_within: str | None = None, budget: str | None = None, incomplete: bool = False,
+        backfill: Backfill = False, who: str | None = None,
+    ) -> AnyQuery:  # fmt: skip
+        """Add a query, also while the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
 
-    def _is_open(self) -> bool:
-        """Whether the pond was opened, so that requests are changes of a running pond.
+        SQL may read the rows of an earlier query (`FROM STREAM its_name`), one epoch later. Rows go to `sink` (default:
+        memory, see `table`); `serve` keeps the latest row per key for `lookup`; late events that WHERE takes go to
+        `late`, else they are only counted. By default a row is emitted once, when the watermark passes its window; with
+        `emit="update"` in each epoch that changes it (`_op`: upsert or delete); with `correct_for="1 hour"` once, and
+        again if events arrive up to an hour later than the delay (`_revision`). An event is left out if it equals an
+        event at most `deduplicate_within` before it in the columns `deduplicate`. A query added to a running pond
+        emits the windows that start after all events that were read, and those that kept data completes. `incomplete`:
+        also emit windows that are open now, from later events; `_complete` marks the rows of complete windows.
+        `backfill`: read earlier events again from the source, and also emit the windows, even closed ones, that the
+        query would have emitted before: all (True), or those that start at a time (ISO 8601 or a datetime, UTC without
+        a zone) or later; the call returns when this is in the log. `budget` (`state 100 MB, keys 1000000, time 50 ms`:
+        bytes of state, keys, workers' time per epoch): above it the query is quarantined. `who` (default: this
+        process's user) is stored in the history.
 
         Raises:
-            NotServingError: the pond was ended in this process.
+            QueryError: the query is wrong, refused or not supported; nothing was added.
+            GoneError: the source does not have everything that a backfill needs; nothing was added.
         """
-        if self._driver is None and self._ended:
-            raise NotServingError("This process leads the pond no more.", "Ask the leader, or again in a moment.")
-        return self._driver is not None
+        mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
+        options = QueryOptions(sink, serve, late, mode, repeats, budget, incomplete, backfill_from(backfill))
+        if self._lifetime.is_open():
+            return self._add(name, query, options, who)
+        if options.backfill_us is not None and (self._lifetime.location.path / IDENTITY).is_file():
+            raise QueryTypeError(f"{name} can be backfilled when the pond is open.", "Call `pond.open()` first.")
+        return self._declarations.add(name, query, options)
 
-    def _add(self, name: str, query: str | Frame, asking: Asking, who: str | None) -> AnyQuery:
+    def _add(self, name: str, query: str | Frame, options: QueryOptions, who: str | None) -> AnyQuery:
         """Add a query to an open pond."""
-        assert self._spec is not None and self._followers is not None
-        check_move(self._spec, name, "add")
-        made = self._analysed(name, query, asking)
+        opened, declared = self._lifetime.open(), self._declarations
+        check_move(opened.spec, name, "add")
+        made = declared.analyse(name, query, options, deadline=True)
         try:
-            check_files(self._front.readings([made]))
-            self._followers.joining.check(made, self._followers.store is not None, self._told_apart(made))
-            streams, by, from_us = self._streams_of(made), named(who), asking.backfill_us
+            check_files(declared.front.readings([made]))
+            attached, store = opened.followers.attached, opened.followers.store
+            attached.check(made, store is not None, declared.sources_of(made))
+            streams, by, from_us = declared.streams_of(made), named(who), options.backfill_us
             if from_us is None:
-                self._ask(lambda pond: validate.add(pond, made, streams, by))
+                self._requests.request(lambda pond: validate.add(pond, made, streams, by))
             else:
-                self._backfilled(made, from_us, lambda pond: validate.add(pond, made, streams, by, backfill_us=from_us))
+                self._backfill(made, from_us, lambda pond: validate.add(pond, made, streams, by, backfill_us=from_us))
         except BaseException:
-            with self._analysing:
-                self._front.forget(name)
-                if name in self._queries:  # another call has added a query of this name in the meantime
-                    self._front.remember(self._queries[name])
+            with declared.front.lock:
+                declared.front.forget(name)
+                if name in declared.queries:  # another call has added a query of this name in the meantime
+                    declared.front.remember(declared.queries[name])
             raise
         return made
 
-    def _backfilled(self, query: AnyQuery, from_us: int, make: Callable[[Between], Add]) -> None:
+    def _backfill(self, query: AnyQuery, from_us: int, make: Callable[[KnownPond], Add]) -> None:
         """Read the events with which the query begins, then have the change recorded that names them."""
-        self._priced(make)
-        assert self._driver is not None and self._truth is not None and self._carriage is not None
-        driver, truth = self._driver, self._truth
-        if self._carriage.carrier is not None:
-            raise UnsupportedQuery(
-                "The files of this pond are carried by a store, and nothing is read again.",
-                "Leave the backfill out, or put the pond where all hosts see it.",
-            )
-        reading = Backfilling(truth.folder, query.name, self._source(query), Past(truth.log, query.streams[0]), from_us,
-                              self._carriage.open_files)  # fmt: skip
-        self._backfills[query.name] = reading
+        self._requests.price(make)
+        driver = self._lifetime.open().driver
+        reading = self._reading(query, from_us)
+        backfills = self._lifetime.open().backfills
+        backfills[query.name] = reading
+
+        def ended() -> None:
+            backfills.pop(reading.name, None)
+            reading.clear()
+
         try:
-            if isinstance(make(self._between()).backfill_us, int):  # otherwise epochs may run before the change
-                reading.ahead(lambda: driver.manifest.n, patient=not driver.in_epoch)
-            self._checked(make)
+            if isinstance(make(self._requests.known()).backfill_us, int):  # else epochs may run before the change
+                reading.ahead(lambda: driver.manifest, patient=not driver.in_epoch)
+            self._requests.check(make)
         except BaseException:
-            self._read_again(reading)
+            ended()
             raise
-        self._await(lambda pond: reading.prepared(make(pond), pond.manifest.n), lambda: self._read_again(reading))
+        self._requests.record(lambda pond: reading.prepared(make(pond), pond.manifest), ended)
 
-    def _read_again(self, reading: Backfilling) -> None:
-        """Remove a backfill that has ended."""
-        self._backfills.pop(reading.name, None)
-        reading.clear()
+    def _reading(self, query: AnyQuery, from_us: int) -> BackfillRun:
+        opened = self._lifetime.open()
+        past = Past(opened.truth.log, query.streams[0])
+        return BackfillRun(
+            opened.truth.folder, query.name, self._source(query), past, from_us, opened.files
+        )  # fmt: skip
 
-    def _source(self, query: AnyQuery) -> SourceAgain:
-        with self._analysing:
-            wanted = self._front.wanted([query])
-        assert self._driver is not None
-        driver = self._driver
-        return again(self._reading, wanted, query, lambda: driver.checkpoint)
+    def _source(self, query: AnyQuery) -> SourceRereader:
+        front, driver = self._declarations.front, self._lifetime.open().driver
+        with front.lock:
+            wanted = front.wanted([query])
+        return rereader(self._session, wanted, query, lambda: driver.checkpoint)
 
-    def _price_of_add(self, query: AnyQuery, from_us: int | None) -> Price:
-        streams = self._streams_of(query)
-        price = self._priced(lambda pond: validate.add(pond, query, streams, backfill_us=from_us))
-        change = validate.add(self._between(), query, streams, backfill_us=from_us)
-        if not isinstance(change.backfill_us, int) or self._truth is None:
-            return price
-        past = Past(self._truth.log, query.streams[0])
-        reading = Backfilling(self._truth.folder, query.name, self._source(query), past, change.backfill_us, None)
-        return price._replace(source=reading.price(self._between().manifest.n))
+    def price(self, query: AnyQuery, from_us: int | None) -> Price:
+        """The price of adding an analysed query now; `from_us` as in `validate.add`.
 
-    def _analysed(self, name: str, query: str | Frame, asking: Asking, *, remember: bool = True) -> AnyQuery:
-        """Analyse a query; on a running pond in a thread with a deadline. `remember`: later SQL may read its rows."""
-        how: dict[str, Any] = asking._asdict()
-        budget, incomplete = how.pop("budget"), how.pop("incomplete")
-        del how["backfill_us"]
-        limits = msgspec.UNSET if budget is None else budget_of(budget)
-        read: Any = self._front.query_from_sql if isinstance(query, str) else self._front.query_from_dataframe
-        work: Callable[[], AnyQuery] = partial(read, name, query, **how, remember=False)
-        made = work() if self._driver is None else self._analyses.run(name, work)
-        made = with_complete(made) if incomplete else made
-        made = msgspec.structs.replace(made, budget=limits)
-        if remember:
-            with self._analysing:
-                self._front.remember(made)
-        return made
-
-    def _streams_of(self, query: AnyQuery) -> tuple[Stream, ...]:
-        return tuple(self._front.streams[name] for name in query.streams)
-
-    def _told_apart(self, query: AnyQuery) -> tuple[Stream, ...]:
-        """The streams that a query reads, also in derived streams; their sources may separate malformed records."""
-        return (*self._streams_of(query), *self._front.bases(query))
-
-    def _ask(self, make: Make) -> None:
-        """Check a change against the current catalog, and have it recorded."""
-        self._checked(make)
-        self._await(make)
-
-    def _checked(self, make: Make) -> None:
-        """Check a change against the current catalog.
-
-        The read that it needs is analysed here, so that no epoch waits for the analysis.
+        Raises:
+            ChangeRefused: the query would be refused.
+            GoneError: the source does not have everything that a backfill needs.
         """
-        if self._priced(make).rereads and self._driver is not None and self._driver.reads:
-            pond = self._between()
-            self._read_ahead(applied(pond.spec, pond.manifest.n + 1, make(pond)))
-
-    def _await(self, make: Make | Prepare, ended: Callable[[], None] = lambda: None) -> None:
-        self.open()  # the analysis of the read took seconds, in which the pond may have been closed
-        assert self._driver is not None
-        done = self._driver.ask(make)
-        done.add_done_callback(lambda _done: ended())
-        if self._driver.in_epoch:
-            done.add_done_callback(self._heard)
-        else:
-            done.result()
-
-    def _heard(self, done: Future[int]) -> None:
-        error = done.exception()
-        if isinstance(error, MillpondError):
-            self.refused.append(error)
-
-    def _priced(self, make: Make) -> Price:
-        self.open()
-        assert self._driver is not None
-        pond = self._between()
-        return price_of(pond, make(pond), self._driver.setting)
-
-    def _between(self) -> Between:
-        """The pond as this driver knows it, without reading the log; a change is checked again when it is recorded."""
-        assert self._spec is not None and self._driver is not None
-        return Between(self._spec, self._driver.manifest)
-
-    def _read_ahead(self, spec: PondSpec) -> None:
-        """See `Changing`."""
-        raise NotImplementedError
-
-    def open(self) -> None:
-        """See `Pond.open`."""
-        raise NotImplementedError
-
-
-def named(who: str | None) -> str:
-    """The requester: `who`, or the user of this process if it is None."""
-    if who is not None:
-        return who
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a process without a user's name
-        return ""
+        streams = self._declarations.streams_of(query)
+        price = self._requests.price(lambda pond: validate.add(pond, query, streams, backfill_us=from_us))
+        known = self._requests.known()
+        change = validate.add(known, query, streams, backfill_us=from_us)
+        if not isinstance(change.backfill_us, int):
+            return price
+        return price._replace(source=self._reading(query, change.backfill_us).price(known.manifest.n))
 
 
 def backfill_from(backfill: Backfill) -> int | None:

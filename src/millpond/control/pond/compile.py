@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from millpond.control.pond.check_inputs import is_missing
+from millpond.control.checks.input_files import is_missing
 from millpond.control.pond.function_file import load_functions
 from millpond.control.wiring.latest_rows import own_tables
 from millpond.errors import CorruptError, PlaceError, UnsupportedQuery
 from millpond.local_path import local_path
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.model.compiled import Compiled, digest, from_json, to_json
 from millpond.model.endpoints import Source
 from millpond.model.join import Join
@@ -103,8 +103,8 @@ def compile_to(path: Path, text: str, memory: str) -> Iterator[str]:
     local_path(path, "The compiled file")
     compiled = compile_text(spark_session("local[1]", driver_memory=memory), text)
     write_compiled(path, compiled)
-    yield f"{path} holds {', '.join(query.name for query in compiled.spec.asked)}."
-    for query in compiled.spec.asked:
+    yield f"{path} holds {', '.join(query.name for query in compiled.spec.all_queries)}."
+    for query in compiled.spec.all_queries:
         for foreign in (one for stream in query.streams for one in needed_foreign(build_plan([query]), stream)):
             yield f"Only Spark evaluates `{foreign.sql}` of {query.name}: a test must give its values."
 

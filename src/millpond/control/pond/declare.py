@@ -1,27 +1,59 @@
-"""Declares the streams, functions and tables that the queries of a pond name."""
+"""Declares streams, functions and tables, and analyses the queries that name them."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
+from millpond.control.checks.input_files import check_files, empty_inputs
+from millpond.control.pond.compile import compiled_of, write_compiled
 from millpond.control.pond.function_file import load_functions
-from millpond.model.endpoints import KEYED, Source
+from millpond.errors import InputError, QueryTypeError
+from millpond.followers.sinks.in_process import Foreach
+from millpond.model.budget import budget_of
+from millpond.model.endpoints import REDIS, Sink, Source
 from millpond.model.functions import UserFunction
+from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
+from millpond.plan.options.complete_column import with_complete
+from millpond.spark.analysis.properties import Mode, Repeats
+from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.session.session import Frame
+from millpond.spark.session.session import Frame, explaining
 from millpond.spark.sources.arrow_functions import BatchFunction
 
 
-class Declaring:
-    """The part of `Pond` that declares things; a declaration is visible to everything that is analysed after it."""
+class QueryOptions(NamedTuple):
+    """The options of an added query: see `Pond.add`; `backfill_us` as in `validate.add`."""
 
-    _front: FrontEnd
-    _analysing: threading.RLock
+    sink: Sink
+    serve: bool = False
+    late: Sink | None = None
+    mode: Mode = Mode()
+    repeats: Repeats = Repeats()
+    budget: str | None = None
+    incomplete: bool = False
+    backfill_us: int | None = None
+
+
+class Declarations:
+    """The streams, functions, tables and queries of a pond; each is visible to everything that is analysed after it.
+
+    - `front`: analyses texts and DataFrames; its `lock` is held by the thread that does.
+    - `queries`: the current version of each query by name, in the order they were added.
+    - `foreach`: the functions that take the rows of queries.
+    """
+
+    def __init__(self, front: FrontEnd) -> None:
+        self.front = front
+        self.queries: dict[str, AnyQuery] = {}
+        self.foreach: dict[str, Foreach] = {}
+        self._analyses = Analyses()
 
     def stream(self, stream: Stream) -> Frame:
         """Declare a stream, so that SQL can name it; returns its DataFrame, for queries that are DataFrames.
@@ -29,7 +61,7 @@ class Declaring:
         Raises:
             QueryTypeError, SourceError: its name is taken, or Spark cannot open it.
         """
-        return self._front.declare(stream)
+        return self.front.declare(stream)
 
     def function(
         self, name: str, module: str, *, kind: str, takes: Sequence[str], returns: str, version: str = "1",
@@ -47,15 +79,15 @@ class Declaring:
             QueryTypeError: an argument is invalid, or the name is taken.
             UserFunctionError: the function cannot be imported, or is not of the declared kind.
         """
-        with self._analysing:
-            return self._front.function(
+        with self.front.lock:
+            return self.front.function(
                 name, module, kind, takes, returns, version=version, deadline=deadline, memory=memory, form=form
             )
 
     @property
     def functions(self) -> tuple[UserFunction, ...]:
         """The newest version of each declared function."""
-        return self._front.functions
+        return self.front.functions
 
     def load_functions(self) -> tuple[UserFunction, ...]:
         """Declare the functions of the operator's file (`MILLPOND_FUNCTIONS`) as `function` does; `load` does this too.
@@ -65,8 +97,8 @@ class Declaring:
         Raises:
             SetupError: the file cannot be read. QueryTypeError, UserFunctionError: see `function`.
         """
-        with self._analysing:
-            load_functions(self._front)
+        with self.front.lock:
+            load_functions(self.front)
         return self.functions
 
     def map_batches(
@@ -84,7 +116,7 @@ class Declaring:
             QueryTypeError: the stream does not exist, the name is taken, or the schema is invalid.
             UnsupportedQuery: workers cannot import the function.
         """
-        return self._front.map_batches(name, stream, function, schema, version)
+        return self.front.map_batches(name, stream, function, schema, version)
 
     def lookup_table(
         self, name: str, columns: str, *, key: str, address: str | None = None, form: str = "hash",
@@ -109,7 +141,7 @@ class Declaring:
             "defaults": msgspec.json.encode(dict(defaults or {})).decode(),
         }  # fmt: skip
         options |= {} if address is None else {"address": address}
-        return self._front.table(name, Source(KEYED, tuple(options.items())), columns)
+        return self.front.table(name, Source(REDIS, tuple(options.items())), columns)
 
     def refresh(self, table: str | Frame, every: str) -> None:
         """Refresh the list of files of a table that streams join: when a run begins, and then once per `every`.
@@ -121,4 +153,95 @@ class Declaring:
         Raises:
             QueryTypeError: the view does not exist, has no files or a pattern as its path, or `every` is no duration.
         """
-        self._front.refresh(table, every)
+        self.front.refresh(table, every)
+
+    @explaining()
+    def load(self, text: str, *, queries: bool = True) -> tuple[AnyQuery, ...]:
+        """Declare the streams of a pond file (Spark's own statements) and, if `queries`, add its queries.
+
+        Raises:
+            QueryError: a statement is wrong; the message names its line.
+        """
+        self.load_functions()
+        made = self.front.load_file(text, queries=queries)
+        for query in made:
+            if query.name in self.queries:
+                raise QueryTypeError(f"The query name {query.name!r} is used twice.", "Rename one.")
+            self.queries[query.name] = query
+        return tuple(made)
+
+    def compile(self, path: str | os.PathLike[str]) -> None:
+        """Write the analysed streams and queries for `millpond.testing.Trial`, which reads them without Spark.
+
+        Raises:
+            PlaceError: the file holds something else, or cannot be written.
+        """
+        write_compiled(Path(path), compiled_of(self.streams, (*self.queries.values(),)))
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The streams: those that are declared, and those that queries derive from them."""
+        return tuple(self.front.streams.values())
+
+    @explaining()
+    def notes(self) -> list[InputError]:
+        """Possible mistakes: folders that are still empty, files that lack a column.
+
+        Raises:
+            LateSchemaError: a file does not fit its stream; `run` would raise the same before it reads an event.
+        """
+        readings = self.front.readings((*self.queries.values(),))
+        return [*empty_inputs([reading.stream for reading in readings]), *check_files(readings)]
+
+    def add(self, name: str, query: str | Frame, options: QueryOptions) -> AnyQuery:
+        """Add a query to a pond that is not open.
+
+        Raises:
+            QueryError: the query is wrong, or its name is used.
+        """
+        if name in self.queries:
+            raise QueryTypeError(f"The query name {name!r} is used twice.", "Give each query its own name.")
+        made = self.queries[name] = self.analyse(name, query, options)
+        return made
+
+    def analyse(
+        self, name: str, query: str | Frame, options: QueryOptions, *, remember: bool = True, deadline: bool = False
+    ) -> AnyQuery:
+        """Analyse a query, with a `deadline` in a thread of its own. `remember`: later SQL may read its rows.
+
+        Raises:
+            QueryError: the query is wrong, refused or not supported.
+        """
+        how: dict[str, Any] = options._asdict()
+        budget, incomplete = how.pop("budget"), how.pop("incomplete")
+        del how["backfill_us"]
+        limits = msgspec.UNSET if budget is None else budget_of(budget)
+        read: Any = self.front.query_from_sql if isinstance(query, str) else self.front.query_from_dataframe
+        work: Callable[[], AnyQuery] = partial(read, name, query, **how, remember=False)
+        made = self._analyses.run(name, work) if deadline else work()
+        made = with_complete(made) if incomplete else made
+        made = msgspec.structs.replace(made, budget=limits)
+        if remember:
+            self.remember(made)
+        return made
+
+    def remember(self, query: AnyQuery) -> None:
+        """Let later SQL read the rows of a query."""
+        with self.front.lock:
+            self.front.remember(query)
+
+    def set_current(self, queries: Iterable[AnyQuery]) -> None:
+        """Replace all queries by the versions that are in force."""
+        self.queries = {query.name: query for query in queries}
+
+    def streams_of(self, query: AnyQuery) -> tuple[Stream, ...]:
+        """The streams that a query names."""
+        return tuple(self.front.streams[name] for name in query.streams)
+
+    def sources_of(self, query: AnyQuery) -> tuple[Stream, ...]:
+        """The streams that a query reads, also in derived streams; their sources may separate malformed records."""
+        return (*self.streams_of(query), *self.front.bases(query))
+
+    def end(self) -> None:
+        """Refuse the queries that are being analysed now."""
+        self._analyses.end()

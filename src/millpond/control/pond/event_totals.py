@@ -6,7 +6,8 @@ import threading
 from typing import NamedTuple
 
 from millpond.log.records import EpochRecord, Fates
-from millpond.runtime.packets.event_counts import FATES, OTHERS, bounded
+from millpond.runtime.packets.event_counts import OTHERS, bounded
+from millpond.runtime.task.counters import FATES
 
 
 class EventCounts(NamedTuple):
@@ -50,7 +51,7 @@ class Tally:
             self._fates = bounded(self._fates)
 
     def counts(self) -> dict[str, QueryCounts]:
-        """The fate of the events so far, by query."""
+        """The fate of all events until now, by query."""
         with self._lock:
             return {
                 query: QueryCounts(

@@ -57,5 +57,5 @@ def load_functions(front: FrontEnd) -> None:
     Raises:
         SetupError: the file cannot be read. QueryTypeError, UserFunctionError: see `FrontEnd.function`.
     """
-    for name, told in declared_functions().items():
-        front.function(name, **msgspec.structs.asdict(told))
+    for name, declared in declared_functions().items():
+        front.function(name, **msgspec.structs.asdict(declared))

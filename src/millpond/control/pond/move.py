@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from millpond.control.wiring.adapters import Followers, Truth, on_network
+from millpond.control.wiring.adapters import Followers, Truth, instances_reach
 from millpond.errors import ChangeRefused, StoreError
 from millpond.faults import reached
 from millpond.followers.record_rows import section_reader
@@ -29,7 +29,7 @@ _PATIENCE_SECONDS = 60.0
 """How long to wait for the view to pass the switch; if it does not, the next opening deletes the old rows."""
 
 
-class Moving:
+class RowMover:
     """The moves of one open pond, one at a time; `store`: the address of its own store, `note`: a move's progress.
 
     Create it when the pond is claimed: it deletes rows that earlier moves have left behind.
@@ -78,7 +78,7 @@ class Moving:
         Raises:
             ChangeRefused, StoreError: nothing was changed; a new try starts from the beginning.
         """
-        if on_network(self._store) and to != OWN and not on_network(to) and not to.startswith("env:"):
+        if instances_reach(self._store) and to != OWN and not to.startswith("env:") and not instances_reach(to):
             raise ChangeRefused(
                 f"The instances write the rows of this pond themselves, and cannot reach {to}.", "Name a Redis."
             )
@@ -97,7 +97,7 @@ class Moving:
         if not leaving:
             raise ChangeRefused(f"These rows are kept at {to or 'own'} already.", "Nothing is left to do.")
         head = partial(load, truth.log, truth.manifests)
-        rows, served = BucketRows(section_reader(truth.folder), leaving), self._followers.joining.served
+        rows, served = BucketRows(section_reader(truth.folder), leaving), self._followers.attached.served
         view = ViewFollower(target, rows, leaving, lambda: dict(served), head, truth.log.read)
         catching = CatchingUp(view, truth.log, truth.manifests)
         reached("move.before")
@@ -113,14 +113,14 @@ class Moving:
         reached("move.switched")
         with suppress(StoreError):  # the view also brings them to the head, and the next opening of the pond cleans up
             catching.go()
-            self.note = f"they are there; what is left behind goes when the view has passed record {n:,}"
+            self.note = f"the rows are in place; the old ones are deleted when the view has passed record {n:,}"
             if self._followers.runner.wait(n, _PATIENCE_SECONDS):
                 for place in {old[bucket] for bucket in leaving}:
                     forget(store.at(place), [bucket for bucket in leaving if old[bucket] == place])
         reached("move.forgotten")
 
     def _give_up(self, buckets: Sequence[int], to: str) -> None:
-        """Delete the copies, which nobody reads, except for buckets whose change was recorded despite the error."""
+        """Delete the unused copies, except for buckets whose change was recorded despite the error."""
         places = places_in(in_force(load(self._truth.log, self._truth.manifests)))
         forget(self._rows().at(to), [bucket for bucket in buckets if places[bucket] != to])
 
@@ -141,7 +141,5 @@ def sweep(store: ShardedStore) -> None:
 
 
 def routed(store: ShardedStore, spec: PondSpec) -> None:
-    """Let a store keep each bucket where the spec says."""
+    """Set the store of each bucket as in the spec."""
     store.route(places_in(spec))
-
-

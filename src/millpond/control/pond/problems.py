@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from millpond.control.pond.check_inputs import options_of
 from millpond.control.pond.event_totals import QueryCounts, Tally
 from millpond.errors import EmptyInputError, IncompleteError, from_text
 from millpond.log.manifest import Manifest
@@ -19,13 +18,13 @@ from millpond.model.stream import Stream
 from millpond.plan.explain.words import count_of
 from millpond.reconfigure.catalog import query_name
 from millpond.spark.driver.epochs import Epoch
+from millpond.spark.sources.malformed_tables import MalformedRows
 
 MANY = 0.1
 """If this part of the events that a query read is late or dead, its results are not reliable."""
 
 _NAMED = 3
 _RECORDS_READ = 1000
-_DROPS = "DROPMALFORMED"
 
 
 class Problem(NamedTuple):
@@ -50,6 +49,8 @@ class Problems:
         self._lock = threading.Lock()
         self._vanished: dict[str, list[str]] = {}
         self._reported: set[str] = set()
+        self._ahead: dict[str, list[str]] = {}
+        self._malformed: dict[str, Problem] = {}
 
     def epoch(self, epoch: Epoch, tally: Tally, queries: Mapping[str, AnyQuery]) -> list[Problem]:
         """The new problems of a committed epoch, whose counts `tally` already includes."""
@@ -58,22 +59,33 @@ class Problems:
             for stream, paths in epoch.missing.items():
                 self._vanished.setdefault(stream, []).extend(paths)
                 found.append(vanished(stream, paths))
+            for stream, paths in epoch.ahead.items():
+                self._ahead.setdefault(stream, []).extend(paths)
+                found.append(dated_ahead(stream, paths))
             for problem in losses(tally.counts(), queries):
                 if problem.failure and problem.about not in self._reported:
                     self._reported.add(problem.about)
                     found.append(problem)
         return found
 
-    def vanished(self) -> list[Problem]:
-        """A problem for each stream that has lost files before they were read."""
+    def malformed(self, found: MalformedRows) -> Problem:
+        """Note, and return, the problem that a joined table has malformed rows, as of its newest list of files."""
         with self._lock:
-            return [vanished(stream, paths) for stream, paths in self._vanished.items()]
+            self._malformed[found.table] = problem = malformed(found)
+        return problem
+
+    def of_inputs(self) -> list[Problem]:
+        """A problem for each stream with files that vanished or are dated ahead, and each table as in `malformed`."""
+        with self._lock:
+            lost = [vanished(stream, paths) for stream, paths in self._vanished.items()]
+            ahead = [dated_ahead(stream, paths) for stream, paths in self._ahead.items()]
+            return [*lost, *ahead, *self._malformed.values()]
 
 
 def quarantined_in(spec: PondSpec, manifest: Manifest) -> list[Problem]:
     """A problem for each quarantined query of a pond, whether this process or an earlier one quarantined it."""
     reasons = dict(manifest.quarantined) | dict(spec.left.halted)
-    names = {query.name for query in spec.asked} | spec.left.halted.keys()
+    names = {query.name for query in spec.all_queries} | spec.left.halted.keys()
     return [quarantined(name, why) for name, why in sorted(reasons.items()) if why and name in names]
 
 
@@ -93,7 +105,7 @@ def quarantined(version: str, why: str) -> Problem:
 
 def vanished(stream: str, paths: Sequence[str]) -> Problem:
     """The problem that files were listed, and then deleted or moved before they were read."""
-    names = ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else "")
+    names = _named(paths)
     return Problem(
         IncompleteError.code,
         f"files of {stream}",
@@ -101,6 +113,40 @@ def vanished(stream: str, paths: Sequence[str]) -> Problem:
         f"the events in {'it' if len(paths) == 1 else 'them'} are missing: {names}. Put such files back under a new "
         "name, and remove files only after they were read (option cleanSource).",
         True,
+    )
+
+
+def dated_ahead(stream: str, paths: Sequence[str]) -> Problem:
+    """The problem that files have a date in the future, because of which Spark may skip files that come later."""
+    return Problem(
+        IncompleteError.code,
+        f"dates of {stream}",
+        f"{count_of(len(paths), 'file')} of stream {stream} {'is' if len(paths) == 1 else 'are'} dated more than seven "
+        f"days in the future: {_named(paths)}. Spark silently skips files that are more than seven days older than the "
+        "newest file it has read (option maxFileAge). Correct the clock that dated them, and give the stream a larger "
+        "maxFileAge.",
+        False,
+    )
+
+
+def _named(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else "")
+
+
+def malformed(found: MalformedRows) -> Problem:
+    """The problem that a joined table leaves out malformed rows; a failure if these are many.
+
+    >>> print(malformed(MalformedRows("json /dim", 1_200, 3)))
+    [MP-INCOMPLETE] 3 of the 1,200 rows of the table json /dim do not parse. Its mode DROPMALFORMED leaves them out of \
+every join that reads the column concerned. Correct them, or read the table in mode PERMISSIVE.
+    """
+    return Problem(
+        IncompleteError.code,
+        f"table {found.table}",
+        f"{found.malformed:,} of the {found.rows:,} rows of the table {found.table} do not parse. Its mode "
+        "DROPMALFORMED leaves them out of every join that reads the column concerned. Correct them, or read the table "
+        "in mode PERMISSIVE.",
+        found.malformed >= MANY * found.rows,
     )
 
 
@@ -153,16 +199,3 @@ def unread(
             f"Not one event of stream {name} has been read, so nothing can come out of {who}. Check its path or topic.",
             True,
         )
-
-
-def dropping(streams: Iterable[Stream]) -> Iterator[Problem]:
-    """A problem for each source whose records may be left out without being counted."""
-    for stream in streams:
-        if options_of(stream).get("mode", "").upper() == _DROPS:
-            yield Problem(
-                IncompleteError.code,
-                f"mode of {stream.name}",
-                f"Stream {stream.name} is read with mode {_DROPS}: Spark drops records that do not parse, and nobody "
-                "counts them. Without this option they are counted as dead events.",
-                False,
-            )

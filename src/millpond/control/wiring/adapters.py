@@ -10,21 +10,20 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from millpond.control.wiring.attach_sinks import Joining
+from millpond.control.wiring.attach_sinks import AttachedSinks
 from millpond.errors import CorruptError, ForeignPondError, PlaceError, StoreError
 from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import section_reader
 from millpond.followers.runner import Runner, Runners
-from millpond.followers.sinks.foreach import Foreach
-from millpond.followers.sinks.make_sink import MemoryTables
-from millpond.followers.view.shard_watch import SlotsWatch, Wanted
+from millpond.followers.sinks.in_process import Foreach, MemoryTables
+from millpond.followers.view.shard_watch import SlotsWatch, WantedOwners
 from millpond.followers.view.shared_view import Settle, Share, SharedView
 from millpond.followers.view.view import ViewFollower
 from millpond.ids import writer_token
 from millpond.local_path import check_own_links, local_path
-from millpond.log.append_probe import check_create_if_absent
+from millpond.log.check_create_if_absent import check_create_if_absent
 from millpond.log.cursor import NOTHING_APPLIED
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, check_whole, load, read_sections
 from millpond.log.port import Log
 from millpond.log.protocol import Writer
@@ -36,17 +35,16 @@ from millpond.placement.alignment import Owners, aligned_owners
 from millpond.placement.bucket_stores import OWN, Places, places_in
 from millpond.placement.moves import BucketMap, claimed_map
 from millpond.placement.slots import even_owners, hash_tags
+from millpond.plugins import imported
 from millpond.reconfigure.catalog import in_force
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.runtime.task.file_sync import FileTransport
-from millpond.state.backends.lmdb import LmdbStore
-from millpond.state.backends.memory import MemoryStore
+from millpond.state.backends.kinds import StoreContext, StoreKind, known_store, shown, store_kind, store_path
 from millpond.state.ports.file_store import FileStore
 from millpond.state.ports.files import IDENTITY
 from millpond.state.ports.keyed_rows import KeyedRows
 from millpond.state.ports.sharded import ShardedStore
 from millpond.state.ports.store import BucketStore
-from millpond.version import install
 
 T = TypeVar("T")
 
@@ -64,9 +62,6 @@ Process managers commonly kill a process after half a minute.
 
 LOOK_SECONDS = 10.0
 """How often a view on the network is checked while the pond has no epochs."""
-
-STORES = "Use `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` (or `rediss://`, `redis+sentinel://`) or `memory`."
-_NETWORK = ("redis", "rediss", "redis+sentinel")
 
 
 class Truth(NamedTuple):
@@ -95,11 +90,11 @@ class Followers(NamedTuple):
     late_tables: MemoryTables
     store: ShardedStore | None
     prune: PruneFollower
-    joining: Joining
+    attached: AttachedSinks
     slots: SlotsWatch | None = None
 
-    def wanted(self, now: BucketMap) -> Wanted | None:
-        """Owners that are better aligned with the store's shards, if it has several and slots moved; asks no store."""
+    def wanted(self, now: BucketMap) -> WantedOwners | None:
+        """Owners better aligned with the store's shards, if it has several and slots moved; sends no request."""
         return None if self.slots is None else self.slots.wanted(now)
 
     def close(self, timeout: float = STOP_SECONDS) -> None:
@@ -126,7 +121,7 @@ def open_truth(folder: Path) -> Truth:
     if not root.exists(IDENTITY):
         if (folder / "log").is_dir():
             raise ForeignPondError(
-                f"The file {folder / IDENTITY} is missing, so nobody can tell which pond this is.",
+                f"The file {folder / IDENTITY} is missing, so it is not known which pond this is.",
                 "Restore it from a copy.",
             )
         if holds_something(folder):
@@ -149,13 +144,13 @@ def identity_in(folder: Path) -> str:
         PlaceError: the file cannot be read, or the folder contains a link that another user made.
     """
     check_own_links(folder)
-    told = LocalFolder(folder).read(IDENTITY) or b""
-    if _DAMAGED.fullmatch(told):
+    name = LocalFolder(folder).read(IDENTITY) or b""
+    if _DAMAGED.fullmatch(name):
         raise CorruptError(
-            f"The file {folder / IDENTITY} is damaged: {told[:40]!r} is no pond's name.",
-            "Restore it from a copy; the name also stands in `_millpond` in the folder of each sink.",
+            f"The file {folder / IDENTITY} is damaged: {name[:40]!r} is not a pond's name.",
+            "Restore it from a copy; the name is also in `_millpond` in the folder of each sink.",
         )
-    return told.decode()
+    return name.decode()
 
 
 def _make_private(folder: Path) -> None:
@@ -185,70 +180,76 @@ def new_writer(truth: Truth) -> Writer:
 
 
 def open_store(address: str, truth: Truth, buckets: int, *, read_only: bool = False) -> BucketStore:
-    """The key-value store at `address`: `memory`, `lmdb` (in the pond's folder), `lmdb:PATH`, or a Redis's URL.
+    """The store at `address`, for the pond.
 
     Raises:
         ForeignPondError: it holds another pond's rows.
         StoreError: no such store is known, or it cannot be opened.
+        SetupError: the package that registers the store is not usable.
     """
-    address = checked_store(address)
-    if address == "memory":
-        return MemoryStore()
-    path = store_file(address, truth)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return LmdbStore(path, owner=truth.pond, read_only=read_only)
-    return network_store(address, truth.pond, buckets, read_only=read_only)
+    path = store_path(address, truth.folder)
+    return opened(StoreContext(address, truth.pond, hash_tags(buckets), path, read_only))
+
+
+def opened(context: StoreContext) -> BucketStore:
+    """The store of a context.
+
+    Raises:
+        ForeignPondError, StoreError, SetupError: as `open_store`.
+    """
+    kind = store_kind(context.address)
+    opens: Callable[[StoreContext], BucketStore] = imported(_named(kind), kind.opens, kind.extra, StoreError)
+    return opens(context)
+
+
+def _named(kind: StoreKind) -> str:
+    return f"the store {kind.schemes[0]}"
 
 
 def checked_store(address: str) -> str:
-    """Check the address of a store without connecting to it; returns it with the path of `lmdb:PATH` made absolute.
+    """Check the address of a store without connecting to it; returns it with its path, if it has one, made absolute.
 
     The path is made absolute because the current folder may differ by the time the store is opened.
 
     Raises:
         StoreError: the address names no known kind of store.
-        PlaceError: the path of `lmdb:PATH` is not local.
+        PlaceError: the path is not local.
+        SetupError: as `open_store`.
     """
-    if address != "memory" and address.partition(":")[0] != "lmdb" and not on_network(address):
-        raise StoreError(f"There is no store {shown(address)!r}.", STORES)
-    kind, _, path = address.partition(":")
-    return f"lmdb:{local_path(path, 'The store')}" if kind == "lmdb" and path else address
+    scheme, _, path = address.partition(":")
+    takes = store_kind(address).takes
+    return f"{scheme}:{local_path(path, 'The store')}" if takes == "path" and path else address
 
 
-def on_network(address: str) -> bool:
-    """Whether every instance can reach the store by itself, so that rows need not pass through the driver."""
-    return address.partition(":")[0] in _NETWORK
+def instances_reach(address: str) -> bool:
+    """Whether every instance can reach the store by itself, so that rows need not pass through the driver.
+
+    Raises:
+        StoreError: the address names no known kind of store.
+    """
+    return store_kind(address).reach == "network"
 
 
 def network_store(address: str, pond: str, buckets: int, *, read_only: bool = False, check: bool = True) -> BucketStore:
-    """The store at a Redis URL; with `pond` "" a store of any pond is accepted.
+    """The store at a URL; with `pond` "" a store of any pond is accepted.
 
     Raises:
-        ForeignPondError, StoreError: as `open_store`.
+        ForeignPondError, StoreError, SetupError: as `open_store`.
     """
-    try:
-        from millpond.state.backends.redis import RedisStore
-    except ImportError as error:
-        raise _no_library(error) from error
-    return RedisStore(address, hash_tags(buckets), owner=pond, read_only=read_only, check=check)
+    return opened(StoreContext(address, pond, hash_tags(buckets), None, read_only, check))
 
 
 def files_on_network(address: str, pond: str, tags: Sequence[str]) -> FileStore:
-    """The files of a pond in the store at a Redis URL, those of instance i under the hash tag `tags[i]`.
+    """The files of a pond in a store that carries files, those of instance i under the hash tag `tags[i]`.
 
     Raises:
         StoreError: the store cannot be reached, or its library is missing.
+        SetupError: as `open_store`.
     """
-    try:
-        from millpond.state.backends.redis_files import RedisFiles
-    except ImportError as error:
-        raise _no_library(error) from error
-    return RedisFiles(address, pond, tags)
-
-
-def _no_library(error: ImportError) -> StoreError:
-    return StoreError(f"The library for Redis is missing: {error}.", f"Run `{install('redis')}`.")
+    kind = store_kind(address)
+    assert kind.files is not None
+    opens: Callable[[str, str, Sequence[str]], FileStore] = imported(_named(kind), kind.files, kind.extra, StoreError)
+    return opens(address, pond, tags)
 
 
 def owners_for(queries: Sequence[AnyQuery], store: str, instances: int, buckets: int) -> Owners:
@@ -257,23 +258,13 @@ def owners_for(queries: Sequence[AnyQuery], store: str, instances: int, buckets:
     Raises:
         StoreError: the store cannot be reached.
     """
-    if not on_network(store) or not any(isinstance(query, Query) and query.serve for query in queries):
+    if not instances_reach(store) or not any(isinstance(query, Query) and query.serve for query in queries):
         return even_owners(buckets, instances)
-    opened = network_store(store, "", buckets, check=False)
+    made = network_store(store, "", buckets, check=False)
     try:
-        return aligned_owners(opened.shards(range(buckets)), instances)
+        return aligned_owners(made.shards(range(buckets)), instances)
     finally:
-        opened.close()
-
-
-def shown(address: str) -> str:
-    """A store's address without user and password.
-
-    >>> shown("redis://ann:secret@host:6379/0?prefix=p"), shown("lmdb:x@y")
-    ('redis://host:6379/0', 'lmdb:x@y')
-    """
-    scheme, divided, rest = address.partition("://")
-    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if divided else address
+        made.close()
 
 
 def keyed_rows(store: str, address: str | None) -> OpenRows:
@@ -284,7 +275,8 @@ def keyed_rows(store: str, address: str | None) -> OpenRows:
     """
     scheme, _, variable = (address or "").partition(":")
     place = os.environ.get(variable, "") if scheme == "env" else address or store
-    if not on_network(place):
+    kind = known_store(place)
+    if kind is None or kind.keyed is None:
         named = f"`{shown(address or store)}`" + (", the pond's own store," if address is None else "")
         cure = "Write address 'redis://HOST:PORT', or 'env:NAME' with that in the variable NAME."
         raise StoreError(f"Rows of other programs are in a Redis; {named} is none.", cure)
@@ -293,11 +285,10 @@ def keyed_rows(store: str, address: str | None) -> OpenRows:
 
 @cache
 def _keyed_rows(address: str) -> KeyedRows:
-    try:
-        from millpond.state.backends.redis_keyed import RedisKeyed
-    except ImportError as error:
-        raise _no_library(error) from error
-    return RedisKeyed(address)
+    kind = store_kind(address)
+    assert kind.keyed is not None
+    opens: Callable[[str], KeyedRows] = imported(_named(kind), kind.keyed, kind.extra, StoreError)
+    return opens(address)
 
 
 @cache
@@ -328,13 +319,14 @@ def open_rows(address: str, truth: Truth, spec: PondSpec, *, read_only: bool = F
     Raises:
         ForeignPondError, StoreError: as `open_store`; other places fail only when a bucket there is accessed.
     """
-    def opened(place: str) -> BucketStore:
+
+    def opens(place: str) -> BucketStore:
         return open_store(address_at(place, address), truth, spec.buckets, read_only=read_only)
 
     def fresh() -> Places:
         return places_in(in_force(load(truth.log, truth.manifests)))
 
-    made = ShardedStore(opened, fresh() if read_only else places_in(spec), fresh if read_only else None)
+    made = ShardedStore(opens, fresh() if read_only else places_in(spec), fresh if read_only else None)
     try:
         for place in dict.fromkeys(made.places):
             made.at(place)
@@ -342,14 +334,6 @@ def open_rows(address: str, truth: Truth, spec: PondSpec, *, read_only: bool = F
         made.close()  # so the next try can open the stores that work
         raise
     return made
-
-
-def store_file(address: str, truth: Truth) -> Path | None:
-    """The file of the store at `address`; None if the store is not a file."""
-    kind, _, place = address.partition(":")
-    if kind != "lmdb":
-        return None
-    return local_path(place, "The store") if place else truth.folder / "view" / "rows.lmdb"
 
 
 def follow(
@@ -360,7 +344,7 @@ def follow(
     """Sinks, view and pruning, not yet started.
 
     `streams`: the streams that are read, with the sinks of their dead letters. `functions`: receive the rows of queries
-    whose sink is `foreach`. `homes`: see `Joining`.
+    whose sink is `foreach`. `homes`: see `AttachedSinks`.
 
     Raises:
         UnsupportedQuery, ForeignPondError, PlaceError, StoreError: a sink or the store does not fit.
@@ -370,35 +354,40 @@ def follow(
     read = section_reader(truth.folder)
     alone = partial(Runner, truth.log, truth.manifests)
     opens = partial(keyed_rows, store)
-    joining = Joining(runners, alone, truth.pond, truth.folder / "cursors", read, opens, functions or {}, homes or {})
+    attached = AttachedSinks(
+        runners, alone, truth.pond, truth.folder / "cursors", read, opens, functions or {}, homes or {}
+    )
     for query in queries:
-        joining.add(query, spec.left.added.get(query.name, NOTHING_APPLIED))
+        attached.add(query, spec.left.added.get(query.name, NOTHING_APPLIED))
     for leaving in spec.left.leaving:
-        joining.add_last(leaving)
+        attached.add_last(leaving)
     for name in spec.left.shadows:
-        joining.compare(name, truth.manifest.n)
-    joining.add_letters(streams)
-    opened = slots = None
-    if joining.served:
-        opened = open_rows(store, truth, spec)
-        if on_network(store):
+        attached.compare(name, truth.manifest.n)
+    attached.add_letters(streams)
+    rows = slots = None
+    if attached.served:
+        rows = open_rows(store, truth, spec)
+        if instances_reach(store):
             now = claimed_map(spec, truth.manifest)
-            share = Share(str(truth.folder), now.owners, dict(joining.served), -1, now.number)
+            share = Share(str(truth.folder), now.owners, dict(attached.served), -1, now.number)
             slots = SlotsWatch(spec.buckets)
-            view = SharedView(opened, share, settle, start=truth.manifest.n, watch=slots, places=partial(split, opened))
-            joining.shared = view
+            view = SharedView(rows, share, settle, start=truth.manifest.n, watch=slots, places=partial(split, rows))
+            attached.shared = view
             runners.join(Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
         else:
             head = partial(load, truth.log, truth.manifests)
-            served, read_record = joining.served, truth.log.read
-            runner.add(ViewFollower(opened, joining.rows, spec.buckets, lambda: dict(served), head, read_record))
+            served, read_record = attached.served, truth.log.read
+            runner.add(ViewFollower(rows, attached.rows, spec.buckets, lambda: dict(served), head, read_record))
     prune = PruneFollower(
-        truth.folder, lambda: _lowest(runners), grace_seconds, _ignored if files is None else files.remove,
+        truth.folder,
+        lambda: _lowest(runners),
+        grace_seconds,
+        _ignored if files is None else files.remove,
         start=truth.manifest.n,
     )
     # a separate runner: it also prunes while there are no epochs, and its writes delay no sink
     runners.join(Runner(truth.log, truth.manifests, [prune], look_every=max(1.0, grace_seconds / 2)))
-    return Followers(runners, joining.tables, joining.late_tables, opened, prune, joining, slots)
+    return Followers(runners, attached.tables, attached.late_tables, rows, prune, attached, slots)
 
 
 def _ignored(_names: Iterable[str]) -> None:

@@ -11,9 +11,9 @@ from millpond.errors import ChangeRefused
 from millpond.followers.cursors import follower_name
 from millpond.followers.record_rows import ReadSection, RowsReader
 from millpond.followers.runner import Runner, Runners
-from millpond.followers.sinks.external_sinks import OUTSIDE
-from millpond.followers.sinks.foreach import Foreach
-from millpond.followers.sinks.make_sink import MemoryTables, dead_letter_follower, sink_follower
+from millpond.followers.sinks.in_process import Foreach, MemoryTables
+from millpond.followers.sinks.kinds import sink_kind
+from millpond.followers.sinks.make_sink import dead_letter_follower, sink_follower
 from millpond.followers.view.shared_view import SharedView
 from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED
@@ -26,11 +26,11 @@ from millpond.model.stream import Stream
 from millpond.model.windows import length_us
 from millpond.reconfigure.catalog import shadow_name
 from millpond.reconfigure.shadow_report import Compared
-from millpond.runtime.gather.dead_letters import group_of
 from millpond.runtime.joins.lookup_rows import OpenRows
+from millpond.runtime.packets.row_batches import dead_letters_of
 
 
-class Joining:
+class AttachedSinks:
     """Adds the followers of a query, and removes them when they have applied everything committed before its drop.
 
     `served`: the size of the window of each served query; the view reads it at each record. `lagging`: dropped queries
@@ -42,7 +42,7 @@ class Joining:
         read: ReadSection, opens: Callable[[str | None], OpenRows], functions: Mapping[str, Foreach],
         homes: Mapping[str, str],
     ) -> None:  # fmt: skip
-        """`homes`: the folders to which paths are relative, by query name and by `group_of` of a stream."""
+        """`homes`: the folders to which paths are relative, by query name and by `dead_letters_of` of a stream."""
         self._homes = homes
         self._runners, self._alone, self._opens, self._functions = runners, alone, opens, functions
         self._pond, self._cursors = pond, cursors
@@ -68,7 +68,8 @@ class Joining:
 
     def _run(self, query: AnyQuery, follower: Follower) -> None:
         # a separate runner, so that an unreachable server does not delay other followers
-        if query.sink.format in OUTSIDE and follower.name == follower_name(query.name, False):
+        late = query.late_sink if follower.name == follower_name(query.name, True) else None
+        if sink_kind((late or query.sink).format).own_thread:
             self._runners.join(self._alone([follower]))
         else:
             self._runners.first.add(follower)
@@ -76,7 +77,7 @@ class Joining:
     def _followers(self, query: AnyQuery, since: int) -> list[Follower]:
         query = self._at_home(query)
         made: list[Follower] = []
-        if query.sink.format != "noop":
+        if not query.sink.goes_nowhere:
             rows, tables, opens = self._rows, self.tables, self._opens
             made.append(
                 sink_follower(
@@ -95,14 +96,14 @@ class Joining:
         Raises:
             ForeignPondError, PlaceError: a sink does not fit.
         """
-        query = leaving.asked.query
+        query = leaving.stored.query
         lost = query.sink.format == FOREACH and query.name not in self._functions
-        if lost or query.sink.format in ("memory", "noop"):
+        if lost or not sink_kind(query.sink.format).lasting:
             query = msgspec.structs.replace(query, sink=Sink())
         if isinstance(query, Query):
             if query.serve:
                 self._unserved[query.name] = leaving.n
-            kept = query.late_sink is not None and query.late_sink.format != "memory"
+            kept = query.late_sink is not None and sink_kind(query.late_sink.format).lasting
             query = msgspec.structs.replace(query, serve=False, late=query.late if kept else msgspec.UNSET)
         behind = False
         for follower in self._followers(query, NOTHING_APPLIED):
@@ -116,7 +117,7 @@ class Joining:
             self.lagging = (*self.lagging, leaving)
 
     def add_letters(self, streams: Iterable[Stream], since: int = NOTHING_APPLIED) -> None:
-        """Keep the dead letters of streams whose properties ask for it, from record `since` on; skips streams that are
+        """Keep the dead letters of streams whose properties request it, from record `since` on; skips streams that are
         followed already.
 
         Raises:
@@ -130,7 +131,11 @@ class Joining:
     def _of_letters(self, streams: Iterable[Stream], since: int = NOTHING_APPLIED) -> list[Follower]:
         return [
             dead_letter_follower(
-                stream.name, _placed(sink, self._homes.get(group_of(stream.name))), self._pond, self._letters, since
+                stream.name,
+                _placed(sink, self._homes.get(dead_letters_of(stream.name))),
+                self._pond,
+                self._letters,
+                since,
             )
             for stream in streams
             if (sink := stream.on_malformed.sink) is not None
@@ -166,7 +171,8 @@ class Joining:
                 f"{query.name} is to be served, and the pond has no store yet, for no query of it is.",
                 "Serve it from a new pond that begins with it, or leave serve out.",
             )
-        if query.serve and self._unserved.get(query.name, NOTHING_APPLIED) > self._viewed():
+        viewed = self._runners.cursors().get(SharedView.name, NOTHING_APPLIED)
+        if query.serve and self._unserved.get(query.name, NOTHING_APPLIED) > viewed:
             raise ChangeRefused(
                 f"Rows of a query {query.name} that was dropped are still served.",
                 "Try again in a moment, or give the new one another name.",
@@ -205,9 +211,6 @@ class Joining:
             self._unserved[query.name] = n
             self._share()
         self.reap()
-
-    def _viewed(self) -> int:
-        return self._runners.cursors().get(SharedView.name, NOTHING_APPLIED)
 
     def reap(self) -> None:
         """Remove the followers of dropped queries that have applied everything they had to."""

@@ -43,7 +43,7 @@ def placed_now(truth: Truth, spec: PondSpec, store: BucketStore) -> Placement:
     now = maps_in(spec, truth.manifest)[1]
     found = placement_of(now.owners, store.shards(range(spec.buckets)))
     data = truth.log.read(now.number) if now.number else None
-    record = None if data is None else decode(data, truth.log.told(now.number)).record
+    record = None if data is None else decode(data, truth.log.describe(now.number)).record
     change = map_change_in(record.change) if isinstance(record, ChangeRecord) else None
     return found if record is None or change is None else found._replace(since=Since(now.number, record.at, change.why))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from millpond.control.wiring.adapters import Truth, files_on_network, instance_store, on_network
+from millpond.control.wiring.adapters import Truth, files_on_network, instance_store
 from millpond.errors import HostError, PlaceError
 from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
 from millpond.model.spec import PondSpec
@@ -16,13 +16,14 @@ from millpond.runtime.task.file_sync import Carrier, FileTransport, Way
 from millpond.spark.driver.view_job import settled
 from millpond.spark.session.hosts import is_local, is_on_every_host
 from millpond.spark.session.session import Session
+from millpond.state.backends.kinds import store_kind
 from millpond.state.ports.file_store import FileStore
 from millpond.state.ports.files import UNSHARED_CURE, CarriedFiles, shared_files
 from millpond.state.ports.store import BucketStore
 
 
-class Carriage(FileTransport):
-    """Gives instances access to the pond's files, and decides who writes a view on the network."""
+class PondFiles(FileTransport):
+    """Gives instances access to the pond's files, and decides whether they write a view on the network themselves."""
 
     def __init__(
         self, spark: Session, truth: Truth, way: Way, through_store: Callable[[], Way] | None,
@@ -46,21 +47,21 @@ class Carriage(FileTransport):
         return [catch_up(share, instance, self._open_store(share)) for instance in owners_of(share)]
 
 
-def carriage(spark: Session, truth: Truth, spec: PondSpec, cached: Path, store: str) -> Carriage:
+def pond_files(spark: Session, truth: Truth, spec: PondSpec, cached: Path, store: str) -> PondFiles:
     """The access to the pond's files: its folder if all hosts see it, otherwise a store on the network.
 
     Raises:
         PlaceError: other hosts see neither the folder nor such a store.
         StoreError: the store cannot be reached.
     """
-    through_store = partial(_through_store, truth, spec, cached, store) if on_network(store) else None
+    through_store = partial(_through_store, truth, spec, cached, store) if store_kind(store).files is not None else None
     if is_on_every_host(spark, truth.folder):
         way = Way(partial(shared_files, truth.folder, truth.pond), None)
     elif through_store is not None:
         way = through_store()
     else:
         raise PlaceError(f"{truth.folder} is not on every executor's host.", UNSHARED_CURE)
-    return Carriage(spark, truth, way, through_store, partial(_store_of, store, truth.pond))
+    return PondFiles(spark, truth, way, through_store, partial(_store_of, store, truth.pond))
 
 
 def _through_store(truth: Truth, spec: PondSpec, cached: Path, store: str) -> Way:

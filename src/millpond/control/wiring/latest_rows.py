@@ -9,16 +9,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from millpond.control.wiring.adapters import keyed_rows, on_network, open_rows, shown, store_file
+from millpond.control.wiring.adapters import keyed_rows, open_rows
 from millpond.control.wiring.reader import read_truth, served_query
 from millpond.errors import QueryTypeError, StoreError
 from millpond.followers.view.documents import Documents, served_columns
 from millpond.local_path import local_path
-from millpond.model.endpoints import KEYED
+from millpond.model.endpoints import REDIS
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.spark.sources.pond_tables import FORMAT, ServedFrames, ServedTable
 from millpond.spark.sources.providers import MakeTable
 from millpond.spark.sources.redis_tables import keyed_frame
+from millpond.state.backends.kinds import shown, store_kind, store_path
 from millpond.state.ports.keyed_rows import KeyedRows
 from millpond.state.ports.store import BucketStore
 
@@ -44,8 +45,8 @@ class ServedRows:
         self.buckets, self._store = self._spec.buckets, store
         if any(column.name.lower() == EPOCH for column in served_columns(self._asked)):
             raise QueryTypeError(f"A column of {query} is called {EPOCH}, as one of ours.", "Give it another name.")
-        place = store_file(store, self._truth)
-        if not on_network(store) and (place is None or not place.exists()):
+        kind, place = store_kind(store), store_path(store, self._truth.folder)
+        if kind.reach == "process" or (place is not None and not place.exists()):
             raise StoreError(
                 f"Nobody keeps the rows of {query} where they are looked for ({place or shown(store)}).",
                 "Run its pond once; if it keeps them elsewhere (`store`), name that: store 'lmdb:PATH', 'redis://…'.",
@@ -73,8 +74,8 @@ class ServedRows:
         schema = reader.schema.append(pa.field(EPOCH, pa.int64()))
         for start in range(0, len(documents), _ROWS):
             rows = reader.rows(documents[start : start + _ROWS])
-            told = pa.array(epochs[start : start + _ROWS], pa.int64())
-            yield pa.RecordBatch.from_arrays([*rows.columns, told], schema=schema)
+            column = pa.array(epochs[start : start + _ROWS], pa.int64())
+            yield pa.RecordBatch.from_arrays([*rows.columns, column], schema=schema)
 
 
 class LatestRows(ServedTable):
@@ -86,7 +87,6 @@ class LatestRows(ServedTable):
     """
 
     def served(self, options: Mapping[str, str]) -> ServedRows:
-        """See `ServedTable.served`."""
         for name in ("path", "query"):
             if name not in options:
                 raise QueryTypeError(f"A table of the format millpond has no {name}.", f"Add the option {name}.")
@@ -96,7 +96,7 @@ class LatestRows(ServedTable):
 
 def own_tables(store: str = "") -> dict[str, MakeTable]:
     """The table factories of one session, by format, for a pond with this store; "": for analysis only."""
-    return {FORMAT: ServedFrames(LatestRows), KEYED: partial(keyed_frame, partial(rows_at, store))}
+    return {FORMAT: ServedFrames(LatestRows), REDIS: partial(keyed_frame, partial(rows_at, store))}
 
 
 def rows_at(store: str, address: str | None) -> OpenRows:

@@ -12,7 +12,7 @@ from millpond.errors import ForeignPondError, QueryTypeError, StoreError
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
 from millpond.local_path import local_path
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
 from millpond.model.query import Query
@@ -20,6 +20,7 @@ from millpond.model.spec import PondSpec
 from millpond.plan.options.retention import spread_of
 from millpond.reconfigure.catalog import in_force
 from millpond.runtime.rows.window_rows import served_key
+from millpond.state.backends.kinds import store_kind
 from millpond.state.ports.files import IDENTITY
 
 
@@ -51,14 +52,14 @@ def look_up(folder: Path, query: str, key: Sequence[str], store: str = "lmdb") -
         StoreError: the query is not served, or the store cannot be read.
     """
     truth, spec = read_truth(folder)
-    asked = served_query(spec, query)
-    columns = key_columns(asked, key)
-    if store == "memory":
-        raise StoreError("The store `memory` is not seen from another process.", "Run the pond with `lmdb` or Redis.")
+    served = served_query(spec, query)
+    columns = key_columns(served, key)
+    if store_kind(store).reach == "process":
+        raise StoreError(f"The store `{store}` is not seen from another process.", "Run the pond with `lmdb` or Redis.")
     opened = open_rows(store, truth, spec, read_only=True)
     try:
-        stream = next(stream for stream in spec.streams if stream.name == asked.stream)
-        text, bucket = served_key(columns, 1, spec.buckets, spread_of(asked.keys, stream.partitioned_by))
+        stream = next(stream for stream in spec.streams if stream.name == served.stream)
+        text, bucket = served_key(columns, 1, spec.buckets, spread_of(served.keys, stream.partitioned_by))
         return lookup(opened, query, text[0].as_py(), bucket[0].as_py())
     finally:
         opened.close()
@@ -71,7 +72,7 @@ def served_query(spec: PondSpec, name: str) -> Query:
         QueryTypeError: no query has this name.
         StoreError: the query is not served.
     """
-    found = next((query for query in spec.asked if query.name == name), None)
+    found = next((query for query in spec.all_queries if query.name == name), None)
     served = ", ".join(query.name for query in spec.queries if query.serve) or "none"
     if found is None:
         raise QueryTypeError(f"The pond has no query {name!r}.", f"Those that are served: {served}.")

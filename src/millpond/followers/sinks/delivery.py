@@ -17,6 +17,14 @@ from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 
 
+def deliver(delivering: AbstractContextManager[None]) -> None:
+    """Enter a context that writes rows on entry and stores the cursor on exit; a test may fail between the steps."""
+    reached("delivery.before")
+    with delivering:
+        reached("delivery.written")
+    reached("delivery.after")
+
+
 class Delivery(ABC):
     """Base of followers that write to `place`, which is text for errors; `skip`: how to set the cursor by hand."""
 
@@ -35,10 +43,7 @@ class Delivery(ABC):
             return
         cure = f"Restore the pond's folder, or skip them: {self._skip}."
         table = self._rows.needed(record, self._query, self._place, cure)
-        reached("delivery.before")
-        with self._delivering(record, table):
-            reached("delivery.written")
-        reached("delivery.after")
+        deliver(self._delivering(record, table))
 
     @abstractmethod
     def _delivering(self, record: Entry, table: pa.Table | None) -> AbstractContextManager[None]:
@@ -55,7 +60,6 @@ class FileDelivery(Delivery):
         self._file, self._reached = CursorFile(cursor, lasting=True), Cursor(since)
 
     def cursor(self) -> Cursor:
-        """See `Follower.cursor`."""
         # also what this process delivered, as a process that was overtaken may have written an older number
         return max(self._reached, self._file.read())
 
@@ -77,7 +81,6 @@ class RepeatingDelivery(FileDelivery):
     """A delivery to a receiver that may get rows again, even with the number of another record."""
 
     def rewind(self, to: Cursor) -> str:
-        """See `Reversible.rewind`."""
         before = self.cursor().n
         self._reached = to
         self._file.write(to)

@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from millpond.errors import StoreError
 from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.delivery import FileDelivery
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.records import Entry
@@ -31,6 +32,11 @@ class DeltaSink(FileDelivery):
         super().__init__(query.name, rows, f"The table {path}", cursor, since)
         self._path, self._app = path, f"millpond-{pond_id}-{query.name}"
         self._table: DeltaTable | None = None
+
+    @classmethod
+    def open(cls, context: SinkContext) -> DeltaSink:
+        """Open the sink of a query."""
+        return cls(context.query, context.pond, context.path, context.rows, context.cursor_file, context.since)
 
     def cursor(self) -> Cursor:
         """See `Follower.cursor`: the higher one of the table's number and the file's.

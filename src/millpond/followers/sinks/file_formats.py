@@ -55,11 +55,6 @@ def format_of(sink: Sink, output: Iterable[Named] = ()) -> Format:
     raise UnsupportedQuery(f"{sink.format} is no format of files.", "Use parquet, json or csv.")
 
 
-def is_folder(sink: Sink) -> bool:
-    """Whether a sink writes files to a folder."""
-    return sink.format in ("parquet", "json", "csv")
-
-
 def _parquet(options: Mapping[str, str]) -> Format:
     _check_known("parquet", options, "compression")
     codec = options.get("compression", "snappy").lower()

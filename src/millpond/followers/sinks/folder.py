@@ -23,9 +23,11 @@ from millpond.errors import ForeignPondError
 from millpond.faults import reached
 from millpond.followers.cursors import CursorFile, explained, follower_name, is_next, write_file
 from millpond.followers.record_rows import RowsReader
-from millpond.followers.sinks.file_formats import Format
+from millpond.followers.sinks.context import SinkContext
+from millpond.followers.sinks.file_formats import Format, format_of
 from millpond.ids import writer_token
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
+from millpond.log.local_folder import sync_folder
 from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
 from millpond.log.records import Entry
@@ -77,6 +79,17 @@ class FolderSink:
             self._reached = max(Cursor(since), _highest_part(path))
             self._remove_leftovers()
 
+    @classmethod
+    def open(cls, context: SinkContext) -> FolderSink:
+        """Open the folder of a query's rows or late rows.
+
+        Raises:
+            UnsupportedQuery: the folder is not named, or an option or a column is not supported.
+        """
+        path = context.path
+        form = format_of(context.sink, () if context.late else context.query.output)
+        return cls(context.query.name, context.pond, path, form, context.rows, context.since, context.late)
+
     def cursor(self) -> Cursor:
         """See `Follower.cursor`: the highest of the cursor file, the parts' names and `since`."""
         with explained(self._path):
@@ -90,7 +103,7 @@ class FolderSink:
             # the newest first, so that the remaining parts have no gap if this is interrupted
             for name in sorted(later, reverse=True):
                 (self._path / name).unlink(missing_ok=True)
-            _sync_folder(self._path)
+            sync_folder(self._path)
         self._cursor_file.write(to)
         self._reached = to
         files = "1 file" if len(later) == 1 else f"{len(later)} files"
@@ -140,7 +153,7 @@ class FolderSink:
     def _make_visible(self, temporary: Path, n: int) -> None:
         part = self._path / f"part-{numbered_name(n)}{self._form.suffix}"
         _create(temporary, part)
-        _sync_folder(self._path)
+        sync_folder(self._path)
 
     def _save_cursor(self, cursor: Cursor) -> None:
         self._cursor_file.write(cursor)
@@ -187,6 +200,8 @@ class FolderSink:
 
 def _told(marker: Marker) -> str:
     return f"late rows ({marker.format})" if marker.late else marker.format
+
+
 def folder_cursor(path: Path) -> int:
     """The record that a folder sink has reached, read from outside the pond; -1 if there is no folder yet."""
     with explained(path):
@@ -210,11 +225,3 @@ def _create(temporary: Path, name: Path) -> None:
         # No hard links on this disk. Replacing is harmless, because the new file has the same rows.
         if not name.exists():
             os.replace(temporary, name)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,7 +1,8 @@
-"""Kafka sink: the rows of a record are one transaction, and the cursor is part of it.
+"""Kafka sink: each record's rows are one transaction, which also commits the cursor as the offset of a consumer group.
 
-A consumer with `read_committed` sees the rows of each record once, or none of them. A file in the pond repeats the
-cursor, because Kafka forgets unused consumer groups. Both carry the record's mark.
+A consumer with `read_committed` sees the rows of each record once, or none of them. Kafka deletes the offsets of groups
+that are not used, so a file in the pond holds a second copy of the cursor. Both contain the record's mark
+(`log.cursor`).
 
 Without transactions, rows are flushed before the file is written: after a crash the rows of one record may be sent
 again, with the same key and headers.
@@ -19,8 +20,8 @@ import pyarrow as pa
 from millpond.errors import QueryTypeError
 from millpond.faults import reached
 from millpond.followers.cursors import CursorFile, cursor_path, explained, follower_name, is_next
-from millpond.followers.record_rows import RowsReader
-from millpond.followers.row_identity import key_columns
+from millpond.followers.record_rows import RowsReader, key_columns
+from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.kafka_publisher import Message, Publisher
 from millpond.followers.sinks.text import json_objects
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
@@ -83,6 +84,16 @@ class KafkaSink:
         self._folder = cursors
         self._reached = Cursor()
 
+    @classmethod
+    def open(cls, context: SinkContext) -> KafkaSink:
+        """Open the sink of a query.
+
+        Raises:
+            QueryTypeError: an option is invalid.
+            UnsupportedQuery: see `key_columns`.
+        """
+        return cls(context.query, context.pond, context.rows, context.cursors, context.since)
+
     def known(self) -> Cursor:
         """See `Remote.known`: the cursor in the file."""
         return max(Cursor(self._since), self._file.read())
@@ -143,15 +154,15 @@ def messages(query: str, topic: str, n: int, table: pa.Table, keys: Sequence[str
     values = json_objects(table, omit_nulls=False)
     by_key = [_members(table, name) for name in keys]
     revisions = table[REVISION].to_pylist() if REVISION in table.column_names else None
-    told = table[OP].to_pylist() if OP in table.column_names else None
+    ops = table[OP].to_pylist() if OP in table.column_names else None
     name = json.dumps(query, ensure_ascii=False)
     same: list[tuple[str, str | bytes | None]] = [("query", query), ("epoch", str(n))]
     for row, value in enumerate(values.to_pylist()):
         revision = revisions[row] if revisions else 0
         headers = [*same, ("row", str(row)), ("revision", str(revision))]
-        deleted = told is not None and told[row] == DELETE
-        if told is not None:
-            headers.append(("op", str(told[row])))
+        deleted = ops is not None and ops[row] == DELETE
+        if ops is not None:
+            headers.append(("op", str(ops[row])))
         key = f"[{','.join([name, *(of[row] for of in by_key)])}]".encode() if keys else None
         yield Message(topic, key, None if deleted else value.encode(), headers)
 

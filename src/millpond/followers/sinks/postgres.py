@@ -9,7 +9,7 @@ gets the column, unless the user may not change the table.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -19,19 +19,18 @@ import pyarrow as pa
 from psycopg import sql
 
 from millpond.connections import Secret, named
-from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
+from millpond.errors import QueryTypeError, StoreError
 from millpond.followers.cursors import is_next
 from millpond.followers.record_rows import RowsReader
-from millpond.followers.row_identity import key_columns
+from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.delivery import Delivery
+from millpond.followers.sinks.rows_table import RowsTable
 from millpond.followers.sinks.text import as_lines, csv_lines
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
-from millpond.model.types import WINDOW, is_decimal
-from millpond.plan.options.output_modes import OP
-from millpond.runtime.rows.window_updates import DELETE
+from millpond.model.types import is_decimal
 
 SECONDS = 30
 """The longest time that the server may take to respond, and that a suspended publisher may hold a lock."""
@@ -80,17 +79,12 @@ class Database(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Table(NamedTuple):
-    """A sink's table: its schema, if one is named, the type of each column, and the columns of its key, if any.
-
-    `latest`: the column that determines the latest of several rows of a record with the same key.
-    """
+    """A sink's table: its schema, if one is named, its name, its columns and key, and the named connection."""
 
     schema: str | None
     name: str
-    columns: Mapping[str, str]
-    key: tuple[str, ...]
+    rows: RowsTable
     connection: str | None
-    latest: str | None
 
     @classmethod
     def of(cls, query: AnyQuery, sink: Sink) -> Table:
@@ -104,28 +98,8 @@ class Table(NamedTuple):
         if not (1 <= len(parts := options.get("table", "").split(".")) <= 2 and all(map(_NAME.fullmatch, parts))):
             what = f"the table {options['table']!r}" if options.get("table") else "no table"
             raise QueryTypeError(f"The postgres sink of {name} has {what}.", "Write 'table' = 'schema.table'.")
-        columns: dict[str, str] = {}
-        latest = None
-        for item in query.output:
-            kind = item.expression.type
-            if kind == WINDOW:
-                columns |= {f"{item.name}_start": "timestamptz", f"{item.name}_end": "timestamptz"}
-                latest = latest or f"{item.name}_end"
-            elif kind in _TYPES or is_decimal(kind):
-                columns[item.name] = _TYPES.get(kind) or kind.replace("decimal", "numeric")
-            else:
-                raise UnsupportedQuery(
-                    f"The postgres sink of {name} cannot write {item.name}, of type {kind}.", "Select its parts."
-                )
-        listed = [one.strip() for one in options.get("key", "").split(",") if one.strip()]
-        windows = {item.name for item in query.output if item.expression.type == WINDOW}
-        asked = listed or key_columns(query)
-        key = [part for one in asked for part in ([f"{one}_start", f"{one}_end"] if one in windows else [one])]
-        for column in key:
-            if column not in columns:
-                raise QueryTypeError(f"The postgres sink of {name} has no column {column}.", "Mend its 'key'.")
-        schema = parts[0] if len(parts) == 2 else None
-        return cls(schema, parts[-1], columns, tuple(key), options.get("connection"), latest)
+        rows = RowsTable.of(query, "postgres", _type_of, options.get("key"))
+        return cls(parts[0] if len(parts) == 2 else None, parts[-1], rows, options.get("connection"))
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -146,16 +120,21 @@ class PostgresSink(Delivery):
 
     def __init__(self, query: AnyQuery, pond_id: str, rows: RowsReader, since: int = NOTHING_APPLIED) -> None:
         self._table = Table.of(query, query.sink)
-        changing = bool(getattr(query, "changing", False))
-        revised = {"_revision": "bigint"} if getattr(query, "corrected_for_us", 0) else {}
-        self._columns = {**self._table.columns, **revised}
-        self._staged = {**self._columns, **({OP: "text"} if changing else {})}
         self._whose, self._since = (pond_id, query.name), since
         self._connection: psycopg.Connection[Any] | None = None
         self._marked = True
         super().__init__(
             query.name, rows, f"The table {self._table.name}", f"set `n` of the query in {CURSORS} to the record"
         )
+
+    @classmethod
+    def open(cls, context: SinkContext) -> PostgresSink:
+        """Open the sink of a query.
+
+        Raises:
+            QueryTypeError, UnsupportedQuery: see `Table.of`.
+        """
+        return cls(context.query, context.pond, context.rows, context.since)
 
     def close(self) -> None:
         """Close the connection to the server."""
@@ -174,7 +153,7 @@ class PostgresSink(Delivery):
             StoreError: the server does not answer.
         """
         by_hand = f"UPDATE {CURSORS} SET n = {to.n} WHERE query = '{self._query}'"
-        if not self._table.key:
+        if not self._table.rows.key:
             raise ahead(
                 self.name, self.cursor(), to.n,
                 f"Rows of the table {self._table.name} have no key, so those that came after record {to.n} cannot be "
@@ -241,9 +220,9 @@ class PostgresSink(Delivery):
             if not self._is_there(held, self._table.cursors):
                 held.execute(sql.SQL("CREATE TABLE IF NOT EXISTS " + cursors).format(self._table.cursors))
             if not self._is_there(held, self._table.identifier):
-                columns = [_column(name, kind) for name, kind in self._columns.items()]
-                if self._table.key:
-                    columns.append(sql.SQL("UNIQUE NULLS NOT DISTINCT ({})").format(_names(self._table.key)))
+                columns = [_column(name, kind) for name, kind in self._table.rows.columns.items()]
+                if self._table.rows.key:
+                    columns.append(sql.SQL("UNIQUE NULLS NOT DISTINCT ({})").format(_names(self._table.rows.key)))
                 made = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
                 held.execute(made.format(self._table.identifier, sql.SQL(", ").join(columns)))
             self._marked = self._has_marks(held)
@@ -269,50 +248,45 @@ class PostgresSink(Delivery):
         return found is not None and found[0] is not None
 
     def _write(self, held: psycopg.Connection[Any], table: pa.Table) -> None:
-        columns = [sql.SQL("{} bigint").format(_PLACE), *(_column(name, kind) for name, kind in self._staged.items())]
+        rows, changes = self._table.rows, self._table.rows.last(table)
+        if not rows.key:
+            self._stage(held, changes.upserts)
+            self._run(held, "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staged} ORDER BY {place}")
+            return
+        if len(changes.deletes):
+            self._stage(held, changes.deletes)
+            self._delete(held, changes.deletes)
+            self._run(held, "DELETE FROM {staged}")
+        self._stage(held, changes.upserts)
+        others = [name for name in rows.columns if name not in rows.key]
+        sets = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others)
+        kept = sql.SQL("DO UPDATE SET {}").format(sets) if others else sql.SQL("DO NOTHING")
+        text = "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staged} ON CONFLICT ({key}) {kept}"
+        self._run(held, text, kept=kept)
+
+    def _stage(self, held: psycopg.Connection[Any], rows: pa.Table) -> None:
+        """Copy rows with their positions into the temporary table."""
+        columns = [("#", "bigint"), *self._table.rows.columns.items()]
         made = sql.SQL("CREATE TEMPORARY TABLE IF NOT EXISTS {} ({}) ON COMMIT DELETE ROWS")
-        held.execute(made.format(_STAGED, sql.SQL(", ").join(columns)))
-        lines = csv_lines(_flat(table, self._staged))
+        held.execute(made.format(_STAGED, sql.SQL(", ").join(_column(*column) for column in columns)))
+        lines = csv_lines(rows.add_column(0, "#", pa.array(range(len(rows)), pa.int64())))
         copying = sql.SQL("COPY {} FROM STDIN (FORMAT csv, ESCAPE '\\')").format(_STAGED)
         with held.cursor() as cursor, cursor.copy(copying) as copy:
             copy.write(as_lines(lines))
-        if not self._table.key:
-            self._run(held, "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staged} ORDER BY {place}")
-            return
-        if OP in self._staged:
-            self._delete(held, table)
-        others = [name for name in self._columns if name not in self._table.key]
-        sets = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others)
-        kept = sql.SQL("DO UPDATE SET {}").format(sets) if others else sql.SQL("DO NOTHING")
-        told = sql.SQL("WHERE {} <> {}").format(sql.Identifier(OP), sql.Literal(DELETE))
-        self._run(
-            held, "INSERT INTO {table} ({columns}) SELECT {columns} FROM {last} {told} ON CONFLICT ({key}) {kept}",
-            kept=kept, told=told if OP in self._staged else sql.SQL(""),
-        )  # fmt: skip
 
-    def _delete(self, held: psycopg.Connection[Any], table: pa.Table) -> None:
-        """Delete rows whose last change is a deletion; NULL keys need a second comparison, which uses no index."""
-        nulls = any(table[name].null_count for name in self._table.key if name in table.column_names)
-        for how in ("{0}.{2} = {1}.{2}", *(["{0}.{2} IS NOT DISTINCT FROM {1}.{2}"] if nulls else [])):
-            same = sql.SQL(" AND ").join(
-                sql.SQL(how).format(sql.Identifier("t"), sql.Identifier("last"), sql.Identifier(name))
-                for name in self._table.key
-            )
-            self._run(
-                held, "DELETE FROM {table} AS t USING {last} WHERE {same} AND {op} = {delete}",
-                same=same, op=sql.SQL("last.{}").format(sql.Identifier(OP)), delete=sql.Literal(DELETE),
-            )  # fmt: skip
+    def _delete(self, held: psycopg.Connection[Any], rows: pa.Table) -> None:
+        """Delete the rows with the staged keys; NULL keys need a second comparison, which uses no index."""
+        key = self._table.rows.key
+        nulls = any(rows[name].null_count for name in key)
+        for how in ("t.{0} = s.{0}", *(["t.{0} IS NOT DISTINCT FROM s.{0}"] if nulls else [])):
+            same = sql.SQL(" AND ").join(sql.SQL(how).format(sql.Identifier(name)) for name in key)
+            self._run(held, "DELETE FROM {table} AS t USING {staged} AS s WHERE {same}", same=same)
 
     def _run(self, held: psycopg.Connection[Any], text: Any, **more: sql.Composable) -> None:
-        newest = [sql.SQL("{} DESC").format(sql.Identifier(self._table.latest))] if self._table.latest else []
-        order = sql.SQL(", ").join([*newest, sql.SQL("{} DESC").format(_PLACE)])
         names = {
-            "table": self._table.identifier, "columns": _names(tuple(self._columns)), "staged": _STAGED,
-            "place": _PLACE, "key": _names(self._table.key), **more,
+            "table": self._table.identifier, "columns": _names(tuple(self._table.rows.columns)), "staged": _STAGED,
+            "place": _PLACE, "key": _names(self._table.rows.key), **more,
         }  # fmt: skip
-        if self._table.key:
-            last = sql.SQL("(SELECT DISTINCT ON ({0}) * FROM {1} ORDER BY {0}, {2}) AS last")
-            names["last"] = last.format(names["key"], _STAGED, order)
         held.execute(sql.SQL(text).format(**names))
 
     @contextmanager
@@ -329,16 +303,8 @@ class PostgresSink(Delivery):
             ) from error  # fmt: skip
 
 
-def _flat(table: pa.Table, staged: Mapping[str, str]) -> pa.Table:
-    """The rows with their positions, and each window as two columns, in the order of the staged columns."""
-    found: dict[str, Any] = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if pa.types.is_struct(column.type):
-            start, end = column.flatten()
-            found |= {f"{name}_start": start, f"{name}_end": end}
-        else:
-            found[name] = column
-    return pa.table({"#": pa.array(range(len(table)), pa.int64()), **{name: found[name] for name in staged}})
+def _type_of(kind: str) -> str | None:
+    return kind.replace("decimal", "numeric") if is_decimal(kind) else _TYPES.get(kind)
 
 
 def _column(name: str, kind: str) -> sql.Composable:

@@ -8,7 +8,8 @@ folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +20,15 @@ import pyarrow.compute as pc
 from millpond.errors import StoreError, UnsupportedQuery
 from millpond.followers.cursors import CursorFile, explained, follower_name, is_next
 from millpond.followers.record_rows import RowsGone, RowsReader
+from millpond.followers.sinks.context import SinkContext
+from millpond.followers.sinks.delivery import deliver
+from millpond.followers.sinks.kinds import KINDS
+from millpond.followers.sinks.rows_table import last_of_groups
 from millpond.followers.sinks.text import json_objects, plain_text
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
-from millpond.model.endpoints import KEYED, SINK_OPTIONS, Sink
+from millpond.model.endpoints import REDIS, Sink
 from millpond.model.redis_table import FORMS, KeyedTable, check_key
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Field
@@ -52,12 +57,13 @@ def target_of(query: AnyQuery, sink: Sink) -> Target:
         UnsupportedQuery: an option or a column is not supported.
         QueryTypeError: the key is not a pattern of the query's columns.
     """
+    kind = KINDS[REDIS]
     name, options = query.name, {key.lower(): value for key, value in sink.options}
-    unknown = sorted(options.keys() - set(SINK_OPTIONS[KEYED]))
+    unknown = sorted(options.keys() - set(kind.options))
     if unknown or not options.get("key"):
         what = f"does not know the option {', '.join(unknown)}" if unknown else "has no key"
-        raise UnsupportedQuery(f"The redis sink of {name} {what}.", f"It takes {', '.join(SINK_OPTIONS[KEYED])}.")
-    check_address(name, options.get("address"))
+        raise UnsupportedQuery(f"The redis sink of {name} {what}.", f"It takes {', '.join(kind.options)}.")
+    kind.check_env(name, options)
     types = {item.name: item.expression.type for item in query.output}
     fields = tuple(Field(column, kind) for column, kind in types.items())
     table = KeyedTable(name, options["key"], fields, options.get("type", "hash").lower())
@@ -79,19 +85,6 @@ def target_of(query: AnyQuery, sink: Sink) -> Target:
     return Target(table, tuple(columns), window, wrong == "skip")
 
 
-def check_address(name: str, address: str | None) -> None:
-    """Refuse an address with more than a location, such as a password, because the options of a sink are stored.
-
-    Raises:
-        UnsupportedQuery: the address has more than a location.
-    """
-    if address is not None and not address.startswith("env:"):
-        raise UnsupportedQuery(
-            f"The address of the redis sink of {name}, and a password in it, would be stored with the pond.",
-            "Leave it out for the pond's own store, or write 'env:NAME', a variable that holds it.",
-        )
-
-
 class KeyedSink:
     """Writes rows into rows of other programs, which `opens` opens. `note` reports the rows that were not written."""
 
@@ -108,8 +101,22 @@ class KeyedSink:
             cursor.parent.mkdir(parents=True, exist_ok=True)
         self._cursor_file = CursorFile(cursor)
 
+    @classmethod
+    def open(cls, context: SinkContext) -> KeyedSink:
+        """Open the sink of a query.
+
+        Raises:
+            UnsupportedQuery, QueryTypeError: see `target_of`.
+            StoreError: the address is not that of a Redis.
+        """
+        target = target_of(context.query, context.sink)
+        if context.lookups is None:
+            raise ValueError("A redis sink needs a function that opens rows of other programs.")
+        opens = context.lookups(context.options.get("address"))
+        query, rows = context.query.name, context.rows
+        return cls(query, context.pond, target, rows, context.cursor_file, opens, context.since)
+
     def cursor(self) -> Cursor:
-        """See `Follower.cursor`."""
         return max(Cursor(self._since), self._cursor_file.read())
 
     def rewind(self, to: Cursor) -> str:
@@ -133,8 +140,13 @@ class KeyedSink:
             table = self._rows.table(record, self._query)
         except RowsGone:
             table = None  # written before the cursor was lost, as pruning waits for it
+        deliver(self._delivering(record, table))
+
+    @contextmanager
+    def _delivering(self, record: Entry, table: pa.Table | None) -> Iterator[None]:
         if table is not None:
-            self._write(n, table)
+            self._write(record.n, table)
+        yield
         self._cursor_file.write(cursor_at(record))
 
     def _write(self, n: int, table: pa.Table) -> None:
@@ -191,8 +203,7 @@ def _last(keys: pa.Array, ends: pa.Array | None) -> pa.Array:
     ranks = np.zeros(len(keys), np.int64) if ends is None else pc.fill_null(ends.cast(pa.int64()), 0).to_numpy()
     known = np.flatnonzero(codes.is_valid().to_numpy(zero_copy_only=False))
     own = pc.fill_null(codes, -1).to_numpy()[known]
-    order = np.lexsort((known, ranks[known], own))
-    return pa.array(known[order[np.append(own[order][1:] != own[order][:-1], True)]] if len(known) else known)
+    return pa.array(known[last_of_groups(own, ranks[known])])
 
 
 def _flat(table: pa.Table, name: str) -> pa.Array:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from millpond.connections import Secret, named
 from millpond.errors import QueryTypeError, SetupError, StoreError
 from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.delivery import RepeatingDelivery
 from millpond.followers.sinks.text import json_objects
 from millpond.log.records import Entry
@@ -59,7 +60,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             if httpx.URL(self.url).scheme not in ("http", "https"):
                 raise httpx.InvalidURL(self.url)
-            verify = _trusting(self.ca) if self.ca is not None else True
+            verify = ssl.create_default_context(cafile=self.ca) if self.ca is not None else True
             return httpx.Client(headers=told, timeout=self.seconds, trust_env=False, verify=verify)
         except (httpx.InvalidURL, OSError) as error:
             raise SetupError(f"{self.url} cannot be called: {error}.", "Mend the named connection.") from error
@@ -99,6 +100,16 @@ class WebhookSink(RepeatingDelivery):
         self._taken = ("", 0)
         """The digest of a record, and how many of its requests were answered: these need not be repeated."""
 
+    @classmethod
+    def open(cls, context: SinkContext) -> WebhookSink:
+        """Open the sink of a query.
+
+        Raises:
+            QueryTypeError: an option is invalid.
+        """
+        query, rows = context.query.name, context.rows
+        return cls(query, context.pond, context.sink, rows, context.cursor_file, context.since)
+
     def close(self) -> None:
         """Close the connections."""
         called, self._called = self._called, None
@@ -137,7 +148,3 @@ class WebhookSink(RepeatingDelivery):
             "It is called again; nothing is lost meanwhile." if passing
             else "Mend the address or its headers; it is called again, and no later row is sent before.",
         )  # fmt: skip
-
-
-def _trusting(path: str) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=path)

@@ -57,9 +57,7 @@ def copy_buckets(source: BucketStore, target: BucketStore, buckets: Iterable[int
     raise StoreError(f"Bucket {left[0]} changes faster than it can be read.", "Try again when less happens.")
 
 
-def copy(
-    source: BucketStore, target: BucketStore, buckets: Sequence[int], may_go_on: Callable[[int], bool]
-) -> int:
+def copy(source: BucketStore, target: BucketStore, buckets: Sequence[int], may_go_on: Callable[[int], bool]) -> int:
     """Copy buckets, several at once if they have few rows; returns the number of rows.
 
     `may_go_on` is called with the number of copied buckets. A store syncs its disk at each write, so one write per
@@ -71,7 +69,7 @@ def copy(
     rows, done, size = 0, 0, 1
     while done < len(buckets):
         if not may_go_on(done):
-            raise StoreError("The pond was closed, or another driver has taken over.", "Ask the one that leads.")
+            raise StoreError("The pond was closed, or another driver took over.", "Send the request to the leader.")
         found = copy_buckets(source, target, buckets[done : done + size])
         reached("move.copied")
         rows, done = rows + found, done + size

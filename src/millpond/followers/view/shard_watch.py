@@ -18,7 +18,7 @@ LOOK_EVERY_US = 1_000_000
 """How long slots must have stayed in place before owners follow them, and how often they are checked."""
 
 
-class Wanted(NamedTuple):
+class WantedOwners(NamedTuple):
     """Owners that are aligned with the shards, and the reason as text."""
 
     owners: Owners
@@ -56,7 +56,7 @@ class SlotsWatch:
         """The shard of each bucket; empty while slots are moving."""
         return self._steady
 
-    def wanted(self, now: BucketMap) -> Wanted | None:
+    def wanted(self, now: BucketMap) -> WantedOwners | None:
         """Better owners than the current ones, if there are any; does not query the store."""
         owners, steady = now.owners, self._steady
         if not steady or self._fits == (owners, steady):
@@ -65,7 +65,7 @@ class SlotsWatch:
         if better == owners:
             self._fits = owners, steady
             return None
-        return Wanted(better, _why(owners, better, steady))
+        return WantedOwners(better, _why(owners, better, steady))
 
 
 def _why(before: Owners, after: Owners, shards: Sequence[str]) -> str:

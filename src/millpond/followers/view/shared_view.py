@@ -20,7 +20,7 @@ from millpond.followers.record_rows import ReadSection, RowsReader, section_read
 from millpond.followers.view.shard_watch import SlotsWatch
 from millpond.followers.view.view import BucketRows, BucketsBehind, ViewFollower, drop_unserved
 from millpond.log.cursor import NOTHING_APPLIED, Cursor
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, EpochRecord, decode
@@ -83,7 +83,7 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
     try:
         n = view.cursor().n if share.since == NOTHING_APPLIED else share.since
         while (data := log.read(n + 1)) is not None:
-            entry = decode(data, log.told(n + 1))
+            entry = decode(data, log.describe(n + 1))
             _check(entry, share)
             try:
                 news |= view.show(n + 1, entry)
@@ -102,7 +102,7 @@ def _check(entry: Entry, share: Share) -> None:
     record, needed = entry.record, max(share.owners) + 1
     if isinstance(record, EpochRecord) and record.map == share.map and len(record.receipts) < needed:
         made = len(record.receipts)
-        raise CorruptError(f"Record {record.n} is of {made} instances, not of {needed}.", "Report this.")
+        raise CorruptError(f"Record {record.n} has {made} instances instead of {needed}.", "Report this.")
 
 
 class _OwnRows(RowsReader):
@@ -113,11 +113,9 @@ class _OwnRows(RowsReader):
         self._every, self._number = BucketRows(read_section, mine), number
 
     def queries(self, entry: Entry) -> list[str]:
-        """See `RowsReader.queries`."""
         return super().queries(entry) if self._is_ours(entry) else self._every.queries(entry)
 
     def batches(self, entry: Entry, query: str) -> pa.Table | None:
-        """See `RowsReader.batches`."""
         return super().batches(entry, query) if self._is_ours(entry) else self._every.batches(entry, query)
 
     def _is_ours(self, entry: Entry) -> bool:

@@ -74,7 +74,6 @@ class BucketRows(RowsReader):
         self._buckets = pa.array(buckets, pa.int64())
 
     def batches(self, entry: Entry, query: str) -> pa.Table | None:
-        """See `RowsReader.batches`."""
         table = super().batches(entry, query)
         if table is None or BUCKET not in table.column_names:  # the query is not served
             return table

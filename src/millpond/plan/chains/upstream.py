@@ -38,9 +38,9 @@ def chained_stream(upstream: AnyQuery) -> Stream:
             "Make its text a view (CREATE TEMPORARY VIEW), and read that.",
         )
     if isinstance(upstream, Query) and upstream.changing:
-        how = "changes with each epoch" if upstream.updating else "is corrected after it has left"
+        how = "changes with each epoch" if upstream.updating else "may be corrected after it was emitted"
         raise UnsupportedQuery(
-            f"A row of {upstream.name} {how}, and what was made of it cannot be taken back.",
+            f"A row of {upstream.name} {how}, and results that used it cannot be retracted.",
             f"Read a query like {upstream.name} whose rows are final: without 'emit' and 'correct.for'.",
         )
     fields = []
@@ -92,9 +92,9 @@ def check_event_time(upstream: AnyQuery, event_time: str) -> None:
     times = times_of(upstream)
     if event_time not in times:
         what = "the event times of its sides" if isinstance(upstream, Join) else "its window"
-        says = "it is no event time of its sides" if isinstance(upstream, Join) else "it bounds no window"
+        says = "it is not an event time of its sides" if isinstance(upstream, Join) else "it is not a bound of a window"
         raise UnsupportedQuery(
-            f"{event_time} does not tell when rows of {upstream.name} are complete: {says}.",
+            f"{event_time} does not show when rows of {upstream.name} are complete: {says}.",
             f"Use {' or '.join(times)}." if times else f"Let {upstream.name} show {what}.",
         )
 

@@ -1,7 +1,7 @@
 """Rows of joins as events of other queries: which columns give the event time, and how far it has advanced.
 
-W is the lesser watermark of a join. Future rows have a final time above W (see `plan.groups.joins`). For bounds [lower,
-upper] of right − left this says of a pair (l, r), for which max(l, r) > W:
+W is the lesser of the watermarks of a join's two sides. Future rows have a final time above W (see
+`plan.groups.joins`). For bounds [lower, upper] of right − left this says of a pair (l, r), for which max(l, r) > W:
 
 - if l is the later, l > W; else r > W, and l >= r − upper > W − upper. So l > W − max(upper, 0).
 - likewise r > W − max(−lower, 0).
@@ -25,7 +25,7 @@ WINDOW_OF = "window"
 """The operator that builds a window from its start and end; used only in outputs of joins."""
 
 
-class Told(NamedTuple):
+class TimeMeaning(NamedTuple):
     """The meaning of a time column: `after_us` microseconds after the event time of any of `sides`.
 
     Without sides, it is `after_us` microseconds after the start of the row's window.
@@ -40,48 +40,48 @@ def made_window(start: Expression, end: Expression) -> Call:
     return Call(WINDOW_OF, (start, end), WINDOW)
 
 
-def join_times(join: Join) -> dict[str, Told]:
+def join_times(join: Join) -> dict[str, TimeMeaning]:
     """The columns of the rows that can be an event time, each with its meaning."""
-    found: dict[str, Told | None] = {}
+    found: dict[str, TimeMeaning | None] = {}
     for item in join.output:
         if item.expression.type != WINDOW:
-            found[item.name] = _told(join, item.expression)
+            found[item.name] = _meaning_of(join, item.expression)
             continue
         start, end = _bounds(join, item.expression)
         found |= {f"{item.name}.start": start, f"{item.name}.end": end}
         found[f"{item.name}.time"] = None if end is None else end._replace(after_us=end.after_us - 1)
-    return {name: told for name, told in found.items() if told is not None}
+    return {name: meaning for name, meaning in found.items() if meaning is not None}
 
 
-def _bounds(join: Join, window: Expression) -> tuple[Told | None, Told | None]:
+def _bounds(join: Join, window: Expression) -> tuple[TimeMeaning | None, TimeMeaning | None]:
     """The start and end of a window column: one that an output builds, or the window of the join itself."""
     if isinstance(window, Call):
         start, end = window.args
-        return _told(join, start), _told(join, end)
+        return _meaning_of(join, start), _meaning_of(join, end)
     assert isinstance(join.when, Sliding)
-    return Told(()), Told((), join.when.size_us)
+    return TimeMeaning(()), TimeMeaning((), join.when.size_us)
 
 
-def _told(join: Join, one: Expression) -> Told | None:
+def _meaning_of(join: Join, one: Expression) -> TimeMeaning | None:
     """The meaning of an expression over the rows as an event time; None if it has none."""
     if isinstance(one, Call) and one.op == "coalesce":
-        parts = [_told(join, arg) for arg in one.args]
+        parts = [_meaning_of(join, arg) for arg in one.args]
         known = [part for part in parts if part is not None and part.sides]
         if len(known) < len(parts) or len({part.after_us for part in known}) > 1:
             return None
-        return Told(tuple(dict.fromkeys(side for part in known for side in part.sides)), known[0].after_us)
+        return TimeMeaning(tuple(dict.fromkeys(side for part in known for side in part.sides)), known[0].after_us)
     if not isinstance(one, Column):
         return None
     side, _, what = one.name.partition(":")
     if what in ("window.start", "window.end"):
         assert isinstance(join.when, Sliding)
-        return Told((), join.when.size_us if what == "window.end" else 0)
+        return TimeMeaning((), join.when.size_us if what == "window.end" else 0)
     value = join.sides[side].values[int(what)] if what.isdecimal() else None
     if not isinstance(value, Column):
         return None
     time = join.sides[side].event_time
     after = 0 if value.name == time else _after_us(value.name, time)
-    return None if after is None else Told((side,), after)
+    return None if after is None else TimeMeaning((side,), after)
 
 
 def _after_us(column: str, time: str) -> int | None:
@@ -90,19 +90,19 @@ def _after_us(column: str, time: str) -> int | None:
     return {("end", "time"): 1, ("time", "end"): -1}.get((bound, of)) if window and window == other else None
 
 
-def join_reached_us(join: Join, told: Told, mark_us: int) -> int:
+def join_reached_us(join: Join, meaning: TimeMeaning, mark_us: int) -> int:
     """The time that a column exceeds in all future rows, when the lesser watermark of the join is `mark_us`."""
     if isinstance(join.when, Sliding):
-        return first_open_us(join.when, mark_us) + told.after_us - 1
-    return mark_us - max(alone_after_us(join, side) for side in told.sides) + told.after_us
+        return first_open_us(join.when, mark_us) + meaning.after_us - 1
+    return mark_us - max(alone_after_us(join, side) for side in meaning.sides) + meaning.after_us
 
 
-def join_first_us(join: Join, told: Told, since_us: int) -> int:
+def join_first_us(join: Join, meaning: TimeMeaning, since_us: int) -> int:
     """The time such that rows at or after it, by the column, need no event before `since_us`."""
     if isinstance(join.when, Sliding):  # an event may belong to a window that began up to a window size earlier
-        return since_us + told.after_us + (join.when.size_us if told.sides else 0)
-    others = [RIGHT if side == LEFT else LEFT for side in told.sides]
-    return since_us + max(alone_after_us(join, side) for side in others) + told.after_us
+        return since_us + meaning.after_us + (join.when.size_us if meaning.sides else 0)
+    others = [RIGHT if side == LEFT else LEFT for side in meaning.sides]
+    return since_us + max(alone_after_us(join, side) for side in others) + meaning.after_us
 
 
 def first_open_us(window: Sliding, mark_us: int) -> int:

@@ -8,9 +8,9 @@ from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
 from millpond.model.windows import Counted, Framed, Range
 from millpond.plan.explain.words import count_of, duration, predicate_text
-from millpond.plan.groups.bin_counts import bits_of, error_of, keeps_tallies
 from millpond.plan.groups.build import build_plan, logged_of, tallies_asked
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
+from millpond.plan.groups.tallies import bits_of, error_of, keeps_tallies
 
 _WORD_BYTES = 8
 
@@ -26,12 +26,12 @@ def event_lines(group: GroupPlan) -> Iterator[str]:
             for asked in (*some, rows):
                 askers.setdefault(asked, {})[plan.query.name] = None
     values, filters = count_of(len(log.values), "value"), count_of(len(log.filters), "predicate")
-    yield f"  events    kept as events, each once: {values}, {filters}"
+    yield f"  events    stored individually, each once: {values}, {filters}"
     if framed := [plan for plan in group.queries if isinstance(plan.query.window, Framed)]:
         yield f"            {kept_text(framed)}"
     if (found := group.deduplicated) is not None:
         kept = duration(group.delays_us[0] + found.within_us)
-        yield f"            for {kept} of event time: the delay, and as long as they may be repeated"
+        yield f"            for {kept} of event time: the delay and the time within which repeats are dropped"
     for value in log.values:
         yield f"    {render(value)}  <- {', '.join(askers[value])}"
     for condition in log.filters:
@@ -48,10 +48,10 @@ def tally_lines(group: GroupPlan) -> Iterator[str]:
             askers.setdefault(tally.value, {})[plan.query.name] = None
     filters = len({condition for tally in group.tallies for condition in tally.filters})
     counted = f"{count_of(len(group.tallies), 'value')}, {count_of(filters, 'predicate')}"
-    yield f"  tallies   counted by bins, each once: {counted}"
+    yield f"  tallies   counted in bins, each once: {counted}"
     for tally in group.tallies:
         names = ", ".join(askers[tally.value])
-        yield f"    {render(tally.value)}, {1 << tally.bits} to each power of two  <- {names}"
+        yield f"    {render(tally.value)}, {1 << tally.bits} bins per power of two  <- {names}"
 
 
 def error_lines(query: Query) -> Iterator[str]:
@@ -79,7 +79,7 @@ def kept_text(plans: Sequence[QueryPlan]) -> str:
     windows = [plan.query.window for plan in plans]
     sizes = [window.size for window in windows if isinstance(window, Counted)]
     if sizes:
-        return f"of each key the last {max(sizes) - 1:,}, however old, and one count for each key and filter"
+        return f"the last {max(sizes) - 1:,} events of each key, of any age, and a count for each key and filter"
     kept = max(
         plan.query.window.preceding_us + plan.query.delay_us for plan in plans if isinstance(plan.query.window, Range)
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from millpond.model.expressions import Call, Column, Expression, columns_of, render
 from millpond.model.join import Join, Within
-from millpond.plan.explain.words import count_of, duration, predicate_text, window_text
+from millpond.plan.explain.words import count_of, duration, keys_text, predicate_text, window_text
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.joins import Joins, SideLog, kept_us
 from millpond.plan.groups.plan import Plan
@@ -14,13 +14,12 @@ from millpond.plan.groups.plan import Plan
 
 def log_lines(joins: Joins, log: SideLog) -> Iterator[str]:
     """The lines about the stored events of a stream, with the joins that share them."""
-    keys = ", ".join(map(render, log.keys)) or "nothing"
     users = joins.users_of(log)
     longest = max(_kept_us(join, side) for join, side in users)
     names = dict.fromkeys(join.name for join, _ in users)
-    yield f"events {log.id}: {log.stream} by {keys}, event time {log.event_time}"
+    yield f"events {log.id}: {log.stream} {keys_text(log.keys)}, event time {log.event_time}"
     yield f"  values    {', '.join(map(render, log.kept.values)) or 'none'}"
-    yield f"  kept      {duration(longest)} of event time, while the other stream keeps up"
+    yield f"  kept      {duration(longest)} of event time, and longer while the other stream is behind"
     yield f"  joins     {', '.join(names)}"
 
 
@@ -34,28 +33,28 @@ def join_lines(join: Join) -> Iterator[str]:
         if asked is not None:
             yield f"  {name:<9} {'where ' * (name == 'rows')}{render(_over_values(join, asked))}"
     if isinstance(join.when, Within):
-        yield "  rows      a pair leaves when both watermarks have passed both events"
+        yield "  rows      a pair is emitted when both watermarks have passed both events"
     else:
-        yield "  rows      a pair leaves when both watermarks have passed the end of its window"
+        yield "  rows      a pair is emitted when both watermarks have passed the end of its window"
     if join.kind != "inner":
-        alone = {"left": "of the left", "right": "of the right", "full": "of either"}[join.kind]
-        yield f"            an event {alone} without a partner leaves when none can come any more"
+        alone = {"left": "of the left side", "right": "of the right side", "full": "of either side"}[join.kind]
+        yield f"            an event {alone} without a partner is emitted when no partner can arrive any more"
     if not join.left.keys:
-        most = f", which tries {join.most_pairs:,} pairs an epoch at most" if isinstance(join.most_pairs, int) else ""
+        most = f"; at most {join.most_pairs:,} pairs are tried per epoch" if isinstance(join.most_pairs, int) else ""
         yield f"  no key    {_WITHOUT_KEY[join.kind]}{most}"
 
 
 _WITHOUT_KEY = {
-    "inner": "the instances form a grid: a left event goes to one row, a right one to one column, a pair meets on one",
-    "left": "a left event goes to one instance, a right one to every one",
-    "right": "a right event goes to one instance, a left one to every one",
+    "inner": "the instances form a grid: a left event goes to one row, a right event to one column",
+    "left": "a left event goes to one instance, a right event to every instance",
+    "right": "a right event goes to one instance, a left event to every instance",
     "full": "all events go to one instance",
 }
 
 
 def join_text(join: Join) -> str:
     """Both sides, their keys, and the maximum distance of events in time, as text."""
-    sides = [f"{side.stream} by {', '.join(map(render, side.keys)) or 'nothing'}" for side in join.sides.values()]
+    sides = [f"{side.stream} {keys_text(side.keys)}" for side in join.sides.values()]
     delays = " and ".join(duration(side.delay_us) for side in join.sides.values())
     return f"{sides[0]} {join.kind} join {sides[1]}, {near_text(join)}, delays {delays}"
 
@@ -95,7 +94,7 @@ def price_of_join(plan: Plan, join: Join) -> str:
     Raises:
         QueryTypeError: its name is already in use.
     """
-    build_plan([*plan.asked, join])
+    build_plan([*plan.all_queries, join])
     known = {log.id: log for log in plan.joins.logs}
     alone = build_plan([join]).joins
     lines = [f"one more join: {join.name}"]
@@ -103,11 +102,11 @@ def price_of_join(plan: Plan, join: Join) -> str:
         log, of = alone.logs[at], join.sides[side]
         shared = known.get(log.id)
         more = [value for value in log.kept.values if shared is None or value not in shared.kept.values]
-        what = "events of its own" if shared is None else "the events kept for others"
+        what = "stores its own events" if shared is None else "shares stored events"
         columns = sorted({name for value in more for name in columns_of(value)})
         lines.append(
             f"  {side:<9} {what}: {of.stream}, {count_of(len(more), 'more value')}{': ' * bool(columns)}"
             f"{', '.join(columns)}, for {duration(_kept_us(join, side))} of event time"
         )
-    lines.append("  epoch     a pass over the kept events of both sides, and each pair that becomes final")
+    lines.append("  epoch     a pass over the stored events of both sides, and each pair that becomes final")
     return "\n".join(lines) + "\n"

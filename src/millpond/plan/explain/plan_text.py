@@ -1,4 +1,4 @@
-"""Describes a plan in text: what queries share, what each needs alone, and what the last one added costs."""
+"""Describes a plan in text: what queries share, what each needs alone, and what one more would cost."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from millpond.model.aggregates import DISTINCT
-from millpond.model.expressions import Literal, columns_of, render
+from millpond.model.expressions import Column, Literal, columns_of, render
 from millpond.model.query import Query
+from millpond.model.selection import Selection
 from millpond.model.stream import Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliding
 from millpond.plan.explain.event_log_text import error_lines, event_lines, tally_lines
 from millpond.plan.explain.join_text import join_lines, log_lines
-from millpond.plan.explain.stateless_text import stateless_lines
 from millpond.plan.explain.subqueries import subquery_lines
-from millpond.plan.explain.words import count_of, duration, predicate_text, waiting_text, window_text
+from millpond.plan.explain.words import count_of, duration, keys_text, predicate_text, waiting_text, window_text
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.plan.groups.edges import edges_between
 from millpond.plan.groups.measures import precision_of
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
+from millpond.plan.groups.stateless import carried, moved_selections, row_bytes
 
 _HOUR_US = 3_600_000_000
 _COUNTED_EDGES = 1 << 20
@@ -32,7 +33,7 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     stateless = f" and {len(plan.selections)} stateless" if plan.selections else ""
     stateless += f" and {count_of(len(plan.joins.plans), 'join')}" if plan.joins.plans else ""
     lines = [
-        f"plan {plan.id}: {count_of(len(plan.asked), 'query')} in "
+        f"plan {plan.id}: {count_of(len(plan.all_queries), 'query')} in "
         f"{count_of(len(plan.groups), 'group')}{stateless} over {count_of(len(streams), 'stream')}"
     ]
     for stream in streams:
@@ -40,15 +41,15 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
         known = next((one for one in declared if one.name == stream), Stream(stream, ()))
         origin = known.derived
         if known.upstream is not None:
-            lines.append(f"  {stream} are the rows of the query {known.upstream}, an epoch later: {columns}")
+            lines.append(f"  {stream}: the rows of the query {known.upstream}, one epoch later: {columns}")
             joined = any(one.join.name == known.upstream for one in plan.joins.plans)
-            come = "that join's rows are final" if joined else "that query's windows have closed"
-            lines.append(f"    as far as {come}: no row is late")
+            follows = "final rows of that join" if joined else "closed windows of that query"
+            lines.append(f"    its watermark follows the {follows}: no row is late")
             continue
         if origin is None:
             lines.append(f"  {stream} is read once: {columns}")
         else:
-            once = "a copy of its rows behind the one read" if len(origin.reads) == 1 else "copies of their rows"
+            once = "from a copy of its rows" if len(origin.reads) == 1 else "from copies of their rows"
             lines.append(f"  {stream} is derived from {', '.join(origin.reads)}, {once}: {columns}")
             lines.append(f"    {origin.text}")
         lines += [line for one in declared if one.name == stream for line in _times_of(one)]
@@ -71,11 +72,11 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
 def _times_of(stream: Stream) -> Iterator[str]:
     order = stream.order
     if order is None:
-        yield "    no order: what is late depends on which input comes together"
+        yield "    no order: which events are late depends on how the input is divided into epochs"
     else:
-        awaited = f", all of {', '.join(order.partitions)}" if order.partitions else ""
+        awaited = f", and waits for {', '.join(order.partitions)}" if order.partitions else ""
         yield f"    in the order of {order.offset} within each {order.partition}{awaited}"
-        yield f"    a partition without events for {duration(order.idle_after_us)} is not waited for"
+        yield f"    a partition without events for {duration(order.idle_after_us)} does not hold back the watermark"
     if stream.max_ahead_us is not None:
         yield f"    an event more than {duration(stream.max_ahead_us)} ahead of the clock is dead"
 
@@ -101,40 +102,40 @@ def _partitioned_of(plan: Plan, stream: Stream) -> Iterator[str]:
     names += [one.join.name for one in plan.joins.plans if stream.name in one.join.streams]
     yield f"    partitioned by {key}: the shuffle is skipped where the keys of each instance are in one partition"
     if names:
-        yield f"    {', '.join(names)}: not by {key}, so it is skipped only while what they move is small"
+        yield f"    {', '.join(names)}: not grouped by {key}, so it is skipped only while they exchange little data"
     if stream.retention.events_us:
-        yield "    retained events are not by that key either"
+        yield "    retained events are exchanged in the same way"
     if len(plan.streams) > 1:
-        yield "    but not in epochs that read other streams too"
+        yield "    epochs that also read other streams do not skip it"
 
 
 def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
-    keys = ", ".join(render(key) for key in group.keys) or "nothing"
     filters = list(dict.fromkeys(measure.filter for measure in group.measures if measure.filter is not None))
     askers = _askers(group)
     asked = sum(sum(by.values()) for by in askers)
-    yield f"group {group.id}: {group.stream} by {keys}, event time {group.event_time}"
+    yield f"group {group.id}: {group.stream} {keys_text(group.keys)}, event time {group.event_time}"
     yield f"  windows   {', '.join(map(window_text, group.windows))}"
     if group.own_end is not None:
-        yield "  atoms     runs of events whose own gaps leave no hole"
+        yield "  atoms     runs of events whose own gaps overlap or touch"
     elif group.gaps_us:
         least = duration(group.gaps_us[0])
-        yield f"  atoms     split where a key has no event for more than {least}: a session is a run of them"
+        yield f"  atoms     split where a key has no event for more than {least}: a session is a run of atoms"
     elif group.sliding:
         yield f"  edges     {'none' if group.windows == (RUNNING,) else edges_text(group.cuts)}"
     delays = [duration(delay) if delay < NEVER_LATE_US else "none: nothing is late" for delay in group.delays_us]
     yield f"  delays    {', '.join(delays)}"
-    how = "cells are kept by signature" if group.signed else "each evaluated once per event"
+    how = "cells are stored by signature" if group.signed else "each evaluated once per event"
     once = f"{count_of(len(filters), 'predicate')}, {how}"
     found = group.deduplicated
     if found is not None:
         names = ", ".join(column.name for column in found.columns)
         within = duration(found.within_us)
-        yield f"  repeated  left out: equal in {names} within {within}; events wait for the watermark"
+        yield f"  repeated  events equal in {names} within {within} are dropped; events wait for the watermark"
     yield f"  filters   {once if filters else 'none'}"
     for filter_ in filters:
         yield f"    {predicate_text(filter_)}"
-    yield f"  measures  {sum(map(bool, askers)) or 'none'}{f', asked {_times(asked)}, kept once' if asked else ''}"
+    used = f", used {_times(asked)}, each stored once" if asked else ""
+    yield f"  measures  {sum(map(bool, askers)) or 'none'}{used}"
     for measure, by in zip(group.measures, askers, strict=True):
         if not by:
             continue
@@ -167,7 +168,7 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
         limits = f"{duration(made.deadline_ms * 1000)} a call, {made.memory_bytes >> 20} MB"
         yield f"      function  {made.label} ({made.kind}) of {made.module}: {limits}"
     if isinstance(query.query.window, Framed):
-        yield "      answered from events"
+        yield "      computed from stored events"
     else:
         yield f"      measures  {len(mine)}: {len(mine) - len(private)} shared, {len(private)} private"
     yield f"      if added last  {', '.join(_marginal(plan, group, query.query, len(private)))}"
@@ -175,7 +176,7 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
 
 def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iterator[str]:
     """The marginal cost of the query, given all others."""
-    rest = [asked for asked in plan.asked if asked != query]
+    rest = [asked for asked in plan.all_queries if asked != query]
     same_group = [member.query.window for member in group.queries if member.query != query]
     if not same_group:
         yield "a group of its own"
@@ -189,7 +190,7 @@ def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iter
         yield f"{rate_text(more)} more {'edge' if more == 1 else 'edges'} per hour" if more > 0 else "no more edges"
     columns = set(needed_columns(plan, query.stream)) - set(needed_columns(build_plan(rest), query.stream))
     if columns:
-        yield f"reads {', '.join(sorted(columns))} for itself"
+        yield f"alone reads {', '.join(sorted(columns))}"
 
 
 def _places(query: QueryPlan) -> set[int]:
@@ -237,7 +238,7 @@ def edges_per_hour(windows: Sequence[Sliding]) -> tuple[Fraction, bool]:
 def edges_text(windows: Sequence[Sliding]) -> str:
     """The rate of edges of the windows, as text."""
     rate, exact = edges_per_hour(windows)
-    return f"{'' if exact else 'at most '}{rate_text(rate)} per hour: so many slices per key that has events"
+    return f"{'' if exact else 'at most '}{rate_text(rate)} per hour: the number of slices per key with events"
 
 
 def measure_text(measure: Measure) -> str:
@@ -258,3 +259,55 @@ def rate_text(rate: Fraction) -> str:
 
 def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
+
+
+def stateless_lines(plan: Plan, stream: str) -> Iterator[str]:
+    """The lines about the stateless queries over one stream."""
+    selections = plan.selections_of(stream)
+    filters = dict.fromkeys(one.where for one in selections if one.where is not None)
+    moved = moved_selections(selections, plan.compared_names)
+    yield f"stateless: {stream}, rows are emitted in the epoch that reads their events"
+    once = f"{count_of(len(filters), 'predicate')}, each evaluated once per event"
+    yield f"  filters   {once if filters else 'none'}"
+    yield from (f"    {predicate_text(filter_)}" for filter_ in filters)
+    yield f"  moved     {_moved(moved)}"
+    yield "  queries"
+    for one in selections:
+        where = "every event" if one.where is None else f"where {predicate_text(one.where)}"
+        yield f"    {one.name}: {', '.join(item.name for item in one.output)}; {where}"
+
+
+def price_of_selection(plan: Plan, query: Selection) -> str:
+    """What one more stateless query would add, as text.
+
+    Raises:
+        QueryTypeError: its name is already in use.
+    """
+    build_plan([*plan.all_queries, query])
+    others = plan.selections_of(query.stream)
+    read = needed_columns(plan, query.stream)
+    columns = needed_columns(build_plan([query]), query.stream)
+    more = [name for name in columns if name not in read]
+    known = {one.where for one in others} | {
+        measure.filter for group in plan.groups if group.stream == query.stream for measure in group.measures
+    }
+    shared = "none" if query.where is None else "1 shared" if query.where in known else "1 more"
+    moved = (moved_selections(some, plan.compared_names) for some in (others, [*others, query]))
+    before, after = map(row_bytes, map(carried, moved))
+    lines = [
+        f"one more query: {query.name}",
+        f"  columns   {len(more) or 'none'} more{': ' * bool(more)}{', '.join(more)}; "
+        f"{len(columns) - len(more) or 'none'} shared",
+        f"  filters   {shared}",
+        f"  moved     about {after - before:.3g} more bytes per moved row, and the rows that no other query takes",
+        "  state     none: a row is emitted in the epoch that reads its event",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _moved(moved: tuple[Selection, ...]) -> str:
+    if not moved:
+        return "nothing: their rows are only counted"
+    parts = carried(moved)
+    what = "columns" if all(isinstance(part, Column) for part in parts) else "columns and expressions"
+    return f"each row that a query takes, once, with its {what}: {', '.join(map(render, parts)) or 'none'}"

@@ -13,10 +13,10 @@ from millpond.model.query import Query
 from millpond.model.windows import RUNNING, Framed, length_us
 from millpond.plan.explain.event_log_text import kept_text
 from millpond.plan.explain.plan_text import edges_per_hour, measure_text, rate_text
-from millpond.plan.explain.words import duration, predicate_text
-from millpond.plan.groups.bin_counts import keeps_tallies
+from millpond.plan.explain.words import duration, keys_text, predicate_text
 from millpond.plan.groups.build import build_plan, needed_columns, tallies_asked
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan
+from millpond.plan.groups.tallies import keeps_tallies
 
 _HOUR_US = 3_600_000_000
 
@@ -67,7 +67,7 @@ def price(plan: Plan, query: Query) -> Price:
     Raises:
         QueryTypeError, UnsupportedQuery: the query cannot be added; see `build_plan`.
     """
-    group, mine = build_plan([*plan.asked, query]).of_query(query.name)
+    group, mine = build_plan([*plan.all_queries, query]).of_query(query.name)
     before = next((found for found in plan.groups if found.id == group.id), None)
     if before is not None:
         group = msgspec.structs.replace(group, retain=before.retain)
@@ -110,13 +110,12 @@ def price_text(found: Price, state: Sequence[str]) -> str:
 
 def _lines(found: Price) -> Iterator[str]:
     query, group = found.query, found.group
-    keys = ", ".join(map(render, group.keys)) or "nothing"
     yield f"one more query: {query.name}"
     if found.before is None:
-        yield f"  group     a group of its own: {group.stream} by {keys}"
+        yield f"  group     a group of its own: {group.stream} {keys_text(group.keys)}"
     else:
         names = ", ".join(plan.query.name for plan in found.before.queries)
-        yield f"  group     rides on {group.id}, {group.stream} by {keys}, with {names}"
+        yield f"  group     shares {group.id}, {group.stream} {keys_text(group.keys)}, with {names}"
     yield f"  columns   {_more(found.columns)}; {_shared(found.shared_columns)}"
     yield f"  filters   {_more([predicate_text(one) for one in found.filters])}; {_shared(found.shared_filters)}"
     yield f"  measures  {len(found.measures) or 'none'} more; {len(found.shared) or 'none'} shared"
@@ -146,13 +145,13 @@ def _lines(found: Price) -> Iterator[str]:
     yield f"  kept      {lasting}"
     late_after = query.late_after_us
     if found.before is not None and late_after not in found.before.delays_us:
-        yield f"  delay     one more, {duration(late_after)}: what is late for only some delays has its own slices"
+        yield f"  delay     one more, {duration(late_after)}: events late for only some delays have their own slices"
     if query.deduplicated is not None:
         within = duration(query.deduplicated.within_us)
         yield f"  repeated  events wait for the watermark, and are kept for {within} more"
     if query.changing:
         how = "changes" if query.updating else "corrects"
-        yield f"  rows      leave with each epoch that {how} them: their windows are read again, for the keys that came"
+        yield f"  rows      are emitted in each epoch that {how} them; the windows of its keys are read again"
 
 
 def _events(found: Price) -> Iterator[str]:
@@ -162,13 +161,13 @@ def _events(found: Price) -> Iterator[str]:
         bins = [] if found.before is None else [tally.value for tally in found.before.tallies]
         mine = [tally.value for tally in tallies_asked([found.query])]
         more = [render(value) for value in mine if value not in bins]
-        yield f"  tallies   {_more(more)} counted by bins; {_shared([one for one in mine if one in bins])}"
+        yield f"  tallies   {_more(more)} counted in bins; {_shared([one for one in mine if one in bins])}"
         return
     log = None if found.before is None else found.before.events
     known = () if log is None else log.values
     if asked:
         more = [render(value) for value in asked if value not in known]
-        yield f"  events    {_more(more)} kept as events; {_shared([one for one in asked if one in known])}"
+        yield f"  events    {_more(more)} stored individually; {_shared([one for one in asked if one in known])}"
 
 
 def _more(names: Sequence[str]) -> str:

@@ -1,8 +1,9 @@
-"""Cuts queries into sub-queries where an operator keeps state or has several inputs, and describes exchanges. Pure.
+"""Describes queries as sub-queries, the exchanges of rows between them, and the work that queries share. Pure.
 
-A sub-query is the work that one task does on a row without waiting for other tasks. Between two sub-queries, rows are
-exchanged: point-to-point (to the one task that continues), round-robin (distributed regardless of content), by key (to
-the instance that owns the key), by hash (distributed by their values) or by broadcast (to every instance).
+A sub-query is a part of a query (not an SQL subquery): the work that one task does on a row without waiting for other
+tasks. A new part begins where an operator keeps state or has several inputs. Between two parts, rows are exchanged:
+point-to-point (to the one task that continues), round-robin (distributed regardless of content), by key (to the
+instance that owns the key), by hash (distributed by their values) or by broadcast (to every instance).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 from millpond.plan.explain.join_text import near_text
-from millpond.plan.explain.words import count_of
+from millpond.plan.explain.words import count_of, keys_text
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
 from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.groups.stateless import moved_selections
@@ -29,10 +30,10 @@ _NAMED = 4
 """The maximum number of queries that are named as sharing something; the others are counted."""
 
 
-class Travel(msgspec.Struct, frozen=True):
+class Exchange(msgspec.Struct, frozen=True):
     """An exchange of rows: `place` is the stream, table or sub-query that they come from, or the sink that they go to.
 
-    The sink `diff` means that the rows are only compared.
+    `diff`: the rows are compared with those of a shadow, and not written.
     """
 
     place: str
@@ -50,14 +51,14 @@ class Shared(msgspec.Struct, frozen=True):
 class SubQuery(msgspec.Struct, frozen=True):
     """A part of a query: `name` is the query's name with the number of the part, `operators` are in processing order.
 
-    `leaves` is the exchange to the task that writes the rows; None if they are written where they are computed.
+    `output_exchange` is the exchange to the task that writes the rows; None: they are written where they are computed.
     """
 
     name: str
     operators: tuple[str, ...]
-    inputs: tuple[Travel, ...]
+    inputs: tuple[Exchange, ...]
     shared: tuple[Shared, ...]
-    leaves: Travel | None = None
+    output_exchange: Exchange | None = None
 
 
 class _Reader(NamedTuple):
@@ -70,9 +71,9 @@ class _Reader(NamedTuple):
 def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuery, ...]]:
     """The sub-queries of each query, by the name of the query; `streams` are the streams that the plan reads."""
     by_name = {stream.name: stream for stream in streams}
-    asked = {query.name: query for query in plan.asked}
+    asked = {query.name: query for query in plan.all_queries}
     readers: dict[str, list[_Reader]] = {}
-    for query in plan.asked:
+    for query in plan.all_queries:
         for part in query.sides.values() if isinstance(query, Join) else (query,):
             readers.setdefault(part.stream, []).append(_Reader(query.name, part.where))
     found: dict[str, tuple[SubQuery, ...]] = {}
@@ -94,8 +95,8 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
         first = _first(f"{selection.name}.1", selection, stream, asked, readers[selection.stream], does)
         how = "the rows of a source partition go to one instance, once for all queries that take them"
         if selection.name in moved:
-            goes = "diff" if selection.sink.format == "noop" else selection.sink.format
-            first = msgspec.structs.replace(first, leaves=Travel(goes, "round-robin", how))
+            goes = "diff" if selection.sink.goes_nowhere else selection.sink.format
+            first = msgspec.structs.replace(first, output_exchange=Exchange(goes, "round-robin", how))
         found[selection.name] = (first,)
     for joined in plan.joins.plans:
         join, parts = joined.join, []
@@ -120,56 +121,55 @@ def _first(
     kept = "the derived stream" if derived else "the read" if stream.upstream is None else "the rows it reads"
     alike = [one for one in others if query.where is not None and one.where == query.where]
     shared = [Shared(kept, _names(others)), Shared("the filter", _names(alike))]
-    return SubQuery(part, (*operators, *does), tuple(_inputs(stream, asked)), _some(shared))
+    return SubQuery(part, (*operators, *does), tuple(_inputs(stream, asked)), _with_queries(shared))
 
 
 _TO_JOIN: dict[str, tuple[Route, str]] = {
-    "key": ("by key", "events; the instance that owns the key has its events"),
-    "": ("by key", "events; one instance has the only key"),
-    ROW: ("by hash", "events; the instances of one row of their grid have each"),
-    COLUMN: ("by hash", "events; the instances of one column of their grid have each"),
-    ONE: ("by hash", "events; one instance has each"),
-    EVERY: ("broadcast", "events; every instance has all"),
+    "key": ("by key", "events; each goes to the instance that owns its key"),
+    "": ("by key", "events; all go to one instance, as there is no key"),
+    ROW: ("by hash", "events; each goes to the instances of one row of the grid"),
+    COLUMN: ("by hash", "events; each goes to the instances of one column of the grid"),
+    ONE: ("by hash", "events; each goes to one instance"),
+    EVERY: ("broadcast", "events; each goes to every instance"),
 }
 
 
 def _joined(plan: JoinPlan, joins: Joins) -> SubQuery:
     """The sub-query of a join that stores both sides by key and emits pairs."""
     join = plan.join
-    keys = ", ".join(map(render, join.left.keys)) or "nothing"
-    operators = [f"{join.kind} join by {keys}, {near_text(join)}"]
+    operators = [f"{join.kind} join {keys_text(join.left.keys)}, {near_text(join)}"]
     operators += [] if join.having is None else ["filter rows"]
     operators.append(f"map {', '.join(item.name for item in join.output)}")
     inputs = [
-        Travel(f"{join.name}.{number}", *_TO_JOIN[dealt(join, side) or ("key" if join.left.keys else "")])
+        Exchange(f"{join.name}.{number}", *_TO_JOIN[dealt(join, side) or ("key" if join.left.keys else "")])
         for number, side in enumerate(join.sides, 1)
     ]
-    inputs.append(Travel(f"{join.name}.1 and .2", "broadcast", "the newest event times"))
+    inputs.append(Exchange(f"{join.name}.1 and .2", "broadcast", "the newest event times"))
     logs = {side: joins.logs[at] for side, at in plan.logs.items()}
     others = {side: {one.name for one, _ in joins.users_of(log)} - {join.name} for side, log in logs.items()}
     shared = [Shared(f"the {side} events", tuple(sorted(names))) for side, names in others.items()]
-    return SubQuery(f"{join.name}.3", tuple(operators), tuple(inputs), _some(shared))
+    return SubQuery(f"{join.name}.3", tuple(operators), tuple(inputs), _with_queries(shared))
 
 
-def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Travel]:
+def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Exchange]:
     if stream.upstream is not None:
         before = asked.get(stream.upstream)
         part = 3 if isinstance(before, Join) else 2
         how = "a task for each instance that wrote rows, in the next epoch"
-        yield Travel(f"{stream.upstream}.{part}", "point-to-point", how)
+        yield Exchange(f"{stream.upstream}.{part}", "point-to-point", how)
         return
     for name in stream.derived.reads if stream.derived else (stream.name,):
-        yield Travel(name, "point-to-point", "a task for each source partition")
+        yield Exchange(name, "point-to-point", "a task for each source partition")
     if stream.derived is not None and stream.order is not None:
-        yield Travel("tables it is joined with", "broadcast", "whole, to each task, so that the order stays")
+        how = "completely, to each task, so that events keep their order"
+        yield Exchange("tables it is joined with", "broadcast", how)
 
 
 def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[int]]) -> SubQuery:
     """The sub-query that stores state by key and emits rows from it."""
-    keys = ", ".join(map(render, query.keys)) or "nothing"
-    operators = [] if query.deduplicated is None else ["leave repeated events out"]
+    operators = [] if query.deduplicated is None else ["drop repeated events"]
     operators += [] if query.deduplicated is None or query.where is None else [f"filter {render(query.where)}"]
-    operators.append(f"aggregate by {keys}")
+    operators.append(f"aggregate {keys_text(query.keys)}")
     operators += [] if query.having is None else ["filter by HAVING"]
     operators.append(f"map {', '.join(item.name for item in query.output)}")
     first = f"{query.name}.1"
@@ -177,8 +177,8 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     form = f"events, {form}" if group.events is not None else form
     form = f"bins, {form}" if group.tallies else form
     form = "events" if query.deduplicated is not None else form
-    where = "one instance has the only key" if not query.keys else "the instance that owns the key has its state"
-    inputs = Travel(first, "by key", f"{form}; {where}"), Travel(first, "broadcast", "the newest event times")
+    where = "one instance has the state" if not query.keys else "the instance that owns the key has its state"
+    inputs = Exchange(first, "by key", f"{form}; {where}"), Exchange(first, "broadcast", "the newest event times")
     others = [name for name in places if name != query.name]
     kept = "the dictionary and the atoms" if group.gaps_us else "the dictionary and the slices"
     shared = [Shared(kept, tuple(others))]
@@ -188,7 +188,7 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
         counts.setdefault(len(mine & places[name]), []).append(name)
     for count in sorted(counts.keys() - {0}, reverse=True):
         shared.append(Shared(f"{count} of {count_of(len(mine), 'measure')}", tuple(counts[count])))
-    return SubQuery(f"{query.name}.2", tuple(operators), inputs, _some(shared))
+    return SubQuery(f"{query.name}.2", tuple(operators), inputs, _with_queries(shared))
 
 
 def _places(plan: QueryPlan) -> frozenset[int]:
@@ -199,7 +199,7 @@ def _names(queries: Sequence[_Reader]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(query.name for query in queries))
 
 
-def _some(shared: Sequence[Shared]) -> tuple[Shared, ...]:
+def _with_queries(shared: Sequence[Shared]) -> tuple[Shared, ...]:
     return tuple(one for one in shared if one.queries)
 
 
@@ -209,10 +209,10 @@ def subquery_lines(plan: Plan, streams: Sequence[Stream]) -> Iterator[str]:
     for parts in subqueries(plan, streams).values():
         for part in parts:
             yield f"  {part.name}: {', then '.join(part.operators)}"
-            for travel in part.inputs:
-                yield f"    from {travel.place}, {travel.route}: {travel.how}"
-            if part.leaves is not None:
-                yield f"    to {part.leaves.place}, {part.leaves.route}: {part.leaves.how}"
+            for exchange in part.inputs:
+                yield f"    from {exchange.place}, {exchange.route}: {exchange.how}"
+            if part.output_exchange is not None:
+                yield f"    to {part.output_exchange.place}, {part.output_exchange.route}: {part.output_exchange.how}"
             for one in part.shared:
                 more = f" and {len(one.queries) - _NAMED} more" if len(one.queries) > _NAMED else ""
                 yield f"    shares {one.what} with {', '.join(one.queries[:_NAMED])}{more}"

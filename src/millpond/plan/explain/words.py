@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
 from millpond.model.windows import RUNNING, Counted, Range, Session, Window
@@ -22,6 +24,16 @@ def count_of(number: int, word: str) -> str:
     if number == 1:
         return f"1 {word}"
     return f"{number} {word[:-1] + 'ies' if word.endswith('y') and word != 'day' else word + 's'}"
+
+
+def keys_text(keys: Sequence[Expression]) -> str:
+    """A list of keys as text.
+
+    >>> from millpond.model.expressions import Column
+    >>> keys_text([Column("shop", "string"), Column("day", "date")]), keys_text([])
+    ('by shop, day', 'without a key')
+    """
+    return f"by {', '.join(map(render, keys))}" if keys else "without a key"
 
 
 def predicate_text(filter_: Expression) -> str:

@@ -34,12 +34,12 @@ from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.windows import RUNNING, Counted, Framed, Range, Session, Window
-from millpond.plan.groups.bin_counts import Tally, keeps_tallies, tallies_of
 from millpond.plan.groups.deduplication import deduplication_log
 from millpond.plan.groups.event_log import LogPlan, log_plan, logged_rows
 from millpond.plan.groups.joins import identity_of, plan_joins
 from millpond.plan.groups.measures import measures_of
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
+from millpond.plan.groups.tallies import Tally, keeps_tallies, tallies_of
 
 
 def build_plan(
@@ -173,8 +173,8 @@ def check_event_times(queries: Iterable[AnyQuery], watched: Mapping[str, str]) -
         first = columns.setdefault(side.stream, side.event_time)
         if first != side.event_time:
             raise UnsupportedQuery(
-                f"{query.name} tells the time of {side.stream} by {side.event_time}, not {first}.",
-                "Use one event-time column, or declare the stream (ask the query whose rows it is) a second time under "
+                f"{query.name} uses {side.event_time} as the event time of {side.stream}, other queries use {first}.",
+                "Use one event-time column, or declare the stream (or the query whose rows it is) a second time under "
                 "another name.",
             )
 

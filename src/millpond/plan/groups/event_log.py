@@ -1,4 +1,7 @@
-"""Plans the event log of a group: which columns of its events are stored, and for which queries."""
+"""Plans the event log of a group: which values of which events are stored for queries that need single events.
+
+It also says what orders events of equal time.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from millpond.model.aggregates import LISTAGGS, Aggregate
+from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Expression, Literal, call, conjunction
-from millpond.model.functions import PREFIX
-
-_KEEPS_NULLS = ("first", "last")
-_OF_ORDER = (*_KEEPS_NULLS, "min_by", "max_by", "collect_list", "listagg")
-"""Functions whose result depends on the order of events. The result of a user function may, too."""
+from millpond.plan.groups.aggregate_functions import event_function
 
 
 class LogPlan(msgspec.Struct, frozen=True):
@@ -43,13 +42,9 @@ def log_plan(asked: Iterable[tuple[tuple[Expression, ...], Expression | None]]) 
 def logged_rows(aggregate: Aggregate, presence: Expression | None) -> Expression | None:
     """The events that an aggregate reads: those that pass both filters and are not skipped as NULL."""
     parts = [part for part in (presence, aggregate.filter) if part is not None]
-    if aggregate.function in ("min_by", "max_by"):
-        parts.append(call("isnotnull", (aggregate.arguments[1],), "boolean"))
-    elif aggregate.function in LISTAGGS:  # the ordering value may be NULL
-        parts.append(call("isnotnull", (aggregate.arguments[0],), "boolean"))
-    elif aggregate.function not in _KEEPS_NULLS and not aggregate.function.startswith(PREFIX):
-        parts += [call("isnotnull", (argument,), "boolean") for argument in aggregate.arguments]
-    return conjunction(parts)
+    needs, arguments = event_function(aggregate.function).needs, aggregate.arguments
+    needed = arguments if needs is None else (arguments[place] for place in needs)
+    return conjunction([*parts, *(call("isnotnull", (argument,), "boolean") for argument in needed)])
 
 
 def ties_of(aggregates: Iterable[Aggregate]) -> tuple[Expression, ...]:
@@ -63,6 +58,6 @@ def ties_of(aggregates: Iterable[Aggregate]) -> tuple[Expression, ...]:
     >>> [one.name for one in ties_of([Aggregate("max_by", a, None, "int", t), Aggregate("max_by", c, None, "int", t)])]
     ['a', 't', 'c']
     """
-    deciding = (one for one in aggregates if one.function in _OF_ORDER or one.function.startswith(PREFIX))
+    deciding = (one for one in aggregates if event_function(one.function).ordered)
     values = dict.fromkeys(value for one in deciding for value in one.arguments)
     return tuple(value for value in values if not isinstance(value, Literal))

@@ -28,7 +28,7 @@ ROW, COLUMN, ONE, EVERY = "row", "column", "one", "every"
 class SideLog(msgspec.Struct, frozen=True):
     """Events of one stream, kept by key for every join that has this key on some side.
 
-    `kept` names the keys among its values. `dealt`: which instances store an event of a join without keys; see the
+    `kept` names the keys among its values. `dealt`: the instances that store an event of a join without keys; see the
     function `dealt`.
     """
 

@@ -6,35 +6,10 @@ import math
 
 from msgspec import UNSET
 
-from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate
+from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Expression, Literal, call, conjunction
+from millpond.plan.groups.aggregate_functions import FUNCTIONS, PAIRED
 from millpond.plan.groups.plan import Measure
-
-NEEDS = {
-    "count": ("count",),
-    "sum": ("sum", "count"),
-    "avg": ("sum", "count"),
-    "min": ("min", "count"),
-    "max": ("max", "count"),
-    "var_samp": ("sum", "squares", "count"),
-    "var_pop": ("sum", "squares", "count"),
-    "stddev_samp": ("sum", "squares", "count"),
-    "stddev_pop": ("sum", "squares", "count"),
-    "regr_sxx": ("sum", "squares", "count"),
-    "skewness": ("sum", "squares", "power3", "count"),
-    "kurtosis": ("sum", "squares", "power3", "power4", "count"),
-    "covar_pop": ("sum", "other sum", "products", "count"),
-    "covar_samp": ("sum", "other sum", "products", "count"),
-    "regr_sxy": ("sum", "other sum", "products", "count"),
-    "regr_slope": ("sum", "other sum", "other squares", "products", "count"),
-    "regr_intercept": ("sum", "other sum", "other squares", "products", "count"),
-    "corr": ("sum", "squares", "other sum", "other squares", "products", "count"),
-    DISTINCT: ("registers",),
-    "regr_r2": ("sum", "squares", "other sum", "other squares", "products", "count"),
-}
-"""Aggregate function -> kinds of its measures. The last kind counts the values that took part, where needed. `other`
-is the measure of the second argument.
-"""
 
 
 def measures_of(aggregate: Aggregate, presence: Expression | None) -> tuple[Measure, ...]:
@@ -49,7 +24,7 @@ def measures_of(aggregate: Aggregate, presence: Expression | None) -> tuple[Meas
     if value is None:
         return (counted,)
     made = []
-    for kind in NEEDS[aggregate.function]:
+    for kind in FUNCTIONS[aggregate.function].measures:
         name = kind.removeprefix("other ")
         if kind == "count":
             made.append(counted)

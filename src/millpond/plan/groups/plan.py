@@ -1,4 +1,6 @@
-"""The plan of a pond as frozen values: the groups, stateless queries and joins that answer all queries."""
+"""The plan of a pond as frozen values: the groups, stateless queries and joins that answer all queries.
+
+A `Plan`, at the end, has `GroupPlan`s; these have `QueryPlan`s and `Measure`s."""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ from millpond.model.query import Deduplication, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Retention
 from millpond.model.windows import Counted, Framed, Session, Sliding, Window
-from millpond.plan.groups.bin_counts import Tally
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.filter_ladders import Ladder, ladders_of
 from millpond.plan.groups.joins import Joins
+from millpond.plan.groups.tallies import Tally
 
 GroupKind = Literal["time", "session", "count"]
 """How the windows of a group are bounded: by time, by gaps in a key's events, or by a number of events."""
@@ -27,9 +29,9 @@ class Measure(msgspec.Struct, frozen=True, cache_hash=True, dict=True):
     """A partial aggregate that is computed once per key and slice, regardless of how many queries need it.
 
     `kind` is count, sum, squares, power3, power4 (sums of powers), products (sum of `value` times `other`), min, max,
-    or `registers` followed by a precision p: 2**p registers of hashes, from which distinct values are counted. Only
-    rows for which `filter` is TRUE take part (None: all rows). `filter` includes the condition that the values are not
-    NULL. `type` is the SQL type of the value.
+    and, or, xor (of the bits of integers), or `registers` followed by a precision p: 2**p registers of hashes, from
+    which distinct values are counted. Only rows for which `filter` is TRUE take part (None: all rows). `filter`
+    includes the condition that the values are not NULL. `type` is the SQL type of the value.
     """
 
     kind: str
@@ -296,7 +298,7 @@ class Plan(msgspec.Struct, frozen=True):
         return tuple(selection for selection in self.selections if selection.stream == stream)
 
     @property
-    def asked(self) -> tuple[AnyQuery, ...]:
+    def all_queries(self) -> tuple[AnyQuery, ...]:
         """All registered queries: with windows, stateless, and joins."""
         windowed = (query.query for group in self.groups for query in group.queries)
         return (*windowed, *self.selections, *(plan.join for plan in self.joins.plans))
@@ -304,7 +306,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def streams(self) -> tuple[str, ...]:
         """The names of all streams that are read, sorted."""
-        return tuple(sorted({stream for asked in self.asked for stream in asked.streams}))
+        return tuple(sorted({stream for query in self.all_queries for stream in query.streams}))
 
     @property
     def id(self) -> str:

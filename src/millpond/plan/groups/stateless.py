@@ -26,7 +26,7 @@ def moved_selections(selections: Iterable[Selection], compared: Collection[str] 
 
     The rows of the other queries are only counted by the task that reads them.
     """
-    return tuple(one for one in selections if one.sink.format != "noop" or one.name in compared)
+    return tuple(one for one in selections if not one.sink.goes_nowhere or one.name in compared)
 
 
 def carried(selections: Sequence[Selection]) -> tuple[Expression, ...]:

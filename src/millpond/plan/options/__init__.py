@@ -1,4 +1,4 @@
-"""Plans for options of a query: output modes, late rows, partial windows, live parameters, retention.
+"""Plans for options of a query: output modes, late sinks, incomplete windows, live parameters, retention.
 
 Imports `plan/groups` and the parts below `plan`. Begin with `output_modes.py`.
 """

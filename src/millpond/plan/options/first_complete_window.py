@@ -7,7 +7,7 @@ from typing import NamedTuple
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.windows import RUNNING, Sliding
-from millpond.plan.options.partial_windows import tells_complete
+from millpond.plan.options.complete_column import has_complete_column
 
 
 class FirstWindow(NamedTuple):
@@ -34,7 +34,7 @@ def first_window(query: AnyQuery, from_us: int | None) -> FirstWindow | None:
     """
     if from_us is None or not isinstance(query, Query) or not isinstance(query.window, Sliding):
         return None
-    if query.window == RUNNING or query.updating or tells_complete(query):
+    if query.window == RUNNING or query.updating or has_complete_column(query):
         return None
     window = query.window
     start = from_us + (window.offset_us - from_us) % window.slide_us

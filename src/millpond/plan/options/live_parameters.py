@@ -146,7 +146,7 @@ def with_parameters(plan: Plan, parameters: Mapping[str, Literal]) -> Plan:
 
     These places are HAVING, outputs and stateless queries.
     """
-    if not parameters or not any(map(parameters_in, plan.asked)):
+    if not parameters or not any(map(parameters_in, plan.all_queries)):
         return plan
     groups = tuple(_group(group, parameters) for group in plan.groups)
     selections = tuple(_selection(selection, parameters) for selection in plan.selections)

@@ -49,7 +49,7 @@ def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
         )
     if isinstance(query, Join):
         raise UnsupportedQuery(
-            f"{query.name} {what}, but is a join, whose rows leave once: when both watermarks have passed them.",
+            f"{query.name} {what}, but is a join: its rows are emitted once, when both watermarks have passed them.",
             "Leave the mode out.",
         )
     _check(query, what)
@@ -70,7 +70,7 @@ def never_final(event_time: str) -> UnsupportedQuery:
 def _check(query: Query, what: str) -> None:
     if isinstance(query.window, Framed):
         raise UnsupportedQuery(
-            f"{query.name} {what}, and has windows that are runs of events: one that comes changes those after it.",
+            f"{query.name} {what}, and has windows that are runs of events: an event changes later windows.",
             "Use a tumbling, sliding or session window, or leave the mode out.",
         )
     if query.deduplicated is not None:

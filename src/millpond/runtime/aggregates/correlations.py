@@ -57,25 +57,28 @@ def root_of_product(left: Array, right: Array) -> Array:
     return np.asarray(np.ldexp(np.sqrt(a * b * (1 + odd)), ((exponent - odd) // 2).astype(np.int32)))
 
 
-def regression(function: str, pairs: Pairs) -> Values:
-    """`regr_slope`, `regr_intercept` and `regr_r2` of y by x.
-
-    They are NULL where all x are equal; otherwise `regr_r2` is 1 where all y are equal.
-    """
+def line(function: str, pairs: Pairs) -> Values:
+    """`regr_slope` and `regr_intercept` of y by x; NULL where all x are equal."""
     assert pairs.xx is not None
-    steep, odd = ~pairs.odd_x & (pairs.xx == 0), pairs.odd_y | pairs.odd_x
     with np.errstate(invalid="ignore", over="ignore"):
         slope = pairs.yx / np.where(pairs.xx == 0, 1.0, pairs.xx)  # `xx` is also 0 where x is not finite
-        if function == "regr_slope":
-            data = slope
-        elif function == "regr_intercept":
-            data = pairs.mean_y - slope * pairs.mean_x
-        else:
-            assert pairs.yy is not None
-            root = pairs.yx / root_of_product(pairs.xx, pairs.yy)
-            data, flat = root * root, ~pairs.odd_y & (pairs.yy == 0)
-            return Values(np.where(flat, 1.0, np.where(odd, np.nan, data)), (pairs.n == 0) | steep)
-    return Values(np.where(odd, np.nan, data), (pairs.n == 0) | steep)
+        data = slope if function == "regr_slope" else pairs.mean_y - slope * pairs.mean_x
+    return Values(np.where(pairs.odd_y | pairs.odd_x, np.nan, data), _steep(pairs))
+
+
+def determination(_function: str, pairs: Pairs) -> Values:
+    """`regr_r2` of y by x; NULL where all x are equal, otherwise 1 where all y are equal."""
+    assert pairs.xx is not None
+    assert pairs.yy is not None
+    with np.errstate(invalid="ignore", over="ignore"):
+        root = pairs.yx / root_of_product(pairs.xx, pairs.yy)
+        data, flat = root * root, ~pairs.odd_y & (pairs.yy == 0)
+    return Values(np.where(flat, 1.0, np.where(pairs.odd_y | pairs.odd_x, np.nan, data)), _steep(pairs))
+
+
+def _steep(pairs: Pairs) -> Mask:
+    steep: Mask = (pairs.n == 0) | (~pairs.odd_x & (pairs.xx == 0))
+    return steep
 
 
 OF_PAIRS = {
@@ -83,8 +86,8 @@ OF_PAIRS = {
     "covar_samp": covariance,
     "regr_sxy": covariance,
     "corr": correlation,
-    "regr_slope": regression,
-    "regr_intercept": regression,
-    "regr_r2": regression,
+    "regr_slope": line,
+    "regr_intercept": line,
+    "regr_r2": determination,
 }
 """The implementation of each function of two arguments, by name."""

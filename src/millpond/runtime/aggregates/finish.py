@@ -1,4 +1,7 @@
-"""Computes the final value of each aggregate function from its merged measures, over whole columns."""
+"""Computes the final value of each aggregate function from its merged measures, over whole columns.
+
+A measure is a mergeable partial aggregate, such as a sum or a count.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ import numpy as np
 from millpond.arrays import Ints, Wide
 from millpond.kernels.arithmetic import round_half_up
 from millpond.kernels.columns import Array, Mask, Values
-from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
+from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
-from millpond.plan.groups.measures import NEEDS
+from millpond.plan.groups.aggregate_functions import FUNCTIONS, PAIRED, result_type
 from millpond.plan.groups.plan import Measure
 from millpond.runtime.aggregates.correlations import OF_PAIRS, Pairs
 from millpond.runtime.aggregates.hyperloglog import estimates
@@ -23,26 +26,22 @@ from millpond.state.numbers.int128 import beyond, divided, of_words, widened
 _DIGITS_AVERAGED_IN_DOUBLES = 11
 """The largest precision of decimals whose average Spark computes in doubles (rule `DecimalAggregates`).
 
-    Four more digits still fit a double.
+Spark adds 4 digits to the scale; 15 digits fit a double exactly."""
+
+
+def finish(aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints]) -> Values:
+    """The aggregate's value in each row, from the columns of its measures (see `plan.groups.aggregate_functions`).
+
+    `Values.error` is true where the exact sum is out of the range of its type.
     """
+    return FINISH[aggregate.function](aggregate, measures, columns, columns[f"{measures[-1].id}:n"])
 
 
-def finish(
-    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], rows: int
-) -> Values:
-    """The aggregate's value in each row, from the columns of its measures (see `plan.groups.measures.NEEDS`).
-
-    `error` marks rows whose exact sum is out of the range of its type.
-    """
-    count = columns[f"{measures[-1].id}:n"]
-    if aggregate.function == "count":
-        return Values(count)
-    return _FINISH[aggregate.function](aggregate, measures, columns, count)
+def _count(aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints) -> Values:
+    return Values(count)
 
 
-def _sum(
-    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
-) -> Values:
+def _sum(aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints) -> Values:
     measure = measures[0]
     if is_integer(measure.type):
         total, outside = to_integers(_words(measure, columns, count))
@@ -53,9 +52,7 @@ def _sum(
     return Values(_real_sum(measure, columns, count), count == 0)
 
 
-def _avg(
-    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
-) -> Values:
+def _avg(aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints) -> Values:
     measure = measures[0]
     if is_integer(measure.type):
         total = to_doubles(_words(measure, columns, count), SHIFT["integer"])
@@ -72,9 +69,7 @@ def _decimal_sum(measure: Measure, columns: Mapping[str, Ints], count: Ints) -> 
     return total, outside | beyond(total, digits_of(result_type("sum", measure.type)).precision)
 
 
-def _decimal_avg(
-    aggregate: Aggregate, measure: Measure, columns: Mapping[str, Ints], count: Ints
-) -> Values:
+def _decimal_avg(aggregate: Aggregate, measure: Measure, columns: Mapping[str, Ints], count: Ints) -> Values:
     """The average, rounded half up to the result's scale; up to 11 digits it is computed in doubles, as in Spark."""
     given, result = digits_of(measure.type), digits_of(aggregate.type)
     if given.precision <= _DIGITS_AVERAGED_IN_DOUBLES:
@@ -110,9 +105,7 @@ def _with_special(measure: Measure, columns: Mapping[str, Ints], total: Array) -
     return total if nan is None else np.where(nan > 0, np.nan, total)
 
 
-def _variance(
-    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
-) -> Values:
+def _variance(aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints) -> Values:
     """Variances, standard deviations and `regr_sxx`.
 
     They are exact except for one rounding each of `n Σx² − (Σx)²`, of the divisor and of the quotient (and of the
@@ -120,55 +113,51 @@ def _variance(
     """
     sums, squares = (_words(measure, columns, count) for measure in measures[:2])
     numerator = covariance_numerators(count, sums, sums, squares)
-    less = 1 if aggregate.function.endswith("_samp") else 0
-    divisor = count if aggregate.function == "regr_sxx" else count * (count - less)
+    ddof = 1 if aggregate.function.endswith("_samp") else 0
+    divisor = count if aggregate.function == "regr_sxx" else count * (count - ddof)
     with np.errstate(invalid="ignore"):
         result = numerator / np.maximum(divisor, 1).astype(np.float64)
         if aggregate.function.startswith("stddev"):
             result = np.sqrt(result)
-    return Values(np.where(_odd(measures[0], columns, count), np.nan, result), count <= less)
+    return Values(np.where(_not_finite(measures[0], columns, count), np.nan, result), count <= ddof)
 
 
-def _shape(
+def _skewness_or_kurtosis(
     aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
 ) -> Values:
     """Skewness and kurtosis; NULL where all values are equal."""
     sums = [_words(measure, columns, count) for measure in measures[:-1]]
-    odd = _odd(measures[0], columns, count)
+    not_finite = _not_finite(measures[0], columns, count)
     spread = covariance_numerators(count, sums[0], sums[0], sums[1])
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         mantissa, exponent = np.frexp(np.where((spread == 0) | np.isinf(spread), 1.0, spread))
-        uneven = exponent & 1
+        uneven = exponent & 1  # keeps the exponent even, so that its root is exact
         mantissa, exponent = mantissa * (1 + uneven), exponent - uneven
         if aggregate.function == "skewness":
             data = np.ldexp(third_numerators(count, sums), -3 * exponent // 2) / (mantissa * np.sqrt(mantissa))
         else:
             data = np.ldexp(fourth_numerators(count, sums), -2 * exponent) / (mantissa * mantissa) - 3.0
-    return Values(np.where(odd | np.isinf(spread), np.nan, data), (count == 0) | (~odd & (spread == 0)))
+    return Values(np.where(not_finite | np.isinf(spread), np.nan, data), (count == 0) | (~not_finite & (spread == 0)))
 
 
-def _odd(measure: Measure, columns: Mapping[str, Ints], count: Ints) -> Mask:
-    """Where the input of a sum has a value that is not finite, which the exact sum leaves out."""
-    odd = np.zeros(count.shape, bool)
+def _not_finite(measure: Measure, columns: Mapping[str, Ints], count: Ints) -> Mask:
+    """Where a sum has an infinite or NaN input, which the exact sum leaves out."""
+    found = np.zeros(count.shape, bool)
     for name in (f"{measure.id}:{part}" for part in ("nan", "inf", "-inf")):
         if name in columns:
-            odd |= columns[name] > 0
-    return odd
+            found |= columns[name] > 0
+    return found
 
 
-def _distinct(
-    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
-) -> Values:
+def _distinct(aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints) -> Values:
     measure = measures[0]
     return Values(estimates(registers_of(measure.id, columns), measure.precision, len(count)))
 
 
-def _pairs(
-    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
-) -> Values:
-    """Functions of two arguments, from the sums that the function needs (see `NEEDS`): those of y, then those of x."""
+def _pairs(aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints) -> Values:
+    """Functions of two arguments, from the sums in their row of `FUNCTIONS`: those of y, then those of x."""
     found = {}
-    for kind, measure in zip(NEEDS[aggregate.function], measures, strict=True):
+    for kind, measure in zip(FUNCTIONS[aggregate.function].measures, measures, strict=True):
         found[kind] = measure
     words = {kind: _words(measure, columns, count) for kind, measure in found.items() if kind != "count"}
     sums, squares = ("sum", "other sum"), ("squares", "other squares")
@@ -177,14 +166,12 @@ def _pairs(
         for i in (0, 1)
     )
     mean_y, mean_x = (to_doubles(words[one], SHIFT["double"]) / np.maximum(count, 1) for one in sums)
-    odd_y, odd_x = (_odd(found[one], columns, count) for one in sums)
+    odd_y, odd_x = (_not_finite(found[one], columns, count) for one in sums)
     yx = covariance_numerators(count, words["sum"], words["other sum"], words["products"])
     return OF_PAIRS[aggregate.function](aggregate.function, Pairs(count, yx, yy, xx, mean_y, mean_x, odd_y, odd_x))
 
 
-def _extreme(
-    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
-) -> Values:
+def _one_column(aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints) -> Values:
     measure = measures[0]
     codes = columns[f"{measure.id}:{measure.kind}"]
     if is_decimal(measure.type):
@@ -195,18 +182,23 @@ def _extreme(
     return Values(values.astype(np.float32) if measure.type == "float" else values, count == 0)
 
 
-_FINISH: dict[str, Callable[[Aggregate, Sequence[Measure], Mapping[str, Ints], Ints], Values]] = {
+FINISH: dict[str, Callable[[Aggregate, Sequence[Measure], Mapping[str, Ints], Ints], Values]] = {
+    "count": _count,
     "sum": _sum,
     "avg": _avg,
-    "min": _extreme,
-    "max": _extreme,
+    "min": _one_column,
+    "max": _one_column,
+    "bit_and": _one_column,
+    "bit_or": _one_column,
+    "bit_xor": _one_column,
     "var_samp": _variance,
     "var_pop": _variance,
     "stddev_samp": _variance,
     "stddev_pop": _variance,
     "regr_sxx": _variance,
-    "skewness": _shape,
-    "kurtosis": _shape,
+    "skewness": _skewness_or_kurtosis,
+    "kurtosis": _skewness_or_kurtosis,
     DISTINCT: _distinct,
     **dict.fromkeys(PAIRED, _pairs),
 }
+"""How each function of `FUNCTIONS` is computed from its merged measures, by name."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -18,15 +18,15 @@ from millpond.runtime.aggregates.hyperloglog import registers
 from millpond.state.layout.cells import (
     Piece,
     Slices,
-    best_at,
     extreme_names,
-    no_extreme,
     order_codes,
     taken,
     word_names,
 )
+from millpond.state.layout.merge_rules import identities, merge_at, rule_of
 from millpond.state.numbers.exact_moments import sums_of_powers
 from millpond.state.numbers.exact_sums import (
+    Words,
     sums_of_doubles,
     sums_of_integers,
     sums_of_products,
@@ -93,7 +93,6 @@ class Rows:
         return passed
 
     def values(self, expression: Expression) -> Array:
-        """See `Facts.values`."""
         known = self.evaluator(expression)
         data, unknown = self.take(known.data), known.null | known.error
         # the sum may have no filter of its own, and must not get words for arbitrary data in place of NULLs
@@ -101,9 +100,6 @@ class Rows:
             data = data.copy()
             data[self.take(unknown)] = 0
         return data
-
-
-_INEXACT = ("sum", "squares", "power3", "power4")
 
 
 class Partials:
@@ -125,25 +121,12 @@ class Partials:
             return
         cells, index = self._selected(name)
         found = [self._facts.values(value) for value in measure.values]
-        values, *others = found if index is None else [column[index] for column in found]
-        size = len(self.ids)
-        if others:
-            self._columns.update(_products(measure, cells, values, others[0], size))
-        elif measure.precision:
-            found_registers = registers(cells, values.astype(np.int64, copy=False), measure.precision, size)
-            self._columns.update({f"{measure.id}:r{k}": column for k, column in found_registers.items()})
-        elif measure.kind in ("min", "max"):
-            extremes = _extreme(measure.kind, cells, values, size)
-            self._columns.update(extreme_names(f"{measure.id}:{measure.kind}", extremes))
-        elif is_decimal(measure.type):
-            self._columns.update(word_names(measure.id, sums_of_wide(cells, values, size)))
-        elif is_integer(measure.type) and measure.kind == "sum":
-            whole = values.astype(np.int64, copy=False)
-            self._columns.update(word_names(measure.id, sums_of_integers(cells, whole, size)))
-        elif measure.kind in _INEXACT:
-            self._columns.update(_inexact(measure, cells, values.astype(np.float64), size))
-        else:
+        values = found if index is None else [column[index] for column in found]
+        kind = "registers" if measure.precision else measure.kind
+        partial = PARTIALS.get(kind)
+        if partial is None:
             raise ValueError(f"No partial result is defined for a measure of the kind {measure.kind!r}.")
+        self._columns.update(partial(measure, cells, values, len(self.ids)))
 
     def _selected(self, name: Hashable) -> tuple[Ints, Ints | None]:
         """Cells of the rows that pass, and their positions among all rows (None: all pass)."""
@@ -205,37 +188,75 @@ def piece_of_cells(rolled: Rolled, every: Slices, low: int, high: int, first_key
     return Piece(every.take(used), slice_rows, key_rows - first_key, taken(rolled.columns, slice(low, high)))
 
 
-def _extreme(kind: str, cells: Ints, values: Array, size: int) -> Array:
-    if values.dtype != WIDE:
-        values = order_codes(values) if values.dtype.kind == "f" else values.astype(np.int64)
-    out = no_extreme(kind, values.dtype, size)
-    best_at(kind, out, cells, values)
-    return out
+def _one_column(measure: Measure, cells: Ints, values: Sequence[Array], size: int) -> dict[str, Ints]:
+    """A column that is named by the kind of the measure and merges values, or their order codes, by its rule."""
+    value, name = values[0], f"{measure.id}:{measure.kind}"
+    if value.dtype != WIDE:
+        value = order_codes(value) if value.dtype.kind == "f" else value.astype(np.int64)
+    rule = rule_of(name)
+    found = identities(rule, value.dtype, size)
+    merge_at(rule, found, cells, value)
+    return extreme_names(name, found)
 
 
-def _products(measure: Measure, cells: Ints, left: Array, right: Array, size: int) -> dict[str, Ints]:
+def _registers(measure: Measure, cells: Ints, values: Sequence[Array], size: int) -> dict[str, Ints]:
+    found = registers(cells, values[0].astype(np.int64, copy=False), measure.precision, size)
+    return {f"{measure.id}:r{k}": column for k, column in found.items()}
+
+
+def _products(measure: Measure, cells: Ints, values: Sequence[Array], size: int) -> dict[str, Ints]:
     """Exact sums of products of pairs; pairs that are not finite are counted by the sums of each side."""
-    left, right = left.astype(np.float64), right.astype(np.float64)
+    left, right = (value.astype(np.float64) for value in values)
     finite = np.isfinite(left) & np.isfinite(right)
     if not finite.all():
         cells, left, right = cells[finite], left[finite], right[finite]
     return word_names(measure.id, sums_of_products(cells, left, right, size))
 
 
-def _inexact(measure: Measure, cells: Ints, values: Array, size: int) -> dict[str, Ints]:
+def _sums(measure: Measure, cells: Ints, values: Sequence[Array], size: int) -> dict[str, Ints]:
+    if is_decimal(measure.type):
+        return word_names(measure.id, sums_of_wide(cells, values[0], size))
+    if is_integer(measure.type):
+        return word_names(measure.id, sums_of_integers(cells, values[0].astype(np.int64, copy=False), size))
+    return _inexact(sums_of_doubles)(measure, cells, values, size)
+
+
+Partial: TypeAlias = Callable[[Measure, Ints, Sequence[Array], int], dict[str, Ints]]
+"""Computes the columns of a measure from the cell of each row, its values, and the number of cells."""
+
+
+def _inexact(sums: Callable[[Ints, Array, int], Words]) -> Partial:
     """Sums of doubles or of their powers: exact for finite values; other values are counted separately."""
-    columns: dict[str, Ints] = {}
-    finite = np.isfinite(values)
-    if not finite.all():
-        for name, chosen in (
-            ("nan", np.isnan(values)),
-            ("inf", values == np.inf),
-            ("-inf", values == -np.inf),
-        ):
-            if chosen.any():
-                columns[f"{measure.id}:{name}"] = np.bincount(cells[chosen], minlength=size)
-        cells, values = cells[finite], values[finite]
-    if measure.kind.startswith("power"):
-        return columns | word_names(measure.id, sums_of_powers(cells, values, int(measure.kind[-1]), size))
-    sums = sums_of_squares if measure.kind == "squares" else sums_of_doubles
-    return columns | word_names(measure.id, sums(cells, values, size))
+
+    def partial(measure: Measure, cells: Ints, values: Sequence[Array], size: int) -> dict[str, Ints]:
+        columns: dict[str, Ints] = {}
+        value = values[0].astype(np.float64)
+        finite = np.isfinite(value)
+        if not finite.all():
+            for name, chosen in (
+                ("nan", np.isnan(value)),
+                ("inf", value == np.inf),
+                ("-inf", value == -np.inf),
+            ):
+                if chosen.any():
+                    columns[f"{measure.id}:{name}"] = np.bincount(cells[chosen], minlength=size)
+            cells, value = cells[finite], value[finite]
+        return columns | word_names(measure.id, sums(cells, value, size))
+
+    return partial
+
+
+PARTIALS: dict[str, Partial] = {
+    "sum": _sums,
+    "squares": _inexact(sums_of_squares),
+    "power3": _inexact(lambda cells, values, size: sums_of_powers(cells, values, 3, size)),
+    "power4": _inexact(lambda cells, values, size: sums_of_powers(cells, values, 4, size)),
+    "products": _products,
+    "registers": _registers,
+    "min": _one_column,
+    "max": _one_column,
+    "and": _one_column,
+    "or": _one_column,
+    "xor": _one_column,
+}
+"""How the columns of each kind of measure are computed; `count` is the number of rows."""

@@ -21,7 +21,7 @@ from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.event_order import ranks, ranks_and_signs
 from millpond.runtime.event_log.select_events import filter_name, value_name
-from millpond.runtime.keys.key_compaction import are_named
+from millpond.runtime.keys.current_slots import used_slots
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw, values_of
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.keys.keys import canonical, hashes_of
@@ -49,7 +49,7 @@ def decided(group: GroupPlan, log: GroupLog, keys: int, before: Watermark, after
     now = log.within(low + 1, high + 1, 0)
     if not now.rows:
         return Decided(None, {})
-    earlier = log.within(first, low + 1, 0, named=are_named([now], keys))
+    earlier = log.within(first, low + 1, 0, named=used_slots([now], keys))
     events = log.together([earlier.take(Sieve([_hashes(found, now)])(_hashes(found, earlier))), now])
     passed = events.times_us > low
     repeats = repeated(found, events, passed, group)

@@ -20,10 +20,10 @@ from millpond.model.aggregates import DIRECTIONS, Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import centre_of, element_of, is_decimal, is_float
 from millpond.model.windows import Framed
-from millpond.plan.groups.bin_counts import keeps_tallies
 from millpond.plan.groups.event_log import logged_rows
 from millpond.plan.groups.measures import measures_of
 from millpond.plan.groups.plan import QueryPlan
+from millpond.plan.groups.tallies import keeps_tallies
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.histograms import Bins, binned
 from millpond.runtime.aggregates.partials import Partials
@@ -257,7 +257,6 @@ class _Selected:
         """See `Facts.passed`."""
 
     def values(self, expression: Expression) -> Any:
-        """See `Facts.values`."""
         return self._data
 
 
@@ -275,7 +274,7 @@ def _of_distinct(taken: Taken) -> Values:
     for name, column in partials.columns(np.arange(len(partials.ids))).items():
         columns[name] = np.zeros(taken.size, column.dtype)
         columns[name][partials.ids] = column
-    return finish(plain, measures, columns, taken.size)
+    return finish(plain, measures, columns)
 
 
 def _percentile(taken: Taken) -> Values:

@@ -17,7 +17,8 @@ from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.event_log.select_events import column_types
-from millpond.runtime.keys.key_compaction import classes_now, due_sections, left_slots, read_section, slots_now
+from millpond.runtime.keys.current_slots import current_class_of, current_slot_of, departed_slots, read_section
+from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import GroupState, SectionPlace
 from millpond.state.layout.delta import DeltaWriter
 from millpond.state.layout.event_log import OFFSET, Events, decode_events, encode_events, joined
@@ -38,11 +39,11 @@ class GroupLog:
         self, files: Files, group: GroupPlan | SideLog, log: LogPlan, state: GroupState, keys: Sequence[pa.RecordBatch]
     ) -> None:
         self._files, self._group, self._log, self._state = files, group, log, state
-        self._now = slots_now(keys)
+        self._current_slot_of = current_slot_of(keys)
         self._here: Mask | None = None
-        if (left := left_slots(files, state)) is not None:
+        if (departed := departed_slots(files, state)) is not None:
             self._here = np.ones(sum(section.num_rows for section in keys), bool)
-            self._here[left] = False
+            self._here[departed] = False
         self._read: dict[str, Events] = {}
         self._fresh: list[Events] = []
 
@@ -68,13 +69,13 @@ class GroupLog:
             events = decode_events(read_section(self._files, place))
             if place.generation != self._state.generation:
                 # no window needs events of a dropped key, and its slot may belong to another key by now
-                events = events.take(events.slots < len(self._now))
-                slots = self._now[events.slots]
+                events = events.take(events.slots < len(self._current_slot_of))
+                slots = self._current_slot_of[events.slots]
                 events = events._replace(slots=slots).take(slots >= 0)
             if self._here is not None:
                 events = events.take(self._here[events.slots])
             if place.delays_us not in ((), self._group.delays_us):
-                classes = np.array(classes_now(place.delays_us, self._group.delays_us))
+                classes = np.array(current_class_of(place.delays_us, self._group.delays_us))
                 events = events._replace(late_class=classes[events.late_class])
             self._read[place.id] = events
         return self._read[place.id]
@@ -113,17 +114,16 @@ class GroupLog:
         delta.add(self.kind, self._group.id, to_bytes(encode_events(events)), events.rows, info, supersedes)
 
     def merge(self, delta: DeltaWriter, horizon_us: int | None, fan_in: int) -> None:
-        """Merges `fan_in` sections of one level, if there are as many, into one section of the next level.
-
-        Events before the horizon are dropped, and large sections are not merged.
-        """
+        """Merges sections by level, and drops events before the horizon from them; large sections are not merged."""
         ending = self.before(horizon_us)
-        full = due_sections([one for one in self.places if one.id not in ending], fan_in, self.most_rows)
-        if not full:
+        live = [place for place in self.places if place.id not in ending]
+        due = Levels(live, fan_in, self.most_rows).due(fan_in)
+        if due is None:
             return
+        full = due.of(live)
         events = self.together([self.section(place) for place in full])
         events = events if horizon_us is None else events.take(events.times_us >= horizon_us)
-        self.write(delta, events, full[0].level + 1, tuple(place.id for place in full))
+        self.write(delta, events, due.level, tuple(place.id for place in full))
 
     def together(self, parts: Sequence[Events]) -> Events:
         """Concatenates parts of the log."""

@@ -1,12 +1,12 @@
 """Coalesces adjacent slices that no window distinguishes any more, when their segments are merged.
 
-Time is cut at the edges of all windows of a group. So in a group with windows of a day and of a minute, a day would be
-kept in 1,440 slices per key until it closes; without the windows of a minute, it would be one slice. An edge is needed
-only while a window that begins or ends there is open or retained. When a cell is rewritten, its slice is widened to
-the nearest needed edges, and cells of one key that then have the same slice become one.
+Slices end at the edges of all windows of a group, so a window of a day beside one of a minute keeps 1,440 slices per
+key; alone it would keep one. An edge is needed only while a window that begins or ends there is open or retained. When
+a cell is rewritten, its slice is widened to the nearest needed edges, and cells of one key that then have the same
+slice become one.
 
-Open windows begin and end at needed edges, so none of them cuts a widened slice. Tiles, whose cells repeat those of
-their slices, do not cut one either, because their edges are needed too.
+No needed edge lies inside a widened slice, so every open window, and every tile (a roll-up of slices, whose edges also
+count as needed), contains a widened slice wholly or not at all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millpond.arrays import Ints, distinct_of, distinct_rows, firsts_of, new_values, ordered, repeated
+from millpond.arrays import Ints, distinct_of, distinct_rows, firsts_of, new_values, occurrences, ordered
 from millpond.model.windows import Sliding
 from millpond.plan.groups.edges import phases
 from millpond.plan.groups.plan import GroupPlan
@@ -24,10 +24,10 @@ from millpond.runtime.event_log.retention import kept_from, retained_from
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.rollups import grids
 from millpond.state.layout.cells import Cells, part_of, span_of, taken
-from millpond.state.layout.session_fragments import reduced
+from millpond.state.layout.session_atoms import reduced
 
-_EACH = 1 << 8
-"""Sorting this many cells takes about as long as building one part; smaller parts are sorted into a single one."""
+_MIN_CELLS_PER_PART = 1 << 8
+"""With fewer cells per part, sorting all cells into one part is faster."""
 
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -95,9 +95,9 @@ def widened(cells: Cells, edges: Edges) -> list[Cells]:
     distinct, of = distinct_rows([start, end, slices.late_class, slices.signatures])
     if len(distinct[0]) == len(of):
         return [wide]
-    nth = _nth(of)
+    nth = occurrences(of)
     turns = int(nth.max()) + 1
-    if cells.rows < _EACH * turns:
+    if cells.rows < _MIN_CELLS_PER_PART * turns:
         return [_as_one(wide, of, len(distinct[0]))]
     return [part_of(wide, np.flatnonzero(nth == turn)) for turn in range(turns)]
 
@@ -116,15 +116,3 @@ def _as_one(cells: Cells, of: Ints, slices: int) -> Cells:
     present, begins = firsts_of(owners)
     offsets = np.append(begins, len(distinct))
     return Cells(cells.slices.take(first[present]), offsets, (distinct - owners * span).astype(np.int32), columns)
-
-
-def _nth(values: Ints) -> Ints:
-    """For each element, how many equal elements precede it.
-
-    >>> _nth(np.array([4, 7, 4, 4, 7])).tolist()
-    [0, 0, 1, 2, 1]
-    """
-    order = np.argsort(values, kind="stable")
-    found = np.empty(len(values), np.int64)
-    found[order] = repeated(np.bincount(values))[1]
-    return found

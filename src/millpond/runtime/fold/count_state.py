@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+import numpy as np
+
+from millpond.arrays import Mask
+from millpond.plan.groups.plan import QueryPlan
 from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.fold.next_due import Due, next_count
 from millpond.runtime.fold.state import State
-from millpond.runtime.keys.key_compaction import full_level
+from millpond.runtime.fold.state_size import Sizes, Stored, sizes_of_events
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.rows.count_windows import counter_of, needed_events, passed_now, worth_merging
+from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.layout.cells import Piece, merge
+from millpond.state.layout.event_log import Events
 
 
 class CountState(State):
@@ -18,6 +26,22 @@ class CountState(State):
 
     _log: GroupLog
     _pieces: dict[str, Piece]
+
+    @classmethod
+    def size(cls, stored: Stored) -> Sizes:
+        """The size of the events that are not counted yet, and of the last counted events of each key."""
+
+        def needed(plan: QueryPlan, log: GroupLog, _every: Events) -> Mask:
+            alone = msgspec.structs.replace(stored.group, queries=(plan,))
+            found: Mask = np.concatenate(needed_events(log, alone, stored.mark))
+            return found
+
+        return sizes_of_events(stored, stored.group.queries, needed)
+
+    @classmethod
+    def next_due(cls, stored: Sequence[Stored], plan: QueryPlan) -> Due | None:
+        """The window that the next event completes."""
+        return next_count(stored, plan)
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Write the new events."""
@@ -40,7 +64,7 @@ class CountState(State):
             self.write_segment(merge(list(self._pieces.values()), len(self.keys)), 0, ())
         self.add_keys()
         self.compact(None)
-        level = full_level(log.places, self.fan_in)
+        level = Levels(log.places, self.fan_in).full
         if level is None:
             return
         needed = needed_events(log, self.group, after)

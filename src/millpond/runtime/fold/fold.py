@@ -6,7 +6,7 @@ packets in any order, it gives the same result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
@@ -14,31 +14,26 @@ import pyarrow as pa
 from millpond.clock import lap_us
 from millpond.faults import reached
 from millpond.log.records import Receipt
-from millpond.plan.groups.plan import GroupKind, GroupPlan
-from millpond.runtime.fold.count_state import CountState
-from millpond.runtime.fold.session_state import SessionState
-from millpond.runtime.fold.state import FoldContext, State
-from millpond.runtime.fold.time_state import TimeState
-from millpond.runtime.gather.dead_letters import write_dead_letters
-from millpond.runtime.gather.late_rows import write_late_rows
+from millpond.plan.groups.plan import GroupPlan
+from millpond.runtime.fold.kinds import state_kind
+from millpond.runtime.fold.state import FoldContext
+from millpond.runtime.gather.dead_letters import dead_letters
+from millpond.runtime.gather.late_packets import late_rows
 from millpond.runtime.gather.lateness import marks_of
 from millpond.runtime.gather.retained_events import fold_retained
-from millpond.runtime.gather.selected_rows import write_selected_rows
-from millpond.runtime.gather.shadow_diff import Differing
+from millpond.runtime.gather.selected_rows import selected_rows
 from millpond.runtime.joins.fold_joins import fold_joins
-from millpond.runtime.moves.move_state import moved_in
+from millpond.runtime.moves.move_state import logs_rebuilt
 from millpond.runtime.packets.event_counts import bounded
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.unpack import arrived
-from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
+from millpond.runtime.rows.row_writer import RowWriter
+from millpond.runtime.task.task_values import FoldTask, TimeLine, Watermark
 from millpond.state.layout.delta import DeltaWriter
 from millpond.state.ports.files import Files
 
 FAN_IN = 8
-"""The number of segments of one level that are merged into one of the next: each cell is rewritten O(log n) times."""
-
-STATES: Mapping[GroupKind, type[State]] = {"time": TimeState, "session": SessionState, "count": CountState}
-"""The state of each kind of group."""
+"""The number of sections of one level that are merged into one of the next; see `task.levels`."""
 
 
 def fold(
@@ -53,46 +48,47 @@ def fold(
     reached("fold.start")
     began = lap_us()
     came = arrived(packets)
-    counts = came.counts | {f"bytes_moved:{WHOLE_POND}": sum(packet.size for packet in packets)}
-    reasons, delta, differing = dict[str, str](), DeltaWriter(), Differing(task.plan, task.quarantined)
+    counters, delta = came.counters, DeltaWriter()
+    counters.pond.bytes_moved = sum(packet.size for packet in packets)
+    writer = RowWriter(task, delta, counters)
     files.fetch(task.files(instance))
-    task = moved_in(task, instance, files, delta, FAN_IN)
     marks = marks_of(task.lines, came.newest, task.drain_floor_us)
     context = FoldContext(
-        task=task, instance=instance, files=files, delta=delta, counts=counts, reasons=reasons, differing=differing,
-        fan_in=FAN_IN,
+        task=task, instance=instance, files=files, delta=delta, counters=counters, writer=writer, fan_in=FAN_IN
     )  # fmt: skip
     for group in task.plan.groups:
         group_began = lap_us()
         before, after = marks.get(group.stream, (Watermark(), Watermark()))
         before = Watermark() if group.id in task.backfilled else before
         _fold_group(context, group, came.parts.get(group.id, []), before, after)
-        counts[f"{GROUP_US}:{group.id}"] = counts.get(f"{GROUP_US}:{group.id}", 0) + lap_us() - group_began
+        counters.of(group.id).group_us += lap_us() - group_began
     if task.plan.joins.plans:
-        fold_joins(task, instance, came.parts, marks, files, delta, counts, reasons, FAN_IN)
+        task = logs_rebuilt(task, instance, files, delta)
+        fold_joins(task, instance, came.parts, marks, files, delta, writer, FAN_IN)
     fold_retained(task, instance, came.parts, marks, files, delta, FAN_IN)
     for stream, found_late in came.late.items():
         floor = task.lines.get(stream, TimeLine()).mark.floor_us
-        write_late_rows(task.late.get(stream, ()), found_late, floor, task.number, delta, counts)
+        writer.write(late_rows(task.late.get(stream, ()), found_late, floor, task.number))
     for stream, found_selected in came.selected.items():
-        write_selected_rows(task.plan.selections_of(stream), found_selected, delta, differing)
-    differing.write(delta)
+        writer.write(selected_rows(task.plan.selections_of(stream), found_selected, task.plan.compared_names))
+    writer.finish()
     for stream, found_dead in came.dead.items():
-        write_dead_letters(stream, found_dead, task.number, delta, counts)
-    counts[f"fold_us:{WHOLE_POND}"] = lap_us() - began
+        writer.write(dead_letters(stream, found_dead, task.number))
+    counters.pond.fold_us = lap_us() - began
     reached("fold.before_delta")
-    receipt, body = delta.finish(files, task.number, instance, attempt, counts)
+    receipt, body = delta.finish(files, task.number, instance, attempt, counters.to_receipt(came.newest))
     reached("fold.after_delta")
     files.sweep(task.number, task.files)
     reached("fold.return")
-    return msgspec.structs.replace(receipt, fates=bounded(came.fates), reasons=reasons), body
+    return msgspec.structs.replace(receipt, fates=bounded(came.fates), reasons=writer.reasons), body
 
 
 def _fold_group(
     context: FoldContext, group: GroupPlan, parts: Sequence[GroupPart], before: Watermark, after: Watermark
 ) -> None:
     """Fold the new packets of one group into its state."""
-    state = STATES[group.kind](context, group)
+    kind = state_kind(group)
+    state = kind(context, group, kind.migrate(context, group))
     state.ingest(parts, before, after)
     state.close(before, after)
     state.emit()

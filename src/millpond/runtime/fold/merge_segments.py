@@ -1,13 +1,13 @@
-"""Decides which segments an epoch merges, and how much: a large merge is split into portions, one per epoch.
+"""Chooses the segments that an epoch merges (`merges_due`) and computes the merged cells (`merged`).
 
-When a level has `fan_in` segments, they are merged into one segment of the next level, so each cell is rewritten
-O(log n) times (O'Neil et al., The Log-Structured Merge-Tree, 1996). A merge of gigabytes would stop its epoch, so an
-epoch merges the cells of some slices, and the next epoch those of the next slices; a large slice is split by key
-slots. Slices that will be coalesced count as one. A portion names the segments that it replaces, and is not read
-while one of them is live (`state_locations.group_state`). The last portion supersedes them all.
+Full levels are merged (`task.levels`). A merge of gigabytes would stop its epoch, so a large merge is written in
+portions, one per epoch: the cells of some slices, then those of the next slices; a large slice is split by key slots.
+Slices that will be coalesced count as one. A portion lists the segments that it replaces; readers ignore it while one
+of those is still live (`state_locations.group_state`), and the last portion supersedes them all.
 
-Epochs in which windows close, or in which state arrives from other instances, are the longest. Merges wait for a
-neighbouring epoch in which none closes (`closing.each_closes`), and for a limited time for an epoch without a backlog
+Epochs in which windows close, or in which state arrives from other instances, are the longest. If windows close in an
+epoch, its merges wait for the next one, unless windows close in the previous and the next epoch too
+(`closing.each_closes`). Merges also wait, for a limited time, for an epoch without a backlog
 (`scheduling.quiet_epochs`).
 
 Merges drop the cells of keys whose buckets have moved to another instance. Levels alone might not reach a segment for
@@ -25,29 +25,30 @@ import numpy as np
 
 from millpond.arrays import Ints, distinct_of, places_of
 from millpond.runtime.fold.coalesce_slices import Edges, widened
-from millpond.runtime.keys.key_compaction import full_level, still_here
+from millpond.runtime.keys.current_slots import without_departed
+from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import UNTIL, Position, SectionPlace
 from millpond.state.layout.cells import Cells, merge, needed_slices, part_of, piece_of, with_measures
 
 PORTION_BYTES = 4 << 20
 
-_REWRITTEN = 4
-"""A portion is at least this many times as large as what its epoch adds, so each cell is rewritten about that often. If
-twice, three times, … as many segments of level 0 wait as a merge needs, it is that many times larger."""
+_PORTION_PER_ADDED_BYTE = 4
+"""A portion has at least this many bytes for each byte that its epoch adds, so that merges keep up with new input.
 
+With k times as many level-0 segments as one merge needs, portions are k times larger."""
 
-_MOST = 64
+_MOST_SEGMENTS = 64
 """The most segments in one merge. With more, a portion would spend its time on reading their metadata."""
 
-_MUCH = 0.5
-"""Segments are merged if at least this part of their cells has moved to other instances."""
+_DUE_FRACTION_MOVED = 0.5
+"""A segment is merged, whatever its level, if at least this fraction of its cells has moved to other instances."""
 
 
 class Merge(NamedTuple):
     """Segments to merge, by their positions, into one of `level`.
 
-    `portions`: an epoch writes one of this many portions, with the cells from `begin` on. None: the epoch merges
-    everything. 0: all cells have moved to other instances.
+    `portions`: the number of portions, of which this epoch writes the one that begins at `begin`. None: one merge,
+    without portions. 0: no cells remain, and the segments are only removed.
     """
 
     chosen: tuple[int, ...]
@@ -70,46 +71,47 @@ class Merged(NamedTuple):
 
 
 def merges_due(
-    places: Sequence[SectionPlace], waiting: Sequence[SectionPlace], fan_in: int, added: int, moving: bool = False,
-    left: Sequence[float] = (), long: bool = False,
+    places: Sequence[SectionPlace], unread_portions: Sequence[SectionPlace], fan_in: int, added: int,
+    moving: bool = False, moved_fractions: Sequence[float] = (), no_merges: bool = False,
 ) -> list[Merge]:  # fmt: skip
     """The merges of an epoch: the next portion of the merge that has begun, and merges that become due.
 
     Only one merge in portions runs at a time; small merges do not wait for it.
 
-    `waiting`: the portions that are not read yet. `added`: bytes that the epoch adds. `moving`: buckets are migrating;
-    then no portion is written, because a migration takes time of its own, and windows close in the epochs between its
-    steps. `left`: the part of each segment that has moved to other instances since it was written. `long`: the epoch
-    takes long anyway, so it only removes segments of which everything has moved.
+    `unread_portions`: the written portions of unfinished merges. `added`: bytes that the epoch adds. `moving`: buckets
+    are migrating; then no portion is written, because a migration takes time of its own, and windows close in the
+    epochs between its steps. `moved_fractions`: for each segment, the fraction of its cells that has moved to other
+    instances since it was written; empty: nothing has moved. `no_merges`: the epoch is long already, so only segments
+    without remaining cells are removed.
     """
-
     backlog = max(1, sum(not place.level for place in places) // fan_in)
 
     def portions(chosen: Sequence[int]) -> int:
-        return -(-sum(places[i].size for i in chosen) // max(PORTION_BYTES, _REWRITTEN * added * backlog))
+        return -(-sum(places[i].size for i in chosen) // max(PORTION_BYTES, _PORTION_PER_ADDED_BYTE * added * backlog))
 
-    found, instead = list[Merge](), {name for place in waiting for name in place.instead}
+    found, instead = list[Merge](), {name for place in unread_portions for name in place.instead}
     begun = tuple(i for i, place in enumerate(places) if place.id in instead)
-    mine = [portion for portion in waiting if any(places[i].id in portion.instead for i in begun)]
-    if mine and not long and not moving:
+    mine = [portion for portion in unread_portions if any(places[i].id in portion.instead for i in begun)]
+    if mine and not no_merges and not moving:
         found.append(Merge(begun, mine[0].level, portions(begun), max(portion.until for portion in mine)))
-    share = left or [0.0] * len(places)
+    moved = moved_fractions or [0.0] * len(places)
     free = [i for i in range(len(places)) if i not in begun]
-    ended = tuple(i for i in free if share[i] >= 1)
+    ended = tuple(i for i in free if moved[i] >= 1)
     if ended:
         found.append(Merge(ended, 0, 0))
-    if long:
+    if no_merges:
         return found
-    mostly = tuple(i for i in free if _MUCH <= share[i] < 1)
-    wanted = [(mostly[:_MOST], max(places[i].level for i in mostly))] if mostly else []
-    others = [i for i in free if share[i] < _MUCH]
-    level = full_level([places[i] for i in others], fan_in)
-    if level is not None:
-        wanted.append((tuple(i for i in others if places[i].level == level)[:_MOST], level + 1))
+    mostly = tuple(i for i in free if _DUE_FRACTION_MOVED <= moved[i] < 1)
+    wanted = [(mostly[:_MOST_SEGMENTS], max(places[i].level for i in mostly))] if mostly else []
+    others = [i for i in free if moved[i] < _DUE_FRACTION_MOVED]
+    full = Levels([places[i] for i in others], fan_in).due(_MOST_SEGMENTS)
+    if full is not None:
+        wanted.append((tuple(others[at] for at in full.chosen), full.level))
     busy = moving or bool(mine)
     for chosen, level in wanted:
         many = portions(chosen)
-        if many < 2 or (moving and many == 2):  # else many small segments until the end of the migration
+        # while buckets migrate, a merge of two portions is done at once; otherwise small segments would accumulate
+        if many < 2 or (moving and many == 2):
             found.append(Merge(chosen, level))
         elif not busy:
             found.append(Merge(chosen, level, many))
@@ -118,22 +120,22 @@ def merges_due(
 
 
 def merged(
-    due: Merge, old: Sequence[Cells], left: Ints | None, committed: int, keys: int, horizon: int | None,
+    due: Merge, old: Sequence[Cells], departed: Ints | None, committed: int, keys: int, horizon: int | None,
     ids: Collection[str] | None = None, edges: Edges | None = None,
 ) -> Merged:  # fmt: skip
     """The cells that the epoch writes of a merge: all of them, or the next portion that has cells.
 
-    Dropped are slices that end at or before `horizon`, the slots `left` of keys that moved to other instances, and
-    columns of measures that are not among `ids` (None: keep all columns). Old cells have slots below `committed`, all
-    cells have slots below `keys`. Slices are widened to `edges` (None: not widened).
+    Dropped are slices that end at or before `horizon`, the slots `departed` of keys that moved to other instances,
+    and columns of measures that are not among `ids` (None: keep all columns). Old cells have slots below `committed`,
+    all cells have slots below `keys`. Slices are widened to `edges` (None: not widened).
     """
     chosen = [with_measures(old[i], ids) for i in due.chosen]
     if due.portions == 0:
         return Merged(part_of(chosen[0], np.zeros(0, np.int64)), None)
     kept = [needed_slices(cells, horizon) for cells in chosen]
-    share, begin = -(-sum(cells.rows for cells in chosen) // (due.portions or 1)), due.begin
+    cells_per_portion, begin = -(-sum(cells.rows for cells in chosen) // (due.portions or 1)), due.begin
     while True:
-        first, last, slots, until = _portion(chosen, kept, share, begin, keys, edges)
+        first, last, slots, until = _portion(chosen, kept, cells_per_portion, begin, keys, edges)
         parts = []
         for cells, rows in zip(chosen, kept, strict=True):
             starts = cells.slices.start_us[rows]
@@ -141,11 +143,11 @@ def merged(
             parts.append(inside)
         low, high = slots
         # renumber slots from 0, so that arrays over all slots are small
-        moved = [
+        renumbered = [
             cells._replace(slots=cells.slots.astype(np.int32) - np.int32(low))
-            for cells in still_here(parts, left, committed)
+            for cells in without_departed(parts, departed, committed)
         ]
-        wide = moved if edges is None else [part for cells in moved for part in widened(cells, edges)]
+        wide = renumbered if edges is None else [part for cells in renumbered for part in widened(cells, edges)]
         pieces = [piece_of(cells) for cells in wide]
         found = merge(pieces, max(1, (keys if high is None else min(keys, high)) - low))
         if found.rows or until is None:
@@ -154,9 +156,9 @@ def merged(
 
 
 def _portion(
-    chosen: Sequence[Cells], kept: Sequence[Ints], share: int, begin: Position, keys: int, edges: Edges | None
+    chosen: Sequence[Cells], kept: Sequence[Ints], count: int, begin: Position, keys: int, edges: Edges | None
 ) -> tuple[int, int, tuple[int, int | None], Position | None]:
-    """About `share` cells from the position `begin` on: the first and last start of their slices, the range of their
+    """About `count` cells from the position `begin` on: the first and last start of their slices, the range of their
     slots, and the position where they end (None: at the end of all cells).
 
     Slices that will be coalesced stay in one portion, unless they are split by slots.
@@ -172,22 +174,22 @@ def _portion(
     begun = int(np.searchsorted(distinct, begin.start_us + begin.span_us, "right")) if begin.slot else 0
     wide = distinct if edges is None else edges.around(distinct, distinct)[0]
     ends = np.append(np.flatnonzero(np.diff(wide)) + 1, len(wide))
-    # a begun run of slices continues with the same slices, even if edges between them and others are gone by now
+    # a begun run of slices continues with the same slices, even if edges between them and others no longer exist
     here, end, slot = int(distinct[0]), begun or int(ends[0]), begin.slot if begun else 0
-    if not slot and upto[end - 1] <= share:
-        end = int(ends[np.searchsorted(upto[ends - 1], share, "right") - 1])
+    if not slot and upto[end - 1] <= count:
+        end = int(ends[np.searchsorted(upto[ends - 1], count, "right") - 1])
     last = int(distinct[end - 1])
-    if slot or upto[end - 1] > share:
-        high = _slot_after(pairs, (here, last), slot, share)
+    if slot or upto[end - 1] > count:
+        high = _slot_after(pairs, (here, last), slot, count)
         if high is not None and high < keys:
             return here, last, (slot, high), Position(here, high, last - here)
     return here, last, (slot, None), None if end == len(distinct) else Position(last + 1, 0)
 
 
 def _slot_after(
-    pairs: Sequence[tuple[Cells, Ints]], starts_us: tuple[int, int], slot: int, share: int
+    pairs: Sequence[tuple[Cells, Ints]], starts_us: tuple[int, int], slot: int, wanted: int
 ) -> int | None:  # fmt: skip
-    """The slot that ends a run of about `share` cells which begins at `slot`; None if there are fewer cells.
+    """The slot that ends a run of about `wanted` cells which begins at `slot`; None if there are fewer cells.
 
     Only slices count that start within `starts_us` (first, last). The cells of a segment in a slice are assumed to be
     spread evenly between their first slot and their last. These may be few of all slots: the keys of migrated cells,
@@ -206,7 +208,7 @@ def _slot_after(
     np.add.at(rise, np.searchsorted(places, begins), each)
     np.subtract.at(rise, np.searchsorted(places, ends), each)
     before = np.append(0, np.cumsum(np.cumsum(rise)[:-1] * np.diff(places)))
-    wanted = before[np.searchsorted(places, slot)] + share
-    if wanted >= before[-1]:
+    end_at = before[np.searchsorted(places, slot)] + wanted
+    if end_at >= before[-1]:
         return None
-    return max(slot + 1, int(np.ceil(np.interp(wanted, before, places))))
+    return max(slot + 1, int(np.ceil(np.interp(end_at, before, places))))

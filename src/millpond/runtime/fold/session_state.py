@@ -1,4 +1,7 @@
-"""State of a group of session windows: session fragments, which are kept while their session is open."""
+"""State of a group of session windows: atoms, kept while a session that they belong to is open.
+
+An atom is a partial session (see `state.layout.session_atoms`).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ from collections.abc import Sequence
 from functools import partial
 
 from millpond.arrays import Ints, places_of
-from millpond.plan.groups.plan import measures_read
+from millpond.model.windows import Session
+from millpond.plan.groups.plan import QueryPlan, measures_read
+from millpond.runtime.fold.next_due import Due, next_session
 from millpond.runtime.fold.state import State
-from millpond.runtime.keys.key_compaction import full_level
+from millpond.runtime.fold.state_size import Sizes, Stored, measures_of, sizes_of_cells
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.rows.query_families import Family
 from millpond.runtime.rows.session_updates import SessionChanges, added_up, corrected_until
 from millpond.runtime.rows.window_rows import BlockKeys, rows_of_sessions
+from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.sessions import (
     AT_ONCE,
@@ -22,39 +28,69 @@ from millpond.runtime.windows.sessions import (
     asked_of,
     closing,
     first_needed,
+    needed_atoms,
+    open_ones,
     read_atoms,
+    sessions_of,
 )
 from millpond.state.layout.cells import Cells, piece_of
-from millpond.state.layout.session_fragments import LAST, merge_atoms
+from millpond.state.layout.session_atoms import LAST, merge_atoms, some_atoms
 
 
 class SessionState(State):
-    """Session windows."""
+    """Session windows, whose atoms are read, closed and merged."""
 
     _read: Read
     _level: int | None
 
+    @classmethod
+    def needed_cells(cls, stored: Stored) -> Cells:
+        """The stored atoms of open sessions."""
+        pieces = [piece_of(cells) for cells in stored.segments()]
+        atoms = merge_atoms(pieces, stored.group.gaps_us[0]).cells
+        return some_atoms(atoms, needed_atoms(stored.group, atoms, stored.mark))
+
+    @classmethod
+    def size(cls, stored: Stored) -> Sizes:
+        """The size of atoms and events; alone, a query has one atom for each of its open sessions."""
+        atoms = cls.needed_cells(stored)
+
+        def alone(plan: QueryPlan) -> tuple[Ints, set[str]]:
+            assert isinstance(plan.query.window, Session)
+            found = sessions_of(atoms, plan.query.window.gap_us, plan.delay)
+            open_now = open_ones(found, stored.mark.at(plan.query.late_after_us))
+            return found.slots[open_now], {*measures_of(stored.group, plan), "first", "last"}
+
+        return sizes_of_cells(stored, atoms, alone, events=True)
+
+    @classmethod
+    def next_due(cls, stored: Sequence[Stored], plan: QueryPlan) -> Due | None:
+        """The open session that closes first, if no further event extends it."""
+        return next_session(stored, plan)
+
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
-        """Read the fragments that new events may extend or join, and those that may close."""
+        """Read the atoms that new events may extend or join, and those that may close."""
         places = self.committed.segments
         came = merge_atoms(self.number(parts), self.group.gaps_us[0]).cells
-        self._level = full_level([place for place in places if place.rows], self.fan_in)
-        whole = self.log is not None  # events are needed from the first event of an open session on
-        self._read = read_atoms(self.group, places, self.old, came, len(self.keys), self._level, whole, before, after)
+        self._level = Levels([place for place in places if place.rows], self.fan_in).full
+        read_all = self.log is not None  # an event log needs the first event of each open session
+        self._read = read_atoms(
+            self.group, places, self.old, came, len(self.keys), self._level, read_all, before, after
+        )
 
     def close(self, before: Watermark, after: Watermark) -> None:
         """Collect the rows of sessions that the watermark passes, and of sessions with updating results."""
         self._close(self._read.atoms, self._read.came, before, after)
 
     def merge(self, after: Watermark) -> None:
-        """Write the fragments of open sessions, retire segments without any, and merge the others by level."""
+        """Write the atoms of open sessions, retire segments without any, and merge the others by level."""
         read, level, places = self._read, self._level, self.committed.segments
         expired = [i in read.live and not read.live[i].rows for i in range(len(places))]
         fresh, until = read.fresh, corrected_until(self.group, after)
         ended = [int(cells.columns[LAST].max()) <= until for cells in self.old_revisions]
         rolled = self.roll([fresh], [*expired, *ended])
         sealed = [place.id for place, gone in zip(places, expired, strict=True) if gone and place.rows]
-        horizon = first_needed(read.atoms, read.needed)  # over all atoms, as they were all read if there is a log
+        horizon = first_needed(read.atoms, read.needed)  # if there is an event log, all atoms were read
         sealed += [place.id for place, gone in zip(self.committed.revisions, ended, strict=True) if gone]
         if self.log is not None:
             sealed += self.log.before(horizon)
@@ -71,14 +107,13 @@ class SessionState(State):
         self.merge_events(horizon)
 
     def _merge_corrections(self, ended: Sequence[bool], until: int) -> None:
-        """Merge `fan_in` segments with the revision numbers of sessions into one; `ended`: which of them expire."""
+        """Merge segments with the revision numbers of sessions by level; `ended`: which of them expire."""
         pairs = zip(self.committed.revisions, self.old_revisions, ended, strict=True)
         going = [(place, cells) for place, cells, gone in pairs if not gone]
-        level = full_level([place for place, _ in going], self.fan_in)
-        if level is not None:
-            chosen = [(place, cells) for place, cells in going if place.level == level]
-            merged = added_up([piece_of(cells) for _, cells in chosen], until)
-            self.write_segment(merged, level + 1, tuple(place.id for place, _ in chosen), "revisions")
+        due = Levels([place for place, _ in going], self.fan_in).due()
+        if due is not None:
+            merged = added_up([piece_of(going[at][1]) for at in due.chosen], until)
+            self.write_segment(merged, due.level, tuple(going[at][0].id for at in due.chosen), "revisions")
 
     def _close(self, atoms: Cells, fresh: Ints, before: Watermark, after: Watermark) -> None:
         """Collect the rows of sessions; `fresh`: the atoms that contain an event of this epoch."""
@@ -91,7 +126,7 @@ class SessionState(State):
 
     def _answer(self, asked: Asked, atoms: Cells, found: Sessions) -> None:
         """Collect the rows of the queries to which these closing sessions belong."""
-        plans = [plan for plan in asked.plans if not plan.query.changing and self.collected.is_going(plan)]
+        plans = [plan for plan in asked.plans if not plan.query.changing and self.writer.is_going(plan.query.name)]
         if not plans:
             return
         columns = found.columns(atoms, {self.group.measures[i].id for i in measures_read(plans)})
@@ -100,4 +135,4 @@ class SessionState(State):
         keys, mine = BlockKeys(self.group, self.keys, slots, events), found._replace(slots=places)
         for family in (Family(self.group, [plan]) for plan in plans):
             make = partial(rows_of_sessions, self.group, family, mine, columns, keys, self.task.buckets)
-            self.collected.take(family, make)
+            self.writer.take(family.names, make)

@@ -1,7 +1,6 @@
 """State of one group in a fold: what every kind of window shares, and the steps that each kind defines.
 
-`fold` runs the steps in one order: `ingest`, `close`, `emit`, `merge`. The kinds are in `time_state.py`,
-`session_state.py` and `count_state.py`.
+`fold` runs the steps in one order: `migrate`, `ingest`, `close`, `emit`, `merge`. The kinds are listed in `kinds.py`.
 """
 
 from __future__ import annotations
@@ -16,44 +15,50 @@ import numpy as np
 
 from millpond.kernels.columns import arrow_type
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, column_ids
-from millpond.runtime.event_log.bin_counts import TallyLog
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.retention import slices_needed_from
+from millpond.runtime.event_log.tallies import TallyLog
 from millpond.runtime.fold.coalesce_slices import Edges
 from millpond.runtime.fold.merge_segments import merged, merges_due
-from millpond.runtime.fold.row_collector import Collected
-from millpond.runtime.gather.shadow_diff import Differing
+from millpond.runtime.fold.next_due import Due
+from millpond.runtime.fold.state_size import Sizes, Stored
 from millpond.runtime.keys.buckets import buckets_of_keys
-from millpond.runtime.keys.key_compaction import (
+from millpond.runtime.keys.current_slots import (
     OPENING,
-    Attached,
-    are_named,
-    full_level,
-    left_slots,
-    left_within,
+    CurrentCells,
+    departed_fractions,
+    departed_slots,
+    departed_within,
     read_section,
-    shares_left,
     slots_section,
+    used_slots,
+    without_departed,
 )
+from millpond.runtime.moves.bucket_handoff import taken_over
+from millpond.runtime.moves.move_state import rebuilt
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.unpack import numbered
-from millpond.runtime.rows.frame_rows import Due, rows_of_events
+from millpond.runtime.rows.frame_rows import DueFrames, rows_of_events
 from millpond.runtime.rows.query_families import Family
+from millpond.runtime.rows.row_writer import RowWriter
 from millpond.runtime.rows.session_updates import SessionChanges
 from millpond.runtime.rows.window_updates import Changes
-from millpond.runtime.task.task_values import FoldTask, Watermark
+from millpond.runtime.task.counters import Counters
+from millpond.runtime.task.levels import Levels
+from millpond.runtime.task.task_values import FoldTask, GroupState, Watermark
 from millpond.state.keys.key_dictionary import KeyDictionary
-from millpond.state.layout.cells import Cells, Piece, span_of
+from millpond.state.layout.cells import Cells, Piece, merge, needed_slices, part_of, piece_of, span_of
 from millpond.state.layout.delta import DeltaWriter
 from millpond.state.layout.event_log import Events
-from millpond.state.layout.segments import as_told, to_bytes
+from millpond.state.layout.segments import encode_with_sizes, to_bytes
 from millpond.state.ports.files import Files
 from millpond.state.ports.private_folder import is_own
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoldContext:
-    """What the states of one fold share: its task and instance, and where sections, counters and reasons go.
+    """What the states of one fold share: its task and instance, and where sections, rows and counters go.
 
     `fan_in`: this many sections of one level are merged into one of the next.
     """
@@ -62,37 +67,90 @@ class FoldContext:
     instance: int
     files: Files
     delta: DeltaWriter
-    counts: dict[str, int]
-    reasons: dict[str, str]
-    differing: Differing
+    counters: Counters
+    writer: RowWriter
     fan_in: int
 
 
 class State(ABC):
-    """One group of one instance in one epoch."""
+    """One group of one instance in one epoch; `committed` is what `migrate` returned."""
 
-    def __init__(self, context: FoldContext, group: GroupPlan) -> None:
+    def __init__(self, context: FoldContext, group: GroupPlan, committed: GroupState) -> None:
         task, files = context.task, context.files
-        self.task, self.group, self.delta, self.counts = task, group, context.delta, context.counts
+        self.task, self.group, self.delta, self.counters = task, group, context.delta, context.counters
         self.fan_in = context.fan_in
-        self.collected = Collected(task, group, context.delta, context.counts, context.reasons, context.differing)
-        self.long = task.merges_wait or context.instance in task.sources  # then merges wait for another epoch
-        self.committed = task.of(context.instance, group)
+        self.writer = context.writer
+        self.no_merges = task.merges_wait or context.instance in task.sources
+        self.committed = committed
         self._added = 0
         types = [arrow_type(key.type) for key in group.keys]
         own = bool(task.cache) and is_own(Path(task.cache))
         cache = Path(task.cache) / task.pond / f"{group.id}-{context.instance}" if own else None
         sections = [read_section(files, place) for place in self.committed.keys]
-        self.left = left_slots(files, self.committed)
+        self.departed = departed_slots(files, self.committed)
         buckets = partial(buckets_of_keys, group, buckets=len(task.owners))
-        self.keys = KeyDictionary(types, sections, cache, buckets, self.left)
+        self.keys = KeyDictionary(types, sections, cache, buckets, self.departed)
         self.log = None if group.events is None else GroupLog(files, group, group.events, self.committed, sections)
         self.tallies = TallyLog(files, group, self.committed, sections) if group.tallies else None
         self.logs = [log for log in (self.log, self.tallies) if log is not None]
         self.old, self.old_tiles, self.old_revisions = (
-            Attached(files, self.committed, places, sections, group.delays_us)
+            CurrentCells(files, self.committed, places, sections, group.delays_us)
             for places in (self.committed.segments, self.committed.tiles, self.committed.revisions)
         )
+
+    @classmethod
+    def migrates_by_key(cls, _group: GroupPlan) -> bool:
+        """Whether only the moved keys are written when buckets change their owner; else the state is rebuilt."""
+        return False
+
+    @classmethod
+    def migrate(cls, context: FoldContext, group: GroupPlan) -> GroupState:
+        """The stored state of a group on the instance, with that of buckets that move to it in this epoch.
+
+        Raises:
+            CorruptError: a section is not readable.
+        """
+        task, instance, files, delta = context.task, context.instance, context.files, context.delta
+        if instance not in task.sources:
+            return task.of(instance, group)
+        if cls.migrates_by_key(group):
+            return taken_over(task, instance, group, files, delta, context.fan_in)
+        return rebuilt(task, instance, group, files, delta)
+
+    @classmethod
+    def needed_cells(cls, stored: Stored) -> Cells:
+        """The stored cells that some open window needs or the stream retains; without tiles, which only repeat cells.
+
+        Raises:
+            CorruptError: a section is not readable.
+        """
+        group, state, files, mark = stored
+        horizon = slices_needed_from(group, mark)
+        departed, size = departed_slots(files, state), sum(place.rows for place in state.keys)
+        here = without_departed(
+            (part_of(cells, needed_slices(cells, horizon)) for cells in stored.segments()), departed, size
+        )
+        pieces = [piece_of(cells) for cells in here]
+        slots = max((int(piece.slots.max()) for piece in pieces if len(piece.slots)), default=0)
+        return merge(pieces, slots + 1)
+
+    @classmethod
+    @abstractmethod
+    def size(cls, stored: Stored) -> Sizes:
+        """The size of stored state: what all queries of the group need, and what each would keep without sharing.
+
+        Raises:
+            CorruptError: a section is not readable.
+        """
+
+    @classmethod
+    @abstractmethod
+    def next_due(cls, stored: Sequence[Stored], plan: QueryPlan) -> Due | None:
+        """The earliest window of a query that has one of its events and no row yet, in the state of all instances.
+
+        Raises:
+            CorruptError: a section is not readable.
+        """
 
     @abstractmethod
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
@@ -103,8 +161,8 @@ class State(ABC):
         """Collect the rows of windows that the watermark passes, and of windows with updating results."""
 
     def emit(self) -> None:
-        """Write the collected rows to the delta."""
-        self.collected.write()
+        """Write the rows that windows have collected."""
+        self.writer.flush()
 
     @abstractmethod
     def merge(self, after: Watermark) -> None:
@@ -132,13 +190,13 @@ class State(ABC):
             "generation": self.committed.generation,
             "delays": list(self.group.delays_us),
             "slots": [*(slots := span_of(cells))],
-            **({} if self.left is None else {"gone": left_within(slots, self.left)}),
+            **({} if self.departed is None else {"gone": departed_within(slots, self.departed)}),
             **(more or {}),
         }
         if apart:
             info[apart] = 1
-        data, told = as_told(cells)
-        info |= told
+        data, sizes = encode_with_sizes(cells)
+        info |= sizes
         self._added += 0 if level else data.size
         self.delta.add("segment", self.group.id, data, cells.rows, info, supersedes)
 
@@ -148,20 +206,16 @@ class State(ABC):
         self.delta.add("keys", self.group.id, data, end - first, info, supersedes)
 
     def add_keys(self) -> None:
-        """Write the new keys, and merge `fan_in` sections of keys of one level into one of the next level.
-
-        Sections of one level are adjacent.
-        """
+        """Write the new keys, and merge sections of keys by level; those of one level are adjacent."""
         if len(self.keys) > self.keys.committed:
             self._write_keys(self.keys.committed, len(self.keys), 0, ())
         places = self.committed.keys
-        level = None if self.long else full_level(places, self.fan_in)
-        if level is None:
+        due = None if self.no_merges else Levels(places, self.fan_in).due()
+        if due is None:
             return
         bases = np.cumsum([0, *(place.rows for place in places)]).tolist()
-        chosen = [i for i, place in enumerate(places) if place.level == level]
-        first, end = bases[chosen[0]], bases[chosen[-1] + 1]
-        self._write_keys(first, end, level + 1, tuple(places[i].id for i in chosen))
+        first, end = bases[due.chosen[0]], bases[due.chosen[-1] + 1]
+        self._write_keys(first, end, due.level, tuple(place.id for place in due.of(places)))
 
     def roll(self, added: Sequence[Cells], expired: Sequence[bool], events_from: int | None = None) -> bool:
         """Begin a new generation without unused keys, if at least half of all keys are unused; returns whether it did.
@@ -174,15 +228,15 @@ class State(ABC):
         not checked while buckets migrate, because a migration takes time of its own.
         """
         state = self.committed
-        if self.task.moving or self.long or full_level(state.keys, self.fan_in) is None:
+        if self.task.moving or self.no_merges or Levels(state.keys, self.fan_in).full is None:
             return False
         old = [*self.old, *self.old_tiles, *self.old_revisions]
-        naming: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
+        users: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
         alone = self.group.deduplicated is not None or len(self.group.celled) < len(self.group.queries)
         if self.log is not None and alone:  # a key may occur in events only
-            naming += self.log.needed(events_from)
-        named = np.flatnonzero(are_named(naming, len(self.keys)))
-        if 2 * len(named) > len(self.keys):
+            users += self.log.needed(events_from)
+        used = np.flatnonzero(used_slots(users, len(self.keys)))
+        if 2 * len(used) > len(self.keys):
             return False
         replaced = [place.id for place in (*state.keys, *state.left, *state.portions)]  # begun merges start again
         for place, cells, gone in zip([*state.segments, *state.tiles, *state.revisions], old, expired, strict=True):
@@ -194,35 +248,35 @@ class State(ABC):
             for place in log.places:
                 if place.generation != state.generation:
                     log.write(self.delta, log.section(place), place.level, (place.id,))
-        data = to_bytes(self.keys.opening(named))
+        data = to_bytes(self.keys.opening(used))
         info = {"base": 0, "level": OPENING, "generation": state.generation + 1}
-        self.delta.add("keys", self.group.id, data, len(named), info, tuple(replaced))
-        here = self.keys.here(named)
+        self.delta.add("keys", self.group.id, data, len(used), info, tuple(replaced))
+        here = self.keys.here(used)
         if here is not None and not here.all():  # live cells still refer to keys that moved away
-            left, info = np.flatnonzero(~here), {"generation": state.generation + 1}
-            self.delta.add("left", self.group.id, slots_section(left), len(left), info)
+            departed, info = np.flatnonzero(~here), {"generation": state.generation + 1}
+            self.delta.add("left", self.group.id, slots_section(departed), len(departed), info)
         return True
 
     def collect_changes(
         self, make: Callable[[], Changes | SessionChanges], before: Watermark, after: Watermark
     ) -> None:
         """Collect the rows of queries with updating results, and write how often each row was corrected."""
-        plans = [plan for plan in self.group.queries if plan.query.changing and self.collected.is_going(plan)]
+        plans = [plan for plan in self.group.queries if plan.query.changing and self.writer.is_going(plan.query.name)]
         if not plans:
             return
         changes = make()
         for plan in plans:
-            self.collected.take(Family(self.group, [plan]), partial(changes.rows, plan, before, after))
-        corrected = changes.corrected([plan.query.name for plan in plans if self.collected.is_going(plan)])
+            self.writer.take((plan.query.name,), partial(changes.rows, plan, before, after))
+        corrected = changes.corrected([plan.query.name for plan in plans if self.writer.is_going(plan.query.name)])
         if corrected.rows:
             self.write_segment(corrected, 0, (), "revisions")
 
-    def collect_frames(self, plan: QueryPlan, parts: Iterable[Due]) -> None:
+    def collect_frames(self, plan: QueryPlan, parts: Iterable[DueFrames]) -> None:
         """Collect the rows of one query, part by part."""
         family = Family(self.group, [plan])
-        for due in parts if self.collected.is_going(plan) else ():
+        for due in parts if self.writer.is_going(plan.query.name) else ():
             make = partial(rows_of_events, self.group, family, due, self.keys, self.task.buckets)
-            if not self.collected.take(family, make):
+            if not self.writer.take(family.names, make):
                 break
 
     def events_between(self, plans: Sequence[QueryPlan], start_us: int, end_us: int, delay: int) -> Events | None:
@@ -237,7 +291,7 @@ class State(ABC):
             self.log.merge(self.delta, horizon, self.fan_in)
 
     def compact(self, horizon: int | None, edges: Callable[[], Edges] | None = None) -> None:
-        """Merge `fan_in` segments of one level into one of the next level.
+        """Merge segments by level.
 
         Slices that no window needs and keys that moved to other instances are dropped, and slices are coalesced as far
         as `edges` allow. If nothing of the segments is needed, no segment is written: they are retired in this epoch.
@@ -245,13 +299,15 @@ class State(ABC):
         state, keys, committed = self.committed, len(self.keys), self.keys.committed
         parts = (state.segments, self.old), (state.tiles, self.old_tiles), (state.revisions, self.old_revisions)
         for places, old in parts:
-            left = [] if self.task.moving else shares_left(state, places, old, self.left)
-            for due in merges_due(places, state.portions, self.fan_in, self._added, self.task.moving, left, self.long):
+            fractions = [] if self.task.moving else departed_fractions(state, places, old, self.departed)
+            for due in merges_due(
+                places, state.portions, self.fan_in, self._added, self.task.moving, fractions, self.no_merges
+            ):
                 ends = tuple(places[i].id for i in due.chosen)
                 apart = state.apart(places[due.chosen[0]])
                 needed_at = edges() if edges and not apart else None
                 ids = column_ids(self.group, apart)
-                done = merged(due, old, self.left, committed, keys, horizon, ids, needed_at)
+                done = merged(due, old, self.departed, committed, keys, horizon, ids, needed_at)
                 needed = horizon is None or any((old[i].slices.end_us > horizon).any() for i in due.chosen)
                 # if everything that is needed has moved away, a segment without cells replaces them
                 if done.cells.rows or needed:

@@ -6,28 +6,34 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 import numpy as np
+import pyarrow.compute as pc
 
-from millpond.model.windows import Range
+from millpond.arrays import Ints, Mask, distinct_rows
+from millpond.model.windows import Range, Sliding
+from millpond.plan.groups.build import presence_filter
+from millpond.plan.groups.edges import slices_of
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
-from millpond.runtime.event_log.bin_counts import needs_tallies, tallies_needed_from
 from millpond.runtime.event_log.deduplicate import decided
 from millpond.runtime.event_log.event_log import GroupLog
-from millpond.runtime.event_log.retention import ends_by, events_needed_from, slices_needed_from
+from millpond.runtime.event_log.retention import ends_by, events_needed_from, needed_from, slices_needed_from
+from millpond.runtime.event_log.select_events import filter_name
+from millpond.runtime.event_log.tallies import needs_tallies, tallies_needed_from
 from millpond.runtime.fold.coalesce_slices import needed_edges
+from millpond.runtime.fold.next_due import Due, next_frame, next_window
 from millpond.runtime.fold.state import State
+from millpond.runtime.fold.state_size import Sizes, Stored, have_rows, measures_of, sizes_of_cells, sizes_of_events
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.rows.query_families import Family, families
 from millpond.runtime.rows.time_frames import rows_due
 from millpond.runtime.rows.window_rows import BlockKeys, rows_of_block
 from millpond.runtime.rows.window_updates import Changes
-from millpond.runtime.task.task_values import WHOLE_POND, Watermark
-from millpond.runtime.windows.choose_method import AnyBlock, blocks_of
+from millpond.runtime.task.task_values import Watermark
+from millpond.runtime.windows.choose_combine import AnyBlock, blocks_of
 from millpond.runtime.windows.closing import Closing, at_once, batches, closing_windows, each_closes, together
 from millpond.runtime.windows.combine import edges_of, slices_between
 from millpond.runtime.windows.rollups import Held, new_tiles
 from millpond.state.layout.cells import Cells, Piece, merge
-
-_SLICES_READ = f"slices_read:{WHOLE_POND}"
+from millpond.state.layout.event_log import Events
 
 
 class TimeState(State):
@@ -36,6 +42,25 @@ class TimeState(State):
     _fresh: Cells
     _held: Held
     _tiles: Cells | None
+
+    @classmethod
+    def migrates_by_key(cls, group: GroupPlan) -> bool:
+        """Windows are combined by key. Without keys, and for events that wait for deduplication, state is rebuilt."""
+        return bool(group.keys) and group.deduplicated is None
+
+    @classmethod
+    def size(cls, stored: Stored) -> Sizes:
+        """The size of cells, tallies and events; alone, a query has cells between its own edges."""
+        framed = [plan for plan in stored.group.queries if isinstance(plan.query.window, Range)]
+        cells = cls.needed_cells(stored)
+        sliced = sizes_of_cells(stored, cells, partial(_cells_alone, stored, cells), events=not framed)
+        return sliced.plus(sizes_of_events(stored, framed, partial(_needed_events, stored.mark)))
+
+    @classmethod
+    def next_due(cls, stored: Sequence[Stored], plan: QueryPlan) -> Due | None:
+        """The window, or the frame of an event."""
+        find = next_frame if isinstance(plan.query.window, Range) else next_window
+        return find(stored, plan)
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Write the new cells as a segment, and the tiles that are complete now."""
@@ -77,7 +102,7 @@ class TimeState(State):
         for plan in self.group.queries:
             count = found.repeated.get(self.group.measures[plan.presence].filter, 0)
             if count:
-                self.counts[f"repeated:{plan.query.name}"] = count
+                self.counters.of(plan.query.name).repeated += count
         return [] if found.piece is None else [found.piece]
 
     def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
@@ -95,7 +120,7 @@ class TimeState(State):
             return Changes(self.group, self.keys, self.task.buckets, old, held, fresh, *kept)
 
         self.collect_changes(changes, before, after)
-        self.long |= bool(closing) and not each_closes(self.group, before, after)
+        self.no_merges |= bool(closing) and not each_closes(self.group, before, after)
 
     def _close_events(self, before: Watermark, after: Watermark) -> None:
         """Collect the rows of events that the watermark has passed, for queries with a row per event."""
@@ -112,15 +137,14 @@ class TimeState(State):
             if plan.delay == delay
             and not plan.query.changing
             and group.windows.index(plan.query.window) in occurring
-            and self.collected.is_going(plan)
+            and self.writer.is_going(plan.query.name)
         ]
         if not asked:
             return
         measures = [group.measures[i] for i in measures_read(asked)]
         edges, parts = edges_of(run), held.parts
         chosen = slices_between(held, edges, delay)
-        read = sum(int(np.count_nonzero(mask)) for mask in chosen)
-        self.counts[_SLICES_READ] = self.counts.get(_SLICES_READ, 0) + read
+        self.counters.pond.slices_read += sum(int(np.count_nonzero(mask)) for mask in chosen)
         made = blocks_of(group, run, parts, chosen, measures, len(self.keys))
         going = families(group, asked)
         events, tallies = self.events_between(asked, edges[0], edges[-1], delay), None
@@ -137,12 +161,39 @@ class TimeState(State):
 
     def _answer_family(self, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys) -> bool:
         """Add the rows of a family; False if one of its queries raised an error."""
-        read = self.collected.read(family)
+        read = self.writer.are_read(family.names)
         make = partial(rows_of_block, self.group, family, block, windows, keys, self.task.buckets, read)
-        return self.collected.take(family, make)
+        return self.writer.take(family.names, make)
 
 
 def _windows_of(plan: QueryPlan, group: GroupPlan, run: Sequence[Closing]) -> list[Closing]:
     """The windows of a run that belong to a query and begin while the query is in force."""
     position, first, end = group.windows.index(plan.query.window), plan.from_us, plan.before_us
     return [window for window in run if window.window == position and first <= window.start_us < end]
+
+
+def _cells_alone(stored: Stored, cells: Cells, plan: QueryPlan) -> tuple[Ints, set[str]]:
+    """The slots of the cells that a query would keep in slices of its own, and the measures of its columns."""
+    group, window, measures = stored.group, plan.query.window, measures_of(stored.group, plan)
+    assert isinstance(window, Sliding)
+    starts = np.repeat(cells.slices.start_us, np.diff(cells.offsets))
+    kept = have_rows(group, plan, cells) & (np.repeat(cells.slices.late_class, np.diff(cells.offsets)) <= plan.delay)
+    if not kept.any():
+        return np.zeros(0, np.int64), measures
+    _, ends_us, slices = slices_of([window], starts)
+    horizon = needed_from((plan,), stored.mark)
+    if horizon is not None:
+        kept &= ends_us[slices] > horizon
+    (slots, _), _ = distinct_rows([cells.slots[kept].astype(np.int64), slices[kept]])
+    return slots, measures
+
+
+def _needed_events(mark: Watermark, plan: QueryPlan, _log: GroupLog, every: Events) -> Mask:
+    """The events that frames of a query need."""
+    horizon, presence = needed_from([plan], mark), presence_filter(plan.query)
+    needed: Mask = every.late_class <= plan.delay
+    if horizon is not None:
+        needed &= every.times_us >= horizon
+    if presence is not None:
+        needed &= pc.fill_null(every.columns[filter_name(presence)], False).to_numpy(zero_copy_only=False)
+    return needed

@@ -91,7 +91,7 @@ def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 def _load(header: dict[str, Any], schema: pa.Schema) -> tuple[_Held, dict[str, Any]]:
     sys.path[:] = header["path"]
-    given = _form(header["form"])
+    given = _FORMS[header["form"]]()
     pa.nulls(0, pa.int64()).to_numpy(zero_copy_only=False)  # Arrow imports pandas here, outside of a function's limits
     _limit(header["memory_bytes"])
     place, _, attribute = header["module"].partition(":")
@@ -109,13 +109,12 @@ def _load(header: dict[str, Any], schema: pa.Schema) -> tuple[_Held, dict[str, A
     return _Held(function, header["kind"], schema.field(0).type, given, origin), {"digest": digest}
 
 
-def _form(form: str) -> Callable[[pa.Array], Any]:
-    if form == "numpy":
-        return lambda column: column.to_numpy(zero_copy_only=False)
-    if form == "polars":
-        made: Callable[[pa.Array], Any] = import_module("polars").from_arrow
-        return made
-    return lambda column: column
+_FORMS: dict[str, Callable[[], Callable[[pa.Array], Any]]] = {
+    "arrow": lambda: lambda column: column,
+    "numpy": lambda: lambda column: column.to_numpy(zero_copy_only=False),
+    "polars": lambda: import_module("polars").from_arrow,
+}
+"""Makes what converts a column to the form that a function takes."""
 
 
 def _limit(memory: int) -> None:

@@ -9,7 +9,6 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -46,9 +45,7 @@ class FunctionHost:
             self._end(function)
         return msgspec.structs.replace(function, digest=self._child(function)[1])
 
-    def call(
-        self, function: UserFunction, table: pa.Table, rows: int, cells: pa.ListArray | None = None
-    ) -> pa.Array:
+    def call(self, function: UserFunction, table: pa.Table, rows: int, cells: pa.ListArray | None = None) -> pa.Array:
         """Calls the function for keys 0 … `rows` - 1, and returns an array of its declared type.
 
         The first column of `table` is the key of each event (int64, ascending), the others are the arguments. Whatever
@@ -63,9 +60,7 @@ class FunctionHost:
         asked = _asked(table, rows, cells)
         if not len(asked.rows):
             return pa.nulls(rows, arrow_type(function.returns))
-        child, _ = self._child(function)
-        header = {"rows": len(asked.rows)}
-        _, answers = self._exchanged(function, child, header, asked.tables, function.deadline_ms, asked.rows)
+        answers = self._answers(function, asked)
         try:
             column = _checked(answers, len(asked.rows), arrow_type(function.returns))
         except ValueError as error:
@@ -85,9 +80,7 @@ class FunctionHost:
     def __enter__(self) -> FunctionHost:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _child(self, function: UserFunction) -> tuple[Child, str]:
@@ -121,6 +114,21 @@ class FunctionHost:
         self._children[function] = child, digest
         return self._children[function]
 
+    def _answers(self, function: UserFunction, asked: _Asked) -> list[pa.Table]:
+        """The tables that a function returns; if its process dies or lacks memory, a new one is called once.
+
+        So a function that leaks memory costs a process now and then. A new process that lacks memory is not replaced.
+        """
+        kept, header = function in self._children, {"rows": len(asked.rows)}
+        for attempt in (0, 1):
+            child, _ = self._child(function)
+            try:
+                return self._exchanged(function, child, header, asked.tables, function.deadline_ms, asked.rows)[1]
+            except UserFunctionError as error:
+                if attempt or not (error.died or (error.hungry and kept)):
+                    raise
+        raise AssertionError
+
     def _exchanged(
         self,
         function: UserFunction,
@@ -134,18 +142,22 @@ class FunctionHost:
 
         `named`: the rows of the result to which the rows of the request belong.
         """
+        died = False
         try:
             reply, answers = child.exchange(header, tables, deadline_ms)
             what, row = reply.get("failed"), reply.get("row")
         except Gone as gone:
-            what, row = str(gone), gone.row
+            what, row, died = str(gone), gone.row, gone.died
         if what is None:
             return reply, answers
         self._end(function)
-        if what == "memory":
+        hungry = what == "memory"
+        if hungry:
             what = f"needs more than {function.memory_bytes >> 20} MB of memory"
         at = int(named[row]) if named is not None and isinstance(row, int) and 0 <= row < len(named) else None
-        raise _error(function, str(what), at)
+        error = _error(function, str(what), at)
+        error.died, error.hungry = died, hungry
+        raise error
 
     def _end(self, function: UserFunction) -> None:
         self._children.pop(function)[0].end()

@@ -41,11 +41,14 @@ _ONE_THREAD = {
 
 
 class Gone(Exception):
-    """The child did not answer; the text states why, and `row` is the row that it was processing, if known."""
+    """The child did not answer; the text states why, and `row` is the row that it was processing, if known.
 
-    def __init__(self, what: str, row: int | None = None) -> None:
+    `died`: the process ended.
+    """
+
+    def __init__(self, what: str, row: int | None = None, *, died: bool = False) -> None:
         super().__init__(what)
-        self.row = row
+        self.row, self.died = row, died
 
 
 class Child:
@@ -122,7 +125,7 @@ class Child:
                         if not self._hear(told.fileno()):
                             ready.unregister(told)
                     elif not _received(leave.fileno(), got):
-                        raise Gone(self._end_of_it(told.fileno()), self._at())
+                        raise Gone(self._end_of_it(told.fileno()), self._at(), died=True)
                 wanted = _size_of(got)
         text, _ = HEAD.unpack_from(got)
         start = HEAD.size + int(text)
@@ -193,7 +196,7 @@ def _received(leave: int, got: bytearray) -> bool:
 
 
 def _size_of(got: bytearray) -> int:
-    """The number of bytes that must be read next: of the head, or of the complete frame once the head is there."""
+    """The number of bytes that must be read next: of the head, or of the complete frame once the head was read."""
     if len(got) < HEAD.size:
         return HEAD.size
     text, body = HEAD.unpack_from(got)

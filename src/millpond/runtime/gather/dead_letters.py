@@ -1,7 +1,7 @@
 """Dead letters: separates records that did not parse from events, counts them for every query, and stores them.
 
-Spark delivers them as rows whose `stream` is `layout.DEAD`, with their details in a struct in the last column of the
-frame; further copies of the same record have no struct. In a packet they are one Arrow IPC stream, lz4. The fold
+Spark delivers them as rows whose `stream` is `column_layout.DEAD`, with their details in a struct in the last column of
+the frame; further copies of the same record have no struct. In a packet they are one Arrow IPC stream, lz4. The fold
 writes them as a section of kind `dead`, which a follower publishes.
 """
 
@@ -17,32 +17,18 @@ import pyarrow.compute as pc
 
 from millpond.errors import SourceError
 from millpond.log.records import EpochRecord, Offsets
-from millpond.model.stream import DEAD_LETTER, FAIL, Malformed
+from millpond.model.stream import DEAD_LETTER, FAIL
 from millpond.plan.groups.plan import Plan
-from millpond.runtime.packets.event_counts import FATES
 from millpond.runtime.packets.packet import Header, SourceFates, encode_packet
-from millpond.runtime.packets.row_batches import rows_stream
+from millpond.runtime.packets.row_batches import RowBatch, rows_stream
 from millpond.runtime.task.column_layout import DEAD, ReadLayout, StreamLayout
-from millpond.runtime.task.task_values import WHOLE_POND, GatherTask
-from millpond.state.layout.delta import DeltaWriter
+from millpond.runtime.task.counters import WHOLE_POND, Counters, Counts, stream_counts
+from millpond.runtime.task.task_values import GatherTask
 
 EPOCH = "_epoch"
 """Column of a dead letter: the record that wrote it."""
 
-MALFORMED = "malformed"
-"""The name of the count of a stream's malformed records; the record of an epoch has it under `counted_as(stream)`."""
-
 _LIMIT_BYTES = 16 << 20
-
-
-def counted_as(stream: str) -> str:
-    """The name under which a record of the log keeps the counts of a stream; no query can have this name."""
-    return f"stream {stream}"
-
-
-def group_of(stream: str) -> str:
-    """The group of the sections with dead letters of a stream; no query can have this name."""
-    return f"dead letters of {stream}"
 
 
 class DeadLetters:
@@ -109,20 +95,20 @@ class DeadLetters:
 def _count(task: GatherTask, stream: str, rows: pa.Table, header: Header) -> None:
     """Count dead letters as read and as dead, for each query that would have read them."""
     count = rows.num_rows
-    header.counts[WHOLE_POND] = {"events": count}
-    header.counts[counted_as(stream)] = {MALFORMED: count}
-    names = pc.binary_join_element_wise(rows["topic"], rows["partition"].cast(pa.string()), "-")
+    counters = Counters({WHOLE_POND: Counts(events=count), stream_counts(stream): Counts(malformed=count)})
+    header.counts = counters
+    # files have no topic, and their counts are not kept by partition
+    names = pc.binary_join_element_wise(rows["topic"], rows["partition"].cast(pa.string()), "-").drop_null()
     sources = {one["values"]: one["counts"] for one in pc.value_counts(names.combine_chunks()).to_pylist()}
     for layout in task.layout.streams:
         if stream in (layout.reads or (layout.name,)):
             label = f"{stream}:" if layout.reads else ""
             for prefix, queries in _readers(task.plan, layout):
                 for query in queries:
-                    whole = header.counts.setdefault(query, dict.fromkeys(FATES, 0))
-                    whole["read"] += count
-                    whole["dead"] += count
+                    counters.of(query).add(Counts(read=count, dead=count))
                 of_each = {f"{prefix}{label}{name}": [number, 0, 0, number, 0] for name, number in sources.items()}
-                header.fates.append(SourceFates(queries, of_each))
+                if of_each:
+                    header.fates.append(SourceFates(queries, of_each))
 
 
 def _readers(plan: Plan, layout: StreamLayout) -> Iterator[tuple[str, list[str]]]:
@@ -138,14 +124,11 @@ def _readers(plan: Plan, layout: StreamLayout) -> Iterator[tuple[str, list[str]]
             yield f"{layout.name}/", [join.name]
 
 
-def write_dead_letters(
-    stream: str, batches: Sequence[pa.RecordBatch], epoch: int, delta: DeltaWriter, counts: dict[str, int]
-) -> None:
-    """Write the dead letters of a stream as one section of the delta; `batches` are in the order of their packets."""
-    rows = sum(batch.num_rows for batch in batches)
-    marked = [batch.append_column(EPOCH, pa.array(np.full(batch.num_rows, epoch, np.int64))) for batch in batches]
-    counts[f"dead_letters:{counted_as(stream)}"] = rows
-    delta.add("dead", group_of(stream), rows_stream(marked), rows, {})
+def dead_letters(stream: str, batches: Sequence[pa.RecordBatch], epoch: int) -> Iterator[RowBatch]:
+    """The dead letters of a stream with their epoch; `batches` are in the order of their packets."""
+    for batch in batches:
+        rows = batch.append_column(EPOCH, pa.array(np.full(batch.num_rows, epoch, np.int64)))
+        yield RowBatch(stream, rows, "dead")
 
 
 class Breaker:
@@ -166,14 +149,16 @@ class Breaker:
             SourceError: the ratio of malformed records in a stream is above its limit.
         """
         for stream, _, ratio in () if layout is None else layout.malformed:
+            if ratio is None:
+                continue
             if stream in record.start:
                 read = records_between(record.start, record.end, stream)
             else:  # the start offsets are unknown, so count the events of all streams
                 read = record.counts.get(WHOLE_POND, {}).get("events", 0)
-            if ratio is None or not read:
+            if not read:
                 continue
             seen = self._seen.setdefault(stream, deque())
-            seen.append((read, record.counts.get(counted_as(stream), {}).get(MALFORMED, 0)))
+            seen.append((read, record.counts.get(stream_counts(stream), {}).get("malformed", 0)))
             while sum(count for count, _ in seen) - seen[0][0] >= self.WINDOW:
                 seen.popleft()
             total, dead = (sum(column) for column in zip(*seen, strict=True))
@@ -197,8 +182,3 @@ def records_between(start: Offsets, end: Offsets, stream: str) -> int:
         for topic, partitions in new.items()
         for partition, offset in partitions.items()
     )
-
-
-def policy_of(malformed: Malformed) -> tuple[str, float | None]:
-    """The policy of a stream for malformed records, and the ratio at which it stops, in the form of a layout."""
-    return malformed.policy, malformed.ratio

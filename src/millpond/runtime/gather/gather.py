@@ -25,22 +25,23 @@ from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.aggregates.filter_sets import Bundle, classify, ranks_of_bundles, split_slices
 from millpond.runtime.aggregates.partials import Partials, Rolled, Rows, piece_of_cells, roll_up
-from millpond.runtime.event_log.bin_counts import TalliedRows
 from millpond.runtime.event_log.select_events import LoggedRows
+from millpond.runtime.event_log.tallies import TalliedRows
 from millpond.runtime.gather.dead_letters import DeadLetters
-from millpond.runtime.gather.late_rows import LateCatch
+from millpond.runtime.gather.late_packets import LateCollector
 from millpond.runtime.gather.lateness import Judge, Judged, late_classes
 from millpond.runtime.gather.retained_events import dealt_out, kept_rows
 from millpond.runtime.gather.selected_rows import select_rows
-from millpond.runtime.gather.session_fragments import atoms_of_rows, cut_atoms
+from millpond.runtime.gather.session_atoms import atoms_of_rows, cut_atoms
 from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.joins.keyless_grid import dealt_events
 from millpond.runtime.keys.buckets import buckets_of_keys
-from millpond.runtime.packets.event_counts import Counts, Passed, Sources, count_rows, count_side
+from millpond.runtime.packets.event_counts import ChunkCounts, Passed, Sources, count_rows, count_side
 from millpond.runtime.packets.packet import GroupPart, Header, encode_packet
 from millpond.runtime.packets.raw_columns import is_smaller_raw, raw_rows
 from millpond.runtime.task.column_layout import TICK, StreamLayout
-from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND, GatherTask, TimeLine
+from millpond.runtime.task.counters import WHOLE_POND, Counters, Counts
+from millpond.runtime.task.task_values import GatherTask, TimeLine
 from millpond.state.keys.keys import canonical
 from millpond.state.layout.cells import Slices
 
@@ -51,9 +52,7 @@ CHUNK_BYTES = 1 << 28
 """Batches are not joined beyond this size, as a text column holds at most two gigabytes."""
 
 
-def gather(
-    task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int
-) -> Iterator[tuple[int, bytes]]:
+def gather(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[tuple[int, bytes]]:
     """The packets of a source partition, as (instance, bytes).
 
     Every instance gets at least one packet, so all instances see the same largest event time.
@@ -117,9 +116,9 @@ def _gather_chunk(
     evaluator = Evaluator(columns, table.num_rows, task.parameters)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
     parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
-    whole = {} if stream.chained else {"events": table.num_rows, "bytes_read": table.nbytes}
-    counts = Counts({WHOLE_POND: whole}, [])
-    catch = LateCatch(task.late.get(stream.name, ()))
+    whole = Counts() if stream.chained else Counts(events=table.num_rows, bytes_read=table.nbytes)
+    counts = ChunkCounts(Counters({WHOLE_POND: whole}), [])
+    late_collector = LateCollector(task.late.get(stream.name, ()))
     late_rows = b""
     newest: dict[str, int] = {}
     judged: Judged | None = None
@@ -135,8 +134,8 @@ def _gather_chunk(
         late = late_classes(times.data, judged, floor, group.delays_us)
         passed = group_parts(task, group, evaluator, judged.timed, times.data, late, order, parts)
         count_rows(counts, group, evaluator, judged.timed, late, sources, passed)
-        catch.see(group, evaluator, late)
-        counts.whole[group.id] = {GROUP_US: lap_us() - group_began}
+        late_collector.add_group(group, evaluator, late)
+        counts.counters[group.id] = Counts(group_us=lap_us() - group_began)
     for log in task.plan.joins.logs_of(stream.name):
         times = columns[log.event_time]
         if judged is None:
@@ -156,10 +155,10 @@ def _gather_chunk(
         every = kept_rows(kept, stream, table, columns[kept.event_time].data, judged, floor, order)
         dealt_out(kept, every, parts)
     if judged is not None:
-        late_rows = catch.packed(stream, table, judged)
+        late_rows = late_collector.packed(stream, table, judged)
     selections, compared = task.plan.selections_of(stream.name), task.plan.compared_names
     selected = select_rows(selections, stream, table, evaluator, sources, counts, compared)
-    counts.whole[WHOLE_POND]["gather_us"] = lap_us() - began
+    whole.gather_us = lap_us() - began
     for instance in range(task.instances):
         header = Header(stream.name, partition, sequence, newest, {})
         if instance == 0:

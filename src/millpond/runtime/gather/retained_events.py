@@ -22,10 +22,10 @@ from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.groups.plan import KeptEvents
 from millpond.runtime.event_log.event_log import MOST_ROWS
 from millpond.runtime.gather.lateness import Judged
-from millpond.runtime.keys.key_compaction import due_sections
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.column_layout import StreamLayout
+from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import FoldTask, SectionPlace, Watermark
 from millpond.state.layout.delta import DeltaWriter
 from millpond.state.layout.event_log import OFFSET, PARTITION, TIME, Events
@@ -118,17 +118,19 @@ def _write(
 def _merge(
     kept: KeptEvents, places: Sequence[SectionPlace], horizon: int | None, files: Files, delta: DeltaWriter, fan_in: int
 ) -> None:
-    """Merge `fan_in` sections of one level that have the same columns into one of the next level."""
+    """Merge sections with the same columns by level."""
     live = [one for one in places if horizon is None or one.last_us is None or one.last_us > horizon]
     for columns in dict.fromkeys(one.columns for one in live):
-        chosen = due_sections([one for one in live if one.columns == columns], fan_in, MOST_ROWS)
-        if not chosen:
+        alike = [one for one in live if one.columns == columns]
+        due = Levels(alike, fan_in, MOST_ROWS).due(fan_in)
+        if due is None:
             continue
+        chosen = due.of(alike)
         table = pa.Table.from_batches([batch for one in chosen for batch in read_events(files, one)])
         if horizon is not None:
             table = table.filter(pa.array(np.asarray(table.column(TIME)) >= horizon))
         whole = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-        _write(kept, whole, chosen[0].level + 1, tuple(one.id for one in chosen), delta)
+        _write(kept, whole, due.level, tuple(one.id for one in chosen), delta)
 
 
 def read_events(files: Files, place: SectionPlace) -> Iterator[pa.RecordBatch]:

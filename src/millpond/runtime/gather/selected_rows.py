@@ -1,4 +1,4 @@
-"""Rows of stateless queries: selected in the gather once per distinct filter, written by the fold in the same epoch.
+"""Rows of stateless queries: selected in the gather once per distinct filter, divided by the fold in the same epoch.
 
 In a packet they are one Arrow IPC stream, lz4. It has the carried columns (see `plan.groups.stateless`) of every row
 that some query takes, then one boolean per distinct `Bit`. A column that Spark evaluates is carried as Spark sent it,
@@ -7,7 +7,7 @@ as `struct<v>`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +19,15 @@ from millpond.model.expressions import Column, Expression, Foreign
 from millpond.model.selection import Selection
 from millpond.model.types import is_known
 from millpond.plan.groups.stateless import Bit, bit_of, carried, leaves_of, moved_selections
-from millpond.runtime.gather.shadow_diff import Differing
 from millpond.runtime.gather.stream_columns import StreamColumns, attempted
-from millpond.runtime.packets.event_counts import Counts, Sources, count_selected
-from millpond.runtime.packets.row_batches import rows_stream
+from millpond.runtime.packets.event_counts import ChunkCounts, Sources, count_selected
+from millpond.runtime.packets.row_batches import RowBatch, rows_stream
 from millpond.runtime.task.column_layout import StreamLayout
-from millpond.state.layout.delta import DeltaWriter
 
 
 def select_rows(
     selections: Sequence[Selection], layout: StreamLayout, table: pa.RecordBatch, every: Evaluator,
-    sources: Sources | None, counts: Counts, compared: Collection[str] = (),
+    sources: Sources | None, counts: ChunkCounts, compared: Collection[str] = (),
 ) -> bytes:  # fmt: skip
     """Count the fates of a chunk's events, and return the rows that are needed, in the form of a packet.
 
@@ -93,22 +91,22 @@ def _carry(expression: Expression, columns: StreamColumns, some: Evaluator) -> p
     return to_arrow(values._replace(null=values.null | values.error), expression.type, some.rows)
 
 
-def write_selected_rows(
-    selections: Sequence[Selection], batches: Iterable[pa.RecordBatch], delta: DeltaWriter, differing: Differing
-) -> None:  # fmt: skip
-    """Write one section of the delta per query that has rows; `batches` are those of one stream, in packet order."""
-    moved, leaving = moved_selections(selections, differing.names), {one.name for one in moved_selections(selections)}
+def selected_rows(
+    selections: Sequence[Selection], batches: Sequence[pa.RecordBatch], compared: Collection[str]
+) -> Iterator[RowBatch]:
+    """The rows of the selections, query by query; `batches` are those of one stream, in packet order.
+
+    `compared`: the queries whose rows are compared, and their shadows.
+    """
+    moved = moved_selections(selections, compared)
     places = {expression: place for place, expression in enumerate(carried(moved))}
-    bits, arrived = _bits(moved), list(batches)
+    bits = _bits(moved)
     for selection in moved:
-        place, found = len(places) + bits.index(bit_of(selection)), []
-        for batch in arrived:
+        place = len(places) + bits.index(bit_of(selection))
+        for batch in batches:
             mask = batch.column(place)
             if mask.true_count:
-                found.append(_projected(selection, batch, mask, places))
-        differing.add(selection.name, found)
-        if found and selection.name in leaving:
-            delta.add("rows", selection.name, rows_stream(found), sum(rows.num_rows for rows in found), {})
+                yield RowBatch(selection.name, _projected(selection, batch, mask, places))
 
 
 def _projected(

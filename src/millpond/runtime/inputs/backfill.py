@@ -25,6 +25,7 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask
 from millpond.errors import CorruptError
 from millpond.kernels.columns import arrow_type
+from millpond.log.local_folder import sync_folder
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, Receipt, Section, decode
 from millpond.model.types import FARTHEST_US
@@ -81,7 +82,7 @@ class Past:
             data = self._log.read(number)
             if data is None:
                 raise CorruptError(f"Record {number} is missing in {self._log.where}.", "Restore the pond's folder.")
-            record = decode(data, self._log.told(number)).record
+            record = decode(data, self._log.describe(number)).record
             if isinstance(record, EpochRecord):
                 found += self._epoch(record)
         self._next = max(self._next, n + 1)
@@ -252,7 +253,7 @@ def path_of(name: str) -> str:
 
 def _left(batches: Sequence[pa.RecordBatch], files: Files, name: str) -> Staged:
     data = rows_stream(batches)
-    files.write(name, [data])
+    files.hand_over(name, [data])
     times = np.concatenate([np.asarray(batch.column(TIME)) for batch in batches])
     digest = hashlib.sha256(data).hexdigest()
     return Staged(name, len(data), digest, len(times), int(times.min()), int(times.max()) + 1)
@@ -277,17 +278,9 @@ def brought(
         section = Section("backfill", version, 0, one.size, one.rows, info)
         receipts.append(Receipt(number, token, one.size, one.digest, name, 0, (section,)))
     for place in {(folder / receipt.file).parent for receipt in receipts if receipt.file is not None}:
-        _sync(place)
-        _sync(place.parent)
+        sync_folder(place)
+        sync_folder(place.parent)
     return tuple(receipts)
-
-
-def _sync(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def columns_of_section(text: object) -> tuple[ReadColumn, ...]:

@@ -23,6 +23,7 @@ from millpond.runtime.inputs.backfill import columns_of_section
 from millpond.runtime.inputs.upstream_rows import gather_chained
 from millpond.runtime.packets.packet import GroupPart, Header, encode_packet
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
+from millpond.runtime.task.counters import Counts
 from millpond.runtime.task.state_locations import place_of
 from millpond.runtime.task.task_values import GatherTask, RecalledEvents, SectionPlace
 from millpond.state.layout.event_log import OFFSET, PARTITION, TIME
@@ -106,7 +107,7 @@ def _gather_recalled(
         parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
         for group in groups:
             _add_group(task, recalled, group, batch, parts)
-        counts = {group.queries[0].query.name: {"recalled": batch.num_rows} for group in groups}
+        counts = {group.queries[0].query.name: Counts(recalled=batch.num_rows) for group in groups}
         for instance in range(task.instances):
             told = counts if instance == 0 else {}
             yield instance, encode_packet(Header(recalled.stream, part, sequence, {}, told), parts[instance])
@@ -134,9 +135,7 @@ def _add_group(
 ) -> None:
     here = {name: place for place, name in enumerate(batch.schema.names)}
     columns = tuple(
-        one._replace(position=here[column_name(one.name)])
-        for one in recalled.columns
-        if column_name(one.name) in here
+        one._replace(position=here[column_name(one.name)]) for one in recalled.columns if column_name(one.name) in here
     )
     evaluator = Evaluator(StreamColumns(StreamLayout(recalled.stream, columns), batch), batch.num_rows, task.parameters)
     times = np.asarray(batch.column(TIME))

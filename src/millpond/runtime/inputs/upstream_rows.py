@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millpond.arrays import IPC_READ
 from millpond.errors import CorruptError
@@ -25,9 +24,10 @@ from millpond.model.stream import Stream
 from millpond.plan.chains.upstream import feeds, reached_us
 from millpond.plan.groups.build import needed_columns
 from millpond.plan.groups.plan import Plan
-from millpond.plan.options.late_rows import late_asks
+from millpond.plan.options.late_sinks import late_sinks
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.joins.fold_joins import lesser_mark
+from millpond.runtime.packets.row_batches import row_column
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.task.state_locations import place_of
 from millpond.runtime.task.task_values import ChainedRows, GatherTask, TimeLine, Watermark
@@ -48,12 +48,12 @@ def with_chained(layout: ReadLayout | None, streams: Iterable[Stream], plan: Pla
     Each of these streams is read as batches of its own, so its column positions start again at 1.
     """
     every = list(streams)
-    late = late_asks(plan, every)
+    late = late_sinks(plan, every)
     made = []
     for stream in every:
         if stream.upstream is not None:
             types = {field.name: field.type for field in stream.columns}
-            asked = {name for ask in late.get(stream.name, ()) for name in ask.columns}
+            asked = {name for sink in late.get(stream.name, ()) for name in sink.columns}
             names = sorted({*needed_columns(plan, stream.name)} | asked)
             columns = tuple(ReadColumn(name, at, types[name]) for at, name in enumerate(names, 1))
             made.append(StreamLayout(stream.name, columns, chained=True))
@@ -98,7 +98,7 @@ def chained_lines(
             reaches = None
             event_time = event_time_of(plan, stream.name)
             if event_time is not None and stream.upstream not in manifest.quarantined:
-                upstream = next(query for query in plan.asked if query.name == stream.upstream)
+                upstream = next(query for query in plan.all_queries if query.name == stream.upstream)
                 at = _mark(upstream, marks)
                 reaches = None if at is None else reached_us(upstream, event_time, at)
             lines[stream.name] = TimeLine(marks.get(stream.name, Watermark()), reaches_us=reaches)
@@ -159,18 +159,3 @@ def _frame(batch: pa.RecordBatch, position: int, layout: StreamLayout) -> pa.Rec
     arrays = [pa.array(np.full(batch.num_rows, position, np.int32))]
     arrays += [row_column(batch, column.name) for column in layout.columns]
     return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])
-
-
-def row_column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """A column of rows by name; `<window>.start`, `.end` and `.time` name the bounds of a window column.
-
-    The `time` of a window is the last microsecond before its end.
-    """
-    if name in batch.schema.names:
-        return batch.column(name)
-    window, _, bound = name.rpartition(".")
-    whole = batch.column(window)
-    if bound != "time":
-        return whole.field(bound)
-    end = whole.field("end")
-    return pc.subtract(end.view(pa.int64()), 1).view(end.type)

@@ -52,7 +52,7 @@ class Route(NamedTuple):
     tasks: int
 
 
-def most_told(tasks: int) -> int:
+def message_bytes(tasks: int) -> int:
     """Bytes that each of `tasks` tasks may share with the others."""
     return max(MOST_BYTES // tasks, LEAST_BYTES)
 
@@ -141,7 +141,7 @@ def shared(everything: Sequence[Told], number: int, own: Mapping[int, list[bytes
     return Shared(packets, misplaced)
 
 
-def told_files(number: int, job: str, tasks: int) -> list[str]:
+def message_files(number: int, job: str, tasks: int) -> list[str]:
     """The message files of the tasks of a job, beside the deltas of record `number`; pruning deletes leftover files."""
     return [f"delta/{number:020d}/{task}-told-{job}" for task in range(tasks)]
 
@@ -151,7 +151,7 @@ def tell(files: Files, file: str, told: Told) -> None:
     files.tell(file, msgspec.msgpack.encode(told))
 
 
-def all_told(files: Files, names: Sequence[str], gathered_seconds: float = 0.0) -> list[Told] | TooMuch:
+def read_messages(files: Files, names: Sequence[str], gathered_seconds: float = 0.0) -> list[Told] | TooMuch:
     """Waits for the messages of all tasks, and returns them in the order of the tasks.
 
     `gathered_seconds`: how long the caller's own gather took, which extends the wait. Spark ends all tasks of a barrier

@@ -1,8 +1,8 @@
-"""Attributes the cost of a pond to its queries: time and bytes of state, in parts that sum exactly to the total.
+"""Attributes the cost of a pond to its queries: time, and bytes of state of groups and joins (not retained events).
 
-Each cost is measured once, for a group or for all queries. What only one query needs is its own cost; what several
-queries need is divided among them. In an epoch's counts, `group_us` is the time of a group over all tasks; the rest of
-`gather_us` and `fold_us` is divided among all queries.
+The parts sum exactly to the total. Each cost is measured once, for a group or for all queries. What only one query
+needs is its own cost; what several queries need is divided among them. In an epoch's counts, `group_us` is the time of
+a group over all tasks; the rest of `gather_us` and `fold_us` is divided equally among all queries.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple, TypeVar
 
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.records import STATE
-from millpond.plan.groups.bin_counts import keeps_tallies
 from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
+from millpond.plan.groups.tallies import keeps_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.moves.move_state import keys_and_left
-from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND
-from millpond.state.layout.segments import MEASURE_DIGITS, bytes_told
+from millpond.runtime.task.counters import WHOLE_POND
+from millpond.state.layout.segments import MEASURE_DIGITS, parse_sizes
 
 _ONE = 1 << 40
 """The weight of a measure, large enough to be divided among many queries in integers."""
@@ -52,7 +52,7 @@ def costs(plan: Plan, manifest: Manifest, counts: Mapping[str, Mapping[str, int]
             times.get(name, 0), counts.get(name, {}).get("rows", 0), own.get(name, 0), shared.get(name, 0),
             keys.get(name, 0),
         )
-        for name in (query.name for query in plan.asked)
+        for name in (query.name for query in plan.all_queries)
     }  # fmt: skip
 
 
@@ -73,10 +73,10 @@ def state_of(plan: Plan, manifest: Manifest) -> dict[str, list[LiveSection]]:
 
 
 def _times(plan: Plan, counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    names, left = [query.name for query in plan.asked], whole_us(counts)
+    names, left = [query.name for query in plan.all_queries], whole_us(counts)
     times = dict.fromkeys(names, 0)
     for group in plan.groups:
-        spent = min(left, counts.get(group.id, {}).get(GROUP_US, 0))
+        spent = min(left, counts.get(group.id, {}).get("group_us", 0))
         left -= spent
         _add(times, divided(spent, _weights(group)))
     _add(times, divided(left, dict.fromkeys(names, 1)))
@@ -84,7 +84,7 @@ def _times(plan: Plan, counts: Mapping[str, Mapping[str, int]]) -> dict[str, int
 
 
 def _bytes(plan: Plan, manifest: Manifest) -> tuple[dict[str, int], dict[str, int]]:
-    own, shared = {query.name: 0 for query in plan.asked}, {query.name: 0 for query in plan.asked}
+    own, shared = {query.name: 0 for query in plan.all_queries}, {query.name: 0 for query in plan.all_queries}
     live = state_of(plan, manifest)
     for group in plan.groups:
         names = [query.query.name for query in group.queries]
@@ -111,7 +111,7 @@ def _cells(group: GroupPlan, sections: Iterable[LiveSection]) -> Iterator[tuple[
     for section in sections:
         if section.kind == "segment":
             left = section.size
-            for ids, size in bytes_told(str(section.info.get("bytes", ""))):
+            for ids, size in parse_sizes(str(section.info.get("bytes", ""))):
                 left -= size
                 yield {name for id in ids for name in readers.get(id, ())}, size
             yield set(), left

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from millpond.arrays import Ints, Mask, distinct_of, ordered
-from millpond.errors import OverflowedError, TooManyPairsError
+from millpond.errors import TooManyPairsError
 from millpond.kernels.semijoin import Live, reduced
 from millpond.model.expressions import Expression
 from millpond.model.join import LEFT, RIGHT, Join, Within
@@ -22,7 +22,9 @@ from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.joins.joined_rows import Joined, SideEvents, equal_rows, joined_rows, passing
 from millpond.runtime.joins.merge_join import Candidates, Placed
 from millpond.runtime.packets.packet import GroupPart
-from millpond.runtime.packets.row_batches import rows_stream
+from millpond.runtime.packets.row_batches import RowBatch
+from millpond.runtime.rows.query_families import Made
+from millpond.runtime.rows.row_writer import RowWriter
 from millpond.runtime.task.task_values import FoldTask, Watermark
 from millpond.state.keys.keys import canonical, hashes_of
 from millpond.state.layout.delta import DeltaWriter
@@ -67,7 +69,7 @@ def joins_need_from(joins: Joins, log: SideLog, after: Mapping[str, Watermark]) 
 
 def fold_joins(
     task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]], marks: Marks, files: Files,
-    delta: DeltaWriter, counts: dict[str, int], reasons: dict[str, str], fan_in: int,
+    delta: DeltaWriter, writer: RowWriter, fan_in: int,
 ) -> None:  # fmt: skip
     """Store new events, write the rows that become final, and merge sections."""
     joins, after = task.plan.joins, {stream: mark for stream, (_, mark) in marks.items()}
@@ -84,8 +86,8 @@ def fold_joins(
         span = _span(plan.join, marks)
         if span is not None and plan.join.name not in task.quarantined:
             sides = {side: (joins.logs[at], logs[at]) for side, at in plan.logs.items()}
-            read = plan.join.name in task.feeds or plan.join.sink.format != "noop"
-            _JoinFold(plan, sides, span).run(delta if read else None, counts, reasons)
+            writer.take((plan.join.name,), _JoinFold(plan, sides, span).rows)
+            writer.flush()
     for side_log, log in zip(joins.logs, logs, strict=True):
         log.merge(delta, joins_need_from(joins, side_log, after), fan_in)
 
@@ -172,24 +174,17 @@ class _JoinFold:
             found.append(Placed(rows.events[held], rows.codes[held], starts[held]))
         return Placed(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
-    def run(self, delta: DeltaWriter | None, counts: dict[str, int], reasons: dict[str, str]) -> None:
-        """Write the due rows, or only count them if `delta` is None; a join that raises is marked as failed."""
+    def rows(self) -> Made:
+        """The due rows.
+
+        Raises:
+            OverflowedError: a condition or an output raises an error for a row.
+            TooManyPairsError: a join without keys would try more pairs than its limit.
+        """
         join = self._join
-        try:
-            made = [*self._pairs(), *(self._alone(side) for side in (LEFT, RIGHT) if join.preserves(side))]
-            batches, withheld = joined_rows(join, [rows for rows in made if rows.size])
-        except (OverflowedError, TooManyPairsError) as error:
-            counts[f"raised:{join.name}"] = 1
-            reasons[join.name] = str(error)
-            return
-        if withheld:
-            counts[f"withheld:{join.name}"] = withheld
-        rows = sum(batch.num_rows for batch in batches)
-        if not rows:
-            return
-        counts[f"rows:{join.name}"] = rows
-        if delta is not None:
-            delta.add("rows", join.name, rows_stream(batches), rows, {})
+        made = [*self._pairs(), *(self._alone(side) for side in (LEFT, RIGHT) if join.preserves(side))]
+        batches, withheld = joined_rows(join, [rows for rows in made if rows.size])
+        return Made([RowBatch(join.name, batch) for batch in batches], {join.name: withheld} if withheld else {})
 
     def _pairs(self) -> list[Joined]:
         """All due pairs for which the condition is TRUE."""
@@ -205,7 +200,7 @@ class _JoinFold:
         return [*found, *self._matching(due, low, high, left, RIGHT)]
 
     def _matching(self, asking: Placed, low: Ints, high: Ints, other: Placed, side: str) -> list[Joined]:
-        """Pairs of asking rows, which belong to `side`, and rows of the other side with a place in [low, high]."""
+        """Pairs of searching rows, which belong to `side`, and rows of the other side with a place in [low, high]."""
         candidates, found = Candidates(asking, low, high, other), []
         self._check(candidates)
         for mine, theirs in candidates.runs():

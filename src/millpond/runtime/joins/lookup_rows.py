@@ -186,7 +186,7 @@ def defaults_of(table: KeyedTable) -> list[pa.Array]:
     names = {field.name for field in table.values}
     if wrong.any() or not set(msgspec.json.decode(table.defaults)) <= names:
         raise QueryTypeError(
-            f"The defaults of {table.name} are no JSON object of its columns.", "Write '{\"name\": \"nobody\"}'."
+            f"The defaults of {table.name} are not a JSON object with its columns.", 'Write \'{"name": "nobody"}\'.'
         )
     return columns
 

@@ -28,7 +28,7 @@ class Placed(NamedTuple):
 
 
 class Candidates:
-    """For each asking row, the rows of the other side with the same code and a place in [low, high]."""
+    """For each searching row, the rows of the other side with the same code and a place in [low, high]."""
 
     def __init__(self, asking: Placed, low: Ints, high: Ints, other: Placed) -> None:
         near = _near(asking, low, high, other)
@@ -50,7 +50,7 @@ class Candidates:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def runs(self) -> Iterator[tuple[Ints, Ints]]:
-        """All pairs, in runs of at most `PAIRS_AT_ONCE`: positions of the asking rows, and of the other rows."""
+        """All pairs, in runs of at most `PAIRS_AT_ONCE`: positions of the searching rows, and of the other rows."""
         for start in range(0, self.count, PAIRS_AT_ONCE):
             nth = np.arange(start, min(start + PAIRS_AT_ONCE, self.count))
             asking = np.searchsorted(self._ends, nth, "right")
@@ -61,7 +61,7 @@ class Candidates:
 def _near(asking: Placed, low: Ints, high: Ints, other: Placed) -> Ints:
     """The positions of the other rows that may match.
 
-    Some asking row has their code, and their place is between the smallest `low` and the largest `high`.
+    A searching row has their code, and their place is between the smallest `low` and the largest `high`.
     """
     if not len(low) or not len(other.at):
         return np.zeros(0, np.int64)

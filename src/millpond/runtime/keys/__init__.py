@@ -1,4 +1,4 @@
-"""The keys of an instance: their buckets, and compaction of the key dictionary.
+"""The keys of an instance: their buckets, and reading stored cells in their current slots.
 
-Imports `task`, `aggregates` and the parts below `runtime`. Begin with `key_compaction.py`.
+Imports `task`, `aggregates` and the parts below `runtime`. Begin with `current_slots.py`.
 """

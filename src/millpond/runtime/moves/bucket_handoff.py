@@ -21,21 +21,20 @@ from millpond.log.records import SectionKind, section_id
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan, column_ids
-from millpond.runtime.event_log.bin_counts import TallyLog
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import needed_from
-from millpond.runtime.keys.key_compaction import (
-    Attached,
-    Numbered,
-    left_slots,
-    levels_of,
-    numbered_keys,
+from millpond.runtime.event_log.tallies import TallyLog
+from millpond.runtime.keys.current_slots import (
+    CurrentCells,
+    Renumbered,
+    departed_slots,
     read_keys,
+    renumbered_keys,
     slot_buckets,
     slots_section,
 )  # fmt: skip
+from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import FoldTask, GroupState, SectionPlace, TimeLine
-from millpond.state.layout.bin_counts import as_stored
 from millpond.state.layout.cells import (
     Cells,
     Piece,
@@ -50,27 +49,16 @@ from millpond.state.layout.cells import (
 )
 from millpond.state.layout.delta import DeltaWriter
 from millpond.state.layout.event_log import Events, encode_events
-from millpond.state.layout.segments import as_told, to_bytes
+from millpond.state.layout.segments import encode_with_sizes, to_bytes
+from millpond.state.layout.tallies import as_stored
 from millpond.state.ports.files import Files
-
-
-def stays(group: GroupPlan | SideLog) -> bool:
-    """Whether a group's unmoved state stays unchanged when some of its buckets change their owner.
-
-    It does if windows are combined by key, from slices or from events in a log. The state of sessions, of windows that
-    count events, of deduplication and of joins is rewritten instead (`runtime.moves.move_state`).
-    """
-    return (
-        isinstance(group, GroupPlan) and bool(group.keys)
-        and not group.gaps_us and not group.counted and group.deduplicated is None
-    )  # fmt: skip
 
 
 class _Source(NamedTuple):
     """The state of a group on a source instance, and its keys with their slots on the new owner."""
 
     state: GroupState
-    keys: Numbered
+    keys: Renumbered
 
 
 def taken_over(
@@ -103,13 +91,13 @@ class _TakingOver:
         own = self._own
         sections = read_keys(self._files, own, self._group, len(self._task.owners))
         base = sum(section.num_rows for section in sections)
-        left = self._left(sections, base)
+        left = self._departed(sections)
         sources, first = [], base
         for source in self._task.sources[self._instance]:
             if source != self._instance:
                 found = self._source(source, first)
                 sources.append(found)
-                first += int(np.count_nonzero(found.keys.now >= 0))
+                first += int(np.count_nonzero(found.keys.new_slots >= 0))
         if first == base:
             return msgspec.structs.replace(own, left=left)
         keys = self._keys(sources, base)
@@ -124,30 +112,30 @@ class _TakingOver:
     def _mine(self, sections: list[pa.RecordBatch], state: GroupState) -> Mask:
         """Which of the keys in some sections the instance owns now, without keys that had departed before."""
         mine: Mask = (np.array(self._task.owners) == self._instance)[slot_buckets(sections)]
-        gone = left_slots(self._files, state)
+        gone = departed_slots(self._files, state)
         if gone is not None:
             mine[gone] = False
         return mine
 
-    def _left(self, sections: list[pa.RecordBatch], count: int) -> tuple[SectionPlace, ...]:
+    def _departed(self, sections: list[pa.RecordBatch]) -> tuple[SectionPlace, ...]:
         """The section of all departed slots, from now and before."""
-        left, before = np.flatnonzero(~self._mine(sections, self._own)), self._own.left
-        if len(left) == sum(place.rows for place in before):
+        departed, before = np.flatnonzero(~self._mine(sections, self._own)), self._own.left
+        if len(departed) == sum(place.rows for place in before):
             return before
         supersedes = tuple(place.id for place in before)
-        return (self._write("left", slots_section(left), len(left), {}, supersedes),)
+        return (self._write("left", slots_section(departed), len(departed), {}, supersedes),)
 
     def _source(self, source: int, first: int) -> _Source:
         """The keys of another instance that this one owns now; they get slots from `first` on, so cells stay sorted."""
         state = self._task.of(source, self._group)
         sections = read_keys(self._files, state, self._group, len(self._task.owners))
         mine = np.flatnonzero(self._mine(sections, state))
-        now = np.full(sum(section.num_rows for section in sections), -1, np.int32)
-        now[mine] = np.arange(first, first + len(mine), dtype=np.int32)
-        return _Source(state, Numbered(sections, now))
+        new_slots = np.full(sum(section.num_rows for section in sections), -1, np.int32)
+        new_slots[mine] = np.arange(first, first + len(mine), dtype=np.int32)
+        return _Source(state, Renumbered(sections, new_slots))
 
     def _keys(self, sources: list[_Source], base: int) -> SectionPlace:
-        batch = numbered_keys((source.keys for source in sources), len(self._group.keys))
+        batch = renumbered_keys((source.keys for source in sources), len(self._group.keys))
         assert batch is not None
         return self._write("keys", to_bytes(batch), batch.num_rows, {"base": base, "level": 0})
 
@@ -160,10 +148,10 @@ class _TakingOver:
         slices.
         """
         pieces, levels, ids = list[Piece](), list[int](), column_ids(self._group, apart)
-        for state, (sections, now) in sources:
+        for state, (sections, new_slots) in sources:
             places: tuple[SectionPlace, ...] = getattr(state, apart)
-            every = Attached(self._files, state, places, sections, self._group.delays_us)
-            comes = now >= 0
+            every = CurrentCells(self._files, state, places, sections, self._group.delays_us)
+            comes = new_slots >= 0
             runs = slot_runs(comes)
             for i, place in enumerate(places):
                 if place.generation == state.generation and place.slots and not comes[slice(*place.slots)].any():
@@ -173,7 +161,7 @@ class _TakingOver:
                 if len(rows):
                     levels.append(place.level)
                     piece = piece_of(cells_at(with_measures(cells, ids), rows))
-                    pieces.append(piece._replace(slots=now[piece.slots]))
+                    pieces.append(piece._replace(slots=new_slots[piece.slots]))
         if not pieces:
             return ()
         merged = merge(pieces, keys)
@@ -187,8 +175,8 @@ class _TakingOver:
 
     def _write_cells(self, cells: Cells, level: int, apart: str) -> SectionPlace:
         span = {"first": int(cells.slices.start_us.min()), "last": int(cells.slices.end_us.max())}
-        data, told = as_told(cells)
-        info: dict[str, int | str | list[int]] = {**span, "slots": [*span_of(cells)], "level": level, **told}
+        data, sizes = encode_with_sizes(cells)
+        info: dict[str, int | str | list[int]] = {**span, "slots": [*span_of(cells)], "level": level, **sizes}
         info |= {} if apart == "segments" else {apart: 1}
         return self._write("segment", data, cells.rows, info)
 
@@ -197,14 +185,14 @@ class _TakingOver:
     ) -> tuple[SectionPlace, ...]:
         """Writes the events, or tallies, of all sources as one section."""
         parts, levels, log = list[Events](), list[int](), None
-        for state, (sections, now) in sources:
+        for state, (sections, new_slots) in sources:
             places = state.events if kind == "events" else state.tallies
             if places:
                 log = self._log(kind, state, sections)
             for place in places:
                 assert log is not None
                 events = log.section(place)
-                slots = now[events.slots]
+                slots = new_slots[events.slots]
                 if (slots >= 0).any():
                     parts.append(events._replace(slots=slots).take(slots >= 0))
                     levels.append(place.level)
@@ -213,20 +201,13 @@ class _TakingOver:
         every = log.together(parts)
         stored = as_stored(every) if kind == "tallies" else every
         span = {"first": int(every.times_us.min()), "last": int(every.times_us.max()) + 1}
-        info = span | {"level": self._level(mine, levels)}
+        info = span | {"level": Levels(mine, self._fan_in).free_from(max(levels))}
         return (self._write(kind, to_bytes(encode_events(stored)), stored.rows, info),)
 
     def _log(self, kind: SectionKind, state: GroupState, sections: Sequence[pa.RecordBatch]) -> GroupLog:
         if kind == "tallies":
             return TallyLog(self._files, self._group, state, sections)
         return GroupLog(self._files, self._group, self._group.events or LogPlan((), (), False), state, sections)
-
-    def _level(self, mine: tuple[SectionPlace, ...], levels: list[int]) -> int:
-        """The lowest level, from the highest of the parts on, at which one more section triggers no merge."""
-        level, held = max(levels), levels_of(mine)
-        while held.count(level) >= self._fan_in - 1:
-            level += 1
-        return level
 
     def _write(
         self, kind: SectionKind, data: pa.Buffer, rows: int, info: Mapping[str, int | str | list[int]],

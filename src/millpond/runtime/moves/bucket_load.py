@@ -11,7 +11,7 @@ from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import GroupPlan, Plan
 from millpond.runtime.event_log.event_log import GroupLog
-from millpond.runtime.keys.key_compaction import Attached, read_keys, slot_buckets
+from millpond.runtime.keys.current_slots import CurrentCells, read_keys, slot_buckets
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import GroupState, SectionPlace
 from millpond.state.ports.files import Files
@@ -40,7 +40,7 @@ def _loads(group: GroupPlan, state: GroupState, manifest: Manifest, files: Files
     loads = np.zeros(buckets, np.int64)
     fresh = {section.id: section for section in manifest.sections.values() if section.n == manifest.epoch_n}
     added = [place for place in state.segments if _is_added(fresh, place)]
-    for cells in Attached(files, state, added, sections, group.delays_us):
+    for cells in CurrentCells(files, state, added, sections, group.delays_us):
         loads += np.bincount(of[cells.slots], minlength=buckets)
     log = GroupLog(files, group, LogPlan((), (), False), state, sections)
     for place in (*state.events, *state.tallies):

@@ -1,11 +1,13 @@
-"""Migrates state with its buckets, in the first fold of an instance after the bucket map changed.
+"""Rebuilds state whose buckets changed their owner, in the first fold of an instance after the bucket map changed.
 
-A group whose windows are combined from slices writes only the moved cells (`runtime.moves.bucket_handoff`). For all
-other groups, an instance whose buckets changed rebuilds its state: it reads the live sections of the previous owners
-(possibly itself), selects the keys that it owns now, and writes their state as sections of its delta, in a new
-generation of keys. The rest of the fold uses these sections. The sections that were read end with the same record
-(`epoch.retired`), so each key is in the state of exactly one instance before and after the record. If the number of
-instances changed, the events of joins without keys, which belong to no bucket, are distributed again.
+It reads the live sections of the previous owners (possibly the instance itself), selects the keys that the instance
+owns now, and writes their state as sections of its delta, in a new generation of keys. The rest of the fold uses these
+sections. The sections that were read end with the same record (`epoch.retired`), so each key is in the state of exactly
+one instance before and after the record. If the number of instances changed, the events of joins without keys, which
+belong to no bucket, are distributed again.
+
+Groups that migrate by key write only the moved cells instead (`bucket_handoff`); each kind of state decides how it
+migrates (`runtime.fold.state`).
 """
 
 from __future__ import annotations
@@ -28,15 +30,22 @@ from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import value_name
 from millpond.runtime.joins.keyless_grid import dealt_again, holders
 from millpond.runtime.keys.buckets import buckets_of_keys
-from millpond.runtime.keys.key_compaction import OPENING, Attached, Numbered, numbered_keys, read_keys, slot_buckets
-from millpond.runtime.moves.bucket_handoff import section_written, stays, taken_over
+from millpond.runtime.keys.current_slots import (
+    OPENING,
+    CurrentCells,
+    Renumbered,
+    read_keys,
+    renumbered_keys,
+    slot_buckets,
+)
+from millpond.runtime.moves.bucket_handoff import section_written
 from millpond.runtime.task.task_values import FoldTask, GroupState, SectionPlace
 from millpond.state.keys.keys import canonical
 from millpond.state.layout.cells import Cells
 from millpond.state.layout.delta import DeltaWriter
 from millpond.state.layout.event_log import Events, encode_events
-from millpond.state.layout.segments import as_told, to_bytes
-from millpond.state.layout.session_fragments import some_atoms
+from millpond.state.layout.segments import encode_with_sizes, to_bytes
+from millpond.state.layout.session_atoms import some_atoms
 from millpond.state.ports.files import Files
 
 
@@ -60,26 +69,26 @@ def moving(plan: Plan) -> list[GroupPlan | SideLog]:
     return [*plan.groups, *(log for log in plan.joins.logs if not isinstance(log.dealt, str))]
 
 
-def moved_in(task: FoldTask, instance: int, files: Files, delta: DeltaWriter, fan_in: int) -> FoldTask:
-    """The task with the migrated state of `instance`, if its buckets changed; adds the new sections to `delta`.
+def rebuilt(task: FoldTask, instance: int, group: GroupPlan, files: Files, delta: DeltaWriter) -> GroupState:
+    """The state of a group on an instance whose buckets changed; adds all of its sections to `delta`.
 
-    `fan_in`: the number of segments of one level that are merged.
+    Raises:
+        CorruptError: a section is not readable.
+    """
+    return _Making(task, instance, group, task.sources[instance], files, delta).group()
+
+
+def logs_rebuilt(task: FoldTask, instance: int, files: Files, delta: DeltaWriter) -> FoldTask:
+    """The task with the migrated sides of joins of `instance`; adds their sections to `delta`.
 
     Raises:
         CorruptError: a section is not readable.
     """
     state = dict(task.state.get(instance, {}))
-    if instance in task.sources:
-        files.fetch(name for source in task.sources[instance] for name in task.files(source))
-        for group in moving(task.plan):
-            if isinstance(group, GroupPlan) and stays(group):
-                state[group.id] = taken_over(task, instance, group, files, delta, fan_in)
-                continue
-            made = _Making(task, instance, group, task.sources[instance], files, delta)
-            state[group.id] = made.logs() if isinstance(group, SideLog) else made.group()
-    if task.instances != task.before:
-        for log in dealt_logs(task.plan):
-            assert isinstance(log.dealt, str)
+    for log in task.plan.joins.logs:
+        if not isinstance(log.dealt, str) and instance in task.sources:
+            state[log.id] = _Making(task, instance, log, task.sources[instance], files, delta).logs()
+        elif isinstance(log.dealt, str) and task.instances != task.before:
             held = holders(log.dealt, task.before)
             files.fetch(place.file for source in held for place in task.of(source, log).places)
             state[log.id] = _Making(task, instance, log, held, files, delta).logs()
@@ -105,21 +114,21 @@ class _Making:
 
     def group(self) -> GroupState:
         """Writes the keys of a group, and then its other state with their new slots."""
-        parts = self._numbered()
+        parts = self._renumbered()
         keys = self._write_keys(parts)
         if keys is None:
             return GroupState()
         found: dict[str, list[SectionPlace]] = {}
-        for state, (sections, now) in zip(self._sources, parts, strict=True):
+        for state, (sections, new_slots) in zip(self._sources, parts, strict=True):
             for apart in ("segments", "tiles", "revisions"):
                 places: tuple[SectionPlace, ...] = getattr(state, apart)
-                every = Attached(self._files, state, places, sections, self._group.delays_us)
+                every = CurrentCells(self._files, state, places, sections, self._group.delays_us)
                 for place, cells in zip(places, every, strict=True):
-                    self._move_cells(place, cells, now, apart, found)
+                    self._move_cells(place, cells, new_slots, apart, found)
             log = self._log(state, sections)
             for place in (*state.events, *state.tallies):
                 events = log.section(place)
-                events = events._replace(slots=now[events.slots])
+                events = events._replace(slots=new_slots[events.slots])
                 kind: SectionKind = "events" if place in state.events else "tallies"
                 self._move_events(place, events.take(events.slots >= 0), kind, found)
         return GroupState((keys,), **{name: tuple(places) for name, places in found.items()})
@@ -147,39 +156,39 @@ class _Making:
         """The positions in `buckets` of buckets that the instance owns now."""
         return np.flatnonzero((np.array(self._task.owners) == self._instance)[buckets])
 
-    def _numbered(self) -> list[Numbered]:
+    def _renumbered(self) -> list[Renumbered]:
         """For each source its keys, and the new slot of each old slot, -1 where this instance does not own the key."""
         parts, first = [], 0
         for state in self._sources:
             sections = read_keys(self._files, state, self._group, len(self._task.owners))
             kept = self._mine(slot_buckets(sections))
-            now = np.full(sum(section.num_rows for section in sections), -1, np.int32)
-            now[kept] = np.arange(first, first + len(kept), dtype=np.int32)
-            parts.append(Numbered(sections, now))
+            new_slots = np.full(sum(section.num_rows for section in sections), -1, np.int32)
+            new_slots[kept] = np.arange(first, first + len(kept), dtype=np.int32)
+            parts.append(Renumbered(sections, new_slots))
             first += len(kept)
         return parts
 
-    def _write_keys(self, parts: list[Numbered]) -> SectionPlace | None:
+    def _write_keys(self, parts: list[Renumbered]) -> SectionPlace | None:
         """Writes the keys that this instance owns, in the order of their sources' slots, so that cells stay sorted."""
-        batch = numbered_keys(parts, len(self._group.keys))
+        batch = renumbered_keys(parts, len(self._group.keys))
         if batch is None:
             return None
         info: dict[str, int | str | list[int]] = {"base": 0, "level": OPENING}
         return self._write("keys", to_bytes(batch), batch.num_rows, info)
 
     def _move_cells(
-        self, place: SectionPlace, cells: Cells, now: npt.NDArray[np.int32], apart: str,
+        self, place: SectionPlace, cells: Cells, new_slots: npt.NDArray[np.int32], apart: str,
         found: dict[str, list[SectionPlace]],
     ) -> None:  # fmt: skip
-        slots = now[cells.slots]
+        slots = new_slots[cells.slots]
         mine = some_atoms(cells._replace(slots=slots), slots >= 0)
         if not mine.rows:
             return
         info = self._info(place, int(mine.slices.start_us.min()), int(mine.slices.end_us.max()))
         if apart != "segments":
             info[apart] = 1
-        data, told = as_told(mine)
-        found.setdefault(apart, []).append(self._write("segment", data, mine.rows, info | told))
+        data, sizes = encode_with_sizes(mine)
+        found.setdefault(apart, []).append(self._write("segment", data, mine.rows, info | sizes))
 
     def _move_events(
         self, place: SectionPlace, events: Events, kind: SectionKind, found: dict[str, list[SectionPlace]]

@@ -17,9 +17,7 @@ from millpond.model.join import Join
 from millpond.plan.groups.joins import presence_of
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.packets import packet
-
-FATES = ("read", "applied", "late", "dead", "filtered")
-"""The names of the counts, in the order of the lists of numbers; the first is the sum of the others."""
+from millpond.runtime.task.counters import FATES, Counters, Counts
 
 OTHERS = "*"
 """The name under which the counts of all source partitions that are not listed are summed."""
@@ -48,10 +46,10 @@ class Sources(NamedTuple):
         return cls(names, starts.tolist(), order)
 
 
-class Counts(NamedTuple):
-    """Counts of a chunk: `whole` by query and count name, and `fates` by source partition, if these are known."""
+class ChunkCounts(NamedTuple):
+    """What is counted of a chunk: in all by query, and the fates by source partition, if these are known."""
 
-    whole: dict[str, dict[str, int]]
+    counters: Counters
     fates: list[packet.SourceFates]
 
 
@@ -60,7 +58,7 @@ Passed: TypeAlias = Mapping[Expression | None, Sequence[int]]
 
 
 def count_rows(
-    counts: Counts, group: GroupPlan, rows: Evaluator, timed: Mask, late: Ints, sources: Sources | None,
+    counts: ChunkCounts, group: GroupPlan, rows: Evaluator, timed: Mask, late: Ints, sources: Sources | None,
     known_passed: Passed | None = None,
 ) -> None:  # fmt: skip
     """Adds the fates of the events for each query of the group; events without a time are dead for all of them.
@@ -68,7 +66,7 @@ def count_rows(
     An event is late if its class exceeds the query's delay, else dead if an expression of the query raises an error
     for it, else filtered if WHERE is not TRUE, else applied.
     """
-    known: dict[object, tuple[dict[str, int], list[str]]] = {}
+    known: dict[object, tuple[Counts, list[str]]] = {}
     read, with_time = _number(np.ones(rows.rows, bool), sources), _number(timed, sources)
     taken_by = [timed & (late <= delay) for delay in range(len(group.delays_us))]
     number_by = [_number(taken, sources) for taken in taken_by]
@@ -90,7 +88,7 @@ def count_rows(
                 (all_, one, timed_ - some, passed - one + all_ - timed_, some - passed)
                 for all_, one, timed_, some, passed in zip(read, applied, with_time, number, passing, strict=True)
             ]
-            whole = dict(zip(FATES, map(sum, zip(*found, strict=True)), strict=True))
+            whole = Counts(*map(sum, zip(*found, strict=True)))
             names: list[str] = []
             known[same] = whole, names
             if sources is not None:
@@ -98,25 +96,26 @@ def count_rows(
                 counts.fates.append(packet.SourceFates(names, of_each))
         whole, names = known[same]
         names.append(plan.query.name)
-        counts.whole[plan.query.name] = whole
+        counts.counters[plan.query.name] = whole
 
 
 def count_selected(
-    counts: Counts, queries: Sequence[str], taken: Mask, dead: Mask, sources: Sources | None
+    counts: ChunkCounts, queries: Sequence[str], taken: Mask, dead: Mask, sources: Sources | None
 ) -> None:  # fmt: skip
     """Adds the fates of the events for stateless queries that take the same rows; no event is late for these."""
     read, applied, lost = (np.array(_number(mask, sources)) for mask in (np.ones(len(taken), bool), taken, dead))
     found = np.stack([read, applied, np.zeros_like(read), lost, read - applied - lost])
-    whole = dict(zip(FATES, found.sum(axis=1).tolist(), strict=True))
+    whole = Counts(*found.sum(axis=1).tolist())
+    whole.rows = whole.applied
     if sources is not None:
         of_each = dict(zip(sources.names, found.T.tolist(), strict=True))
         counts.fates.append(packet.SourceFates(list(queries), of_each))
     for query in queries:
-        counts.whole[query] = whole | {"rows": whole["applied"]}
+        counts.counters[query] = whole
 
 
 def count_side(
-    counts: Counts, join: Join, side: str, rows: Evaluator, timed: Mask, in_time: Mask, sources: Sources | None
+    counts: ChunkCounts, join: Join, side: str, rows: Evaluator, timed: Mask, in_time: Mask, sources: Sources | None
 ) -> None:  # fmt: skip
     """Adds the fates of the events for one side of a join, as for a query; a join counts both sides together."""
     of = join.sides[side]
@@ -126,9 +125,7 @@ def count_side(
     applied = taken if presence is None else taken & rows(presence).is_true()
     masks = (np.ones(rows.rows, bool), applied, timed & ~in_time, ~timed | (passing & ~applied), taken & ~passing)
     found = np.stack([_number(mask, sources) for mask in masks])
-    total = counts.whole.setdefault(join.name, dict.fromkeys(FATES, 0))
-    for name, number in zip(FATES, found.sum(axis=1).tolist(), strict=True):
-        total[name] += number
+    counts.counters.of(join.name).add(Counts(*found.sum(axis=1).tolist()))
     if sources is not None:
         # partitions of two streams may have the same names
         names = [f"{of.stream}/{name}" for name in sources.names]

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import IPC_READ, ipc_write
-from millpond.errors import CorruptError
+from millpond.errors import CorruptError, of_machine
 from millpond.runtime.packets.raw_columns import RawRows, raw_batch, raw_of_batch
+from millpond.runtime.task.counters import Counts
 from millpond.state.keys.filter_signatures import Stored, to_stored
 from millpond.state.layout.cells import Piece
 from millpond.state.layout.event_log import Events, decode_events, encode_events
@@ -50,7 +51,7 @@ class PartHeader(msgspec.Struct, omit_defaults=True):
 
 
 class SourceFates(msgspec.Struct):
-    """The fates of events per source partition for each of `queries`: five numbers, see `event_counts.FATES`."""
+    """The fates of events per source partition for each of `queries`: five numbers, see `counters.FATES`."""
 
     queries: list[str]
     partitions: dict[str, list[int]]
@@ -67,7 +68,7 @@ class Header(msgspec.Struct):
     partition: int
     sequence: int
     newest_us: dict[str, int]
-    counts: dict[str, dict[str, int]]
+    counts: dict[str, Counts]
     groups: list[PartHeader] = []
     fates: list[SourceFates] = []
     late_size: int = 0
@@ -160,7 +161,7 @@ def decode_packet(packet: pa.Buffer) -> tuple[Header, list[GroupPart]]:
         header = msgspec.json.decode(packet[8 : 8 + size].to_pybytes(), type=Header)
         return header, _parts(packet, 8 + size, header)
     except (msgspec.MsgspecError, pa.ArrowException, OSError, KeyError, IndexError) as error:
-        raise CorruptError(f"A packet does not read: {error}.", "Run the batch again.") from error
+        raise of_machine(error) or CorruptError(f"A packet does not read: {error}.", "Run the batch again.") from error
 
 
 def late_rows_of(header: Header, packet: pa.Buffer) -> pa.RecordBatch | None:
@@ -186,7 +187,9 @@ def _tail(packet: pa.Buffer, size: int, end: int) -> pa.RecordBatch:
     try:
         return _read(packet, end - size, size)
     except (pa.ArrowException, OSError, StopIteration) as error:
-        raise CorruptError(f"The rows of a packet do not read: {error}.", "Run the batch again.") from error
+        raise of_machine(error) or CorruptError(
+            f"The rows of a packet do not read: {error}.", "Run the batch again."
+        ) from error
 
 
 def _parts(packet: pa.Buffer, at: int, header: Header) -> list[GroupPart]:

@@ -17,15 +17,13 @@ import pyarrow as pa
 from millpond.arrays import WIDE, Ints, Mask, places_of
 from millpond.kernels.columns import Array
 from millpond.model.expressions import Expression
+from millpond.plan.groups.measure_kinds import cell_bytes
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.aggregates.filter_sets import classify_ranks, split_slices
 from millpond.runtime.aggregates.partials import Partials, Rows, piece_of_cells, roll_up
 from millpond.state.keys.filter_signatures import narrowest
 from millpond.state.layout.cells import Piece, Slices, merge, piece_of
 from millpond.state.layout.segments import narrow
-
-_COLUMN_BYTES = {"count": 2, "sum": 14, "squares": 21, "products": 21, "power3": 28, "power4": 35, "min": 8, "max": 8}
-"""Estimated bytes of a cell per measure, for exact sums of typical data."""
 
 
 class RawRows(NamedTuple):
@@ -60,8 +58,7 @@ def is_smaller_raw(
     kept: dict[Hashable, int] = {}
     for measure in group.kept:
         name = (measure.kind, measure.values, rows.filter_of(measure.filter))
-        # most registers of small cells are zero, and zeros compress well
-        kept[name] = (1 << measure.precision) // 4 if measure.precision else _COLUMN_BYTES[measure.kind]
+        kept[name] = cell_bytes(measure)
     if group.signed:
         bits = sum(len(ladder.filters).bit_length() for ladder in group.ladders)
         passing = sum(8 * narrowest([len(ladder.filters)]).itemsize if ladder.steps else 1 for ladder in group.ladders)
@@ -144,15 +141,12 @@ class _RawFacts:
         self._values = {value: found[rows] for value, found in zip(values_of(group), raw.values, strict=True)}
 
     def filter_of(self, condition: Expression | None) -> int:
-        """See `Facts.filter_of`."""
         return self._filters[condition]
 
     def passed(self, name: Hashable) -> Mask | None:
-        """See `Facts.passed`."""
         return None if name == -1 else self._masks[int(str(name))]
 
     def values(self, expression: Expression) -> Array:
-        """See `Facts.values`."""
         return self._values[expression]
 
 
@@ -173,9 +167,7 @@ def piece_of_raw(group: GroupPlan, raw: RawRows, keys: int) -> Piece:
     return pieces[0] if len(pieces) == 1 else piece_of(merge(pieces, keys))
 
 
-def _piece(
-    group: GroupPlan, raw: RawRows, rows: Ints | slice, slices: Slices, slice_rows: Array, keys: int
-) -> Piece:
+def _piece(group: GroupPlan, raw: RawRows, rows: Ints | slice, slices: Slices, slice_rows: Array, keys: int) -> Piece:
     """Computes the partial results of some of the rows; `slice_rows` are their positions in `slices`."""
     slice_count = max(len(slices.start_us), 1)
     cells = raw.key_rows[rows].astype(np.int64) * slice_count + slice_rows

@@ -1,15 +1,31 @@
-"""Row batches: rows of one query, or of one packet, encoded as bytes with their column names."""
+"""Row batches: rows of one query, or of one packet, and their encoding as bytes with their column names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.arrays import ipc_write
 
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
+
+RowKind: TypeAlias = Literal["rows", "late", "dead", "differing"]
+"""The sections that hold rows; see `runtime.rows.row_writer`."""
+
+
+class RowBatch(NamedTuple):
+    """Rows that leave a fold, with all that is carried in columns: outputs, window bounds, operation and revision.
+
+    `owner`: the name of the query, or for dead letters of the stream.
+    """
+
+    owner: str
+    rows: pa.RecordBatch
+    kind: RowKind = "rows"
+
 
 _PRIVATE = "__"
 """The prefix of columns that only the view reads; they are not published to sinks."""
@@ -28,3 +44,28 @@ def rows_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
             writer.write_batch(batch)
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def section_group(kind: RowKind, owner: str) -> str:
+    """The group of the sections with these rows."""
+    return dead_letters_of(owner) if kind == "dead" else owner
+
+
+def dead_letters_of(stream: str) -> str:
+    """The group of the sections with dead letters of a stream; no query can have this name."""
+    return f"dead letters of {stream}"
+
+
+def row_column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """A column of rows by name; `<window>.start`, `.end` and `.time` name the bounds of a window column.
+
+    The `time` of a window is the last microsecond before its end.
+    """
+    if name in batch.schema.names:
+        return batch.column(name)
+    window, _, bound = name.rpartition(".")
+    whole = batch.column(window)
+    if bound != "time":
+        return whole.field(bound)
+    end = whole.field("end")
+    return pc.subtract(end.view(pa.int64()), 1).view(end.type)

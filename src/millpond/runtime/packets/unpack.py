@@ -15,10 +15,11 @@ from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.packets.event_counts import add_fates
 from millpond.runtime.packets.packet import GroupPart, decode_packet, late_rows_of, selected_rows_of
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw
+from millpond.runtime.task.counters import Counters
 from millpond.state.keys.key_dictionary import KeyDictionary
-from millpond.state.layout.bin_counts import COUNT
 from millpond.state.layout.cells import Piece
 from millpond.state.layout.event_log import Events
+from millpond.state.layout.tallies import COUNT
 
 Held = dict[str, list[pa.RecordBatch]]
 """Rows by stream."""
@@ -32,7 +33,7 @@ class Arrived:
     stateless queries and dead letters by stream. `parts`: by group.
     """
 
-    counts: dict[str, int] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
     fates: Fates = field(default_factory=dict)
     newest: dict[str, dict[str, int]] = field(default_factory=dict)
     late: Held = field(default_factory=dict)
@@ -51,9 +52,7 @@ def arrived(packets: Sequence[pa.Buffer]) -> Arrived:
     decoded = [(*decode_packet(packet), packet) for packet in packets]
     decoded.sort(key=lambda packet: (packet[0].stream, packet[0].partition, packet[0].sequence))
     for header, groups, packet in decoded:
-        for query, counted in header.counts.items():
-            for name, value in counted.items():
-                found.counts[f"{name}:{query}"] = found.counts.get(f"{name}:{query}", 0) + value
+        found.counters.add(header.counts)
         add_fates(found.fates, header.fates)
         apart = found.dead if header.malformed is True else found.selected
         for held, rows in ((found.late, late_rows_of(header, packet)), (apart, selected_rows_of(header, packet))):
@@ -64,8 +63,6 @@ def arrived(packets: Sequence[pa.Buffer]) -> Arrived:
             reached[name] = max(time, reached.get(name, time))
         for part in groups:
             found.parts.setdefault(part.group, []).append(part)
-    for stream, times in found.newest.items():
-        found.counts |= {f"max_time:{stream}:{name}": time for name, time in times.items()}
     return found
 
 

@@ -24,8 +24,8 @@ from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.event_order import ranks, signs
 from millpond.runtime.event_log.select_events import filter_name, value_name
-from millpond.runtime.keys.key_compaction import are_named
-from millpond.runtime.rows.frame_rows import Due
+from millpond.runtime.keys.current_slots import used_slots
+from millpond.runtime.rows.frame_rows import DueFrames
 from millpond.runtime.task.task_values import SectionPlace, Watermark
 from millpond.state.layout.cells import Cells, Piece, Slices
 from millpond.state.layout.event_log import OFFSET, PARTITION, Events
@@ -50,7 +50,7 @@ class Passed(NamedTuple):
         slots, counts = np.unique(self.events.slots[self.places], return_counts=True)
         return Piece(ALL_TIME, np.zeros(len(slots), np.int64), slots, {f"{counter_of(plan)}:n": counts})
 
-    def due(self, plan: QueryPlan) -> Due:
+    def due(self, plan: QueryPlan) -> DueFrames:
         """The rows that are due: their window ends with an event that is counted now."""
         window = plan.query.window
         assert isinstance(window, Counted)
@@ -58,7 +58,7 @@ class Passed(NamedTuple):
         at, numbers = self.places[last], self.numbers[last]
         low = at + 1 - np.minimum(numbers, window.size)
         times = self.events.times_us
-        return Due(self.events, [low] * (len(plan.query.aggregates) + 1), at + 1, at, times[low], times[at])
+        return DueFrames(self.events, [low] * (len(plan.query.aggregates) + 1), at + 1, at, times[low], times[at])
 
 
 def counter_of(plan: QueryPlan) -> str:
@@ -80,7 +80,7 @@ def passed_now(
     if not now.rows:
         return None
     if window.size > 1:
-        earlier = log.within(plan.from_us, start, plan.delay, named=are_named([now], keys))
+        earlier = log.within(plan.from_us, start, plan.delay, named=used_slots([now], keys))
         now = log.together([passing(earlier, presence), now])
     now = now.take(_order(now, plan))
     places = np.arange(now.rows) if low is None else np.flatnonzero(now.times_us > low)

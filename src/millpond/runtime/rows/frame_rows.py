@@ -1,7 +1,7 @@
 """Result rows over frames: runs of a key's events in time order.
 
 Frames overlap, but no event is summed twice: sums are differences of running sums, which is exact on integers, and
-extremes are the better of two runs whose lengths are powers of two. Only aggregates without partial results read
+extremes merge two runs whose lengths are powers of two. Only aggregates without partial results read
 every frame completely.
 """
 
@@ -30,8 +30,9 @@ from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.rows.query_families import Family, Made
 from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_found
 from millpond.state.keys.key_dictionary import KeyDictionary
-from millpond.state.layout.cells import better, extreme_of, merge_rule
+from millpond.state.layout.cells import extreme_of
 from millpond.state.layout.event_log import Events
+from millpond.state.layout.merge_rules import ADD, MergeRule, is_low_word, merged, merged_overlapping, rule_of
 
 AT_ONCE = 1 << 20
 """About this many events of frames are held at once; a frame with more events is computed alone."""
@@ -40,7 +41,7 @@ _HALF_BITS = 26
 _WORD_BITS = 52
 
 
-class Due(NamedTuple):
+class DueFrames(NamedTuple):
     """Rows of one query: for aggregate j, row i is computed from the events `lows[j][i]` … `highs[i]` - 1.
 
     The last of `lows` belongs to the whole window and is the smallest. `events` are sorted by slot, then in the order
@@ -54,7 +55,7 @@ class Due(NamedTuple):
     starts_us: Ints
     ends_us: Ints
 
-    def cut(self, plan: QueryPlan) -> Iterator[Due]:
+    def cut(self, plan: QueryPlan) -> Iterator[DueFrames]:
         """The rows in parts that are computed one after the other."""
         if not len(self.at):
             return
@@ -67,12 +68,12 @@ class Due(NamedTuple):
             base, top = int(self.lows[-1][rows].min()), int(self.highs[rows].max())
             lows = [low[rows] - base for low in self.lows]
             bounds_us = self.starts_us[rows], self.ends_us[rows]
-            yield Due(self.events.between(base, top), lows, self.highs[rows] - base, self.at[rows] - base, *bounds_us)
+            yield DueFrames(
+                self.events.between(base, top), lows, self.highs[rows] - base, self.at[rows] - base, *bounds_us
+            )
 
 
-def rows_of_events(
-    group: GroupPlan, family: Family, due: Due, dictionary: KeyDictionary, buckets: int
-) -> Made:
+def rows_of_events(group: GroupPlan, family: Family, due: DueFrames, dictionary: KeyDictionary, buckets: int) -> Made:
     """The rows of the family's query, and the number of rows that HAVING withheld.
 
     Raises:
@@ -87,7 +88,7 @@ def rows_of_events(
     return rows_of_found(group, plan, places[due.at], (due.starts_us, due.ends_us), inputs, keys, buckets)
 
 
-def _inputs(plan: QueryPlan, due: Due, keys: BlockKeys) -> dict[str, Values]:
+def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Values]:
     query, size = plan.query, len(due.at)
     presence, ties = presence_filter(query), ties_of(query.aggregates)
     events = in_order(due.events, ties) if ties else due.events
@@ -100,7 +101,7 @@ def _inputs(plan: QueryPlan, due: Due, keys: BlockKeys) -> dict[str, Values]:
         else:
             measures = measures_of(aggregate, presence)
             columns = {f"{measures[-1].id}:n": np.zeros(size, np.int64)} | frames.columns(measures, low, due.highs)
-            found = finish(aggregate, measures, columns, size)
+            found = finish(aggregate, measures, columns)
         inputs[f"agg:{i}"] = checked(plan, found)
     at = pa.array(due.at)
     for i, value in enumerate(query.of_event):
@@ -115,18 +116,15 @@ class _EventFacts:
         self._columns = events.columns
 
     def filter_of(self, condition: Expression | None) -> Expression | None:
-        """See `Facts.filter_of`."""
         return condition
 
     def passed(self, name: Any) -> Mask | None:
-        """See `Facts.passed`."""
         if name is None:
             return None
         passed: Mask = pc.fill_null(self._columns[filter_name(name)], False).to_numpy(zero_copy_only=False)
         return passed
 
     def values(self, expression: Expression) -> Array:
-        """See `Facts.values`."""
         known = from_arrow(self._columns[value_name(expression)], expression.type)
         if not known.null.any():
             whole: Array = known.data
@@ -154,28 +152,31 @@ class _Frames:
         mine = {n: c for n, c in self._partials.columns(self._every).items() if n.partition(":")[0] in ids}
         found: dict[str, npt.NDArray[Any]] = {}
         for name, column in mine.items():
-            how = merge_rule(name)
-            if how == "add" and ":w" in name:
+            if is_low_word(name):
+                continue
+            rule, whole = rule_of(name), extreme_of(name, mine)
+            assert whole is not None
+            if ":w" in name:
                 _add_words(found, name, column, low, high)
-            elif how == "add":
-                found[name] = _summed(column, low, high)
-            elif how != "low":
-                extremes = extreme_of(name, mine) if how != "registers" else column
-                found[name] = best_of_frames(how, column if extremes is None else extremes, low, high)
+            else:
+                merge = merged_frames if rule.inverse is None else _difference
+                found[name] = merge(rule, whole, low, high)
         return found
 
 
-def _summed(column: Ints, low: Ints, high: Ints) -> Ints:
-    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(column, dtype=np.int64)])
-    total: Ints = running[high] - running[low]  # correct even if the running sum wraps around
-    return total
+def _difference(rule: MergeRule, column: Ints, low: Ints, high: Ints) -> Ints:
+    """The merged values of each frame [low, high), from running results."""
+    assert rule.inverse is not None
+    first = np.full(1, rule.identity, np.int64)
+    running = np.concatenate([first, rule.ufunc.accumulate(column, dtype=np.int64)])
+    return np.asarray(rule.inverse(running[high], running[low]))  # correct even if a running sum wraps around
 
 
 def _add_words(found: dict[str, npt.NDArray[Any]], name: str, column: Ints, low: Ints, high: Ints) -> None:
     """Sum words in halves, because sums of full words of many events would leave int64; adds the results to `found`."""
     prefix, _, place = name.rpartition(":w")
-    lower = _summed(column & ((1 << _HALF_BITS) - 1), low, high)
-    upper = _summed(column >> _HALF_BITS, low, high)
+    lower = _difference(ADD, column & ((1 << _HALF_BITS) - 1), low, high)
+    upper = _difference(ADD, column >> _HALF_BITS, low, high)
     parts = {
         int(place): lower + ((upper & ((1 << _HALF_BITS) - 1)) << _HALF_BITS),
         int(place) + 1: upper >> (_WORD_BITS - _HALF_BITS),
@@ -186,17 +187,20 @@ def _add_words(found: dict[str, npt.NDArray[Any]], name: str, column: Ints, low:
             found[there] = found[there] + part if there in found else part
 
 
-def best_of_frames(how: str, values: npt.NDArray[Any], low: Ints, high: Ints) -> npt.NDArray[Any]:
-    """The best value of each frame [low, high) by a rule of `state.layout.cells.better`; no frame may be empty.
+def merged_frames(rule: MergeRule, values: npt.NDArray[Any], low: Ints, high: Ints) -> npt.NDArray[Any]:
+    """The merged values of each frame [low, high), from two runs that may overlap; no frame may be empty.
 
-    >>> best_of_frames("min", np.array([3, 1, 2]), np.array([0, 2]), np.array([3, 3])).tolist()
+    >>> merged_frames(rule_of("x:min"), np.array([3, 1, 2]), np.array([0, 2]), np.array([3, 3])).tolist()
     [1, 2]
+
+    Raises:
+        ValueError: the rule may not be applied twice to an event.
     """
     level = np.frexp((high - low).astype(np.float64))[1] - 1
     found = np.empty(len(low), values.dtype)
     for step in range(int(level.max()) + 1 if len(level) else 0):
-        width = 1 << step  # values[i] is the best of `width` values from i on
+        width = 1 << step  # values[i] merges `width` values from i on
         at = np.flatnonzero(level == step)
-        found[at] = better(how, values[low[at]], values[high[at] - width])
-        values = better(how, values[:-width], values[width:])
+        found[at] = merged_overlapping(rule, values[low[at]], values[high[at] - width])
+        values = merged(rule, values[:-width], values[width:])
     return found

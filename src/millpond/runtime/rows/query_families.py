@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,8 +14,9 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask, ordered, repeated
 from millpond.model.windows import Window
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
-from millpond.runtime.event_log.bin_counts import needs_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
+from millpond.runtime.event_log.tallies import needs_tallies
+from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.windows.filter_chains import Chains
 from millpond.state.keys.filter_signatures import Signatures
 
@@ -24,13 +25,13 @@ _COPIED = 1 << 22
 
 
 class Made(NamedTuple):
-    """The rows of each query, and the number of rows that HAVING withheld, by query.
+    """The rows of some queries, and the number of rows that HAVING withheld, by query.
 
-    `unread`: the number of rows of each query whose rows nobody reads, by its position in the family.
+    `unread`: the number of rows of each query whose rows are not read, by its position among the queries.
     """
 
-    rows: Mapping[str, pa.RecordBatch]
-    withheld: Mapping[str, int]
+    rows: Sequence[RowBatch] = ()
+    withheld: Mapping[str, int] = {}
     unread: Ints | None = None
 
 
@@ -46,6 +47,11 @@ class Family:
     def first(self) -> QueryPlan:
         """One of the queries; used for the properties that all of them share."""
         return self.plans[0]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the queries."""
+        return tuple(plan.query.name for plan in self.plans)
 
     @property
     def window(self) -> Window:

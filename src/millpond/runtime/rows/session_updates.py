@@ -20,14 +20,16 @@ from millpond.model.windows import Session
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.rows.query_families import Made
-from millpond.runtime.rows.window_rows import BlockKeys, told_of_sessions
+from millpond.runtime.rows.window_rows import BlockKeys, located_rows_of_sessions
 from millpond.runtime.rows.window_updates import DELETE, UPSERT, joined_rows, marked, revisions_of
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.sessions import AT_ONCE, Sessions, open_ones, sessions_of
 from millpond.state.keys.key_dictionary import KeyDictionary
-from millpond.state.layout.cells import LARGEST, SMALLEST, Cells, Piece, Slices, piece_of, taken
-from millpond.state.layout.session_fragments import FIRST, LAST, joined, merge_atoms, reduced, some_atoms
+from millpond.state.layout.cells import Cells, Piece, Slices, piece_of, taken
+from millpond.state.layout.merge_rules import LARGEST, SMALLEST
+from millpond.state.layout.session_atoms import FIRST, LAST, joined, merge_atoms, reduced, some_atoms
 
 
 class _Compared(NamedTuple):
@@ -38,7 +40,7 @@ class _Compared(NamedTuple):
     was: Sessions
 
 
-class _Told(NamedTuple):
+class _SessionRows(NamedTuple):
     """Rows of one query, the position of each row's session among the given ones, and how many rows HAVING withheld."""
 
     rows: list[pa.RecordBatch]
@@ -80,23 +82,23 @@ class SessionChanges:
         upserts = self._answered(plan, now, self._atoms, fresh=True)
         asked = np.ones(len(places), bool) if having else places >= size  # else an upsert replaces it
         held = self._answered(plan, was.take(asked), self._before, fresh=False)
-        told_before = places[asked][held.places]
-        gone = ~np.isin(told_before, upserts.places)
+        emitted_before = places[asked][held.places]
+        gone = ~np.isin(emitted_before, upserts.places)
         deletes = joined_rows(held.rows, gone)
-        told = [(joined_rows(upserts.rows), UPSERT, upserts.places), (deletes, DELETE, told_before[gone])]
+        changed = [(joined_rows(upserts.rows), UPSERT, upserts.places), (deletes, DELETE, emitted_before[gone])]
         numbers: list[Ints | None] = [None, None]
         if query.corrected_for_us:
-            every = np.concatenate([of for _, _, of in told])
+            every = np.concatenate([of for _, _, of in changed])
             bounds = (np.concatenate(pair)[every] for pair in zip(now[:3], was[:3], strict=True))
             earlier = self._earlier(plan, *bounds)
-            again = (earlier > 0) | np.isin(every, told_before if having else places)
+            again = (earlier > 0) | np.isin(every, emitted_before if having else places)
             self._note(plan, now, every[again & (every < size)], after)
             numbers = list(np.split(np.where(again, earlier + 1, 0), [len(upserts.places)]))
         whole = joined_rows(
-            [marked(rows, how, of) for (rows, how, _), of in zip(told, numbers, strict=True) if rows is not None]
+            [marked(rows, how, of) for (rows, how, _), of in zip(changed, numbers, strict=True) if rows is not None]
         )
         withheld = {query.name: upserts.withheld} if upserts.withheld else {}
-        return Made({} if whole is None else {query.name: whole}, withheld)
+        return Made(() if whole is None else (RowBatch(query.name, whole),), withheld)
 
     def corrected(self, queries: Collection[str]) -> Cells:
         """How often sessions of these queries were corrected in this epoch, to be added to the earlier numbers."""
@@ -109,12 +111,12 @@ class SessionChanges:
         is none, it is a number of its own, above all positions.
         """
         query, (now, touched, was) = plan.query, self._sessions(plan)
-        mine, told = touched & (now.starts_us >= plan.from_us), was.starts_us >= plan.from_us
+        mine, emitted = touched & (now.starts_us >= plan.from_us), was.starts_us >= plan.from_us
         if not query.updating:
             was_closed, closed = (~open_ones(now, mark.at(query.delay_us)) for mark in (before, after))
             mine = closed & (~was_closed | touched) & (now.starts_us >= plan.from_us)
-            told &= ~open_ones(was, before.at(query.delay_us))
-        now, was = now.take(mine), was.take(told)
+            emitted &= ~open_ones(was, before.at(query.delay_us))
+        now, was = now.take(mine), was.take(emitted)
         size = len(now.slots)
         places = np.arange(size, size + len(was.slots))
         if size:
@@ -135,7 +137,7 @@ class SessionChanges:
             self._compared[asked] = _Compared(now, touched, was)
         return self._compared[asked]
 
-    def _answered(self, plan: QueryPlan, sessions: Sessions, atoms: Cells, *, fresh: bool) -> _Told:
+    def _answered(self, plan: QueryPlan, sessions: Sessions, atoms: Cells, *, fresh: bool) -> _SessionRows:
         """The rows of sessions, from their atoms and from the events of the log."""
         ids, first = {self._group.measures[i].id for i in measures_read([plan])}, 0
         rows, places, withheld = list[pa.RecordBatch](), [np.zeros(0, np.int64)], 0
@@ -146,11 +148,11 @@ class SessionChanges:
                 span = int(some.starts_us.min()), int(some.ends_us.max())
                 events = self._log.within(*span, plan.delay, fresh=fresh)
             keys, columns = BlockKeys(self._group, self._keys, slots, events), some.columns(atoms, ids)
-            told = told_of_sessions(self._group, plan, some._replace(slots=own), columns, keys, self._buckets)
-            rows.append(told.rows)
-            places.append(told.windows + first)
-            first, withheld = first + len(some.slots), withheld + told.withheld
-        return _Told(rows, np.concatenate(places), withheld)
+            found = located_rows_of_sessions(self._group, plan, some._replace(slots=own), columns, keys, self._buckets)
+            rows.append(found.rows)
+            places.append(found.windows + first)
+            first, withheld = first + len(some.slots), withheld + found.withheld
+        return _SessionRows(rows, np.concatenate(places), withheld)
 
     def _earlier(self, plan: QueryPlan, slots: Ints, starts_us: Ints, ends_us: Ints) -> Ints:
         """For each session, how often its row was corrected in earlier epochs."""

@@ -14,8 +14,8 @@ from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.event_order import ranks_and_signs
 from millpond.runtime.event_log.select_events import value_name
-from millpond.runtime.keys.key_compaction import are_named
-from millpond.runtime.rows.frame_rows import Due
+from millpond.runtime.keys.current_slots import used_slots
+from millpond.runtime.rows.frame_rows import DueFrames
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.layout.event_log import Events
 
@@ -36,7 +36,7 @@ def first_answered(plan: QueryPlan, mark_us: int | None) -> int:
     return max(first, plan.from_us + frames_of(plan)[-1]) if plan.from_us > _ALWAYS else first
 
 
-def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after: Watermark) -> Iterator[Due]:
+def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after: Watermark) -> Iterator[DueFrames]:
     """The rows of a query with a `Range` window for the events whose time the watermark reaches.
 
     Of the events that had their rows before, only those of the same keys are read, which are few. All slots are below
@@ -52,7 +52,7 @@ def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after
     now = passing(log.within(first, high + 1, plan.delay), presence)
     if not now.rows:
         return
-    earlier = log.within(start, first, plan.delay, named=are_named([now], keys))
+    earlier = log.within(start, first, plan.delay, named=used_slots([now], keys))
     events = log.together([passing(earlier, presence), now])
     events = events.take(_order(events, plan))
     at = np.flatnonzero(events.times_us >= first)
@@ -63,7 +63,7 @@ def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after
     own = events.slots[at].astype(np.int64) * width
     lows = {us: np.searchsorted(places, own + np.searchsorted(known, times - us)) for us in {*frames}}
     highs = np.searchsorted(places, places[at], "right")
-    due = Due(events, [lows[us] for us in frames], highs, at, times - frames[-1], times + 1)
+    due = DueFrames(events, [lows[us] for us in frames], highs, at, times - frames[-1], times + 1)
     yield from due.cut(plan)
 
 

@@ -21,20 +21,21 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, centre_of, element_of, is_array, is_known
 from millpond.model.windows import Counted, Session
-from millpond.plan.groups.bin_counts import tallied
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import ties_of
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
+from millpond.plan.groups.tallies import tallied
 from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.aggregates.finish import finish
-from millpond.runtime.event_log.bin_counts import needs_tallies, percentiles
 from millpond.runtime.event_log.event_aggregates import Found, Taken, taken_by, value_of
 from millpond.runtime.event_log.event_log import among, of_slots
 from millpond.runtime.event_log.event_order import in_order
+from millpond.runtime.event_log.tallies import needs_tallies, percentiles
 from millpond.runtime.functions.result_rows import answered
 from millpond.runtime.keys.buckets import buckets_by
+from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.rows.query_families import Family, Made, Shares
-from millpond.runtime.windows.choose_method import AnyBlock
+from millpond.runtime.windows.choose_combine import AnyBlock
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Block
 from millpond.runtime.windows.combine_by_filter import SignedBlock
@@ -128,7 +129,7 @@ def rows_of_block(
     """
     found, columns = _results(group, family, block, windows, keys.still_here())
     if not len(found.slots):
-        return Made({}, {})
+        return Made()
     return _rows(group, family, found, columns, keys, buckets, read)
 
 
@@ -149,7 +150,7 @@ def rows_of_sessions(
 _READ = np.ones(1, bool)
 
 
-class Told(NamedTuple):
+class LocatedRows(NamedTuple):
     """Rows of one query, the window (position) and slot (within the block) of each row, how many HAVING withheld."""
 
     rows: pa.RecordBatch
@@ -158,10 +159,10 @@ class Told(NamedTuple):
     withheld: int
 
 
-def told_of_block(
+def located_rows_of_block(
     group: GroupPlan, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys,
     buckets: int, wanted: Wanted,
-) -> Told | None:  # fmt: skip
+) -> LocatedRows | None:  # fmt: skip
     """The rows of one query for the wanted pairs of window and slot; None if there are no events.
 
     Raises:
@@ -172,12 +173,12 @@ def told_of_block(
         return None
     inputs = _inputs(group, family.first, columns, found, keys) | _key_values(group, found.slots, keys)
     kept, rows, withheld = _emitted(family.plans, inputs, found, keys, buckets)
-    return Told(rows, kept.windows, kept.slots, sum(withheld.values()))
+    return LocatedRows(rows, kept.windows, kept.slots, sum(withheld.values()))
 
 
-def told_of_sessions(
+def located_rows_of_sessions(
     group: GroupPlan, plan: QueryPlan, sessions: Sessions, columns: dict[str, Ints], keys: BlockKeys, buckets: int
-) -> Told:
+) -> LocatedRows:
     """The rows of one query for sessions.
 
     The slots of `sessions` are positions among `keys`; `columns` are those of the query's measures.
@@ -189,7 +190,7 @@ def told_of_sessions(
     found = _Found.of_one(sessions.slots, sessions.starts_us, sessions.ends_us)._replace(windows=places)
     inputs = _inputs(group, plan, columns, found, keys) | _key_values(group, found.slots, keys)
     kept, rows, withheld = _emitted([plan], inputs, found, keys, buckets)
-    return Told(rows, kept.windows, kept.slots, sum(withheld.values()))
+    return LocatedRows(rows, kept.windows, kept.slots, sum(withheld.values()))
 
 
 def _rows(
@@ -220,7 +221,7 @@ def _by_plan(
 ) -> Made:
     shares = found.shares
     unread = None if read.all() else np.where(read, 0, shares.counts())
-    return Made({plans[i].query.name: own for i, own in shares.dealt(rows, read)}, withheld, unread)
+    return Made([RowBatch(plans[i].query.name, own) for i, own in shares.dealt(rows, read)], withheld, unread)
 
 
 def _emitted(
@@ -333,7 +334,7 @@ def _inputs(
             continue
         measures = [group.measures[place] for place in places]
         missing = {f"{measures[-1].id}:n": np.zeros(len(ends), np.int64)}
-        values = finish(aggregate, measures, missing | columns, len(ends))
+        values = finish(aggregate, measures, missing | columns)
         inputs[f"agg:{i}"] = checked(plan, values)
     return inputs
 

@@ -20,13 +20,14 @@ from millpond.arrays import Ints, Mask, distinct_of
 from millpond.model.windows import Sliding
 from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan, fingerprint
 from millpond.plan.options.output_modes import OP, REVISION
-from millpond.runtime.event_log.bin_counts import TallyLog, needs_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.tallies import TallyLog, needs_tallies
+from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.rows.query_families import Family, Made
-from millpond.runtime.rows.window_rows import BlockKeys, told_of_block
+from millpond.runtime.rows.window_rows import BlockKeys, located_rows_of_block
 from millpond.runtime.task.task_values import Watermark
-from millpond.runtime.windows.choose_method import blocks_of
+from millpond.runtime.windows.choose_combine import blocks_of
 from millpond.runtime.windows.closing import Closing, at_once, batches, ends_over
 from millpond.runtime.windows.combine import edges_of, slices_between
 from millpond.runtime.windows.rollups import Held
@@ -60,29 +61,28 @@ class Changes:
         self._log, self._tallies = log, tallies
         self._corrected: dict[str, list[Piece]] = {}
 
-    def rows(
-        self, plan: QueryPlan, before: Watermark, after: Watermark
-    ) -> Made:
+    def rows(self, plan: QueryPlan, before: Watermark, after: Watermark) -> Made:
         """The updated rows of a query, and how many rows HAVING withheld, both by the query's name.
 
         Raises:
             OverflowedError: an exact sum, or an output expression, leaves its SQL type.
         """
-        query, told, withheld = plan.query, list[pa.RecordBatch](), 0
+        query, emitted, withheld = plan.query, list[pa.RecordBatch](), 0
         closed, most = before.at(query.delay_us), AT_ONCE
         if self._log is not None and needs_events(plan):
             most = at_once(self._log.rows)
         if query.corrected_for_us:
             for run in batches(self._closing(plan, closed, after.at(query.delay_us)), most):
                 found = self._answered(plan, self._now, run, None, None)
-                told += [marked(rows, UPSERT, np.zeros(len(rows), np.int64)) for rows in found.rows]
+                emitted += [marked(rows, UPSERT, np.zeros(len(rows), np.int64)) for rows in found.rows]
                 withheld += found.withheld
         if query.updating or closed is not None:
             for run in batches(self._touched(plan, None if query.updating else closed), most):
                 rows, more = self._changed(plan, run)
-                told, withheld = told + rows, withheld + more
-        whole = joined_rows(told)
-        return Made({} if whole is None else {query.name: whole}, {query.name: withheld} if withheld else {})
+                emitted, withheld = emitted + rows, withheld + more
+        whole = joined_rows(emitted)
+        batches_made = () if whole is None else (RowBatch(query.name, whole),)
+        return Made(batches_made, {query.name: withheld} if withheld else {})
 
     def corrected(self, queries: Collection[str]) -> Cells:
         """How often rows of these queries were corrected in this epoch, to be added to the earlier numbers."""
@@ -131,16 +131,18 @@ class Changes:
             was = self._answered(_bare(plan), self._old, run, slots, pairs)._replace(rows=[])
         gone = ~np.isin(was.pairs, now.pairs)
         upserts, deletes = joined_rows(now.rows), joined_rows(was.rows, gone)
-        told = [(upserts, UPSERT, now.pairs), (deletes, DELETE, was.pairs[gone])]
+        changed = [(upserts, UPSERT, now.pairs), (deletes, DELETE, was.pairs[gone])]
         if not query.corrected_for_us:
-            return [marked(rows, how, None) for rows, how, _ in told if rows is not None], now.withheld
-        every: Ints = np.concatenate([of for _, _, of in told])
+            return [marked(rows, how, None) for rows, how, _ in changed if rows is not None], now.withheld
+        every: Ints = np.concatenate([of for _, _, of in changed])
         earlier = self._earlier(plan, run, slots, every)
         again = (earlier > 0) | np.isin(every, was.pairs)
         self._note(plan, run, slots, every[again])
         numbers = np.split(np.where(again, earlier + 1, 0), [len(now.pairs)])
         return [
-            marked(rows, how, number) for (rows, how, _), number in zip(told, numbers, strict=True) if rows is not None
+            marked(rows, how, number)
+            for (rows, how, _), number in zip(changed, numbers, strict=True)
+            if rows is not None
         ], now.withheld
 
     def _answered(
@@ -169,11 +171,11 @@ class Changes:
         for block in made:
             here = block.slots
             keys = BlockKeys(self._group, self._keys, here if slots is None else slots[here], events, tallies)
-            told = told_of_block(group, family, block, run, keys, self._buckets, _among(pairs, count, here))
-            if told is not None:
-                of.append(told.windows * count + here[told.slots])
-                found.append(told.rows)
-                withheld += told.withheld
+            answer = located_rows_of_block(group, family, block, run, keys, self._buckets, _among(pairs, count, here))
+            if answer is not None:
+                of.append(answer.windows * count + here[answer.slots])
+                found.append(answer.rows)
+                withheld += answer.withheld
         return _Pairs(found, np.concatenate(of) if of else np.zeros(0, np.int64), withheld)
 
     def _earlier(self, plan: QueryPlan, run: Sequence[Closing], slots: Ints, pairs: Ints) -> Ints:

@@ -23,7 +23,7 @@ class IdleWatch:
         self._recorded: dict[str, frozenset[str]] = {}
 
     def begin(self, now_us: int) -> None:
-        """Considers all partitions active now, because nothing has been read for a while, or ever."""
+        """Considers all partitions active now, because nothing was read recently, or at all."""
         self._began_us = now_us
         self._active_us.clear()
 

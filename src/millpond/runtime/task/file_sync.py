@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +47,7 @@ class Carrier:
             try:
                 return self._taken(attempt())
             except FilesLostError:
-                self.put_back(manifest)
+                self.restore_missing(manifest)
         return self._taken(attempt())
 
     def _taken(self, deltas: Deltas) -> Deltas:
@@ -66,7 +67,7 @@ class Carrier:
                 raise FilesLostError(f"The store has lost {receipt.file}.", "The epoch runs again.")
             self._files.write(receipt.file or "", [data])
 
-    def put_back(self, manifest: Manifest) -> int:
+    def restore_missing(self, manifest: Manifest) -> int:
         """Copies files with live sections that are missing in the store to it; returns the number of files."""
         lacking = self._store.lacking(sorted(live_files(manifest)))
         for name in lacking:
@@ -88,6 +89,11 @@ class Carrier:
                 self._put(name)
         self.note = None
         self._store.remove_many(self._store.names() - live_files(manifest))
+
+    def add(self, names: Iterable[str]) -> None:
+        """Copies files of the folder to the store before a record names them."""
+        for name in names:
+            self._put(name)
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes files from the store that were deleted from the folder."""
@@ -116,6 +122,7 @@ class FileTransport:
         self, folder: Path, way: Way, through_store: Callable[[], Way] | None = None, *, digests: bool = True
     ) -> None:
         self._folder, self._way, self._through_store, self._digests = folder, way, through_store, digests
+        self._switch = threading.Lock()
 
     @property
     def open_files(self) -> OpenFiles:
@@ -140,6 +147,8 @@ class FileTransport:
     def run(self, manifest: Manifest, attempt: Callable[[], Deltas]) -> Deltas:
         """Runs the job of an epoch; when this returns, its deltas are in the folder and match their receipts.
 
+        A backfill runs its jobs by this, too, in a thread beside the epochs.
+
         Raises:
             HostError: a host does not see the folder, and no store can transfer its files.
             FilesLostError: the store has lost files in every attempt.
@@ -156,18 +165,26 @@ class FileTransport:
         assert self.carrier is not None
         return self.carrier.run(manifest, attempt)
 
+    def add(self, names: Iterable[str]) -> None:
+        """Copies files of the folder to the store, if there is one, so that every host can read them."""
+        if self.carrier is not None:
+            self.carrier.add(names)
+
     def remove(self, names: Iterable[str]) -> None:
         """Removes files that were deleted from the folder from the store, if there is one."""
         if self.carrier is not None:
             self.carrier.remove(names)
 
     def _carry(self, manifest: Manifest, error: HostError) -> None:
-        assert self._through_store is not None
-        way = self._through_store()
-        assert way.carrier is not None
-        way.carrier.begin(manifest)
-        way.carrier.note = f"{error.what} The store transfers files since record {manifest.n}."
-        self._way = way
+        with self._switch:
+            if self.carrier is not None:  # an epoch or a backfill has switched in the meantime
+                return
+            assert self._through_store is not None
+            way = self._through_store()
+            assert way.carrier is not None
+            way.carrier.begin(manifest)
+            way.carrier.note = f"{error.what} The store transfers files since record {manifest.n}."
+            self._way = way
 
     def _check(self, receipts: Iterable[Receipt]) -> None:
         for receipt in receipts:

@@ -49,10 +49,21 @@ def _placed(section: LiveSection) -> SectionPlace:
     delays = section.info.get("delays", [])
     first, last = (_number(section, name) if name in section.info else None for name in ("first", "last"))
     return SectionPlace(
-        section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers,
-        tuple(delays) if isinstance(delays, list) else (), last, str(section.info.get("columns", "")),
-        tuple(str(section.info.get("instead", "")).split()), Position(*(_number(section, name) for name in UNTIL)),
-        _number(section, "gone"), first, _slots(section),
+        section.id,
+        file,
+        section.file is None,
+        section.offset,
+        section.size,
+        section.rows,
+        *numbers,
+        tuple(delays) if isinstance(delays, list) else (),
+        last,
+        str(section.info.get("columns", "")),
+        tuple(str(section.info.get("instead", "")).split()),
+        Position(*(_number(section, name) for name in UNTIL)),
+        _number(section, "gone"),
+        first,
+        _slots(section),
     )
 
 

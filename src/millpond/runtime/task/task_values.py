@@ -11,16 +11,8 @@ from millpond.model.windows import NEVER_LATE_US
 from millpond.plan.chains.parameter_feeds import Fed
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
-from millpond.plan.options.late_rows import LateAsk
+from millpond.plan.options.late_sinks import LateSink
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout
-
-WHOLE_POND = "*"
-"""The name of the counts that belong to no single query: `events` and `bytes_read` (Arrow), `bytes_moved` (packets),
-`slices_read` (slices and tiles from which closing windows were combined), `gather_us` and `fold_us` (time that the
-workers of both spent in Python, summed over all tasks, without waiting for input)."""
-
-GROUP_US = "group_us"
-"""The name of the counts of each group's part of `gather_us` and `fold_us`, by the group's id."""
 
 
 class Watermark(msgspec.Struct, frozen=True):
@@ -67,7 +59,7 @@ class GatherTask(msgspec.Struct, frozen=True):
     """Everything a gather needs besides its events; `owners[bucket]` is the bucket's instance.
 
     `now_us`: the driver's clock when the epoch began; None: events are not checked for being too far ahead. `late`:
-    the requests for late rows, by stream. `chained`: rows of queries that are events of this epoch. `parameters`: the
+    the late sinks, by stream. `chained`: rows of queries that are events of this epoch. `parameters`: the
     values of live parameters in filters and arguments. `recalled`: stored events that are replayed.
     """
 
@@ -78,7 +70,7 @@ class GatherTask(msgspec.Struct, frozen=True):
     instances: int
     now_us: int | None = None
     quarantined: frozenset[str] = frozenset()
-    late: dict[str, tuple[LateAsk, ...]] = {}
+    late: dict[str, tuple[LateSink, ...]] = {}
     chained: tuple[ChainedRows, ...] = ()
     parameters: dict[str, Literal] = {}
     recalled: tuple[RecalledEvents, ...] = ()
@@ -207,7 +199,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     writer: str
     drained: bool = False
     quarantined: frozenset[str] = frozenset()
-    late: dict[str, tuple[LateAsk, ...]] = {}
+    late: dict[str, tuple[LateSink, ...]] = {}
     feeds: frozenset[str] = frozenset()
     map: int = 0
     sources: dict[int, tuple[int, ...]] = {}
@@ -225,8 +217,9 @@ class FoldTask(msgspec.Struct, frozen=True):
         return len(self.owners)
 
     def files(self, instance: int | None = None) -> set[str]:
-        """Names of the files that `instance` needs, or (None) that any instance needs."""
-        states = self.state.values() if instance is None else [self.state.get(instance, {})]
+        """Names of the files that `instance` needs, also for state that moves to it, or (None) any instance needs."""
+        needed = self.state if instance is None else {instance, *self.sources.get(instance, ())}
+        states = [self.state.get(one, {}) for one in needed]
         return {place.file for groups in states for group in groups.values() for place in group.places}
 
     def of(self, instance: int, group: GroupPlan | SideLog | KeptEvents) -> GroupState:

@@ -47,9 +47,7 @@ def closing_windows(
     return sorted(found)
 
 
-def touched(
-    group: GroupPlan, places: Sequence[SectionPlace], before: Watermark, after: Watermark
-) -> list[int]:
+def touched(group: GroupPlan, places: Sequence[SectionPlace], before: Watermark, after: Watermark) -> list[int]:
     """The positions of the segments that may contain a slice of a window that closes; no other segment is read."""
     spans = list(_spans(group, before, after))
     return [i for i, place in enumerate(places) if place.rows and any(_meets(place, *span) for span in spans)]

@@ -2,7 +2,8 @@
 
 Event time is cut into panes at the starts and ends of the windows that close. Cells are spread into dense arrays
 (pane, slot), one block of slots at a time. Sums are prefix-summed over panes, so that each window is one subtraction,
-which is exact on integers. Minima and maxima use a sparse table, with two look-ups per window.
+which is exact on integers. Rules without an inverse use a sparse table, with two look-ups per window whose runs of
+panes may overlap; they must be idempotent, as minima and maxima are.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ import numpy.typing as npt
 from millpond.arrays import WIDE, Ints, Mask
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.rollups import Held, cover_of
-from millpond.state.layout.cells import (
-    Cells,
-    better,
-    extreme_of,
-    merge_rule,
-    no_extreme,
-    place_of,
-    word_names,
-    words_of,
+from millpond.state.layout.cells import Cells, extreme_of, place_of, word_names, words_of
+from millpond.state.layout.merge_rules import (
+    MergeRule,
+    identities,
+    is_low_word,
+    merged,
+    merged_overlapping,
+    rule_of,
 )
 from millpond.state.numbers.exact_sums import normalise
 
@@ -44,7 +44,8 @@ _ADDED_AT_ONCE = 1024  # normalised words are below 2**51: with prefix sums over
 class Block(NamedTuple):
     """Slots `first` … `first + size - 1` over all panes of a run, prepared for lookups of any of its windows.
 
-    `edges_us` maps each edge to the pane that begins there.
+    `columns` have rules with an inverse, `extremes` the other rules. `edges_us` maps each edge to the pane that begins
+    there.
     """
 
     first: int
@@ -68,12 +69,12 @@ class Block(NamedTuple):
         if isinstance(rows, np.ndarray) and len(rows) * _SPARSE > self.size:  # one pass in order, then one out of order
             return self.window(name, window)[rows]
         if name in self.columns:
-            prefix = self.columns[name]
-            added: Ints = prefix[high][rows] - prefix[low][rows]
-            return added
+            prefix, inverse = self.columns[name], rule_of(name).inverse
+            assert inverse is not None
+            return np.asarray(inverse(prefix[high][rows], prefix[low][rows]))
         level = (high - low).bit_length() - 1
         table = self.extremes[name][level]
-        return better(merge_rule(name), table[low][rows], table[high - (1 << level)][rows])
+        return merged_overlapping(rule_of(name), table[low][rows], table[high - (1 << level)][rows])
 
 
 def edges_of(run: Sequence[Closing]) -> list[int]:
@@ -81,16 +82,21 @@ def edges_of(run: Sequence[Closing]) -> list[int]:
     return sorted({edge for window in run for edge in (window.start_us, window.end_us)})
 
 
-def blocks(
-    edges: list[int], ranges: Sequence[Range], measures: Collection[str], keys: int
-) -> Iterator[Block]:
+def blocks(edges: list[int], ranges: Sequence[Range], measures: Collection[str], keys: int) -> Iterator[Block]:
     """The panes between `edges`, filled from `ranges`, in blocks of slots.
 
     `measures`: the ids of the measures to fill. Blocks are so small that their dense arrays fit in 64 MB.
     """
     parts = {id(part.cells): part.cells for part in ranges}.values()
-    names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
-    tables = sum(1 if merge_rule(name) == "add" else len(edges).bit_length() for name in names)
+    names = sorted(
+        {
+            name
+            for cells in parts
+            for name in cells.columns
+            if name.partition(":")[0] in measures and not is_low_word(name)
+        }
+    )
+    tables = sum(len(edges).bit_length() if rule_of(name).inverse is None else 1 for name in names)
     step = max(512, min(_BLOCK_SLOTS, _BLOCK_CELLS // max(1, tables * len(edges))))
     places = {edge: place for place, edge in enumerate(edges)}
     for first in range(0, keys, step):
@@ -102,35 +108,30 @@ def blocks(
 
 
 def _block(dense: _Dense, names: Sequence[str], edges: Mapping[int, int]) -> Block:
-    rules = {name: merge_rule(name) for name in names if ":w" not in name}
-    columns: dict[str, Extremes] = {
-        name: dense.filled(name) if how == "add" else dense.best(name)
-        for name, how in rules.items()
-        if how != "low"  # it belongs to the column of high words
-    }
+    columns: dict[str, Extremes] = {name: dense.filled(name) for name in names if ":w" not in name}
     for measure in dict.fromkeys(name.partition(":")[0] for name in names if ":w" in name):
         columns |= dense.filled_words([name for name in names if name.startswith(f"{measure}:w")])
-    added: dict[str, Ints] = {}
-    extremes: dict[str, list[Extremes]] = {}
+    prefixes: dict[str, Ints] = {}
+    tables: dict[str, list[Extremes]] = {}
     for name, filled in columns.items():
-        how = merge_rule(name)
-        if how == "add":
-            added[name] = _prefix_sums(filled)
+        rule = rule_of(name)
+        if rule.inverse is None:
+            tables[name] = _sparse_table(filled, rule)
         else:
-            extremes[name] = _sparse_table(filled, how)
-    return Block(dense.first, dense.size, added, extremes, edges)
+            prefixes[name] = _prefixes(filled, rule)
+    return Block(dense.first, dense.size, prefixes, tables, edges)
 
 
-def _prefix_sums(filled: Ints) -> Ints:
-    """For each pane, the sum of all previous panes.
+def _prefixes(filled: Ints, rule: MergeRule) -> Ints:
+    """For each pane, all previous panes merged.
 
     Computed row by row, because NumPy's own sums along this axis take five times as long.
     """
-    sums = np.empty((len(filled) + 1, filled.shape[1]), np.int64)
-    sums[0] = 0
+    prefixes = np.empty((len(filled) + 1, filled.shape[1]), np.int64)
+    prefixes[0] = rule.identity
     for pane, row in enumerate(filled):
-        np.add(sums[pane], row, out=sums[pane + 1])
-    return sums
+        rule.ufunc(prefixes[pane], row, out=prefixes[pane + 1])
+    return prefixes
 
 
 class Range(NamedTuple):
@@ -175,25 +176,16 @@ class _Dense(NamedTuple):
     first: int
     size: int
 
-    def filled(self, name: str) -> Ints:
-        """One column as a dense array, summed."""
-        dense = np.zeros((self.panes, self.size), np.int64)
-        for part in self.parts:
-            column = part.cells.columns.get(name)
-            if column is not None:
-                dense[part.pane][part.slots - self.first] += column[part.begin : part.end]
-        return dense
-
-    def best(self, name: str) -> Extremes:
-        """One column of extremes as a dense array, merged."""
-        how = merge_rule(name)
+    def filled(self, name: str) -> Extremes:
+        """One column as a dense array, merged."""
+        rule = rule_of(name)
         is_wide = any(f"{name}low" in part.cells.columns for part in self.parts)
-        dense = no_extreme(how, WIDE if is_wide else np.dtype(np.int64), (self.panes, self.size))
+        dense = identities(rule, WIDE if is_wide else np.dtype(np.int64), (self.panes, self.size))
         for part in self.parts:
             values = extreme_of(name, part.cells.columns, slice(part.begin, part.end))
             if values is not None:
                 row, slots = dense[part.pane], part.slots - self.first
-                row[slots] = better(how, row[slots], values)
+                row[slots] = merged(rule, row[slots], values)
         return dense
 
     def filled_words(self, names: Sequence[str]) -> dict[str, Ints]:
@@ -210,12 +202,12 @@ class _Dense(NamedTuple):
         return columns
 
 
-def _sparse_table(dense: Extremes, how: str) -> list[Extremes]:
+def _sparse_table(dense: Extremes, rule: MergeRule) -> list[Extremes]:
     """Level k has, for each pane, the best value of the 2**k panes that begin with it (Bender, Farach-Colton 2000)."""
     levels = [dense]
     width = 1
     while 2 * width <= len(dense):
         last = levels[-1]
-        levels.append(better(how, last[:-width], last[width:]))
+        levels.append(merged(rule, last[:-width], last[width:]))
         width *= 2
     return levels

@@ -12,7 +12,8 @@ from millpond.arrays import WIDE, Ints, Mask, ordered
 from millpond.plan.groups.plan import Measure
 from millpond.runtime.windows.combine import Extremes
 from millpond.state.keys.filter_signatures import Signatures, union
-from millpond.state.layout.cells import Cells, extreme_of, merge_rule, no_extreme
+from millpond.state.layout.cells import Cells, extreme_of
+from millpond.state.layout.merge_rules import identities, is_low_word, rule_of
 
 _ENTRIES = 1 << 19
 """The number of cells in a block; a cell counts as often as it enters a chain."""
@@ -93,7 +94,7 @@ def _flat(
     borders = np.array(edges, np.int64)
     names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
     slots, panes, signatures = [], [], []
-    columns: dict[str, list[Extremes]] = {name: [] for name in names if merge_rule(name) != "low"}
+    columns: dict[str, list[Extremes]] = {name: [] for name in names if not is_low_word(name)}
     are_wide = {name for name in columns if f"{name}low" in names}
     for cells, mask in zip(parts, chosen, strict=True):
         if cells.slices.signed is None:
@@ -114,8 +115,7 @@ def _flat(
 
 def _taken(name: str, cells: Cells, rows: Ints, dtype: np.dtype[Any]) -> Extremes:
     """Some rows of a column; if the cells lack the column, values that change no result."""
-    how = merge_rule(name)
-    column = cells.columns.get(name) if how == "add" else extreme_of(name, cells.columns)
+    column = extreme_of(name, cells.columns)
     if column is None:
-        return np.zeros(len(rows), np.int64) if how == "add" else no_extreme(how, dtype, len(rows))
+        return identities(rule_of(name), dtype, len(rows))
     return column[rows].astype(dtype, copy=False)

@@ -14,7 +14,8 @@ import numpy as np
 from millpond.arrays import Ints, Mask, places_among, places_of, repeated
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import BLOCK_BITS, Extremes, edges_of
-from millpond.state.layout.cells import Cells, Piece, Slices, bounds_of, extreme_of, merge, merge_rule, taken
+from millpond.state.layout.cells import Cells, Piece, Slices, bounds_of, extreme_of, merge, taken
+from millpond.state.layout.merge_rules import is_low_word
 
 LEAST_PLACES = 1 << 17
 """Below this number of places (slots times panes), cells are always spread into dense arrays."""
@@ -53,7 +54,7 @@ class SparseBlock(NamedTuple):
     def columns(self, measures: Collection[str], rows: Ints) -> dict[str, Extremes]:
         """The columns of some measures, for the cells `rows`."""
         every = self.cells.columns
-        names = [name for name in every if name.partition(":")[0] in measures and merge_rule(name) != "low"]
+        names = [name for name in every if name.partition(":")[0] in measures and not is_low_word(name)]
         return {name: extreme[rows] for name in names if (extreme := extreme_of(name, every)) is not None}
 
 

@@ -23,7 +23,8 @@ from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Extremes
 from millpond.runtime.windows.combine_by_filter import SignedBlock
 from millpond.state.keys.filter_signatures import Ranks, Signatures
-from millpond.state.layout.cells import better, merge_rule, merged_runs, no_extreme, word_names, words_of
+from millpond.state.layout.cells import word_names, words_of
+from millpond.state.layout.merge_rules import ADD, MergeRule, identities, merged, merged_runs, rule_of
 from millpond.state.numbers.exact_sums import digits_of_words, words_of_digits
 
 _PAIRS = 1 << 16
@@ -194,7 +195,7 @@ def _only(mine: Mask, columns: Mapping[str, Extremes]) -> dict[str, Extremes]:
     """Copies of the columns, with values that change no result in the rows that are not `mine`."""
     kept = {name: column.copy() for name, column in columns.items()}
     for name, column in kept.items():
-        column[~mine] = no_extreme(merge_rule(name), column.dtype, ())
+        column[~mine] = identities(rule_of(name), column.dtype, ())
     return kept
 
 
@@ -234,30 +235,31 @@ class _Groups:
         """The running sums or extremes of the columns of a measure."""
         words = words_of(measure, columns)
         if words and self._rows > _ADDED_AT_ONCE:
-            digits = {place: self._added(digit) for place, digit in digits_of_words(words).items()}
+            digits = {place: self._running(ADD, digit) for place, digit in digits_of_words(words).items()}
             summed = words_of_digits(digits) or {0: np.zeros(len(self._starts), np.int64)}
         else:
-            summed = {place: self._added(word) for place, word in words.items()}
-        rules = {name: merge_rule(name) for name in columns if ":w" not in name}
+            summed = {place: self._running(ADD, word) for place, word in words.items()}
+        rules = {name: rule_of(name) for name in columns if ":w" not in name}
         return word_names(measure, summed) | {
-            name: self._added(columns[name]) if how == "add" else self._best(how, columns[name])
-            for name, how in rules.items()
+            name: self._doubled(rule, columns[name]) if rule.inverse is None else self._running(rule, columns[name])
+            for name, rule in rules.items()
         }
 
-    def _added(self, column: Ints) -> Ints:
-        total = np.zeros(len(column) + 1, np.int64)
-        np.cumsum(column, out=total[1:])
-        added: Ints = total[self._ends] - total[self._from]
-        return added
+    def _running(self, rule: MergeRule, column: Ints) -> Ints:
+        """Takes the running result before each part away from that at the end of each group."""
+        assert rule.inverse is not None
+        total = np.full(len(column) + 1, rule.identity, np.int64)
+        rule.ufunc.accumulate(column, out=total[1:])
+        return np.asarray(rule.inverse(total[self._ends], total[self._from]))
 
-    def _best(self, how: str, column: Extremes) -> Extremes:
-        """The best of each group, then by doubling: after k steps, of 2**k groups up to each (Hillis, Steele 1986)."""
+    def _doubled(self, rule: MergeRule, column: Extremes) -> Extremes:
+        """Merges each group, then by doubling: after k steps, 2**k groups up to each (Hillis, Steele 1986)."""
         if not self._alone:
-            column = merged_runs(how, column, self._starts)
+            column = merged_runs(rule, column, self._starts)
         step, longest = 1, int(self._nth.max(initial=0))
         while step <= longest:
             rows = np.flatnonzero(self._nth >= step)
-            found = better(how, column[rows], column[rows - step])
+            found = merged(rule, column[rows], column[rows - step])
             column = column.copy()
             column[rows] = found
             step *= 2

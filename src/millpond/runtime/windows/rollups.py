@@ -16,7 +16,7 @@ import numpy as np
 from millpond.arrays import Ints, Mask, distinct_of
 from millpond.model.windows import Sliding
 from millpond.plan.groups.plan import GroupPlan
-from millpond.runtime.keys.key_compaction import Attached
+from millpond.runtime.keys.current_slots import CurrentCells
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.closing import touched
 from millpond.state.layout.cells import Cells, Piece, Slices, merge
@@ -49,7 +49,7 @@ class Held(NamedTuple):
 
     @classmethod
     def near(
-        cls, group: GroupPlan, old: Attached, tiles: Attached, fresh: Cells, before: Watermark, after: Watermark
+        cls, group: GroupPlan, old: CurrentCells, tiles: CurrentCells, fresh: Cells, before: Watermark, after: Watermark
     ) -> Held:
         """The parts that an epoch with `fresh` cells may need; other parts are not read, however many there are."""
         if grids(group) or any(plan.query.changing for plan in group.queries):

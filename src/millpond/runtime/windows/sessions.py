@@ -22,8 +22,9 @@ from millpond.arrays import Ints, Mask
 from millpond.model.windows import Session
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.task.task_values import SectionPlace, Watermark
-from millpond.state.layout.cells import Cells, extreme_of, merge_rule, piece_of, taken
-from millpond.state.layout.session_fragments import FIRST, LAST, begins, merge_atoms, reduced, some_atoms, sorted_by
+from millpond.state.layout.cells import Cells, extreme_of, piece_of, taken
+from millpond.state.layout.merge_rules import is_low_word
+from millpond.state.layout.session_atoms import FIRST, LAST, begins, merge_atoms, reduced, some_atoms, sorted_by
 
 AT_ONCE = 1 << 18
 """The number of sessions that are computed at once."""
@@ -57,7 +58,7 @@ class Sessions(NamedTuple):
         wanted = {name: c for name, c in atoms.columns.items() if name.partition(":")[0] in measures}
         merged = reduced(taken(wanted, self.rows), self.new)
         whole: dict[str, npt.NDArray[Any]] = {}
-        for name in (name for name in merged if merge_rule(name) != "low"):
+        for name in (name for name in merged if not is_low_word(name)):
             extremes = extreme_of(name, merged)
             whole[name] = merged[name] if extremes is None else extremes
         return whole
@@ -129,17 +130,17 @@ class Read(NamedTuple):
 
 def read_atoms(
     group: GroupPlan, places: Sequence[SectionPlace], old: Sequence[Cells], came: Cells, keys: int,
-    level: int | None, whole: bool, before: Watermark, after: Watermark,
+    level: int | None, read_all: bool, before: Watermark, after: Watermark,
 ) -> Read:  # fmt: skip
     """The `old` atoms that an epoch reads, with the new atoms `came`; all slots are below `keys`.
 
     Some segments are examined completely: those of the `level` that is merged, if any, and those in which no atom can
-    be the last of an open session, so that they may have expired. If `whole`, these are all segments.
+    be the last of an open session, so that they may have expired. If `read_all`, these are all segments.
     """
     over_us = _over_us(group, after)
     looked = [
         i for i, place in enumerate(places)
-        if whole or place.level == level or not old[i].rows or int(old[i].columns[LAST].max()) <= over_us
+        if read_all or place.level == level or not old[i].rows or int(old[i].columns[LAST].max()) <= over_us
     ]  # fmt: skip
     touched = _touched(group, old, keys, before, after)
     for cells in (came, *(old[i] for i in looked)):

@@ -1,4 +1,4 @@
-"""What server and client share: the verbs, the messages, the files that say where a server listens.
+"""What server and client share: the messages, the files that say where a server listens.
 
-Imports the parts below `service`, and no other folder of it. Begin with `verbs.py`.
+Imports the parts below `service`, and no other folder of it. Begin with `messages.py`.
 """

@@ -17,7 +17,7 @@ _NAMES_DIFFER = (62, 64)
 
 
 def trusting(certificate: str | os.PathLike[str] | None) -> ssl.SSLContext:
-    """A client context that trusts the certificates of a PEM file, whoever signed them, besides the system's.
+    """A client context that trusts the certificates of a PEM file, regardless of their issuer, and the system's.
 
     Raises:
         SetupError: the file contains no certificate.
@@ -62,10 +62,10 @@ def distrusted(error: BaseException, url: str) -> CertificateError | None:
     if found.verify_code in _NAMES_DIFFER:
         return CertificateError(
             f"The certificate at {url} is for another name: {why}.",
-            "Ask by a name that is in it, --url https://NAME:PORT; `millpond serve --allow-host NAME` tells it to "
-            "commands on its own machine.",
+            "Use a name of the certificate, --url https://NAME:PORT. With `millpond serve --allow-host NAME`, commands "
+            "on the service's machine use it by themselves.",
         )
     return CertificateError(
         f"The certificate at {url} is not trusted here: {why}.",
-        "Name it, or the one that signed it, with --ca FILE.pem; if it has expired, renew it.",
+        "Give it, or its issuer's certificate, with --ca FILE.pem; if it has expired, renew it.",
     )

@@ -7,8 +7,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import httpx
 import msgspec
@@ -16,10 +15,11 @@ import msgspec
 from millpond.errors import AccessError, NotServingError, RequestError, of_code
 from millpond.service.api.certificates import distrusted, trusting
 from millpond.service.api.messages import (
-    CHOICES,
+    STATE_CHANGES,
     Asked,
     Changed,
     Differs,
+    Emit,
     Event,
     Feeds,
     Found,
@@ -36,9 +36,10 @@ from millpond.service.api.messages import (
     StreamShown,
     Value,
     Version,
+    check_sink_names,
+    not_allowed,
 )
 from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, Places, only_pond
-from millpond.service.api.verbs import MOVES
 
 T = TypeVar("T")
 _Params = dict[str, str | int | Sequence[str]]
@@ -154,10 +155,9 @@ class Client:
             "backfill": backfill,
             "topic": topic,
         }  # fmt: skip
-        for field, kinds in CHOICES.items():
-            if told[field] is not None and told[field] not in kinds:
-                what = f"A query that is added over the network cannot have {told[field]!r} as its {field}."
-                raise RequestError(what, f"Use one of {', '.join(kinds)}.")
+        check_sink_names(sink, late, unknown=False)
+        if emit not in get_args(Emit):
+            raise not_allowed("emit", emit, get_args(Emit))
         try:
             asked = msgspec.convert(told, Asked)
         except msgspec.ValidationError as error:
@@ -178,8 +178,8 @@ class Client:
 
     def move(self, kind: str, name: str, *, dry_run: bool = False) -> Changed | Priced:
         """Make a change that needs no query text: drop, pause, resume, promote, rollback or discard; see `Pond`."""
-        if kind not in MOVES:
-            raise RequestError(f"{kind!r} is no change of a query.", f"Use one of {', '.join(MOVES)}.")
+        if kind not in STATE_CHANGES:
+            raise RequestError(f"{kind!r} is no change of a query.", f"Use one of {', '.join(STATE_CHANGES)}.")
         path = f"queries/{_segment(name)}"
         if kind == "drop":
             return self._change("DELETE", path, dry_run)
@@ -202,7 +202,7 @@ class Client:
         return self._change("PUT", "instances", dry_run, Instances(instances))
 
     def relocate(self, what: str, to: str, *, dry_run: bool = False) -> Changed | Priced:
-        """Move the served rows of some buckets to another store; returns when they are there, without a timeout."""
+        """Move the served rows of some buckets to another store; returns when they have arrived, without a timeout."""
         return self._change("POST", "rows/move", dry_run, Relocation(what, to), patient=True)
 
     def param(self, name: str, value: bool | int | float | str | list[int | float | str]) -> Changed:
@@ -221,9 +221,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _change(
@@ -251,7 +249,7 @@ class Client:
             if (told := distrusted(error, self.url)) is not None:
                 raise told from error
             if isinstance(error, httpx.ReadTimeout):
-                cure = "A change may still be made: look at `millpond history` before asking again."
+                cure = "The change may still be made: look at `millpond history` before you try again."
                 raise NotServingError(f"{self.url} has not answered in time.", cure) from error
             why = "no pond is served there now" if _is_refused(error) else str(error) or type(error).__name__
             cure = "Start `millpond serve`, or wait."

@@ -5,20 +5,29 @@ Times are microseconds since 1970 UTC. A request with an unknown field is refuse
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-FileFormat = Literal["parquet", "json", "csv"]
-SinkFormat = Literal["parquet", "json", "csv", "delta", "webhook", "kafka"]
+from millpond.errors import RequestError
+from millpond.followers.sinks.kinds import is_known, remote_names, sink_kind
+
+FileFormat = Annotated[str, msgspec.Meta(examples=sorted(remote_names(late=True)))]
+SinkFormat = Annotated[str, msgspec.Meta(examples=sorted(remote_names()))]
 Emit = Literal["final", "update"]
 Role = Literal["starting", "standby", "leader", "stopping"]
 
+STATE_CHANGES = ("drop", "pause", "resume", "promote", "rollback", "discard")
+"""The changes of a query that need no text."""
+
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A query to be added: see `Pond.add`. Its rows go to a folder of its name below the operator's, to an
-    address or a topic that the operator has named for that, or nowhere. `connection`: the name of the address, or of
-    the Kafka cluster of the `topic`.
+    """A request to add a query: see `Pond.add`.
+
+    `sink` None: rows are not published. A file sink writes to a folder with the query's name, in the operator's output
+    folder; so does `late` for late rows. A webhook publishes to the address of the named `connection`, Kafka to the
+    `topic` in the cluster of the named `connection`; the operator must offer both.
     """
 
     name: str
@@ -37,14 +46,29 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     topic: str | None = None
 
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "sink": get_args(SinkFormat), "late": get_args(FileFormat), "emit": get_args(Emit),
-}  # fmt: skip
-"""What some fields of `Asked` may be."""
+def check_sink_names(sink: str | None, late: str | None, *, unknown: bool) -> None:
+    """Check the names of the sinks for rows and for late rows.
+
+    `unknown`: also refuse names of sinks that this process does not know. A client leaves these to the service.
+
+    Raises:
+        RequestError: a query that is added over the network may not name the sink.
+    """
+    for field, name, known in (("sink", sink, remote_names()), ("late", late, remote_names(late=True))):
+        if name is None or not (unknown or is_known(name)):
+            continue
+        if not (is_known(name) and sink_kind(name).may_be_remote(late=field == "late")):
+            raise not_allowed(field, name, known)
+
+
+def not_allowed(field: str, value: object, known: Iterable[str]) -> RequestError:
+    """The error for a field of `Asked` with another value than the known ones."""
+    what = f"A query that is added over the network cannot have {value!r} as its {field}."
+    return RequestError(what, f"Use one of {', '.join(known)}.")
 
 
 class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Another version of a query: see `Pond.alter`."""
+    """A request for a new version of a query: see `Pond.alter` and `Pond.shadow`."""
 
     text: str
     deduplicate: tuple[str, ...] = ()
@@ -52,27 +76,28 @@ class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another value of a live parameter: for IN also a list."""
+    """A request to set a live parameter; for a parameter of IN, `value` may be a list."""
 
     value: bool | int | float | str | list[int | float | str]
 
 
 class Feeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a live parameter takes its values from: a column of the rows of a query."""
+    """A request to feed a live parameter from a column of a query's rows: see `Pond.feed`."""
 
     query: str
     column: str
 
 
 class Instances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many parallel folds the pond is to have: see `Pond.scale`."""
+    """A request to change the number of instances: see `Pond.scale`."""
 
     instances: int
 
 
 class Relocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Buckets whose served rows are to be kept elsewhere, and where: see `Pond.move`. `to` is one of the stores that
-    the operator allows, or `own`.
+    """A request to move the served rows of some buckets to another store: see `Pond.move`.
+
+    `what`: the buckets. `to`: one of the stores that the operator allows, or `own` for the pond's own store.
     """
 
     what: str
@@ -80,8 +105,10 @@ class Relocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class First(msgspec.Struct, frozen=True):
-    """The first window that a query answers completely; its rows come when event time reaches `due_us`, which is its
-    end plus the delay. Only of windows of a fixed size whose rows are emitted when they close.
+    """The first window that a query answers completely.
+
+    Its rows are emitted when event time reaches `due_us`: the end of the window plus the query's delay. Given only for
+    windows of a fixed size whose rows are emitted when the window closes.
     """
 
     start_us: int
@@ -90,9 +117,12 @@ class First(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
-    """A change that is in the log as `record`, in force for every epoch after it. `record` None: the query is one of
-    those that the pond begins with. `complete_from_us`: the earliest start of a window that is answered; None: all.
-    `what`: of instances how many, of rows which have moved and where to. `first`: see `First`.
+    """A change that was made.
+
+    `record`: the record of the change in the log; it is in force from the next epoch on. None: the query was added
+    before the pond's first epoch. `complete_from_us`: the earliest start of a complete window; None: all windows are
+    complete. `what`: for `scale` the number of instances, for `move` the buckets and their new store. `first`: see
+    `First`.
     """
 
     kind: str
@@ -104,8 +134,14 @@ class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
 
 
 class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
-    """What a change would cost: see `reconfigure.change_price.Price`. `effective`: the first record that is answered
-    so; `reread_bytes`, `reread_records`: what a backfill reads of files, or of Kafka. `first`: see `First`.
+    """The price of a change that was not made: the response to a dry run.
+
+    `cost`: one of `at once`, `complete at once`, `complete later`, `state moves`, `rows are copied`.
+    `complete_from_us`: the earliest start of a complete window; None: all windows are complete. `rereads`: the read
+    restarts on its checkpoint. `freed_bytes`: state that the change frees. `moved_buckets`, `moved_bytes`: state that
+    migrates to other instances. `effective`: the first epoch with the change, as the number of its record.
+    `recalled_bytes`: retained events that the first epoch replays. `reread_bytes`, `reread_records`: the amount that
+    a backfill reads from files, or from Kafka. `first`: see `First`.
     """
 
     cost: str
@@ -129,8 +165,10 @@ class ColumnShown(msgspec.Struct, frozen=True):
 
 
 class Retained(msgspec.Struct, frozen=True):
-    """What a stream keeps for queries that come later, in microseconds of event time: cells of slices, events with
-    `columns` and those that are read anyway; slices are cut at multiples of `grain_us` too. 0: nothing of that.
+    """The retention of a stream for queries that are added later, in microseconds of event time; 0: none.
+
+    `slices_us`: how long cells are retained; slices are also cut at multiples of `grain_us`. `events_us`: how long
+    events are retained, with `columns` in addition to the columns that registered queries read.
     """
 
     slices_us: int = 0
@@ -140,8 +178,10 @@ class Retained(msgspec.Struct, frozen=True):
 
 
 class StreamShown(msgspec.Struct, frozen=True):
-    """A stream of the pond. `source`: the format it is read in, `derived`, or `rows of` a query. `retain`: what it
-    declares to keep beyond what queries in force need; None: nothing.
+    """A stream of the pond.
+
+    `source`: the format of its source, `derived`, or `rows of` and the name of a query. `newest_us`: the largest event
+    time seen. `retain`: its declared retention; None: it keeps only what the queries in force need.
     """
 
     name: str
@@ -152,13 +192,14 @@ class StreamShown(msgspec.Struct, frozen=True):
 
 
 class QueryShown(msgspec.Struct, frozen=True):
-    """A query as it is in force. `state`: running, paused, shadowed, promoted (its shadow is the version before) or
-    quarantined, for which `reason` says why.
+    """A query in force.
 
-    `complete_from_us`: the earliest start of a window that is answered, and whole, in whichever version; None: all.
-    `counts`: rows told, in all versions, and what became of events, since this leader began; `time_us` of the newest
-    epoch, `keys`, and bytes of state: `own_bytes` go if this query alone is dropped, `shared_bytes` are its equal part
-    of what it needs with others. `shadow`: the text of the version that is tried beside it.
+    `state`: running, paused, shadowed (it has a shadow), promoted (its shadow is the previous version) or quarantined;
+    `reason` says why it is quarantined. `complete_from_us`: the earliest start of a complete window, in any version;
+    None: all windows are complete. `counts`: since this leader began, the `rows` that all versions emitted and the fate
+    of the events that the current version read; in the newest epoch, the query's time `time_us`, its number of `keys`
+    and its bytes of state: `own_bytes` would be freed if this query were dropped, `shared_bytes` are its equal share of
+    state that several queries need. `shadow`: the text of its shadow.
     """
 
     name: str
@@ -177,9 +218,10 @@ class QueryShown(msgspec.Struct, frozen=True):
 
 
 class FunctionShown(msgspec.Struct, frozen=True):
-    """A function of the operator's: what a query calls by its name, or what queries in force still call.
+    """A version of a user function of the operator.
 
-    `digest`: the SHA-256 of its module's file; `newest`: new texts mean this version; `queries` that call it, by name.
+    `digest`: the SHA-256 of its module's file. `newest`: new query texts get this version; an older version is listed
+    while queries in force call it. `queries`: the names of the queries that call it.
     """
 
     name: str
@@ -194,7 +236,10 @@ class FunctionShown(msgspec.Struct, frozen=True):
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A live parameter in force; `source`: the QUERY.column by which it is fed, `record`: whose rows gave the value."""
+    """A live parameter in force.
+
+    `source`: the column that feeds it, as `QUERY.column`. `record`: the epoch whose rows set the current value.
+    """
 
     name: str
     value: bool | int | float | str | list[int | float | str] | None
@@ -204,8 +249,10 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A change in the history: its record, the writer's clock there, what was changed and by whom (`""`: by the pond
-    itself). `functions`: those that the query calls, as `name@version`, each with the SHA-256 of its module's file.
+    """A change in the history.
+
+    `at_us`: the writer's clock when it appended the record. `who`: the requester; `""`: the pond itself. `functions`:
+    the user functions that the query calls, as `name@version`, each with the SHA-256 of its module's file.
     """
 
     record: int
@@ -220,7 +267,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The latest row of a key as of a record; `row` None: there is none."""
+    """The latest row of a key as of a record; `row` None: the key has no row."""
 
     as_of: int
     row: dict[str, Any] | None = None
@@ -229,8 +276,10 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Differs(msgspec.Struct, frozen=True):
-    """How the rows of a query and its shadow compare, as of a record since they were compared: numbers of rows that
-    both told and that one told, of which some are shown.
+    """The comparison of a query with its shadow, from the start of the shadow to the record `as_of`.
+
+    `same`: the number of rows that both emitted. `only_query`, `only_shadow`: the number of rows that only one of them
+    emitted, with some of these rows as examples.
     """
 
     as_of: int
@@ -242,9 +291,10 @@ class Differs(msgspec.Struct, frozen=True):
 
 
 class SourceShown(msgspec.Struct, frozen=True):
-    """How far the pond is behind the source of a stream: records of Kafka, or files, that are not committed yet.
-    `waiting` None: not known, for no epoch was planned since this process began. Of files only those of the epoch at
-    hand are known.
+    """The backlog of a stream's source.
+
+    `waiting`: the number of Kafka records, or of files, that are not committed yet; `unit` says which. None: not known,
+    because this process has not planned an epoch yet. For files, only those of the current epoch are known.
     """
 
     stream: str
@@ -253,7 +303,10 @@ class SourceShown(msgspec.Struct, frozen=True):
 
 
 class FollowerShown(msgspec.Struct, frozen=True):
-    """How many records of the log a sink or the view is behind, and what keeps it. See `SourceShown` for input."""
+    """The number of records of the log that a sink or the view still has to apply, and its error, if it has one.
+
+    For the backlog of input see `SourceShown`.
+    """
 
     name: str
     behind: int
@@ -262,7 +315,7 @@ class FollowerShown(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why epochs do not run now, and when they are tried again."""
+    """The error that stops epochs, the number of failures in a row, and the time to the next attempt."""
 
     code: str
     what: str
@@ -272,18 +325,19 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What a service is now."""
+    """The current role of a service."""
 
     role: Role
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How a pond fares, as its leader, or one that stands by, sees it.
+    """The state of a pond, as reported by its leader or by a standby.
 
-    `record`: the log's newest; `epoch`: the newest epoch there. Numbers count since this process leads.
-    `took_over_s`: from the moment the former leader was found gone to the claim. `buckets_moving`: of so many buckets
-    the state is still on its way to the instance that is to have it. `sources`: how much input waits. `problems`: what
-    makes results incomplete, such as a quarantined query; each opens with a code.
+    `record`: the newest record of the log. `epoch`: the newest epoch in it. `epochs`, `events` and the times of epochs
+    are measured since this process leads. `took_over_s`: the time from the discovery that the previous leader had
+    failed to the claim. `buckets_moving`: the number of buckets whose state has not yet migrated to its next instance.
+    `sources`: the backlog of each source. `problems`: causes of incomplete results, such as a quarantined query; each
+    begins with an error code.
     """
 
     role: Role
@@ -308,14 +362,18 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """How many buckets each instance has on which shard of the store, and the part of them that is local, 0 … 1."""
+    """The placement of the buckets of served rows.
+
+    `shares`: the number of buckets of each instance on each shard. `local_hit_rate`: the fraction of buckets that are
+    on the main shard of their instance, 0 to 1.
+    """
 
     local_hit_rate: float
     shares: tuple[dict[str, int | str], ...] = ()
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """An error: its stable code, what happened, what to do; `retry`: the same request may succeed later."""
+    """An error: its stable code, what happened and what to do. `retry`: the same request may succeed later."""
 
     code: str
     what: str

@@ -17,7 +17,7 @@ class Options(NamedTuple):
     `out`: the folder below which rows of queries that are added over the network go (None: `out` in the pond's folder).
     `patience`: a standby takes over from a leader without a sign of life for this many seconds. `shards`: stores to
     which clients may move served rows, besides the pond's own. `autoscale`: the policy that changes the number of
-    instances. `parameters`: first values of live parameters.
+    instances. `parameters`: first values of live parameters. `stalled_after`: see `Pond`, in seconds.
     """
 
     text: str
@@ -31,3 +31,4 @@ class Options(NamedTuple):
     shards: tuple[str, ...] = ()
     autoscale: Policy | None = None
     parameters: tuple[tuple[str, Constant], ...] = ()
+    stalled_after: float = 540.0

@@ -25,7 +25,7 @@ _TOKEN, _LEADER, _LOCK = "token", "leader.json", "lock"
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """What a leader says of itself: its address, the certificate to trust, its process, and a changing number."""
+    """The published facts of a leader: its address, the certificate to trust, its process, and a changing number."""
 
     url: str
     pid: int
@@ -135,6 +135,6 @@ def _long_enough(token: str, where: str) -> str:
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
         raise SetupError(
             f"The token in {where} is shorter than {SHORTEST_TOKEN} plain characters.",
-            "Make it longer; a pond's own is made anew if it is removed.",
+            "Make it longer; if the file is removed, the pond creates a new token.",
         )
     return token

@@ -26,6 +26,7 @@ from millpond.errors import (
     StoreError,
 )
 from millpond.service.api.messages import (
+    STATE_CHANGES,
     Asked,
     Changed,
     Differs,
@@ -45,9 +46,10 @@ from millpond.service.api.messages import (
     StreamShown,
     Value,
     Version,
+    check_sink_names,
 )
-from millpond.service.api.verbs import MOVES, Verbs
 from millpond.service.server.guard import HEADERS, refusal
+from millpond.service.server.hosted_pond import HostedPond
 from millpond.version import VERSION
 
 T = TypeVar("T")
@@ -96,7 +98,7 @@ def named(name: str) -> str:
     return name
 
 
-def make_app(verbs: Verbs) -> FastAPI:
+def make_app(verbs: HostedPond) -> FastAPI:
     """The HTTP application of a pond; run it behind a `Guard`."""
     app = FastAPI(title="Millpond", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     _show(app, verbs)
@@ -147,7 +149,7 @@ def who_asks(request: Request) -> str:
     return f"{told or 'token'}@{address}"
 
 
-DryRun = Annotated[bool, Query(description="Only say what it would cost.")]
+DryRun = Annotated[bool, Query(description="Return the price of the change without making it.")]
 Who = Annotated[str, Depends(who_asks)]
 
 
@@ -158,14 +160,14 @@ def _doc(answers: Any, body: Any = None) -> dict[str, Any]:
     return {"openapi_extra": {"x-types": {"schemas": schemas, "components": components}}, "response_class": Response}
 
 
-def _show(app: FastAPI, verbs: Verbs) -> None:
+def _show(app: FastAPI, verbs: HostedPond) -> None:
     """Add the routes of the verbs that change nothing."""
 
-    @app.get("/v1/health", **_doc(Health), summary="What this process is; needs no token")
+    @app.get("/v1/health", **_doc(Health), summary="The role of this process; needs no token")
     async def health() -> Response:
         return _answered(verbs.health())
 
-    @app.get("/v1/status", **_doc(Status), summary="How the pond fares")
+    @app.get("/v1/status", **_doc(Status), summary="The state of the pond")
     def status() -> Response:
         return _answered(verbs.status())
 
@@ -188,7 +190,11 @@ def _show(app: FastAPI, verbs: Verbs) -> None:
     def diff(name: str) -> Response:
         return _answered(verbs.diff(named(name)))
 
-    @app.get("/v1/functions", **_doc(list[FunctionShown]), summary="The operator's functions, and what calls them")
+    @app.get(
+        "/v1/functions",
+        **_doc(list[FunctionShown]),
+        summary="The operator's user functions, and the queries that call them",
+    )
     def functions(who: Who) -> Response:
         return _answered(verbs.functions(False, who))
 
@@ -201,7 +207,9 @@ def _show(app: FastAPI, verbs: Verbs) -> None:
         return _answered(verbs.history(limit))
 
     @app.get("/v1/lookup/{name}", **_doc(Found), summary="The latest row of a key of a served query")
-    def lookup(name: str, key: Annotated[list[str], Query(description="Its values as text, in order.")]) -> Response:
+    def lookup(
+        name: str, key: Annotated[list[str], Query(description="The values of the key columns, as text, in order.")]
+    ) -> Response:
         return _answered(verbs.lookup(named(name), key))
 
     @app.get("/v1/placement", **_doc(Placed), summary="Where the buckets of served rows are")
@@ -209,7 +217,7 @@ def _show(app: FastAPI, verbs: Verbs) -> None:
         return _answered(verbs.placement())
 
 
-def _change(app: FastAPI, verbs: Verbs) -> None:
+def _change(app: FastAPI, verbs: HostedPond) -> None:
     """Add the routes of the verbs that change the pond; a call returns when the change is in the log."""
     change: Any = Changed | Priced
 
@@ -217,41 +225,44 @@ def _change(app: FastAPI, verbs: Verbs) -> None:
     async def add(request: Request, who: Who, dry_run: DryRun = False) -> Response:
         asked = await _read(request, Asked)
         named(asked.name)
+        check_sink_names(asked.sink, asked.late, unknown=True)
         return _answered(await run_in_threadpool(verbs.add, asked, who, dry_run), 200 if dry_run else 201)
 
-    @app.put("/v1/queries/{name}", **_doc(change, Version), summary="Put another version in the place of a query")
+    @app.put("/v1/queries/{name}", **_doc(change, Version), summary="Replace a query with a new version")
     async def alter(request: Request, name: str, who: Who, dry_run: DryRun = False) -> Response:
         version = await _read(request, Version)
         return _answered(await run_in_threadpool(verbs.version, "alter", named(name), version, who, dry_run))
 
-    @app.put("/v1/queries/{name}/shadow", **_doc(change, Version), summary="Try another version beside a query")
+    @app.put("/v1/queries/{name}/shadow", **_doc(change, Version), summary="Run a new version of a query as its shadow")
     async def shadow(request: Request, name: str, who: Who, dry_run: DryRun = False) -> Response:
         version = await _read(request, Version)
         return _answered(await run_in_threadpool(verbs.version, "shadow", named(name), version, who, dry_run))
 
     @app.delete("/v1/queries/{name}", **_doc(change), summary="Drop a query")
     def drop(name: str, who: Who, dry_run: DryRun = False) -> Response:
-        return _answered(verbs.move("drop", named(name), who, dry_run))
+        return _answered(verbs.change_state("drop", named(name), who, dry_run))
 
-    @app.post("/v1/queries/{name}/{move}", **_doc(change), summary=f"One of {', '.join(MOVES[1:])}")
+    @app.post("/v1/queries/{name}/{move}", **_doc(change), summary=f"One of {', '.join(STATE_CHANGES[1:])}")
     def move(name: str, move: str, who: Who, dry_run: DryRun = False) -> Response:
-        if move not in MOVES[1:]:
-            raise Missing(f"{move[:80]!r} is no change of a query.", f"Use one of {', '.join(MOVES[1:])}.")
-        return _answered(verbs.move(move, named(name), who, dry_run))
+        if move not in STATE_CHANGES[1:]:
+            raise Missing(f"{move[:80]!r} is no change of a query.", f"Use one of {', '.join(STATE_CHANGES[1:])}.")
+        return _answered(verbs.change_state(move, named(name), who, dry_run))
 
-    @app.post("/v1/functions/reload", **_doc(list[FunctionShown]), summary="Load functions of new versions")
+    @app.post("/v1/functions/reload", **_doc(list[FunctionShown]), summary="Load new versions of user functions")
     def reload(who: Who) -> Response:
         return _answered(verbs.functions(True, who))
 
-    @app.put("/v1/instances", **_doc(change, Instances), summary="Give the pond another number of instances")
+    @app.put("/v1/instances", **_doc(change, Instances), summary="Change the number of instances")
     async def scale(request: Request, who: Who, dry_run: DryRun = False) -> Response:
         asked = await _read(request, Instances)
         return _answered(await run_in_threadpool(verbs.scale, asked.instances, who, dry_run))
 
-    @app.post("/v1/rows/move", **_doc(change, Relocation), summary="Keep served rows of some buckets in another store")
+    @app.post(
+        "/v1/rows/move", **_doc(change, Relocation), summary="Move the served rows of some buckets to another store"
+    )
     async def relocate(request: Request, who: Who, dry_run: DryRun = False) -> Response:
         asked = await _read(request, Relocation)
-        return _answered(await run_in_threadpool(verbs.relocate, asked, who, dry_run))
+        return _answered(await run_in_threadpool(verbs.move_rows, asked, who, dry_run))
 
     @app.put("/v1/params/{name}", **_doc(Changed, Value), summary="Set a live parameter")
     async def parameter(request: Request, name: str, who: Who) -> Response:

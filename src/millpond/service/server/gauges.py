@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from millpond.clock import Clock, lap_us
 from millpond.reconfigure.catalog import query_name
-from millpond.runtime.task.task_values import WHOLE_POND
+from millpond.runtime.task.counters import WHOLE_POND
 from millpond.spark.driver.epochs import Epoch
 
 _EPOCHS_OF_RATE = 16

@@ -3,11 +3,13 @@
 A client is a stranger until a request with the token arrived over its connection. Strangers get a limited number of
 connections, per address and in total. When the limit is reached, the oldest connection of the address with the most
 connections is closed. The next connection is accepted a moment later, so that a new one has time to send its request.
-Connections count from `accept` on, before the TLS handshake.
+Connections count from `accept` on, before the TLS handshake. `Hasty` closes connections that send no request within a
+time limit; Uvicorn alone would wait without limit.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 import threading
@@ -15,6 +17,8 @@ import weakref
 from collections import Counter
 from contextlib import suppress
 from typing import Any, NamedTuple
+
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 STRANGERS_OF_ADDRESS = 128
 STRANGERS = 320
@@ -93,7 +97,6 @@ class Door(socket.socket):
         return made
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """See `socket.socket`."""
         connection, peer = super().accept()
         if self.strangers.enter(connection, peer):
             self._pause.wait(PAUSE_SECONDS)
@@ -119,3 +122,24 @@ def origin_of(host: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
+
+
+HEAD_SECONDS = 10.0
+"""Seconds that an idle connection has to send the head of its next request; it is closed within twice that time."""
+
+
+class Hasty(H11Protocol):
+    """Uvicorn's HTTP protocol with the idle timeout."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timeout of a new connection."""
+        super().connection_made(transport)
+        self.loop.call_later(HEAD_SECONDS, self._look, None)
+
+    def _look(self, before: RequestResponseCycle | None) -> None:
+        if self.transport.is_closing():
+            return
+        if self.cycle is before and (before is None or before.response_complete):
+            self.transport.close()
+        else:
+            self.loop.call_later(HEAD_SECONDS, self._look, self.cycle)

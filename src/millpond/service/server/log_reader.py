@@ -25,8 +25,8 @@ from millpond.model.spec import PondSpec
 from millpond.model.stream import Retention, Stream
 from millpond.plan.chains.parameter_feeds import feeds_of
 from millpond.plan.options.first_complete_window import first_window
-from millpond.reconfigure.catalog import history, in_force, query_name, seen, whole_from
-from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_told
+from millpond.reconfigure.catalog import complete_from, history, in_force, query_name, seen
+from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_name
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inputs.parameter_feeds import fed_values
@@ -48,7 +48,7 @@ _FAR = 256
 Counts = Callable[[str], dict[str, int]]
 
 
-class Catalog:
+class LogReader:
     """The streams, queries, parameters and changes of the pond in a folder; empty while the folder has no pond.
 
     Raises:
@@ -109,7 +109,8 @@ class Catalog:
         if found is None:
             return []
         truth, spec = found
-        left, feeds = spec.left, {fed.name: fed for fed in feeds_of(spec.left.feeds, spec.left.parameters, spec.asked)}
+        left = spec.left
+        feeds = {fed.name: fed for fed in feeds_of(left.feeds, left.parameters, spec.all_queries)}
         given, records = fed_values(feeds.values(), truth.manifest), truth.manifest.fed
         shown = []
         for name in sorted(left.parameters):
@@ -125,7 +126,7 @@ class Catalog:
         if found is None:
             return None
         names = (found[1].left.shadows.get(name, name), name)
-        query = next((query for one in names for query in found[1].asked if query.name == one), None)
+        query = next((query for one in names for query in found[1].all_queries if query.name == one), None)
         first = None if query is None else first_window(query, complete_from_us)
         return None if first is None else First(*first)
 
@@ -155,7 +156,7 @@ class Catalog:
 def _after(truth: Truth) -> Iterator[Entry]:
     n = truth.manifest.n + 1
     while (data := truth.log.read(n)) is not None:
-        yield decode(data, truth.log.told(n))
+        yield decode(data, truth.log.describe(n))
         n += 1
 
 
@@ -175,14 +176,14 @@ def _query(spec: PondSpec, manifest: Manifest, query: AnyQuery, counts: dict[str
         name, "join" if isinstance(query, Join) else "windowed" if isinstance(query, Query) else "stateless",
         state_in(left, name) if reason is None else HALTED, left.versions.get(name, 1), query.text, query.streams,
         tuple(ColumnShown(item.name, item.expression.type) for item in query.output), _sink(query.sink), query.serve,
-        whole_from(spec, name), reason, counts, _shadow(spec, name),
+        complete_from(spec, name), reason, counts, _shadow(spec, name),
     )  # fmt: skip
 
 
 def _shadow(spec: PondSpec, name: str) -> str | None:
     """The text of a query's shadow; None: the query has no shadow."""
     shadow = spec.left.shadows.get(name)
-    return next((query.text for query in spec.asked if query.name == shadow), None)
+    return next((query.text for query in spec.all_queries if query.name == shadow), None)
 
 
 def _sink(sink: Sink) -> str:
@@ -190,7 +191,7 @@ def _sink(sink: Sink) -> str:
 
 
 def _event(n: int, at_us: int, change: Change) -> Event:
-    kind = kind_told(change)
+    kind = kind_name(change)
     if isinstance(change, Scale):
         return Event(n, at_us, kind, change.name, change.who, change.why, value=change.instances)
     if isinstance(change, Move):
@@ -202,7 +203,7 @@ def _event(n: int, at_us: int, change: Change) -> Event:
     if isinstance(change, Add | Alter | Shadow):
         whole = change.whole_us if isinstance(change, Add) else change.since_us
         since = None if isinstance(whole, msgspec.UnsetType) else whole
-        query = change.asked.query
+        query = change.stored.query
         called = query.user_functions.values() if isinstance(query, Query) else ()
         functions = {one.label: one.digest for one in sorted(called, key=lambda one: one.label)}
         return Event(n, at_us, kind, query.name, change.who, query.text, None, since, functions)

@@ -9,8 +9,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, NoReturn, cast
 
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
@@ -19,10 +20,12 @@ from millpond.connections import is_loopback, unencrypted
 from millpond.control.commands.autoscale import Autoscaler
 from millpond.control.commands.interrupts import interrupts
 from millpond.control.commands.run import given_parameters, parameter_notes
+from millpond.control.commands.watchdog import Watchdog, end_process
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import LOGGER
+from millpond.control.pond.stalled_epoch import TAKE_OVER_SECONDS
 from millpond.control.wiring.adapters import address_at, checked_store, holds_something, open_truth
-from millpond.errors import MillpondError, SetupError
+from millpond.errors import SetupError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.ids import writer_token
 from millpond.local_path import local_path
@@ -34,11 +37,10 @@ from millpond.service.api.service_files import Leader, Places
 from millpond.service.server.app import WHO, make_app
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.guard import HEAD_BYTES, Application, Guard, Limits
-from millpond.service.server.idle_connections import Hasty
+from millpond.service.server.hosted_pond import HostedPond
 from millpond.service.server.leadership import Hint
-from millpond.service.server.listener import ACCEPTED_AT_ONCE, Door, Strangers
-from millpond.service.server.log_reader import Catalog
-from millpond.service.server.pond_verbs import Hosted
+from millpond.service.server.listener import ACCEPTED_AT_ONCE, Door, Hasty, Strangers
+from millpond.service.server.log_reader import LogReader
 from millpond.service.server.restart import VARIABLE as RESTARTED
 from millpond.service.server.restart import RestartNeeded, Restarts, restart
 from millpond.service.server.supervisor import Runs, Supervisor
@@ -100,7 +102,7 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
     Raises:
         MillpondError: the pond cannot be served, or not any longer.
     """
-    restarts = Restarts.told()
+    restarts = Restarts.from_environment()
     os.environ.pop(RESTARTED, None)
     check_web(web)
     check_stores(options)
@@ -116,15 +118,27 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
             _unmake(options.folder, there)
         raise
     if again is not None:
-        end_java()
-        restart(again)
+        _replace(again)
+
+
+def _replace(restarts: Restarts) -> NoReturn:
+    """Replace this process by a new one, after its JVM has ended."""
+    end_java()
+    restart(restarts)
+
+
+def _end_or_replace(supervisor: Supervisor, port: int) -> NoReturn:
+    """End this process, whose main thread hangs, if a stop was requested; otherwise replace it."""
+    if (error := supervisor.ends()) is not None:
+        end_process(error)
+    _replace(Restarts(supervisor.restarts, port))
 
 
 def _serve(
     options: Options, web: Web, places: Places, restarts: Restarts, say: Callable[[str], None]
 ) -> Restarts | None:
     """Serve until a stop is requested (returns None), or until the process should be restarted."""
-    secret, catalog = places.secret(), Catalog(options.folder)
+    secret, reader = places.secret(), LogReader(options.folder)
     with _bound(web, restarts.port) as listener:
         port = listener.getsockname()[1]
         name, sound = told_name(web)
@@ -134,24 +148,25 @@ def _serve(
             say(f"The pond is in {options.folder}; its token in {places.folder}; it is served at {me.url}")
             if not sound:
                 say(f"The certificate is not for {name}: name one that is in it with --allow-host.")
-            for note in parameter_notes({one.name: one.value for one in catalog.parameters()}, options.parameters):
+            for note in parameter_notes({one.name: one.value for one in reader.parameters()}, options.parameters):
                 say(note)
             for warning in unencrypted():
                 say(f"Warning: {warning}")
 
         hint = Hint(places, me, options.patience)
-        process = _Process(options, catalog, hint, say, ready, restarts.times)
+        process = _Process(options, reader, hint, say, ready, restarts.times)
         out = local_path(options.out or options.folder / "out", "The folder of results")
-        verbs = Hosted(
-            process.supervisor, catalog, lambda: process.gauges, places, out, options.shards
+        verbs = HostedPond(
+            process.supervisor, reader, lambda: process.gauges, places, out, options.shards
         )  # fmt: skip
         app = _guarded(make_app(verbs), secret, web, listener.strangers)
-        stop = process.supervisor.stop
-        with _answering(app, web, listener), interrupts(say) as signals, signals.stopping(stop):
+        supervisor = process.supervisor
+        watched = Watchdog(supervisor.hangs, lambda: _end_or_replace(supervisor, port)).running()
+        with _answering(app, web, listener), interrupts(say) as signals, signals.stopping(supervisor.stop), watched:
             try:
-                process.supervisor.run()
+                supervisor.run()
             except RestartNeeded:
-                return Restarts(process.supervisor.restarts, port)
+                return Restarts(supervisor.restarts, port)
     return None
 
 
@@ -173,14 +188,17 @@ class _Process:
     """The ponds that this process creates, one after the other, and their metrics."""
 
     def __init__(
-        self, options: Options, catalog: Catalog, hint: Hint, say: Callable[[str], None], ready: Callable[[], None],
+        self, options: Options, reader: LogReader, hint: Hint, say: Callable[[str], None], ready: Callable[[], None],
         restarts: int,
     ) -> None:  # fmt: skip
-        self._options, self._catalog = options, catalog
+        self._options, self._reader = options, reader
         self.gauges = Gauges()
         self._pond: Pond | None = None
         self._autoscaler: Autoscaler | None = None
-        self.supervisor = Supervisor(self._make, self._begins, hint, say, ready, _jvm_gone, restarts=restarts)
+        self.supervisor = Supervisor(
+            self._make, self._begins, hint, say, ready, partial(jvm_failure, 0.2), restarts=restarts,
+            epoch_seconds=options.stalled_after + TAKE_OVER_SECONDS,
+        )  # fmt: skip
 
     @explaining()
     def _make(self) -> Runs:
@@ -188,9 +206,9 @@ class _Process:
         spark = spark_session(asked.master, driver_memory=asked.memory)
         pond = Pond(
             spark, asked.folder, instances=asked.instances, store=asked.store, on_epoch=self._committed,
-            on_alive=self.supervisor.alive,
+            on_alive=self.supervisor.alive, stalled_after=asked.stalled_after,
         )  # fmt: skip
-        given_parameters(pond, asked.parameters)
+        given_parameters(pond, asked.folder, asked.parameters)
         pond.load(asked.text, queries=False)
         self._pond, self._autoscaler = pond, None if asked.autoscale is None else Autoscaler(asked.autoscale)
         pass_by_what_is_loaded()  # now, rather than while a standby takes over
@@ -200,7 +218,7 @@ class _Process:
     def _begins(self, made: Runs) -> bool:
         """Continue a pond that has begun with the queries in force, or begin a new one with the queries of the file."""
         pond = cast(Pond, made)
-        if self._catalog.now() is not None:
+        if self._reader.now() is not None:
             return True
         pond.load(self._options.text)
         return bool(pond.queries)
@@ -210,10 +228,6 @@ class _Process:
         self.supervisor.committed()
         if self._autoscaler is not None and self._pond is not None:
             self._autoscaler.epoch(self._pond, epoch.record)
-
-
-def _jvm_gone() -> MillpondError | None:
-    return jvm_failure(0.2)
 
 
 def told_name(web: Web) -> tuple[str, bool]:

@@ -17,11 +17,13 @@ class Restarts(NamedTuple):
     port: int = 0
 
     @classmethod
-    def told(cls, environment: Mapping[str, str] = os.environ) -> Restarts:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Restarts:
         """The value that the process had before its restart; without a restart, zero restarts.
 
-        >>> Restarts.told({"MILLPOND_RESTARTED": "2:40713"}), Restarts.told({"MILLPOND_RESTARTED": "x"})
-        (Restarts(times=2, port=40713), Restarts(times=0, port=0))
+        >>> Restarts.from_environment({"MILLPOND_RESTARTED": "2:40713"})
+        Restarts(times=2, port=40713)
+        >>> Restarts.from_environment({"MILLPOND_RESTARTED": "x"})
+        Restarts(times=0, port=0)
         """
         times, _, port = environment.get(VARIABLE, "").partition(":")
         return cls(int(times), int(port)) if times.isdecimal() and port.isdecimal() else cls()
@@ -35,5 +37,5 @@ def restart(restarts: Restarts) -> NoReturn:
     """Replace this process by a new one with the same command; the caller has cleaned up before."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    told = {VARIABLE: f"{restarts.times}:{restarts.port}"}
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **told})
+    variables = {VARIABLE: f"{restarts.times}:{restarts.port}"}
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})

@@ -7,24 +7,36 @@ from collections.abc import Callable
 from typing import Protocol
 
 from millpond.clock import Clock, lap_us
-from millpond.errors import FencedError, MillpondError, NoMemoryError, NotServingError, SparkError, TruthError
+from millpond.control.commands.watchdog import stalled
+from millpond.errors import (
+    FencedError,
+    MillpondError,
+    NoMemoryError,
+    NotServingError,
+    SparkError,
+    StalledError,
+    TruthError,
+)
 from millpond.service.api.messages import Failure, Role
-from millpond.service.server.leader_progress import Pulse
+from millpond.service.server.leader_progress import EPOCH_SECONDS, Pulse
 from millpond.service.server.leadership import Hint
 from millpond.service.server.restart import RestartNeeded
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0
 LOOK_SECONDS = 0.1
-"""How often a standby checks whether the leader is gone."""
+"""How often a standby checks whether the leader has ended."""
 
 RESTART_AFTER = 5
 """The number of failures of this process, without an epoch in between, after which it is restarted. The number doubles
 with each restart that did not help.
 """
 
+RESTART_SECONDS = 60
+"""How long a stall lasts after it was noticed until the process is replaced; a standby takes over earlier."""
+
 _DOUBLINGS = 6
-_OF_THIS_PROCESS = (SparkError, NoMemoryError)
+_OF_THIS_PROCESS = (SparkError, NoMemoryError, StalledError)
 """Failures of Spark, Java and Python workers, which a restart may repair. An unavailable source, sink or store is
 unavailable for a restarted process too, so the supervisor waits for it.
 """
@@ -40,7 +52,7 @@ class Runs(Protocol):
         """Run epochs until `stop`."""
 
     def stop(self) -> None:
-        """Let `run` return after the epoch at hand."""
+        """Let `run` return after the current epoch."""
 
     def end(self) -> None:
         """Release all resources; the pond cannot be opened again."""
@@ -58,6 +70,7 @@ class Supervisor:
     def __init__(
         self, make: Callable[[], Runs], begins: Callable[[Runs], bool], hint: Hint, say: Callable[[str], None],
         ready: Callable[[], None], gone: Callable[[], MillpondError | None], clock: Clock = lap_us, restarts: int = 0,
+        epoch_seconds: float = EPOCH_SECONDS,
     ) -> None:  # fmt: skip
         self._make, self._begins, self._hint, self._ready = make, begins, hint, ready
         self._say, self._gone, self._clock = say, gone, clock
@@ -68,7 +81,8 @@ class Supervisor:
         self._failure: tuple[MillpondError, int, int] | None = None
         self._failures = self._own_failures = 0
         self._led = self._was_ready = False
-        self.restarts, self._pulse, self._told_stall = restarts, Pulse(clock), False
+        self.restarts, self._pulse, self._told_stall = restarts, Pulse(clock, restarts, epoch_seconds), False
+        self._stalled_looks = 0
 
     def run(self) -> None:
         """Lead or stand by until `stop`.
@@ -86,6 +100,7 @@ class Supervisor:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._pulse.begin("The preparation of the pond")
             try:
                 pond = self._make()
             except MillpondError as error:
@@ -93,6 +108,8 @@ class Supervisor:
                     raise
                 self._judge(error)
                 continue
+            finally:
+                self._pulse.rest()
             try:
                 self._stand_by()
                 if not self._stopping.is_set():
@@ -105,8 +122,9 @@ class Supervisor:
                 self._judge(error)
             finally:
                 self._pond = None
-                self._pulse.rest()
+                self._pulse.begin("The closing of the pond")
                 pond.end()
+                self._pulse.rest()
 
     def stop(self) -> None:
         """Let `run` return after the current epoch; may be called from a signal handler."""
@@ -124,21 +142,44 @@ class Supervisor:
         self._failure, self._failures, self._own_failures, self.restarts = None, 0, 0, 0
         self._pulse.begin()
 
-    def alive(self, busy: bool) -> None:
-        """Note a response of Spark; `busy`: an epoch is running."""
-        self._pulse.answered(busy)
+    def alive(self, work: tuple[int, ...] | None) -> None:
+        """Note a response of Spark, and what the running epoch has done so far; see `Pulse.answered`."""
+        self._pulse.answered(work)
 
     def stalled(self) -> bool:
         """Whether this process leads but makes no progress, so that a standby should take over."""
         found = self._pulse.stalled
         if found and not self._told_stall:
-            self._say("What is at hand takes very long: no more signs of life, so that a standby may take over.")
+            self._say(f"{self._pulse.step} takes very long: no more signs of life, so that a standby may take over.")
         self._told_stall = found
         return found
+
+    def hangs(self) -> bool:
+        """Whether a stall has lasted so long that this process should end or be replaced; to be called once a second.
+
+        The calls are counted, rather than the time, because a suspended process counts no calls.
+        """
+        self._stalled_looks = self._stalled_looks + 1 if self._pulse.stalled else 0
+        return self._stalled_looks >= RESTART_SECONDS
+
+    def ends(self) -> StalledError | None:
+        """What a process that `hangs` should do: end with the returned error as it was stopped, or else start anew."""
+        error = stalled(f"{self._pulse.step} has made no progress for a long time")
+        if self._stopping.is_set():
+            return error
+        self.restarts += 1
+        self._say(
+            f"{error.what} Nothing has changed for another {RESTART_SECONDS} s: this process starts anew."
+            f" This is restart {self.restarts} without an epoch; each one doubles the time that a step may take."
+        )
+        return None
 
     @property
     def failure(self) -> Failure | None:
         """The reason why no epochs run now, if any."""
+        if (looks := self._stalled_looks) > 0:
+            stall = SparkError("The leader makes no progress.", "See its log; it starts anew if nothing changes.")
+            return Failure(stall.code, stall.what, stall.cure, self.restarts, float(RESTART_SECONDS - looks))
         if (told := self._failure) is None:
             return None
         error, count, due = told
@@ -167,7 +208,7 @@ class Supervisor:
 
     def _lead(self, pond: Runs) -> None:
         began = self._clock()
-        self._pulse.begin()
+        self._pulse.begin("The opening of the pond")
         self._hint.lead(self.stalled)
         try:
             runs = self._begins(pond)
@@ -204,7 +245,7 @@ class Supervisor:
         if isinstance(error, TruthError) or not (self._led or self.restarts or error.retry):
             raise error
         if (gone := self._gone()) is not None:
-            raise error if isinstance(error, NoMemoryError) else gone  # NoMemoryError names the responsible query
+            raise error if isinstance(error, NoMemoryError | StalledError) else gone  # these name the responsible query
         if self._stopping.is_set():
             self._say(str(error))
             return

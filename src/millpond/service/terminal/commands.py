@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.live import Live
 
 from millpond.errors import MillpondError, NotServingError, RequestError, SetupError
+from millpond.followers.sinks.kinds import KINDS, remote_names
 from millpond.placement.autoscale_policy import Policy
-from millpond.service.api.messages import Changed, Priced
+from millpond.service.api.messages import STATE_CHANGES, Changed, Priced
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
-from millpond.service.api.verbs import MOVES
 from millpond.service.terminal.overview import picture
 from millpond.service.terminal.parse_arguments import assigned, selected
 from millpond.service.terminal.text import (
@@ -56,13 +56,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Estimate the cost, and change nothing.")]
 Name = Annotated[str, typer.Argument(metavar="QUERY", help="The query's name.")]
 Text = Annotated[str, typer.Argument(metavar="SELECT", help="The text, a FILE.sql with it, or - for standard input.")]
+_BELOW_OUT = ", ".join(name for name in remote_names() if KINDS[name].path)
+_OTHERS = ", ".join(name for name in remote_names() if not KINDS[name].path)
 FileSink = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--sink", metavar="FORMAT", help="parquet, json, csv, delta (below --out), webhook or kafka."),
+    typer.Option("--sink", metavar="FORMAT", help=f"{_BELOW_OUT} (below --out), or {_OTHERS}."),
 ]
 Address = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--connection", metavar="NAME", help="The operator's connection for the sink webhook or kafka."),
+    typer.Option("--connection", metavar="NAME", help=f"The operator's connection for the sinks {_OTHERS}."),
 ]
 Topic = Annotated[
     Optional[str],  # noqa: UP045
@@ -74,7 +76,7 @@ Deduplicated = Annotated[
 ]
 Within = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--deduplicate-within", metavar="TIME", help="Compare with events of at most so long ago: '1 hour'."),
+    typer.Option("--deduplicate-within", metavar="TIME", help="Compare with events at most this much older: '1 hour'."),
 ]
 
 Serving = Annotated[
@@ -117,7 +119,7 @@ Params = Annotated[
     typer.Option("--param", metavar="NAME=VALUE", help="First value of the live parameter :NAME. Repeatable."),
 ]
 Patience = Annotated[
-    float, typer.Option("--patience", metavar="SECONDS", min=2, help="Take over from a leader that is silent so long.")
+    float, typer.Option("--patience", metavar="SECONDS", min=2, help="Take over if the leader is silent for this time.")
 ]
 
 
@@ -176,8 +178,8 @@ def add_verbs(app: typer.Typer) -> None:
     _scale(app)
     _relocate(app)
     _autoscale(app)
-    for move in MOVES:
-        _move(app, move)
+    for change in STATE_CHANGES:
+        _state_change(app, change)
     _shows(app)
     _watch(app)
     app.add_typer(_parameters(), name="param")
@@ -305,7 +307,7 @@ _SAYS = {
 }
 
 
-def _move(app: typer.Typer, kind: str) -> None:
+def _state_change(app: typer.Typer, kind: str) -> None:
     @app.command(kind, help=_SAYS[kind])
     def move(
         name: Name, dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None,

@@ -5,47 +5,20 @@ from __future__ import annotations
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.expressions import Call, Expression, Literal, call, literal
-from millpond.model.types import is_decimal, is_integer, is_known, is_number
+from millpond.model.types import is_decimal, is_integer, is_known
+from millpond.plan.groups.aggregate_functions import ANSWERED, FUNCTIONS, Function
 from millpond.plan.groups.measures import precision_of
 from millpond.runtime.aggregates.hyperloglog import LARGEST_PRECISION
 from millpond.spark.analysis.event_aggregates import logged_of
 from millpond.spark.analysis.expressions import Translator, conjunction
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, optional, text_of, type_of
 
-_FUNCTIONS = {
-    "Count": "count",
-    "Sum": "sum",
-    "Min": "min",
-    "Max": "max",
-    "Average": "avg",
-    "StddevSamp": "stddev_samp",
-    "StddevPop": "stddev_pop",
-    "VarianceSamp": "var_samp",
-    "VariancePop": "var_pop",
-    "Skewness": "skewness",
-    "Kurtosis": "kurtosis",
-    "RegrReplacement": "regr_sxx",
-    "Corr": "corr",
-    "CovPopulation": "covar_pop",
-    "CovSample": "covar_samp",
-    "RegrSXY": "regr_sxy",
-    "RegrSlope": "regr_slope",
-    "RegrIntercept": "regr_intercept",
-    "RegrR2": "regr_r2",
-    "HyperLogLogPlusPlus": DISTINCT,
-}
+_FUNCTIONS = {function.spark: function for function in FUNCTIONS.values()}
 _REPLACED = (
     "BoolAnd", "BoolOr", "RegrCount", "RegrAvgX", "RegrAvgY", "RegrSXX", "RegrSYY", "Median",
     "PercentileCont", "AnyValue",
 )  # fmt: skip
 """Functions that Spark itself replaces by another one of these."""
-_ORDERED = ("timestamp", "date", "boolean")
-_ANSWERED = (
-    "count, sum, min, max, avg, bool_and, bool_or, stddev, stddev_pop, variance, var_pop, skewness, kurtosis, corr, "
-    "covar_pop, covar_samp, approx_count_distinct, percentiles, median, mode, first, last, any_value, min_by, max_by, "
-    "collect_list, collect_set, listagg, histogram_numeric, the functions regr_…, and "
-    "DISTINCT counts, sums and averages"
-)
 
 
 def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) -> Aggregate:
@@ -62,19 +35,20 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
     logged = logged_of(catalyst, node, function, filters, translate)
     if logged is not None:
         return logged
-    name = _FUNCTIONS.get(kind_of(function))
-    if name is None or (node.isDistinct() and name not in ("min", "max")):
-        asked = str(function.prettyName()) + (" DISTINCT" if node.isDistinct() else "")
+    row = _FUNCTIONS.get(kind_of(function))
+    if row is None or (node.isDistinct() and row.name not in ("min", "max")):
+        used = str(function.prettyName()) + (" DISTINCT" if node.isDistinct() else "")
         raise UnsupportedQuery(
-            f"`{text_of(node)}` asks for {asked}, which is planned, not answered yet.",
-            f"This version answers {_ANSWERED}.",
+            f"`{text_of(node)}` uses {used}, which is planned, but not supported yet.",
+            f"This version supports {ANSWERED}.",
         )
+    name = row.name
     if name == "count":
         return _count(catalyst, function, filters, translate)
     part, *others = children(function)
     if name == DISTINCT:
         return _distinct(node, function, part, filters, translate)
-    _check_type(node, name, type_of(part))
+    _check_type(node, row, type_of(part))
     may_overflow = is_decimal(type_of(part)) or (name == "sum" and is_integer(type_of(part)))
     if name in ("sum", "avg") and may_overflow and _mode(function, name) != "ANSI":
         raise UnsupportedQuery(
@@ -94,8 +68,8 @@ def _distinct(
     error = literal(float(function.relativeSD()), "double")
     if precision_of(error) > LARGEST_PRECISION:
         raise UnsupportedQuery(
-            f"`{text_of(node)}` asks for more than {1 << LARGEST_PRECISION} registers for each key and slice.",
-            "Ask for a relative standard error of 0.01 or more.",
+            f"`{text_of(node)}` needs more than {1 << LARGEST_PRECISION} registers for each key and slice.",
+            "Use a relative standard error of 0.01 or more.",
         )
     argument, guard = _unguarded(translate(part))
     return Aggregate(DISTINCT, argument, conjunction(filters + guard), "bigint", error)
@@ -105,18 +79,15 @@ def _mode(function: JavaObject, name: str) -> str:
     return str((function.evalContext() if name == "sum" else function).evalMode().toString())
 
 
-def _check_type(node: JavaObject, name: str, kind: str) -> None:
-    if is_number(kind) or is_decimal(kind) or (name in ("min", "max") and kind in _ORDERED):
-        return
-    raise UnsupportedQuery(
-        f"`{text_of(node)}` is the {name} of a {kind}, which is planned, not answered yet.",
-        f"This version answers {_ANSWERED} of numbers.",
-    )
+def _check_type(node: JavaObject, function: Function, kind: str) -> None:
+    if not function.accepts.includes(kind):
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` is the {function.name} of a {kind}, which is planned, not answered yet.",
+            f"{function.name} takes {function.accepts.text}.",
+        )
 
 
-def _count(
-    catalyst: Catalyst, function: JavaObject, filters: list[Expression], translate: Translator
-) -> Aggregate:
+def _count(catalyst: Catalyst, function: JavaObject, filters: list[Expression], translate: Translator) -> Aggregate:
     """`count(a, b)` counts rows where neither is NULL; a constant counts every row."""
     arguments: list[Expression] = []
     for part in children(function):
@@ -147,11 +118,7 @@ def _unguarded(argument: Expression) -> tuple[Expression, list[Expression]]:
     if _is_null(value) and len(rest) == 1 and len(unknown) == len(parts):
         return rest[0], [call("isnotnull", (part,), "boolean") for part in unknown]
     # count_if(p) arrives as count(CASE WHEN p = false THEN NULL ELSE p END)
-    if (
-        _is_null(value)
-        and rest[1:] == ()
-        and condition == call("eq", (rest[0], literal(False, "boolean")), "boolean")
-    ):
+    if _is_null(value) and rest[1:] == () and condition == call("eq", (rest[0], literal(False, "boolean")), "boolean"):
         return literal(1, "int"), [rest[0]]
     return argument, []
 

@@ -89,9 +89,7 @@ class Derived(NamedTuple):
 
 def is_harmless(expression: JavaObject) -> bool:
     """Whether an expression cannot raise because it is a column, a constant or a field of one."""
-    return kind_of(expression) in PLAIN or (
-        kind_of(expression) == "GetStructField" and is_harmless(expression.child())
-    )
+    return kind_of(expression) in PLAIN or (kind_of(expression) == "GetStructField" and is_harmless(expression.child()))
 
 
 def texts_of(derived: Derived) -> Iterator[str]:

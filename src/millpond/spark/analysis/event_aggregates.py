@@ -11,28 +11,12 @@ from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import ACCURACY, LISTAGGS, PERCENTILE, Aggregate
 from millpond.model.expressions import Expression, Literal, call, literal
 from millpond.model.types import is_decimal, is_known, is_number
+from millpond.plan.groups.aggregate_functions import EVENT_FUNCTIONS
 from millpond.spark.analysis.expressions import Translator, conjunction
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, text_of, type_of
 
-_FUNCTIONS = {
-    "Percentile": "percentile",
-    "PercentileDisc": "percentile_disc",
-    "ApproximatePercentile": "approx_percentile",
-    "Mode": "mode",
-    "CollectList": "collect_list",
-    "CollectSet": "collect_set",
-    "First": "first",
-    "Last": "last",
-    "MinBy": "min_by",
-    "MaxBy": "max_by",
-    "MaxMinByK": "by",
-    "ListAgg": "listagg",
-    "HistogramNumeric": "histogram_numeric",
-}
-_DISTINCT = {
-    "Count": "count_distinct", "Sum": "sum_distinct", "Average": "avg_distinct", "CollectList": "collect_set",
-    "CollectSet": "collect_set", "ListAgg": "listagg_distinct",
-}  # fmt: skip
+_FUNCTIONS = {function.spark: function.name for function in EVENT_FUNCTIONS if function.spark} | {"MaxMinByK": "by"}
+_DISTINCT = {kind: function.name for function in EVENT_FUNCTIONS for kind in function.distinct}
 _NUMBERS = "Use numbers: of a time unix_micros(…), of a date datediff(…, DATE '1970-01-01')."
 _MOST = 10_000
 """Largest k of `min_by(x, y, k)`."""
@@ -83,9 +67,9 @@ def _listagg(
 ) -> Aggregate:  # fmt: skip
     delimiter = catalyst.constant(function.delimiter())
     text = translate(function.child())
-    asked = [(order, translate(order.child())) for order in items(function.orderExpressions())]
+    orders = [(order, translate(order.child())) for order in items(function.orderExpressions())]
     # a constant does not affect the order
-    by = [(order, value) for order, value in asked if not isinstance(value, Literal)]
+    by = [(order, value) for order, value in orders if not isinstance(value, Literal)]
     _check_types(node, [text, *(value for _, value in by)])
     parameters = [literal("" if delimiter is None else str(delimiter), "string")]
     for order, _ in by:
@@ -118,7 +102,7 @@ def _parameters(catalyst: Catalyst, node: JavaObject, function: JavaObject, name
     if name == "by":
         most = catalyst.constant(function.kExpr())
         if not isinstance(most, int) or not 0 < most <= _MOST:
-            raise _refused(node, f"asks for {most} values", f"Ask for 1 to {_MOST:,}.")
+            raise _refused(node, f"requests {most} values", f"Request 1 to {_MOST:,}.")
         return [float(most)]
     if name == "histogram_numeric":
         return [float(str(catalyst.constant(function.nBins())))]

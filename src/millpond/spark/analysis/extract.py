@@ -97,11 +97,11 @@ def extract_query(
         above.append(plan)
         plan = plan.child()
     if kind_of(plan) == "Window":
-        asked = frames_of(catalyst, plan)
+        frames = frames_of(catalyst, plan)
         below = read_below(catalyst, plan.child())
         source = find_source(catalyst, below, streams, relation)
         reader = Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst))
-        return reader.frames(asked, items(plan.output()), above)
+        return reader.frames(frames, items(plan.output()), above)
     if kind_of(plan) != "Aggregate":
         if kind_of(plan) in CLAUSES and kind_of(plan) != "DeduplicateWithinWatermark":
             what, cure = CLAUSES[kind_of(plan)]
@@ -119,9 +119,7 @@ def extract_query(
 class Reader:
     """Reads one plan; `above` and `below` refer to the two sides of its aggregation."""
 
-    def __init__(
-        self, catalyst: Catalyst, terms: Terms, source: Found, below: Below, functions: UserFunctions
-    ) -> None:
+    def __init__(self, catalyst: Catalyst, terms: Terms, source: Found, below: Below, functions: UserFunctions) -> None:
         self._catalyst = catalyst
         self._terms = terms
         self._source = source
@@ -239,9 +237,7 @@ class Reader:
                 f"{terms.name} has no key, so it has no latest row per key to serve.", "Group it by a key and a window."
             )
         named = named_once([Named(str(output.name()), self._passed(output)) for output in outputs])
-        return self.extraction(
-            Selection(terms.name, self._stream.name, named, self._where(), terms.sink, terms.text)
-        )
+        return self.extraction(Selection(terms.name, self._stream.name, named, self._where(), terms.sink, terms.text))
 
     def extraction(self, query: AnyQuery) -> Extraction:
         """The query, with those of its expressions that Spark projects."""
@@ -259,7 +255,7 @@ class Reader:
         if isinstance(meaning, Column):
             return meaning.name
         raise UnsupportedQuery(
-            f"Duplicates are told by {column.name()}, which is computed.", "Name columns of the stream."
+            f"Duplicates are compared by {column.name()}, which is computed.", "Name columns of the stream."
         )
 
     def _passed(self, column: JavaObject) -> Expression:
@@ -349,17 +345,17 @@ class Reader:
 
     def _aggregates(self, calls: list[JavaObject]) -> tuple[Aggregate, ...]:
         found: list[Aggregate] = []
-        for asked in calls:
-            aggregate = self._aggregate(asked)
+        for node in calls:
+            aggregate = self._aggregate(node)
             if aggregate not in found:
                 found.append(aggregate)
-            self._scope[id_of(asked.resultAttribute())] = Column(f"agg:{found.index(aggregate)}", aggregate.type)
+            self._scope[id_of(node.resultAttribute())] = Column(f"agg:{found.index(aggregate)}", aggregate.type)
         return tuple(found)
 
-    def _aggregate(self, asked: JavaObject) -> Aggregate:
-        own = self._functions.aggregate(asked, self._down)
+    def _aggregate(self, node: JavaObject) -> Aggregate:
+        own = self._functions.aggregate(node, self._down)
         if own is None:
-            return aggregate_of(self._catalyst, asked, self._down)
+            return aggregate_of(self._catalyst, node, self._down)
         self._called.add(own[1])
         return own[0]
 

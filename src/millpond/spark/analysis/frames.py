@@ -73,7 +73,7 @@ def _preceding_us(catalyst: Catalyst, frame: JavaObject) -> int:
         return 0
     if kind_of(lower) == "UnboundedPreceding":
         raise UnsupportedQuery(
-            f"The frame {_shown(frame)} is unbounded: every event would be kept for ever.", f"Bound it. {_CURE}"
+            f"The frame {_shown(frame)} is unbounded: every event would be stored indefinitely.", f"Bound it. {_CURE}"
         )
     kind = type_of(lower)
     if not kind.startswith("interval") or "year" in kind or "month" in kind.replace("minute", ""):

@@ -56,7 +56,7 @@ from millpond.spark.sources.arrow_functions import MAPPED, Batches, batches_in
 from millpond.spark.sources.batch_tables import relation_tree
 from millpond.spark.sources.declared_paths import STREAMS, as_written, reader_of
 from millpond.spark.sources.kafka import stand_in_path
-from millpond.spark.sources.redis_tables import ALIVE, KeyedPartner, asked_by, keyed_in
+from millpond.spark.sources.redis_tables import ALIVE, KeyedPartner, keyed_in, lookup_keys
 
 _PARTITION, _OFFSET = "order.partition", "order.offset"
 _NEVER_US = 1 << 62
@@ -282,7 +282,7 @@ class _Deriver:
                 if isinstance(partner, _Elements):
                     joins.append((partner, self._resolved(partner.generator.child(), layers)))
                 elif isinstance(partner, KeyedPartner):
-                    joins.append((partner, self._asked(step, partner, layers)))
+                    joins.append((partner, self._lookup_keys(step, partner, layers)))
                     # if this raises, the event is dead
                     taken += [self._catalyst.present(partner.attributes[-1])] if partner.lethal else []
                 else:
@@ -324,7 +324,7 @@ class _Deriver:
             return [] if is_harmless(array) else [self._catalyst.size(array)]
         return [probe for part in _conditions(step) if (probe := _probe(part, met))]
 
-    def _asked(self, step: Step, met: KeyedPartner, layers: list[list[JavaObject]]) -> list[JavaObject]:
+    def _lookup_keys(self, step: Step, met: KeyedPartner, layers: list[list[JavaObject]]) -> list[JavaObject]:
         """The key by which an event looks up a row of a keyed table; if it raises, the event has no partner."""
         columns = dict(zip(map(id_of, met.attributes), met.columns, strict=True))
         equal: dict[str, list[JavaObject]] = {}
@@ -336,7 +336,7 @@ class _Deriver:
                 key = self._resolved(probe, layers)
                 key = key if kind_of(key) in PLAIN else self._catalyst.tried(key)
                 equal.setdefault(columns[id_of(own)], []).append(key)
-        return asked_by(met.keyed, equal, len(parts) > sum(map(len, equal.values())))
+        return lookup_keys(met.keyed, equal, len(parts) > sum(map(len, equal.values())))
 
     def _met(self, part: JavaObject, partner: _Partner, layers: list[list[JavaObject]]) -> JavaObject:
         """A part of a join's condition, changed so that an event for which it raises has no partner."""

@@ -57,7 +57,7 @@ class Marked(NamedTuple):
         for parameter in self.parameters:
             if parameter.name not in found or left:
                 raise UnsupportedQuery(
-                    f"The parameter :{parameter.name} stands where its value cannot change while the pond runs.",
+                    f"The parameter :{parameter.name} is used where its value cannot change while the pond runs.",
                     "Use it in comparisons and arithmetic of WHERE, FILTER, HAVING and outputs, or write its value.",
                 )
         if isinstance(made, Join):
@@ -145,15 +145,14 @@ def _own(parameter: Parameter) -> str:
 
 
 def _check_type(place: int, parameter: Parameter, query: AnyQuery) -> None:
-    """Refuse a text parameter that Spark casts to another type, because Spark would cast the stand-in once and for all.
-    """
+    """Refuse a text parameter that Spark casts to another type, because Spark would cast the stand-in only once."""
     if _own(parameter) != "string":
         return
     cast = re.compile(rf"CAST\('{_text(place)}' AS (?P<wanted>\w+)")
     for node in _foreign(query):
         if (found := cast.search(node.sql)) is not None:
             raise QueryTypeError(
-                f"The parameter :{parameter.name} is of type {parameter.type}, and stands where the query needs "
+                f"The parameter :{parameter.name} is of type {parameter.type}, and is used where the query needs "
                 f"{found['wanted'].lower()}.",
                 f"Set :{parameter.name} to a value of that type, which it takes while no query uses it, or cast the "
                 "other side to string.",
@@ -175,7 +174,7 @@ def _as_options(node: Expression) -> Expression:
         return Call("in", (value, *lists), node.type)
     if lists and (node.op != "in" or args[0] in lists):
         raise UnsupportedQuery(
-            f"The parameter :{lists[0].name} is a list, and stands elsewhere than in x IN (:{lists[0].name}).",
+            f"The parameter :{lists[0].name} is a list, and is used outside of x IN (:{lists[0].name}).",
             "Use IN, and for values of the same type.",
         )
     return Call(node.op, args, node.type)

@@ -11,7 +11,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
-from millpond.plan.options.late_rows import check_late
+from millpond.plan.options.late_sinks import check_late
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.private_names import Catalyst
 

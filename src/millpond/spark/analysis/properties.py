@@ -140,9 +140,9 @@ def with_malformed(stream: Stream, properties: dict[str, str]) -> Stream:
     policy, path, ratio = (properties.get(name) for name in ("malformed", "dead.path", "dead.ratio"))
     if policy is None and path is None and ratio is None:
         return stream
-    if stream.source is None or stream.source.format != "kafka":
+    if stream.source is None or not stream.source.has_topics:
         raise QueryTypeError(
-            f"What does not parse is told apart for streams of Kafka, which {stream.name} is not.",
+            f"Malformed records are separated only for Kafka streams, and {stream.name} is not one.",
             "Use the option mode of its source.",
         )
     policy = (DEAD_LETTER if path else FAIL) if policy is None else policy.lower()

@@ -48,9 +48,9 @@ def check_chained(found: Extraction, upstreams: Iterable[AnyQuery]) -> None:
         for name in () if derived is None else (branch.base.name for branch in derived.branches):
             if name in by_name:
                 raise UnsupportedQuery(
-                    f"Rows of {name} cannot be united, exploded or joined with a table: Spark does that, and does not "
-                    "see them.",
-                    f"Do it below the aggregation of {name}, or ask it of another stream.",
+                    f"Rows of {name} cannot be united, exploded or joined with a table: Spark evaluates this, and "
+                    "does not see them.",
+                    f"Do it below the aggregation of {name}, or use another stream.",
                 )
     for part in query.sides.values() if isinstance(query, Join) else (query,):
         if part.stream not in by_name:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 import msgspec
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
@@ -32,7 +30,7 @@ from millpond.spark.catalyst.private_names import (
     items,
     kind_of,
     optional,
-    place_of,
+    span_of,
     text_of,
     type_of,
 )
@@ -93,17 +91,17 @@ class UserFunctions:
             UnsupportedQuery: the call has DISTINCT, or a comment in its middle.
         """
         cuts = []
-        for asked in calls:
-            if str(items(asked.nameParts())[-1]).lower() not in self._known:
+        for node in calls:
+            if str(items(node.nameParts())[-1]).lower() not in self._known:
                 continue
-            if asked.isDistinct():
+            if node.isDistinct():
                 raise UnsupportedQuery(
-                    f"`{text_of(asked)}` has DISTINCT, which no function of a user takes.",
+                    f"`{text_of(node)}` has DISTINCT, which user functions do not support.",
                     "Let the function drop repeats.",
                 )
-            condition, arguments = optional(asked.filter()), items(asked.arguments())
+            condition, arguments = optional(node.filter()), items(node.arguments())
             last, first = (
-                None if part is None else place_of(part) for part in (arguments[-1] if arguments else None, condition)
+                None if part is None else span_of(part) for part in (arguments[-1] if arguments else None, condition)
             )
             if last is None or first is None:
                 continue
@@ -111,7 +109,7 @@ class UserFunctions:
             found = _FILTER.search(between)
             if found is None or _COMMENT.search(between):
                 raise UnsupportedQuery(
-                    f"`{text_of(asked)}` has a FILTER that is not understood.",
+                    f"`{text_of(node)}` has a FILTER that is not understood.",
                     "Write FILTER (WHERE …) without comments.",
                 )
             cuts.append((last.stop + found.start(), last.stop + found.end()))
@@ -126,20 +124,20 @@ class UserFunctions:
         Raises:
             QueryTypeError: the number or the types of the arguments do not match the function.
         """
-        asked = node.aggregateFunction()
-        if kind_of(asked) != "PythonUDAF":
+        function_call = node.aggregateFunction()
+        if kind_of(function_call) != "PythonUDAF":
             return None
-        name = str(asked.name()).lower()
+        name = str(function_call.name()).lower()
         function = self._known.get(name)
-        if function is None or command_of(asked) != command_of(self._stand_ins[name]._judf):
+        if function is None or command_of(function_call) != command_of(self._stand_ins[name]._judf):
             return None
-        given = children(asked)
+        given = children(function_call)
         condition: Expression | None = None
         if len(given) == len(function.takes) + 1 and type_of(given[-1]) == "boolean":
             condition = translate(given.pop())
         if len(given) != len(function.takes):
             raise QueryTypeError(
-                f"`{text_of(asked)}` has {len(given)} arguments; {function.label} takes {len(function.takes)}.",
+                f"`{text_of(function_call)}` has {len(given)} arguments; {function.label} takes {len(function.takes)}.",
                 f"It takes {', '.join(function.takes)}, and a condition.",
             )
         pairs = zip(given, function.takes, strict=True)
@@ -147,21 +145,6 @@ class UserFunctions:
         second = arguments[1] if len(arguments) > 1 else msgspec.UNSET
         more = tuple(arguments[2:]) or msgspec.UNSET
         return Aggregate(function.function, arguments[0], condition, function.returns, second, more=more), function
-
-
-def deadline_ms(catalyst: Catalyst, text: str) -> int:
-    """The milliseconds of a duration in Spark's interval syntax.
-
-    Raises:
-        QueryTypeError: it is not a duration, or it counts months.
-    """
-    try:
-        months, micros = catalyst.interval_us(text)
-    except (Py4JJavaError, PySparkException) as error:
-        raise QueryTypeError(f"The deadline {text!r} is no interval.", "Write it as '5 seconds'.") from error
-    if months:
-        raise QueryTypeError(f"The deadline {text!r} counts months.", "Write it as '5 seconds'.")
-    return micros // 1000
 
 
 def _stand_in(*_values: object) -> NoReturn:

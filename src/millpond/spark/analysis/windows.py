@@ -28,10 +28,10 @@ from millpond.spark.catalyst.private_names import (
     children,
     items,
     kind_of,
-    place_of,
+    span_of,
     type_of,
 )
-from millpond.spark.catalyst.text_position import Place
+from millpond.spark.catalyst.text_span import TextSpan
 
 _ARGUMENTS = ("timecolumn", "windowduration", "slideduration", "starttime")
 MAX_DAYS = 36_525
@@ -70,41 +70,41 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         QueryTypeError: a duration is not a literal, counts months, or makes no valid window.
         UnsupportedQuery: the text has two different windows.
     """
-    found: dict[Sliding | Counted, Place | None] = {}
+    found: dict[Sliding | Counted, TextSpan | None] = {}
     # These are sets because the parser also lists a grouping key of `|> AGGREGATE` among the outputs.
     cuts: set[tuple[int, int, str]] = set()
-    places: set[Place] = set()
+    spans: set[TextSpan] = set()
     for call in calls:
         name = str(items(call.nameParts())[-1]).lower()
-        place = place_of(call)
+        span = span_of(call)
         if name == "window_time":
             continue  # for the row's own window it is a column; as the time of another window it is refused later
         if name == "count_window":
             counted, column = _counted(call)
-            found[counted] = place
-            places |= set() if place is None else {place}
-            if place is not None and column is not None:
-                cuts.add((place.start, place.stop, _fitted(f"window({column.piece}, '1 day')", place.piece)))
+            found[counted] = span
+            spans |= set() if span is None else {span}
+            if span is not None and column is not None:
+                cuts.add((span.start, span.stop, _fitted(f"window({column.piece}, '1 day')", span.piece)))
             continue
         if name != "window":
-            places |= set() if place is None else {place}
+            spans |= set() if span is None else {span}
             continue  # a session window can be read from the plan, and Spark accepts only one window
         arguments = _arguments(call)
         if not {"timecolumn", "windowduration"} <= arguments.keys():
-            raise QueryTypeError(f"The window at {place} lacks a time or a size.", "Write window(ts, '1 hour').")
-        window = _sliding(catalyst, arguments, place)
-        found[window] = place
-        places |= set() if place is None else {place}
-        column = place_of(arguments["timecolumn"])
+            raise QueryTypeError(f"The window at {span} lacks a time or a size.", "Write window(ts, '1 hour').")
+        window = _sliding(catalyst, arguments, span)
+        found[window] = span
+        spans |= set() if span is None else {span}
+        column = span_of(arguments["timecolumn"])
         plain = len(arguments) == 2 and type_of(arguments["windowduration"]) == "string"
-        if place is not None and column is not None and not plain:
+        if span is not None and column is not None and not plain:
             twin = f"window({column.piece}, '{_duration(window.size_us)}')"
-            cuts.add((place.start, place.stop, _fitted(twin, place.piece)))
+            cuts.add((span.start, span.stop, _fitted(twin, span.piece)))
     if len(found) > 1:
-        both = " and ".join(str(place) for place in found.values())
+        both = " and ".join(str(span) for span in found.values())
         raise UnsupportedQuery(f"The query has two different windows, {both}.", "Make them two queries.")
-    spans = sorted((place.start, place.stop) for place in places)
-    for (_, stop), (start, _) in pairwise(spans):
+    edges = sorted((span.start, span.stop) for span in spans)
+    for (_, stop), (start, _) in pairwise(edges):
         if start < stop:
             raise UnsupportedQuery("The query has a window inside a window.", "Window over a column.")
     for start, stop, replacement in sorted(cuts, reverse=True):
@@ -153,17 +153,17 @@ def count_window(time: Column | str, size: int, every: int | None = None) -> Col
     return F.window(F.when(F.raise_error(F.lit(note)).isNull(), column), "1 day")
 
 
-def _counted(call: JavaObject) -> tuple[Counted, Place | None]:
+def _counted(call: JavaObject) -> tuple[Counted, TextSpan | None]:
     """The window of `count_window(time, size[, every])` and the position of its time in the text."""
-    given, place = items(call.arguments()), place_of(call)
+    given, span = items(call.arguments()), span_of(call)
     numbers = [one.value() if kind_of(one) == "Literal" and type_of(one) == "int" else None for one in given[1:]]
     if len(given) not in (2, 3) or not all(isinstance(one, int) for one in numbers):
         raise QueryTypeError(
-            f"The window at {place} is no time with one or two numbers of events.", "Write count_window(ts, 10, 5)."
+            f"The window at {span} is no time with one or two numbers of events.", "Write count_window(ts, 10, 5)."
         )
     window = Counted(int(str(numbers[0])), int(str(numbers[-1])))
     _check_counts(window)
-    return window, place_of(given[0])
+    return window, span_of(given[0])
 
 
 def _check_counts(window: Counted) -> None:
@@ -285,17 +285,17 @@ def _fitted(twin: str, piece: str) -> str:
     return twin + " " * max(0, room - last) + "\n" * max(0, breaks) + " " * min(max(0, room), last)
 
 
-def _sliding(catalyst: Catalyst, arguments: dict[str, JavaObject], place: Place | None) -> Sliding:
+def _sliding(catalyst: Catalyst, arguments: dict[str, JavaObject], span: TextSpan | None) -> Sliding:
     size = _microseconds(catalyst, arguments["windowduration"])
     slide = _microseconds(catalyst, arguments["slideduration"]) if "slideduration" in arguments else size
     offset = _microseconds(catalyst, arguments["starttime"]) if "starttime" in arguments else 0
     if not 0 < slide <= size:
         raise QueryTypeError(
-            f"The window at {place} is empty, or leaves gaps between two.",
+            f"The window at {span} is empty, or leaves gaps between two.",
             "Use a size above zero, and a slide above zero that is no longer than the size.",
         )
     if abs(offset) >= slide:
-        shift = place_of(arguments["starttime"])
+        shift = span_of(arguments["starttime"])
         raise QueryTypeError(f"The window offset at {shift} is not within one slide.", "Use offset modulo slide.")
     window = Sliding(size, slide, offset % slide)
     _check_sane(window)
@@ -327,12 +327,12 @@ def check_length(us: int) -> None:
 
 
 def _microseconds(catalyst: Catalyst, argument: JavaObject) -> int:
-    place = place_of(argument)
+    span = span_of(argument)
     if kind_of(argument) == "Literal" and type_of(argument) == "string":
-        return _interval(catalyst, str(argument.value().toString()), f"at {place}")
+        return _interval(catalyst, str(argument.value().toString()), f"at {span}")
     if kind_of(argument) != "Literal":
         raise QueryTypeError(
-            f"The duration at {place} is no literal.", "Write it as '10 minutes' or INTERVAL 10 MINUTES."
+            f"The duration at {span} is no literal.", "Write it as '10 minutes' or INTERVAL 10 MINUTES."
         )
     value, kind = argument.value(), type_of(argument)
     try:
@@ -341,8 +341,8 @@ def _microseconds(catalyst: Catalyst, argument: JavaObject) -> int:
         else:
             months, micros = (1, 0) if kind.startswith("interval year") or kind == "interval month" else (0, int(value))
     except (Py4JJavaError, PySparkException, ValueError, TypeError) as error:
-        raise QueryTypeError(f"The duration at {place} is no interval.", "Write it as '10 minutes'.") from error
-    return _without_months(months, micros, f"at {place}")
+        raise QueryTypeError(f"The duration at {span} is no interval.", "Write it as '10 minutes'.") from error
+    return _without_months(months, micros, f"at {span}")
 
 
 def _interval(catalyst: Catalyst, text: str, what: str) -> int:

@@ -7,6 +7,8 @@ itself make a large value from a small one (`repeat`, `sequence`, `space` and `l
 
 from __future__ import annotations
 
+from millpond.plan.groups.aggregate_functions import SPELLINGS
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -36,15 +38,8 @@ EXPRESSIONS = _words(
 WINDOWS = frozenset({"window", "session_window", "window_time", "count_window"})
 """Functions that make windows; those that this version does not support are refused by name later."""
 
-AGGREGATES = _words(
-    """count sum avg mean min max min_by max_by first first_value last last_value any_value count_if
-    bool_and bool_or every some any bit_and bit_or bit_xor stddev std stddev_pop stddev_samp variance
-    var_pop var_samp skewness kurtosis corr covar_pop covar_samp approx_count_distinct percentile
-    percentile_cont percentile_disc percentile_approx approx_percentile histogram_numeric median mode collect_set
-    collect_list array_agg listagg string_agg try_sum try_avg product regr_slope regr_intercept regr_r2
-    regr_count regr_avgx regr_avgy regr_sxx regr_sxy regr_syy"""
-)
-"""Aggregate functions; those that this version does not support are refused by name later."""
+AGGREGATES = SPELLINGS | {"product", "try_avg", "try_sum"}
+"""Aggregate functions; those that this version does not answer are refused by name later."""
 
 SCALARS = _words(
     """abs acos asin atan atan2 bround cbrt ceil ceiling cos degrees div e exp expm1 floor hypot ln log

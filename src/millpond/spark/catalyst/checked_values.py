@@ -64,7 +64,7 @@ def counted(catalyst: Catalyst, array: JavaObject) -> JavaObject:
 
 def number(catalyst: Catalyst, value: JavaObject) -> JavaObject:
     """A number cast to a double."""
-    return catalyst.make("Cast", value, catalyst.types.DoubleType, _no_zone(catalyst))
+    return catalyst.make("Cast", value, catalyst.types.DoubleType, catalyst.none)
 
 
 def multiplied(catalyst: Catalyst, left: JavaObject, right: JavaObject) -> JavaObject:
@@ -73,14 +73,10 @@ def multiplied(catalyst: Catalyst, left: JavaObject, right: JavaObject) -> JavaO
 
 
 def _variable(catalyst: Catalyst, value: JavaObject) -> JavaObject:
-    holder = catalyst.spark._jvm.java.util.concurrent.atomic.AtomicReference()  # type: ignore[union-attr]
+    holder = catalyst.java_class("java.util.concurrent.atomic.AtomicReference")()
     identity = catalyst.alias(value, "held").exprId()
     return catalyst.make("NamedLambdaVariable", "held", value.dataType(), True, identity, holder)
 
 
 def _first(catalyst: Catalyst) -> JavaObject:
     return catalyst.make("Literal", 0, catalyst.types.IntegerType)
-
-
-def _no_zone(catalyst: Catalyst) -> JavaObject:
-    return catalyst.spark._jvm.scala.Option.empty()  # type: ignore[union-attr]

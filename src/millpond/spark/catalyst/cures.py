@@ -98,7 +98,7 @@ def without_time(stream: Stream, *, by_text: bool) -> UnsupportedQuery:
     """The error for a query without a window whose stream has no known event time."""
     if stream.upstream is not None:
         return UnsupportedQuery(
-            f"The query does not group by a window, and the rows of {stream.upstream} are of windows.",
+            f"The query does not group by a window, and the rows of {stream.upstream} belong to windows.",
             f"Write GROUP BY window(w, '1 hour'), where w is the window column of {stream.upstream}.",
         )
     cure = f"Write FROM STREAM {stream.name} WATERMARK ts DELAY OF INTERVAL 10 SECONDS, where ts is the event time"

@@ -25,7 +25,7 @@ _mine = threading.local()
 
 
 class Abandoned(Exception):
-    """Raised in the thread of an analysis that was given up: nobody waits for its result any longer."""
+    """Raised in the thread of an analysis that was given up, because its result is no longer needed."""
 
 
 class _Analysis(Generic[T]):
@@ -93,7 +93,7 @@ class Analyses:
 
     def _given_up(self, name: str) -> QueryRefused | NotServingError:
         if self._ended:
-            return NotServingError("This process leads the pond no more.", "Ask the leader, or again in a moment.")
+            return NotServingError("This process no longer leads the pond.", "Use the leader, or try again soon.")
         return QueryRefused(
             f"The analysis of {name} was given up after {self._seconds:g} s.",
             "Make the text shorter, or split it into several queries; if the machine is busy, try again later.",

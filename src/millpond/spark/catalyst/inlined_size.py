@@ -34,9 +34,9 @@ def check_inlined(plan: JavaObject) -> None:
     if total > MAX_PARTS:
         shown = f"{total:,}" if total < 10**15 else "more than 10^15"
         raise QueryRefused(
-            f"The query has {shown} parts when each column stands for what defines it, {name} alone {largest:,}"
+            f"The query has {shown} parts when computed columns are inlined, {name} alone {largest:,}"
             f" of them; {MAX_PARTS:,} are allowed." if largest < 10**15 else
-            f"The query has {shown} parts when each column stands for what defines it, most of them in {name};"
+            f"The query has {shown} parts when computed columns are inlined, most of them in {name};"
             f" {MAX_PARTS:,} are allowed.",
             "Name a computed column less often, or make the inner part a query of its own and read its rows.",
         )  # fmt: skip

@@ -14,9 +14,13 @@ from millpond.kernels.pattern_cost import PatternCost, pattern_cost
 from millpond.spark.catalyst.checked_values import bound_once, sized, unless_larger
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, text_of
 from millpond.spark.catalyst.value_bounds import Limiter, is_accepted
+from millpond.spark.masters import is_local_master
 
-FRAME_BYTES = 80
-"""Bytes of stack that one call of Java's matcher takes; `(a|b)*` takes 335 for each repetition."""
+FRAME_BYTES = 100
+"""Bytes of stack that one call of Java's matcher takes at most.
+
+Of 51 kinds of patterns, Java's interpreter takes up to 98 (`(\\X)*`) and compiled code up to 73.
+"""
 UNKNOWN_FRAMES = 40
 """Assumed number of calls for each repetition of a group, for a pattern that comes from a column."""
 TOO_LONG = "a text is too long for its pattern"
@@ -70,7 +74,7 @@ def stack_guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
 def stack_bytes(catalyst: Catalyst) -> int:
     """The stack size in bytes of a thread that evaluates expressions: in a cluster, of an executor's thread."""
     conf = catalyst.spark.sparkContext.getConf()
-    is_local = str(conf.get("spark.master", "")).startswith("local")
+    is_local = is_local_master(str(conf.get("spark.master", "")))
     options = conf.get(f"spark.{'driver' if is_local else 'executor'}.extraJavaOptions", "") or ""
     found = _STACK.findall(options)
     return int(found[-1][0]) * _UNITS[found[-1][1].lower()] if found else _USUAL_STACK

@@ -12,10 +12,10 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from py4j.java_gateway import JavaMember, get_field
+from py4j.java_gateway import JavaClass, JavaMember, get_field
 from py4j.java_gateway import JavaObject as GatewayObject
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
@@ -25,7 +25,7 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from millpond.spark.catalyst.data_types import sql_type, type_text
 from millpond.spark.catalyst.deadline import check
-from millpond.spark.catalyst.text_position import Place
+from millpond.spark.catalyst.text_span import TextSpan
 
 JavaObject: TypeAlias = Any
 """A plan, an expression or another object of the JVM."""
@@ -33,6 +33,7 @@ JavaObject: TypeAlias = Any
 T = TypeVar("T")
 
 _PACKAGE = "org.apache.spark.sql.catalyst."
+_CLASSIC = "org.apache.spark.sql.classic."
 _EXPRESSION = _PACKAGE + "expressions.Expression"
 _ITERABLE = "scala.collection.IterableOnce"
 _UTILS = "org.apache.spark.util.Utils"
@@ -149,16 +150,16 @@ def type_of(expression: JavaObject) -> str:
     return _once(expression, "_type", lambda one: type_text(one.dataType()))
 
 
-def place_of(node: JavaObject) -> Place | None:
+def span_of(node: JavaObject) -> TextSpan | None:
     """The position of the node in the SQL text it was parsed from; None if it was not parsed."""
-    return _once(node, "_place", _place_of)
+    return _once(node, "_span", _span_of)
 
 
-def _place_of(node: JavaObject) -> Place | None:
+def _span_of(node: JavaObject) -> TextSpan | None:
     origin = node.origin()
     found = _ORIGIN.match(str(origin.toString()))
     text = None if found is None else optional(origin.sqlText())
-    return None if found is None or text is None else Place(text, int(found[1]), int(found[2]) + 1)
+    return None if found is None or text is None else TextSpan(text, int(found[1]), int(found[2]) + 1)
 
 
 def conjuncts(expression: JavaObject) -> list[JavaObject]:
@@ -178,8 +179,8 @@ def text_of(expression: JavaObject) -> str:
     kind = kind_of(expression)
     if kind in ("AttributeReference", "Alias"):
         return str(expression.name()) if kind == "AttributeReference" else text_of(expression.child())
-    place = place_of(expression)
-    return str(expression.sql()) if place is None else place.piece
+    span = span_of(expression)
+    return str(expression.sql()) if span is None else span.piece
 
 
 def id_of(attribute: JavaObject) -> int:
@@ -242,10 +243,9 @@ class Catalyst:
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self._jvm: JavaObject = spark._jvm
+        self._client: JavaObject = self.spark._jsparkSession._gateway_client
         self._session: JavaObject = spark._jsparkSession
         self._modules: dict[str, JavaObject] = {}
-        self._classes: dict[str, JavaObject] = {}
 
     def analysis_session(self) -> SparkSession:
         """A clone of the session in which streams need no names; analyses there do not affect the user's session."""
@@ -286,7 +286,7 @@ class Catalyst:
             mine.catalog().createTempView(view, theirs.catalog().getRawTempView(view).get(), True)
         for name in found.functions:
             scope = (self._option(part) for part in ("session", "system"))
-            identity = self._named_class(_PACKAGE + "FunctionIdentifier")(name, *scope)
+            identity = self.java_class(_PACKAGE + "FunctionIdentifier")(name, *scope)
             builder = theirs.functionRegistry().lookupFunctionBuilder(identity).get()
             information = theirs.functionRegistry().lookupFunction(identity).get()
             mine.functionRegistry().registerFunction(identity, information, builder)
@@ -321,7 +321,7 @@ class Catalyst:
     def alias(self, expression: JavaObject, name: str, like: JavaObject | None = None) -> JavaObject:
         """`expression AS name`, with the expression id of the attribute `like` or a new one."""
         identity = self._class("NamedExpression").newExprId() if like is None else like.exprId()
-        return self._class("Alias")(expression, name, identity, self._seq([]), self._none, self._seq([]))
+        return self._class("Alias")(expression, name, identity, self._seq([]), self.none, self._seq([]))
 
     def named(self, attribute: JavaObject, name: str) -> JavaObject:
         """The attribute renamed to `name`, without the name of its relation."""
@@ -417,11 +417,11 @@ class Catalyst:
 
     def insisted(self, attempt: JavaObject) -> JavaObject:
         """The `v` of an attempt; raises if the attempt is NULL."""
-        return self._class("GetStructField")(self.present(attempt), 0, self._none)
+        return self._class("GetStructField")(self.present(attempt), 0, self.none)
 
     def present(self, expression: JavaObject) -> JavaObject:
         """The expression; raises if its value is NULL."""
-        return self._class("objects").AssertNotNull(expression, self._seq([]))
+        return self._class("objects.AssertNotNull")(expression, self._seq([]))
 
     def called(self, function: UserDefinedFunction, arguments: Sequence[JavaObject]) -> JavaObject:
         """A Python function applied to expressions."""
@@ -429,15 +429,15 @@ class Catalyst:
 
     def column(self, expression: JavaObject) -> Column:
         """A `Column` of PySpark for an expression."""
-        return ClassicColumn(self._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+        return ClassicColumn(self.java_class(_CLASSIC + "ExpressionUtils").column(expression))
 
     def frame(self, plan: JavaObject) -> DataFrame:
         """A DataFrame for a plan."""
-        return ClassicFrame(self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, plan), self.spark)
+        return ClassicFrame(self.java_class(_CLASSIC + "Dataset").ofRows(self._session, plan), self.spark)
 
     def _module(self, name: str) -> JavaObject:
         if name not in self._modules:
-            found = self._jvm.java.lang.Class.forName(f"{_PACKAGE}{name}$")
+            found = self.java_class("java.lang.Class").forName(f"{_PACKAGE}{name}$")
             self._modules[name] = found.getField("MODULE$").get(None)
         return self._modules[name]
 
@@ -445,53 +445,53 @@ class Catalyst:
         given = list(values)
         return self._to_seq(given) if given else self._nothing
 
-    # Each part of a dotted name is a call to the JVM, so each name is resolved only once.
+    # A member of a class is looked up by a call to the JVM, so each is resolved only once.
     @cached_property
     def _to_seq(self) -> JavaObject:
-        return self._jvm.PythonUtils.toSeq
+        return self.java_class("org.apache.spark.api.python.PythonUtils").toSeq
 
     @cached_property
     def _nothing(self) -> JavaObject:
         return self._to_seq([])
 
     @cached_property
-    def _none(self) -> JavaObject:
-        return self._jvm.scala.Option.empty()
+    def none(self) -> JavaObject:
+        """Scala's `None`."""
+        return self.java_class("scala.Option").empty()
 
     @cached_property
     def _option(self) -> JavaObject:
-        return self._jvm.scala.Option.apply
+        return self.java_class("scala.Option").apply
 
     @cached_property
     def _row_of(self) -> JavaObject:
-        return self._jvm.org.apache.spark.sql.catalyst.InternalRow.fromSeq
+        return self.java_class(_PACKAGE + "InternalRow").fromSeq
 
     @cached_property
     def _long(self) -> JavaObject:
-        return self._jvm.java.lang.Long.valueOf
+        return self.java_class("java.lang.Long").valueOf
 
     @cached_property
     def _text(self) -> JavaObject:
-        return self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString
+        return self.java_class("org.apache.spark.unsafe.types.UTF8String").fromString
 
     @cached_property
     def types(self) -> JavaObject:
         """Spark's simple types, by their names."""
-        return self._jvm.org.apache.spark.sql.types.DataTypes
+        return self.java_class("org.apache.spark.sql.types.DataTypes")
 
     @cached_property
     def _inline(self) -> JavaObject:
-        rule = self._jvm.java.lang.Class.forName(_PACKAGE + "optimizer.InlineCTE").getConstructors()[0]
+        rule = self.java_class("java.lang.Class").forName(_PACKAGE + "optimizer.InlineCTE").getConstructors()[0]
         flags = [True] + [False] * (rule.getParameterCount() - 1)
-        return self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*flags)
+        return self.java_class(_PACKAGE + "optimizer.InlineCTE")(*flags)
 
     def _class(self, name: str) -> JavaObject:
-        return self._named_class(f"{_PACKAGE}expressions.{name}")
+        return self.java_class(f"{_PACKAGE}expressions.{name}")
 
-    def _named_class(self, name: str) -> JavaObject:
-        if name not in self._classes:
-            self._classes[name] = reduce(getattr, name.split("."), self._jvm)
-        return self._classes[name]
+    def java_class(self, name: str) -> JavaObject:
+        """A class by its full name; `jvm.org.apache…` would look for a class in 300 jars for each part of the name."""
+        return JavaClass(name, self._client)
 
 
 def calendar_us(interval: JavaObject) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkException
 
 from millpond.errors import ChangeRefused, QueryError, QueryTypeError, UnsupportedQuery
-from millpond.spark.catalyst.private_names import JavaObject, place_of
-from millpond.spark.catalyst.text_position import Place
+from millpond.spark.catalyst.private_names import JavaObject, span_of
+from millpond.spark.catalyst.text_span import TextSpan
 
 _PLACED = re.compile(r"\bline \d+, column \d+")
 _QUOTED = re.compile(r"`([^`]+)`")
@@ -60,32 +60,32 @@ def placed(error: QueryError, text: str, nodes: Mapping[str, JavaObject]) -> Que
     what = " ".join(error.what.split())
     if _PLACED.search(what):
         return type(error)(what, error.cure)
-    place = next((found for piece in _QUOTED.findall(error.what) if (found := _find(piece, text))), None)
-    if place is None:
+    span = next((found for piece in _QUOTED.findall(error.what) if (found := _find(piece, text))), None)
+    if span is None:
         kinds = [*_KIND.findall(what), *(kind for word, kind in _PARTS if word in what.lower())]
-        place = next((found for kind in kinds if kind in nodes and (found := place_of(nodes[kind]))), None)
-    where = "" if place is None else f"At line {place.line}, column {place.column}: "
+        span = next((found for kind in kinds if kind in nodes and (found := span_of(nodes[kind]))), None)
+    where = "" if span is None else f"At line {span.line}, column {span.column}: "
     return type(error)(where + what, error.cure)
 
 
-def _find(piece: str, text: str) -> Place | None:
+def _find(piece: str, text: str) -> TextSpan | None:
     """Find a piece of the text that is not part of a longer word."""
     before, after = ("(?<!\\w)" if piece[:1].isalnum() else "", "(?!\\w)" if piece[-1:].isalnum() else "")
     found = re.search(before + re.escape(piece) + after, text)
-    return None if found is None else Place(text, *found.span())
+    return None if found is None else TextSpan(text, *found.span())
 
 
 def _context(error: PySparkException, text: str) -> str:
     for context in error.getQueryContext():
         if context.contextType().name == "SQL" and 0 <= context.startIndex() < len(text):
-            return f" at {Place(text, context.startIndex(), context.stopIndex() + 1)}"
+            return f" at {TextSpan(text, context.startIndex(), context.stopIndex() + 1)}"
     return ""
 
 
 def _named(what: str, text: str) -> str:
     """The position of the first expression that Spark quotes without giving its position."""
-    place = next((found for piece in _EXPRESSION.findall(what) if (found := _find(piece, text))), None)
-    return "" if place is None else f" at {place}"
+    span = next((found for piece in _EXPRESSION.findall(what) if (found := _find(piece, text))), None)
+    return "" if span is None else f" at {span}"
 
 
 def _position(told: str) -> str:
@@ -96,7 +96,7 @@ def _position(told: str) -> str:
 def not_stored(who: str) -> ChangeRefused:
     """The error for a query or version of which a part is not stored in the log."""
     return ChangeRefused(
-        f"The pond cannot be opened without its queries: a part of {who} stands only in a program, or in a view.",
+        f"The pond cannot be opened without its queries: a part of {who} exists only in a program, or in a view.",
         "Add all those in force, or the views they name, before you open it.",
     )
 

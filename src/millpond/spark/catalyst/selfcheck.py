@@ -24,10 +24,10 @@ from millpond.spark.catalyst.private_names import (
     id_of,
     is_hidden,
     kind_of,
-    place_of,
+    span_of,
     window_mark,
 )
-from millpond.spark.catalyst.text_position import Place
+from millpond.spark.catalyst.text_span import TextSpan
 
 _TEXT = "SELECT a + 1 FROM b"
 
@@ -47,7 +47,7 @@ def self_check(spark: SparkSession) -> None:
     attribute = analysed(frame).output().apply(0)
     steps: dict[str, Callable[[], object]] = {
         "SessionState.sqlParser": lambda: _same(
-            place_of(doors.parse(_TEXT).projectList().apply(0).child()), Place(_TEXT, 7, 12)
+            span_of(doors.parse(_TEXT).projectList().apply(0).child()), TextSpan(_TEXT, 7, 12)
         ),
         "SparkSession.cloneSession": doors.analysis_session,
         "PhysicalAggregation": lambda: doors.aggregation(plan)[1][0].resultAttribute(),

@@ -88,9 +88,7 @@ def check_node(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
             "Use a Python function (udf), or Spark's own.",
         )
     if kind.endswith("Subquery") or kind in ("Exists", "ListQuery", "OuterReference"):
-        raise UnsupportedQuery(
-            f"The query has a subquery inside an expression ({kind}).", "Write it without one."
-        )
+        raise UnsupportedQuery(f"The query has a subquery inside an expression ({kind}).", "Write it without one.")
 
 
 def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
@@ -112,11 +110,13 @@ def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
     columns = tuple(sorted({str(name.name()) for name in references(expression)}))
     # Spark prints `try_divide(a, b)` as `a / b`
     sql = f"try({expression.sql()})" if "(TRY," in tree else str(expression.sql())
-    return Projected(Foreign(key, sql, type_of(expression), columns), safe(catalyst, expression))
+    return Projected(Foreign(key, sql, type_of(expression), columns), safe(catalyst, expression, key))
 
 
-def safe(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
+def safe(catalyst: Catalyst, expression: JavaObject, owner: str) -> JavaObject:
     """The expression as Spark is to evaluate it, changed so that a problem fails only its own event.
+
+    `owner`: for what it is evaluated, as in `reconfigure.late_functions`, which counts late calls of Python functions.
 
     Such problems are values that are too large, texts that Spark would complete from the clock, texts that are too long
     for their pattern, and Python functions that raise.
@@ -126,7 +126,7 @@ def safe(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
         UnsupportedQuery: a Python function is too large to be sent with its query.
     """
     limited = Limiter(catalyst).limited(stack_guarded(catalyst, dated(catalyst, expression)))
-    return guarded(catalyst, limited)
+    return guarded(catalyst, limited, owner)
 
 
 def tree_of(catalyst: Catalyst, expression: JavaObject, label: Callable[[JavaObject], object]) -> list[object]:

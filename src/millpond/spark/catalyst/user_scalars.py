@@ -1,4 +1,4 @@
-"""Wraps users' Python functions inside expressions that Spark evaluates, so that a failure affects only its event.
+"""Wraps Python UDFs inside expressions that Spark evaluates, so that a failure affects only its event.
 
 Spark runs a Python function for all rows, whatever CASE or WHERE surrounds it, and an exception would end the epoch for
 every query. So each function is wrapped. A row for which the call raises or takes too long has no value, and fails only
@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+from pyspark import Accumulator, SparkContext
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.types import StructField, StructType
 from pyspark.sql.udf import UserDefinedFunction
@@ -23,6 +24,8 @@ CALL_SECONDS = 10.0
 """The time limit of one call, in seconds."""
 LATE_CALLS = 3
 """Number of late calls in one task after which the task no longer calls the function; its further events are dead."""
+
+_counters: dict[tuple[str, str], Accumulator[int]] = {}
 
 _ROW_BY_ROW = (100, 101)
 """`PythonEvalType`s of plain functions of one row, without and with Arrow."""
@@ -51,14 +54,16 @@ def function_digest(node: JavaObject) -> str:
     return hashlib.sha256(command_of(node)).hexdigest()
 
 
-def guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
+def guarded(catalyst: Catalyst, expression: JavaObject, owner: str) -> JavaObject:
     """The expression, in which every Python function is wrapped so that it never raises.
+
+    Late calls are counted for `owner`, see `late_calls`.
 
     Raises:
         UnsupportedQuery: a function is too large to be sent with its query.
     """
     parts = children(expression)
-    rebuilt = [guarded(catalyst, part) for part in parts]
+    rebuilt = [guarded(catalyst, part, owner) for part in parts]
     if kind_of(expression) != "PythonUDF":
         changed = any(new is not old for new, old in zip(rebuilt, parts, strict=True))
         return catalyst.rebuilt(expression, rebuilt) if changed else expression
@@ -69,14 +74,35 @@ def guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
             f"`{text_of(expression)}` holds more than a megabyte of data.", "Read that data inside the function."
         )
     function, kind = sent
-    calm, returns = _calm(function, CALL_SECONDS, LATE_CALLS), StructType([StructField("v", kind)])
+    counter = _counter(owner, str(expression.name()), CALL_SECONDS)
+    calm, returns = _calm(function, CALL_SECONDS, LATE_CALLS, counter), StructType([StructField("v", kind)])
     wrapped = UserDefinedFunction(calm, returns, str(expression.name()), int(expression.evalType()))
     call = catalyst.called(wrapped, [catalyst.attempt(part) for part in rebuilt])
     return catalyst.insisted(call)
 
 
-def _calm(function: Callable[..., Any], seconds: float, most: int) -> Callable[..., Any]:
-    """The function changed to take attempts (`Catalyst.attempt`) as arguments and to return an attempt."""
+def late_calls() -> dict[tuple[str, str], int]:
+    """The numbers of late calls since this process began, as in `reconfigure.late_functions`."""
+    return {of: counter.value for of, counter in list(_counters.items())}
+
+
+def _counter(owner: str, name: str, seconds: float) -> Accumulator[int]:
+    """The counter of late calls of a function; Spark adds up what the tasks of an epoch count before its job ends."""
+    of = owner, f"The function {name} did not answer within {seconds:g} s"
+    if of not in _counters:
+        context = SparkContext._active_spark_context
+        assert context is not None
+        _counters[of] = context.accumulator(0)
+    return _counters[of]
+
+
+def _calm(
+    function: Callable[..., Any], seconds: float, most: int, counter: Accumulator[int] | None = None
+) -> Callable[..., Any]:
+    """The function changed to take attempts (`Catalyst.attempt`) as arguments and to return an attempt.
+
+    `counter` counts the calls that are late.
+    """
     late = 0  # counted per task, because Spark loads the function anew for each task
 
     def attempt(*arguments: Any) -> tuple[Any] | None:
@@ -87,6 +113,8 @@ def _calm(function: Callable[..., Any], seconds: float, most: int) -> Callable[.
             return (within(seconds, function, [argument[0] for argument in arguments]),)
         except CallLate:
             late += 1
+            if counter is not None:
+                counter.add(1)
         except Exception:  # whatever the exception is, it concerns only this event
             pass
         return None

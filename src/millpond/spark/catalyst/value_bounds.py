@@ -45,6 +45,8 @@ CONSTANT_BYTES = 1 << 20
 """The most bytes that a value computed from constants alone may have."""
 STEPS = 20_000_000
 """The most evaluation steps for one event; arrays of an event are assumed to have `ELEMENTS` elements."""
+VISITS = 200_000
+"""The most nodes that are visited to find how a value grows in the rounds of `aggregate`; this takes some seconds."""
 ELEMENTS = 1000
 ROWS = 100_000
 """The most rows that functions such as `explode` may make from one event and constant arrays."""
@@ -107,6 +109,27 @@ class Bound(NamedTuple):
     size: Size
 
 
+class _Rounds:
+    """Counts the nodes that are visited in rounds of `aggregate`; within each other, their numbers multiply."""
+
+    def __init__(self, refuses: bool) -> None:
+        self._refuses, self._left = refuses, VISITS
+
+    def more(self, whole: JavaObject) -> bool:
+        """Whether one more node may be visited; `whole` is the expression.
+
+        Raises:
+            QueryRefused: it may not, and the query was not accepted before.
+        """
+        self._left -= 1
+        if self._left < 0 and self._refuses:
+            raise QueryRefused(
+                f"{_shown(whole)} makes its value grow in so many lambdas within each other that no bound is found.",
+                "Use fewer `aggregate` within each other.",
+            )
+        return self._left >= 0
+
+
 Sizes = Mapping[int, Size]
 """The bounds of lambda variables and columns, by expression id."""
 
@@ -124,6 +147,8 @@ class Limiter:
         self._refuses = refuses and not is_accepted()
         self._steps = 0.0
         self._whole: JavaObject = None
+        self._literals: dict[int, Bound] = {}
+        self._in_rounds, self._rounds = False, _Rounds(self._refuses)
         self._rules: dict[str, Callable[[JavaObject, list[Size]], Size]] = {
             "StringReplace": self._replaced, "RegExpReplace": self._replaced_by_pattern, "StringSplit": _split,
             "ConcatWs": _joined, "ArrayJoin": _joined, "StringRepeat": self._repeated, "ArrayRepeat": self._repeated,
@@ -137,7 +162,7 @@ class Limiter:
         Raises:
             QueryRefused: its constants make too large values, or it takes too many steps.
         """
-        self._steps, self._whole = 0.0, expression
+        self._steps, self._whole, self._literals, self._rounds = 0.0, expression, {}, _Rounds(self._refuses)
         return self._visit(expression, {}, 1.0).node
 
     def elements(self, array: JavaObject) -> float:
@@ -159,7 +184,11 @@ class Limiter:
                 "Use fewer lambdas within each other, or shorter arrays.",
             )
         if kind == "Literal":
-            return Bound(node, _of_literal(node))
+            if id(node) not in self._literals:  # the bound holds the node, so that no other one gets its id
+                self._literals[id(node)] = Bound(node, _of_literal(node))
+            return self._literals[id(node)]
+        if self._in_rounds and not self._rounds.more(self._whole):
+            return Bound(node, Size(math.inf, math.inf, True))
         if kind in ("AttributeReference", "NamedLambdaVariable"):
             default = Size(EVENT_BYTES, EVENT_BYTES / 8, True)
             return Bound(node, _narrowed(node, known.get(id_of(node), default)))
@@ -210,8 +239,9 @@ class Limiter:
             if bound is not None:
                 bounds.append(bound)
                 continue
-            names = {id_of(name): element for name in items(part.arguments())}
-            body = self._visit(part.function(), {**known, **names}, times * max(1.0, rounds))
+            function, *variables = children(part)
+            names = {id_of(name): element for name in variables}
+            body = self._visit(function, {**known, **names}, times * max(1.0, rounds))
             made.append(body.size)
             bounds.append(self._lambda(part, body))
         varies = any(size.varies for size in [*arrays, *made])
@@ -229,10 +259,11 @@ class Limiter:
         """The bound of `aggregate`, whose accumulated value may grow in each round; it is checked in each round."""
         array, start = given[0].size, given[1].size
         merge, finish = parts[2], parts[3]
-        names = [id_of(name) for name in items(merge.arguments())]
-        merging, varies = merge.function(), start.varies or array.varies
+        # children are read once, however often the body is visited
+        merging, *variables = children(merge)
+        names, varies = [id_of(name) for name in variables], start.varies or array.varies
         held = before = start._replace(varies=varies)
-        quiet = Limiter(self._catalyst, checks=False, refuses=False)
+        quiet = self._quiet()
         for done in range(_ROUNDS):
             if done >= array.many or held.bytes > 1e15:
                 break
@@ -250,14 +281,21 @@ class Limiter:
         body = self._visit(merging, {**known, names[0]: size, names[1]: element}, times)
         if held.bytes > VALUE_BYTES and self._checks:
             body = Bound(self._limited_value(body.node), size)
-        ends = [id_of(name) for name in items(finish.arguments())]
-        last = self._visit(finish.function(), {**known, ends[0]: size}, times)
+        finishing, *ends = children(finish)
+        last = self._visit(finishing, {**known, id_of(ends[0]): size}, times)
         bounds = [given[0], given[1], self._lambda(merge, body), self._lambda(finish, last)]
         return Bound(self._rebuilt(node, parts, bounds), _narrowed(node, last.size._replace(varies=varies)))
 
+    def _quiet(self) -> Limiter:
+        """A limiter for the rounds of `aggregate`, which computes bounds only."""
+        quiet = Limiter(self._catalyst, checks=False, refuses=False)
+        quiet._whole, quiet._literals = self._whole, self._literals
+        quiet._in_rounds, quiet._rounds = True, self._rounds
+        return quiet
+
     def _lambda(self, function: JavaObject, body: Bound) -> Bound:
-        arguments = items(function.arguments())
-        if body.node is function.function():
+        before, *arguments = children(function)
+        if body.node is before:
             return Bound(function, body.size)
         return Bound(self._catalyst.rebuilt(function, [body.node, *arguments]), body.size)
 

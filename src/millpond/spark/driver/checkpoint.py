@@ -5,7 +5,7 @@ evolution on, `offsets/<batch>` holds "v2", a line of metadata, and then `name:o
 
     <pond>/spark/<n>/                    of the driver whose claim is record n; copied from its predecessor's
     <pond>/spark/<n>-<m>/                of the m-th query that replaced another in that driver, see `replace_query`
-        metadata, offsets/<batch>, commits/<batch>, sources/<name>/
+        metadata, offsets/<batch>, commits/<batch>, sources/<name>/, digests.json (ours)
 
 A fenced driver still writes for a moment, because Spark plans the next batch before it calls us. In a folder of its
 own that is harmless. In a shared folder it could end the new driver's query, or determine that query's next batch.
@@ -28,6 +28,7 @@ from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
 from millpond.log.protocol import TICK, same_offset
 from millpond.log.records import Offsets
+from millpond.spark.reading.checkpoint_digests import DIGESTS, changed_files
 from millpond.spark.reading.source_progress import COMPACT, list_batch
 
 KEPT = 2
@@ -127,6 +128,7 @@ def _checkpoints(root: Path) -> list[Path]:
 
 
 def _copy(source: Path, target: Path) -> None:
+    _copy_file(f"{source}/{DIGESTS}", f"{target}/{DIGESTS}")  # first: a newer list has no digest yet
     for name in _IN_ORDER:
         for folder, _, names in os.walk(source / name):
             place = target / Path(folder).relative_to(source)
@@ -180,7 +182,7 @@ def read_taken(checkpoint: Path, batch: int) -> Taken:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise CorruptError(
+        raise of_machine(error) or CorruptError(
             f"Spark's offsets of batch {batch}, {path}, cannot be read: {error}.", "Restore that file from a copy."
         ) from error
     if not lines or lines[0] != "v2":
@@ -236,13 +238,13 @@ def check_continues(checkpoint: Path, manifest: Manifest) -> None:
     if manifest.batch >= 0:
         known = query_id(checkpoint)
         if known != manifest.spark_query:
-            _gap(f"{_whose(checkpoint, known)}, the log is of {manifest.spark_query}", manifest)
+            _gap(f"{_whose(checkpoint, known)}; the log belongs to query {manifest.spark_query}", manifest)
         newest = max(_batches(checkpoint / "offsets"), default=-1)
         if newest < manifest.batch:
             _gap(f"its last batch is {newest}, the log's is {manifest.batch}", manifest)
         lacking = _lacking_sources(checkpoint, manifest.offsets)
         if lacking:
-            _gap(f"it lacks what {', '.join(lacking)} had read", manifest)
+            _gap(f"it lacks the list of what {', '.join(lacking)} read", manifest)
     damaged = next(damaged_files(checkpoint), None)
     if damaged is not None:
         _gap(f"its file {damaged} is damaged", manifest)
@@ -251,11 +253,11 @@ def check_continues(checkpoint: Path, manifest: Manifest) -> None:
 
 def _whose(checkpoint: Path, query: str) -> str:
     if query:
-        return f"it is of query {query}"
+        return f"it belongs to query {query}"
     path = checkpoint / "metadata"
     if path.exists():
         return f"its file {path} is damaged"
-    return f"its file {path} is missing" if (checkpoint / "offsets").exists() else "it is gone"
+    return f"its file {path} is missing" if (checkpoint / "offsets").exists() else "it does not exist"
 
 
 def _check_log_is_newest(checkpoint: Path, manifest: Manifest) -> None:
@@ -290,6 +292,7 @@ def repair(checkpoint: Path, manifest: Manifest) -> str:
     if manifest.batch < 0:
         for name in ("offsets", "commits", "sources"):
             shutil.rmtree(checkpoint / name, ignore_errors=True)
+        (checkpoint / DIGESTS).unlink(missing_ok=True)
         return f"The log has no epoch (its last record is {manifest.n}), so Spark reads everything from the beginning."
     listed = [name for name, offset in manifest.offsets.items() if name != TICK and _needs_list(offset)]
     lacking = _lacking_sources(checkpoint, manifest.offsets)
@@ -298,13 +301,13 @@ def repair(checkpoint: Path, manifest: Manifest) -> str:
     damaged = [path for path in damaged_files(checkpoint) if path.parent.name in listed]
     if damaged and not lacking:
         raise OffsetGapError(
-            f"Spark's checkpoint cannot be repaired: {damaged[0]} is damaged, and what {damaged[0].parent.name} had "
-            "read stands only there.",
+            f"Spark's checkpoint cannot be repaired: {damaged[0]} is damaged, and only it "
+            f"has the list of what {damaged[0].parent.name} read.",
             "Restore that file, or the folder `spark` as new as the log, from a copy, or begin a new pond.",
         )
     if lacking:
         raise OffsetGapError(
-            f"Spark's checkpoint cannot be repaired: what {', '.join(sorted(lacking))} had read stands only there.",
+            f"Spark's checkpoint cannot be repaired: only it has the list of what {', '.join(sorted(lacking))} read.",
             "Restore the folder `spark` from a copy as new as the log, or begin a new pond.",
         )
     set_query_id(checkpoint, manifest.spark_query)
@@ -317,6 +320,7 @@ def repair(checkpoint: Path, manifest: Manifest) -> str:
     for batch in range(max(manifest.batch - 1, 0), manifest.batch + 1):
         _write(checkpoint / "offsets" / str(batch), "\n".join(lines))
     _write(checkpoint / "commits" / str(manifest.batch), 'v1\n{"nextBatchWatermarkMs":0}')
+    (checkpoint / DIGESTS).unlink(missing_ok=True)
     # Without an offset, the tick starts over.
     shutil.rmtree(checkpoint / "sources" / TICK, ignore_errors=True)
     before = f"from batch {newest} " if newest > manifest.batch else ""
@@ -327,10 +331,11 @@ def repair(checkpoint: Path, manifest: Manifest) -> str:
 
 
 def damaged_files(checkpoint: Path) -> Iterator[Path]:
-    """Files that Spark reads when it resumes from a checkpoint, and that are empty or truncated.
+    """Files that Spark reads when it resumes from a checkpoint, and that are empty, truncated or changed.
 
-    Spark fails at each of them with a different error, which does not name the file.
+    Spark fails at some of them, each with a different error that does not name the file, and trusts the others.
     """
+    yield from changed_files(checkpoint)
     metadata = checkpoint / "metadata"
     if metadata.exists() and not query_id(checkpoint):
         yield metadata
@@ -416,8 +421,7 @@ def _lacking_sources(checkpoint: Path, offsets: Offsets) -> list[str]:
 
 
 def _any_metadata(checkpoint: Path) -> str:
-    """The second line of the newest readable offsets file: it holds settings that Spark keeps for the query's lifetime.
-    """
+    """The second line of the newest readable offsets file: it holds settings that Spark keeps for the query's life."""
     for batch in sorted(_batches(checkpoint / "offsets"), reverse=True):
         lines = _lines(checkpoint / "offsets" / str(batch))
         if lines[:1] == ["v2"] and len(lines) > 1 and _is_json(lines[1]):

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millpond.faults import FaultError, reached
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.spark.driver.checkpoint import next_checkpoint, query_id, set_query_id
-from millpond.spark.driver.choose_shuffle import Between
+from millpond.spark.driver.direct_epochs import Between
 from millpond.spark.sources.file_tables import Lookups
 
 Call = Callable[[DataFrame, int], None]
@@ -70,7 +70,7 @@ def started(frame: DataFrame, call: Call, checkpoint: Path, *, once: bool) -> St
 class Successor:
     """The streaming query that reads `reading` and is to replace the query that `checkpoint` belongs to.
 
-    It starts immediately, in a thread of its own. The caller must call `decide` later.
+    It starts immediately, in its own thread. The caller must call `decide` later.
     """
 
     def __init__(self, reading: Reading, checkpoint: Path, call: Call, *, once: bool) -> None:
@@ -131,7 +131,7 @@ class Succession:
         self._gate = threading.Lock()
         self._offered: Reading | None = None
         self._newest: Successor | None = None
-        self._came: Successor | None = None
+        self._took_over: Successor | None = None
 
     def offer(self, reading: Reading) -> None:
         """Announce what must be read after a change that is about to be requested."""
@@ -147,25 +147,25 @@ class Succession:
             return self._newest
         return None
 
-    def came(self, successor: Successor) -> None:
+    def note_takeover(self, successor: Successor) -> None:
         """Note that this successor has taken over."""
         with self._gate:
-            self._came = successor
+            self._took_over = successor
 
     @property
-    def has_come(self) -> bool:
+    def has_taken_over(self) -> bool:
         """Whether a successor has taken over that `take` has not returned yet."""
-        return self._came is not None
+        return self._took_over is not None
 
     def take(self) -> StreamingQuery | None:
         """Return the query that has taken over, once; otherwise None."""
         with self._gate:
-            came, self._came = self._came, None
-        return None if came is None else came.query
+            successor, self._took_over = self._took_over, None
+        return None if successor is None else successor.query
 
     def end(self) -> None:
         """End the run: wait for the thread of a successor that did not take over."""
         with self._gate:
-            self._offered = self._came = None
+            self._offered = self._took_over = None
         if self._newest is not None:
             self._newest.join()

@@ -16,22 +16,24 @@ from millpond.log.records import Receipt
 from millpond.runtime.fold.fold import fold
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.inputs.replay import gather_stored, stored_parts
-from millpond.runtime.inputs.without_shuffle import Route, TooMuch, all_told, gathered, shared, tell, told_files
+from millpond.runtime.inputs.without_shuffle import Route, TooMuch, gathered, message_files, read_messages, shared, tell
+from millpond.runtime.task.counters import in_receipt
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.plan_cache import received, sent
-from millpond.runtime.task.task_values import WHOLE_POND, FoldTask, GatherTask
-from millpond.spark.session.worker import with_code
+from millpond.runtime.task.task_values import FoldTask, GatherTask
+from millpond.spark.session.worker import worker_task
 
-DIRECT, MISPLACED = f"direct:{WHOLE_POND}", f"misplaced:{WHOLE_POND}"
+DIRECT, MISPLACED = in_receipt("direct"), in_receipt("misplaced")
 """Names of a direct epoch's counts: 1 for the epoch itself, and the number of misplaced keys."""
 
-MOVED = f"bytes_moved:{WHOLE_POND}"
+MOVED = in_receipt("bytes_moved")
 
 NOTHING_READ = TooMuch("nothing was read")
 """The result if no partition had a record: nothing was gathered or folded."""
 
 PACKETS = "instance int, packet binary"
 DELTAS = "receipt binary, body binary"
+
 
 class _Gather:
     """Turns the events of one source partition into packets."""
@@ -40,7 +42,7 @@ class _Gather:
         self._sent = sent(task)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with with_code():
+        with worker_task():
             for instance, packet in gather(received(self._sent), batches, _context().partitionId()):
                 reached("gather.packet")
                 yield _rows(instance, packet)
@@ -67,7 +69,7 @@ class _GatherStored:
         self._sent, self._open_files = sent(task), open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with with_code():
+        with worker_task():
             files, task = self._open_files(), received(self._sent)
             for part in (part for batch in batches for part in batch.column(0).to_pylist()):
                 for instance, packet in gather_stored(task, part, files):
@@ -81,7 +83,7 @@ class _Fold:
         self._sent, self._open_files = sent(task), open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with with_code():
+        with worker_task():
             packets = [packet.as_buffer() for batch in batches for packet in batch.column(1).drop_null()]
             context, task = _context(), received(self._sent)
             # The application-wide id is used, because attempt numbers restart when the same driver reruns a batch.
@@ -98,17 +100,17 @@ class _Direct:
         self._route, self._open_files = route, open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with with_code():
+        with worker_task():
             context = BarrierTaskContext.get()
             number = context.partitionId()
             task, files, began = received(self._folding), self._open_files(), monotonic()
             made = gathered(received(self._gathering), batches, number, self._route)
-            names, spent = told_files(task.number, self._route.job, len(context.getTaskInfos())), monotonic() - began
+            names, spent = message_files(task.number, self._route.job, len(context.getTaskInfos())), monotonic() - began
             reached("direct.gathered")
             tell(files, names[number], made.told)
             reached("direct.told")
-            told = all_told(files, names, spent)
-            found = told if isinstance(told, TooMuch) else shared(told, number, made.own, self._route)
+            messages = read_messages(files, names, spent)
+            found = messages if isinstance(messages, TooMuch) else shared(messages, number, made.own, self._route)
             if isinstance(found, TooMuch):
                 yield _deltas([(b"", found.why.encode())])
                 return
@@ -177,7 +179,7 @@ def direct_deltas_of(
     try:
         found = _collected(frame.mapInArrow(_Direct(gathering, task, route, open_files), DELTAS, barrier=True))
     finally:
-        open_files().forget(told_files(task.number, route.job, route.tasks))
+        open_files().forget(message_files(task.number, route.job, route.tasks))
     if not found:
         return NOTHING_READ
     refused = next((why for receipt, why in found if not receipt), None)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
 from millpond.spark.session.failures import explained
-from millpond.spark.session.worker import with_code
+from millpond.spark.session.worker import worker_task
 from millpond.state.ports.files import check_sees
 from millpond.state.ports.store import BucketStore
 
@@ -28,16 +28,14 @@ class _CatchUp:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         owners = owners_of(self._share)
-        with with_code():
+        with worker_task():
             check_sees(Path(self._share.folder), self._pond)
             for place in (place for batch in batches for place in batch.column(0).to_pylist()):
                 caught = catch_up(self._share, owners[place], self._open_store(self._share))
                 yield pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(caught)])], names=["caught"])
 
 
-def settled(
-    spark: SparkSession, share: Share, pond: str, open_store: Callable[[Share], BucketStore]
-) -> list[Caught]:
+def settled(spark: SparkSession, share: Share, pond: str, open_store: Callable[[Share], BucketStore]) -> list[Caught]:
     """Run `catch_up` in one task per instance and return the results; `open_store` must be importable by workers.
 
     Raises:

@@ -21,7 +21,7 @@ from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order, check_retention
 from millpond.runtime.functions.host import FunctionHost
-from millpond.runtime.gather.dead_letters import group_of
+from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.spark.analysis.derived_streams import Derived, Side, read_by, texts_of
 from millpond.spark.analysis.extract import Extraction, Terms
 from millpond.spark.analysis.joins.joins import extract_any
@@ -29,7 +29,7 @@ from millpond.spark.analysis.live_parameters import marked
 from millpond.spark.analysis.output_modes import Leaving, leaving_of
 from millpond.spark.analysis.properties import Mode, Repeats, duration_us
 from millpond.spark.analysis.upstream_queries import check_chained, show_rows
-from millpond.spark.analysis.user_aggregates import UserFunctions, deadline_ms
+from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.analysis.windows import tumbling_twin
 from millpond.spark.catalyst.deadline import keeping
 from millpond.spark.catalyst.private_names import Catalyst, analysed
@@ -41,13 +41,14 @@ from millpond.spark.catalyst.value_bounds import accepted
 from millpond.spark.frontend.gate import check_size, judge, parse
 from millpond.spark.frontend.statements import blank, parse_file
 from millpond.spark.frontend.variables import with_value
+from millpond.spark.reading.event_source import completed
 from millpond.spark.reading.needed_columns import needed_columns
-from millpond.spark.reading.read_frame import Reading, Wanted, Watermark, load, register, with_places
+from millpond.spark.reading.read_frame import EventTime, ReadColumns, WantedStream, load, register, with_places
 from millpond.spark.sources.arrow_functions import BatchFunction, batches_of
 from millpond.spark.sources.batch_tables import relation_text
 from millpond.spark.sources.declared_paths import at, check_folder, check_sink
 from millpond.spark.sources.file_tables import Lookups, Places, Refreshed, lookups, refreshed
-from millpond.spark.sources.kafka import declared
+from millpond.spark.sources.malformed_tables import MalformedRows
 from millpond.spark.sources.providers import MakeTable, read_table
 
 
@@ -93,7 +94,7 @@ class FrontEnd:
         return MappingProxyType(self._foreigns)
 
     @unlogged()
-    def declare(self, stream: Stream, watermark: Watermark | None = None) -> DataFrame:
+    def declare(self, stream: Stream, watermark: EventTime | None = None) -> DataFrame:
         """Register a stream under its name and return its DataFrame; with a `watermark`, texts need not declare one.
 
         Raises:
@@ -102,7 +103,7 @@ class FrontEnd:
         """
         if not (stream.name.isidentifier() and stream.name.isascii()):
             raise QueryTypeError(f"`{stream.name}` cannot name a stream.", "Use letters, digits and underscores.")
-        stream = declared(stream)
+        stream = completed(stream)
         check_order(stream)
         check_retention(stream)
         known = self._known(stream.name)
@@ -111,7 +112,7 @@ class FrontEnd:
                 f"A stream {known.name} is declared already, with another value.", "Choose another name."
             )
         check_sink(f"The folder of dead letters of {stream.name}", stream.on_malformed.sink)
-        home = self.homes.setdefault(group_of(stream.name), os.getcwd())
+        home = self.homes.setdefault(dead_letters_of(stream.name), os.getcwd())
         frame = register(self._spark, stream, watermark, home)
         self._streams[stream.name] = stream
         return frame
@@ -172,7 +173,7 @@ class FrontEnd:
             QueryTypeError: an argument is not valid, or the name is taken.
             UserFunctionError: the function cannot be imported, or is not of this kind.
         """
-        ms = deadline_ms(self._catalyst, deadline)
+        ms = duration_us(self._catalyst, f"the function {name}", "deadline", deadline) // 1000
         made = UserFunction(name, version, module, kind, tuple(takes), returns, ms, bytes_of(memory), "", form)
         with FunctionHost() as host:
             return self._functions.register(host.load(made))
@@ -195,7 +196,7 @@ class FrontEnd:
         if known is None:
             raise QueryTypeError(f"There is no stream {stream}.", "Declare it first.")
         evolves = self._spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
-        home = self.homes.get(group_of(known.name))
+        home = self.homes.get(dead_letters_of(known.name))
         frame = load(self._spark, known, named=evolves, analysed_only=True, home=home)
         batches = batches_of(known.name, function, tuple(frame.columns), schema, version)
         return self._show(name, lambda: frame.mapInArrow(batches, batches.makes), "")  # type: ignore[arg-type]
@@ -338,7 +339,7 @@ class FrontEnd:
     def wanted(
         self, queries: Iterable[AnyQuery], kept: Iterable[str] = (), times: Mapping[str, str] | None = None,
         halted: Collection[str] = (),
-    ) -> tuple[Wanted, ...]:  # fmt: skip
+    ) -> tuple[WantedStream, ...]:  # fmt: skip
         """What to read for these queries: streams in the order of declaration, columns in the order of the stream.
 
         `kept` are streams that are read whether or not a query needs them. `times` gives the event-time column of each
@@ -356,7 +357,7 @@ class FrontEnd:
             plain = tuple(field.name for field in stream.columns if field.name in needed[name])
             rest = sorted(needed[name] - set(plain))
             foreigns = tuple(by_name[column] for column in rest)
-            wanted = Wanted(stream, plain, foreigns, self._derived.get(name), name not in answered)
+            wanted = WantedStream(stream, plain, foreigns, self._derived.get(name), name not in answered)
             found.append(with_places(wanted, self.homes))
         return tuple(found)
 
@@ -372,9 +373,10 @@ class FrontEnd:
         """Allow later texts to read the rows of a query by its name."""
         self._queries[query.name] = query
 
-    def restore(self, streams: Iterable[Stream], queries: Iterable[AnyQuery], asked: Iterable[AnyQuery]) -> None:
-        """Restore the streams and queries of a pond that is opened without them; `asked` also has older versions of
-        queries.
+    def restore(self, streams: Iterable[Stream], queries: Iterable[AnyQuery], all_queries: Iterable[AnyQuery]) -> None:
+        """Restore the streams and queries of a pond that is opened without them.
+
+        `all_queries` also has older versions of queries.
 
         Expressions that only Spark evaluates are analysed again from texts, with the current `parameters` and views.
 
@@ -385,7 +387,7 @@ class FrontEnd:
         for stream in streams:
             if stream.derived is None and stream.upstream is None:
                 self.declare(stream)
-        for query in asked:
+        for query in all_queries:
             if not self._is_known(query, derived):
                 self._analyse_again(query)
             if not self._is_known(query, derived):
@@ -415,13 +417,13 @@ class FrontEnd:
         made = [self._derived[name] for name in query.streams if name in self._derived]
         return tuple({branch.base.name: branch.base for derived in made for branch in derived.branches}.values())
 
-    def lookups(self, wanted: Iterable[Wanted]) -> Lookups:
-        """The tables whose lists of files are refreshed while a pond reads these streams."""
+    def lookups(self, wanted: Iterable[WantedStream], report: Callable[[MalformedRows], None]) -> Lookups:
+        """The tables whose lists of files are refreshed while a pond reads these streams; `report`: malformed rows."""
         branches = (branch for want in wanted if want.derived is not None for branch in want.derived.branches)
         sides = (side for branch in branches for side in branch.sides)
-        return lookups(self._spark, self._refreshed, [side.plan for side in sides if isinstance(side, Side)])
+        return lookups(self._spark, self._refreshed, [side.plan for side in sides if isinstance(side, Side)], report)
 
-    def readings(self, queries: Sequence[AnyQuery]) -> list[Reading]:
+    def readings(self, queries: Sequence[AnyQuery]) -> list[ReadColumns]:
         """The sources that these queries read, with the needed columns of each, including sources below a join.
 
         Raises:
@@ -433,18 +435,18 @@ class FrontEnd:
                 own = times.setdefault(side.stream, set())
                 if not isinstance(side, Selection):
                     own.add(side.event_time)
-        found: dict[str, Reading] = {}
+        found: dict[str, ReadColumns] = {}
         for want in self.wanted(queries):
             names = {*want.columns, *(name for foreign in want.foreigns for name in foreign.value.columns)}
             branches = [None] if want.derived is None else want.derived.branches
             for branch in branches:
                 stream = want.stream if branch is None else branch.base
-                known = found.get(stream.name, Reading(stream, frozenset(), frozenset()))
+                known = found.get(stream.name, ReadColumns(stream, frozenset(), frozenset()))
                 columns, moments = (
                     frozenset(some) if branch is None else read_by(branch, some)
                     for some in (names, times[want.stream.name])
                 )
-                found[stream.name] = Reading(stream, known.columns | columns, known.times | moments)
+                found[stream.name] = ReadColumns(stream, known.columns | columns, known.times | moments)
         return list(found.values())
 
     def _upstreams(
@@ -452,9 +454,7 @@ class FrontEnd:
     ) -> list[AnyQuery]:
         """The earlier queries whose rows a text reads; `others` are streams and views, whose names take precedence."""
         known = {name.lower() for name in others}
-        named = [
-            query for name, query in queries.items() if name.lower() in relations and name.lower() not in known
-        ]
+        named = [query for name, query in queries.items() if name.lower() in relations and name.lower() not in known]
         for upstream in named:
             if upstream.name not in self._chained:
                 self._chained[upstream.name] = show_rows(self._spark, upstream)

@@ -20,9 +20,9 @@ from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError
 from millpond.spark.catalyst.allow_list import EXPRESSIONS, FUNCTIONS, GENERATORS, MOMENTS, PLANS, WINDOWS
 from millpond.spark.catalyst.cures import CLAUSES, FUNCTION_LIST, PARTS
 from millpond.spark.catalyst.cures import FUNCTIONS as INSTEAD
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, place_of, type_of
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, span_of, type_of
 from millpond.spark.catalyst.refusals import positioned
-from millpond.spark.catalyst.text_position import Place
+from millpond.spark.catalyst.text_span import TextSpan
 
 MAX_CHARACTERS = 20_000
 MAX_NESTING = 100
@@ -92,7 +92,7 @@ def check_size(text: str) -> None:
     if "${" in text:
         start = text.index("${")
         raise QueryRefused(
-            f"Query text may not use a setting of the server at {Place(text, start, start + 2)}.",
+            f"Query text may not use a setting of the server at {TextSpan(text, start, start + 2)}.",
             "Write the value itself.",
         )
     if any("\ud800" <= character <= "\udfff" for character in text):
@@ -219,8 +219,8 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
     if kind not in EXPRESSIONS:
         raise _refused(node, *PARTS.get(kind, (f"the expression {kind}", FUNCTION_LIST)))
     if kind == "Literal" and type_of(node) in MOMENTS:
-        place = place_of(node)
-        if place is not None and place.piece[:1].isalpha() and not _FIXED.match(place.piece):
+        span = span_of(node)
+        if span is not None and span.piece[:1].isalpha() and not _FIXED.match(span.piece):
             # The parser computes 'now', 'today' and a time without a date from the clock.
             raise _refused(node, "a moment that depends on the clock", "Write it as 'yyyy-mm-dd hh:mm:ss'.")
     if kind == "UnresolvedGenerator":
@@ -256,5 +256,5 @@ def _refused(node: JavaObject, what: str, cure: str) -> QueryRefused:
 
 
 def _where(node: JavaObject) -> str:
-    place = place_of(node)
-    return "here" if place is None else f"at {place}"
+    span = span_of(node)
+    return "here" if span is None else f"at {span}"

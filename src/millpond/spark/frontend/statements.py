@@ -17,66 +17,24 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from millpond.errors import QueryError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
-from millpond.followers.sinks.redis_rows import check_address
+from millpond.followers.sinks.kinds import BUILT_IN, QUERY_PROPERTIES, SinkKind, declared_names, late_names, sink_kind
 from millpond.model.budget import Budget, budget_of
-from millpond.model.endpoints import IN_PROCESS, KEYED, SINK_OPTIONS, SINKS, Sink, Source
+from millpond.model.endpoints import NOWHERE, Sink, Source, SourceKind, source_kind, stream_names, table_names
 from millpond.model.stream import Field, Stream
 from millpond.plan.options.output_modes import FINAL
 from millpond.spark.analysis.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
 from millpond.spark.catalyst.cures import ANY_STATEMENT, STATEMENTS
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, optional, pairs
-from millpond.spark.frontend.column_clauses import columns_of, refuse_clauses, refuse_view_clauses, table_columns
+from millpond.spark.frontend.create_clauses import columns_of, refuse_clauses, refuse_view_clauses, view_columns
 from millpond.spark.frontend.gate import check_size, parse
 from millpond.spark.frontend.variables import Variable, variable_of
-from millpond.spark.sources.kafka import KAFKA, declared, refuse_kafka
-from millpond.spark.sources.kafka import OPTIONS as KAFKA_OPTIONS
-from millpond.spark.sources.pond_tables import FORMAT, OPTIONS
-from millpond.spark.sources.redis_tables import OPTIONS as KEYED_OPTIONS
-
-_FILES = (
-    "path maxFilesPerTrigger maxBytesPerTrigger latestFirst fileNameOnly maxFileAge cleanSource "
-    "sourceArchiveDir pathGlobFilter recursiveFileLookup maxCachedFiles"
-)
-_TEXTS = (
-    "mode columnNameOfCorruptRecord dateFormat timestampFormat timestampNTZFormat multiLine encoding lineSep "
-    "locale timeZone"
-)
-TABLES = {
-    "parquet": "path pathGlobFilter recursiveFileLookup mergeSchema datetimeRebaseMode int96RebaseMode",
-    "orc": "path pathGlobFilter recursiveFileLookup mergeSchema",
-    "jdbc": "url dbtable query user password driver partitionColumn lowerBound upperBound numPartitions queryTimeout "
-    "fetchsize pushDownPredicate customSchema",
-    FORMAT: " ".join(OPTIONS),
-    KEYED: " ".join(KEYED_OPTIONS),
-}
-"""Formats of batch tables, besides JSON and CSV, that a file may declare as a view, and their options."""
-
-PROVIDERS = {
-    "parquet": f"{_FILES} mergeSchema datetimeRebaseMode int96RebaseMode",
-    "json": f"{_FILES} {_TEXTS} primitivesAsString prefersDecimal allowComments allowUnquotedFieldNames "
-    "allowSingleQuotes allowNumericLeadingZeros allowBackslashEscapingAnyCharacter allowUnquotedControlChars "
-    "allowNonNumericNumbers",
-    "csv": f"{_FILES} {_TEXTS} sep delimiter quote escape comment header enforceSchema "
-    "ignoreLeadingWhiteSpace ignoreTrailingWhiteSpace nullValue nanValue positiveInf negativeInf maxColumns "
-    "maxCharsPerColumn charToEscapeQuoteEscaping emptyValue unescapedQuoteHandling",
-    "avro": f"{_FILES} mode avroSchema datetimeRebaseMode",
-    "rate": "rowsPerSecond rampUpTime numPartitions",
-    KAFKA: KAFKA_OPTIONS,
-}
-"""Sources that a file may declare, and their options."""
+from millpond.spark.reading.event_source import completed
+from millpond.spark.sources.kafka import refuse_kafka
+from millpond.spark.sources.pond_tables import FORMAT
 
 _REFRESH = "refresh"
 """An option that Millpond adds to batch tables: how often their list of files is refreshed."""
 
-_RATE = (Field("timestamp", "timestamp"), Field("value", "bigint"))
-_FOLDERS = ("parquet", "json", "csv")
-_FILE_SINKS = tuple(sink for sink in SINKS if sink not in IN_PROCESS)
-_LATE_SINKS = tuple(sink for sink in _FILE_SINKS if sink not in ("noop", "delta", *SINK_OPTIONS))
-_PATHS = (*_FOLDERS, "delta")
-_PROPERTIES = (
-    "path", "serve", "late.path", "late.format", "emit", "correct.for", "deduplicate", "deduplicate.within",
-    "budget", *dict.fromkeys(option for options in SINK_OPTIONS.values() for option in options),
-)  # fmt: skip
 _TOKEN = re.compile(
     r"""--(?:\\\n|[^\r\n])*          # a comment to the end of the line
       | /\*                          # a bracketed one, which may nest
@@ -224,9 +182,7 @@ def _unclosed(text: str, position: int, what: str) -> QuerySyntaxError:
     )
 
 
-def _read(
-    catalyst: Catalyst, statement: Statement, before: str
-) -> Stream | ViewStatement | QueryStatement | Variable:
+def _read(catalyst: Catalyst, statement: Statement, before: str) -> Stream | ViewStatement | QueryStatement | Variable:
     check_size(statement.text)
     plan = parse(catalyst, before + statement.text)
     kind = kind_of(plan)
@@ -272,24 +228,25 @@ def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
     spec = plan.tableSpec()
     refuse_clauses(name, spec)
     provider = str(optional(spec.provider()) or "").lower()
-    if provider not in PROVIDERS:
+    kind = source_kind(provider)
+    if not kind.stream:
         what = f"the source {provider}" if provider else "no USING clause"
-        cure = f"Use one of {', '.join(PROVIDERS)}"
-        if provider in TABLES:
+        cure = f"Use one of {', '.join(stream_names())}"
+        if kind.table_options:
             cure += f"; a batch table is a CREATE TEMPORARY VIEW {name} USING {provider} OPTIONS (…)"
         raise UnsupportedQuery(f"The stream {name} has {what}.", f"{cure}.")
     options = {str(entry._1()): _text(name, entry) for entry in items(spec.optionExpression().options())}
     location = optional(spec.location())
     if location is not None:
         options["path"] = _plain_path(str(location))
-    known = {option.lower(): option for option in PROVIDERS[provider].split()}
+    known = {option.lower(): option for option in kind.options}
     for option in options:
-        if provider == KAFKA:
+        if kind.topics:
             refuse_kafka(name, option)
         _known(option, known, f"an option of {provider}")
     columns = columns_of(catalyst, plan, name, provider)
-    made = Stream(name, _columns(name, provider, columns, options), _source(provider, options, known))
-    stream = declared(msgspec.structs.replace(made, partitioned=_partitioned(name, plan)))
+    made = Stream(name, _columns(name, kind, columns, options), _source(provider, options, known))
+    stream = completed(msgspec.structs.replace(made, partitioned=_partitioned(name, plan)))
     return with_times(catalyst, stream, _properties(spec, STREAM_PROPERTIES, "a property of a stream"))
 
 
@@ -297,14 +254,17 @@ def _source(provider: str, options: dict[str, str], known: dict[str, str]) -> So
     return Source(provider, tuple(sorted((known[option.lower()], value) for option, value in options.items())))
 
 
-def _columns(name: str, provider: str, columns: tuple[Field, ...], options: dict[str, str]) -> tuple[Field, ...]:
-    if provider == "rate":
-        if columns and columns != _RATE:
-            raise QueryTypeError(f"The stream {name} has other columns than rate makes.", "Drop the list of columns.")
-        return _RATE
+def _columns(name: str, kind: SourceKind, columns: tuple[Field, ...], options: dict[str, str]) -> tuple[Field, ...]:
+    if kind.columns:
+        own = tuple(Field(*column) for column in kind.columns)
+        if columns and columns != own:
+            raise QueryTypeError(
+                f"The stream {name} has other columns than {kind.name} makes.", "Drop the list of columns."
+            )
+        return own
     if not columns:
         raise QueryTypeError(f"The stream {name} declares no columns.", "List them: CREATE TABLE name (a INT, …).")
-    if provider != KAFKA and not any(option.lower() == "path" for option in options):
+    if kind.files and not any(option.lower() == "path" for option in options):
         raise QueryTypeError(f"The stream {name} has no path.", "Add OPTIONS (path '…').")
     return columns
 
@@ -327,10 +287,10 @@ def _table_view(plan: JavaObject, line: int) -> ViewStatement:
     provider = str(plan.provider()).lower()
     if getattr(plan, "global")() or "." in name:
         raise QueryRefused(f"The view {name} would outlive this session.", "Write CREATE TEMPORARY VIEW name USING ….")
-    allowed = TABLES.get(provider) or (PROVIDERS[provider] if provider in ("json", "csv") else None)
-    if allowed is None:
-        raise UnsupportedQuery(f"The view {name} is USING {provider}.", f"Use one of json, csv, {', '.join(TABLES)}.")
-    known = {option.lower(): option for option in allowed.split()}
+    kind = source_kind(provider)
+    if not kind.table_options:
+        raise UnsupportedQuery(f"The view {name} is USING {provider}.", f"Use one of {', '.join(table_names())}.")
+    known = {option.lower(): option for option in kind.table_options}
     options = dict(pairs(plan.options()))
     for option in options:
         _known(option, known | {_REFRESH: _REFRESH}, f"an option of {provider}")
@@ -339,7 +299,7 @@ def _table_view(plan: JavaObject, line: int) -> ViewStatement:
     schema = optional(plan.userSpecifiedSchema())
     if schema and provider == FORMAT:
         raise QueryTypeError(f"The view {name} lists columns; they follow from its query.", "Leave the list out.")
-    return ViewStatement(name, None, source, table_columns(name, schema), line, refresh)
+    return ViewStatement(name, None, source, view_columns(name, schema), line, refresh)
 
 
 def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
@@ -352,16 +312,15 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
         raise QueryRefused(f"{name} lists columns; they follow from its SELECT.", "Leave the list out.")
     if spec.options().size():
         raise QueryTypeError(f"{name} has OPTIONS.", "Use TBLPROPERTIES ('path' = '…').")
-    provider = str(optional(spec.provider()) or "noop").lower()
-    if provider not in _FILE_SINKS:
-        raise UnsupportedQuery(f"{name} is to be written as {provider}.", f"Use one of {', '.join(_FILE_SINKS)}.")
-    properties = _properties(spec, _PROPERTIES, "a property of a query")
-    sink = _sink(name, provider, "path", properties.get("path"))
-    sink = msgspec.structs.replace(sink, options=_sink_options(name, provider, properties))
+    kind = _kind(f"{name} is", str(optional(spec.provider()) or NOWHERE).lower(), declared_names())
+    options = (option for one in (*BUILT_IN, kind) for option in one.options)
+    properties = _properties(spec, (*QUERY_PROPERTIES, *dict.fromkeys(options)), "a property of a query")
+    sink = _sink(name, kind, "path", properties.get("path"))
+    sink = msgspec.structs.replace(sink, options=_sink_options(name, kind, properties))
     serve = properties.get("serve", "false").lower()
     if serve not in ("true", "false"):
         raise QueryTypeError(f"'serve' of {name} is {serve}.", "Write 'true' or 'false'.")
-    late = _late(name, provider, properties)
+    late = _late(name, kind, properties)
     text = str(plan.originalText())
     start = statement.start + statement.text.rindex(text)
     mode = Mode(properties.get("emit", FINAL).lower(), properties.get("correct.for"))
@@ -371,38 +330,45 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
     return QueryStatement(name, text, sink, serve == "true", statement.line, start, late, mode, repeats, budget)
 
 
-def _sink_options(name: str, provider: str, properties: dict[str, str]) -> tuple[tuple[str, str], ...]:
+def _kind(subject: str, sink: str, known: tuple[str, ...]) -> SinkKind:
+    if sink not in known:
+        raise UnsupportedQuery(f"{subject} to be written as {sink}.", f"Use one of {', '.join(known)}.")
+    return sink_kind(sink)
+
+
+def _sink_options(name: str, kind: SinkKind, properties: dict[str, str]) -> tuple[tuple[str, str], ...]:
     """The sink's options from TBLPROPERTIES; a property of another sink is refused."""
-    own = SINK_OPTIONS.get(provider, ())
-    for option, others in ((option, sink) for sink, options in SINK_OPTIONS.items() for option in options):
-        if option in properties and option not in own:
-            raise QueryTypeError(f"{name} has a {option}, but is written as {provider}.", f"Write USING {others}.")
-    check_address(name, properties.get("address"))
-    return tuple(sorted((option, properties[option]) for option in own if option in properties))
+    for option, other in ((option, one.name) for one in BUILT_IN for option in one.options):
+        if option in properties and option not in kind.options:
+            raise QueryTypeError(f"{name} has a {option}, but is written as {kind.name}.", f"Write USING {other}.")
+    kind.check_env(name, properties)
+    return tuple(sorted((option, properties[option]) for option in kind.options if option in properties))
 
 
-def _late(name: str, provider: str, properties: dict[str, str]) -> Sink | None:
+def _late(name: str, kind: SinkKind, properties: dict[str, str]) -> Sink | None:
     """The sink of late rows: a folder in the query's own format or in another one."""
     path, format_ = properties.get("late.path"), properties.get("late.format", "").lower()
     if path is None and not format_:
         return None
     if not format_:
-        format_ = provider
-        if provider not in _FOLDERS:
+        if not (kind.late and kind.path):
             raise QueryTypeError(f"'late.path' of {name} has no format.", "Add 'late.format' = 'parquet'.")
-    if format_ not in _LATE_SINKS:
-        known = ", ".join(_LATE_SINKS)
-        raise UnsupportedQuery(f"The late rows of {name} are to be written as {format_}.", f"Use one of {known}.")
-    return _sink(name, format_, "late.path", path)
+        format_ = kind.name
+    subject = f"The late rows of {name} are"
+    of_late = _kind(subject, format_, declared_names())
+    if not of_late.late:
+        raise UnsupportedQuery(f"{subject} to be written as {format_}.", f"Use one of {', '.join(late_names())}.")
+    return _sink(name, of_late, "late.path", path)
 
 
-def _sink(name: str, format_: str, key: str, path: str | None) -> Sink:
-    if format_ in _PATHS and not path:
+def _sink(name: str, kind: SinkKind, key: str, path: str | None) -> Sink:
+    if kind.path and not path:
         cure = f"Add TBLPROPERTIES ('{key}' = '…')."
-        raise QueryTypeError(f"{name} is written as {format_}, but has no {key}.", cure)
-    if format_ not in _PATHS and path:
-        raise QueryTypeError(f"{name} has a {key}, but {format_} is no folder.", f"Use one of {', '.join(_PATHS)}.")
-    return Sink(format_, path)
+        raise QueryTypeError(f"{name} is written as {kind.name}, but has no {key}.", cure)
+    if path and not kind.path:
+        known = ", ".join(one.name for one in BUILT_IN if one.path)
+        raise QueryTypeError(f"{name} has a {key}, but {kind.name} is no folder.", f"Use one of {known}.")
+    return Sink(kind.name, path)
 
 
 def _properties(spec: JavaObject, known: tuple[str, ...], what: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Tracks the backlog of the sources (Kafka records, files of folders), and files that were deleted before the read.
+"""Tracks the backlog of the sources (Kafka records, files of folders), and files that vanished or have a wrong date.
 
 The driver reports each batch that Spark has planned. The backlog is computed on demand from the planned offsets, from
 the newest offsets in Spark's progress and from the offsets of the log, so it costs an epoch nothing.
@@ -16,16 +16,21 @@ from typing import Any, NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millpond.clock import Clock, now_us
 from millpond.errors import CorruptError
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets
 from millpond.spark.catalyst.private_names import items
+from millpond.spark.reading.checkpoint_digests import CheckpointDigests
 from millpond.spark.reading.source_progress import COMPACT, Ranges, batch_of, first_offsets, listed_in
 
 _FILES = '{"logOffset"'
 """The beginning of a file source's offset."""
 
 _LOCAL = "file://"
+
+AGE_SECONDS = 7 * 24 * 3600.0
+"""Spark's `maxFileAge`: a file that is older than the newest one by more than this is never read."""
 
 
 class Behind(NamedTuple):
@@ -43,18 +48,24 @@ class Behind(NamedTuple):
 class Intake:
     """What Spark has planned to read; created anew with each driver."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = now_us) -> None:
+        self._clock = clock
         self._planned: Offsets = {}
         self._first: dict[str, Ranges] = {}
         self._files: dict[str, tuple[str, int]] = {}
         self._missing: dict[str, tuple[str, ...]] = {}
+        self._ahead: dict[str, tuple[str, ...]] = {}
+        self._digests = CheckpointDigests()
 
-    def planned(self, checkpoint: Path, start: Offsets, end: Offsets) -> None:
-        """Record a batch before it is read, and those of its local files that no longer exist.
+    def planned(self, checkpoint: Path, batch: int, start: Offsets, end: Offsets) -> None:
+        """Record Spark's batch `batch` before it is read, and which of its local files are missing or dated ahead.
 
-        Spark silently skips a file that was deleted after it was listed.
+        Spark silently skips a file that was deleted after it was listed, and a file that is much older than the newest
+        file that it has read.
         """
-        self._planned, self._files, self._missing = dict(end), {}, {}
+        self._digests.update(checkpoint, batch)
+        self._planned, self._files, self._missing, self._ahead = dict(end), {}, {}, {}
+        latest = self._clock() / 1e6 + AGE_SECONDS
         for stream, offset in end.items():
             if _ranges(offset) and stream not in start:
                 with suppress(CorruptError):
@@ -63,14 +74,21 @@ class Intake:
                 continue
             paths = list(_files_of(checkpoint / "sources" / stream, start.get(stream, ""), offset))
             self._files[stream] = offset, len(paths)
-            gone = tuple(path for path in paths if not os.path.exists(path))
-            if gone:
+            dates = {path: _date_of(path) for path in paths}
+            if gone := tuple(path for path, date in dates.items() if date is None):
                 self._missing[stream] = gone
+            if ahead := tuple(path for path, date in dates.items() if date is not None and date > latest):
+                self._ahead[stream] = ahead
 
     def missing(self) -> dict[str, tuple[str, ...]]:
         """By stream, the files of the planned batch that were deleted before they were read; each is returned once."""
         missing, self._missing = self._missing, {}
         return missing
+
+    def ahead(self) -> dict[str, tuple[str, ...]]:
+        """By stream, the files of the planned batch that are dated more than `AGE_SECONDS` ahead; each once."""
+        ahead, self._ahead = self._ahead, {}
+        return ahead
 
     def behind(self, streams: Iterable[str], committed: Offsets, query: StreamingQuery | None) -> list[Behind]:
         """The backlog of each stream that has a source, given the offsets of the log."""
@@ -108,6 +126,14 @@ def _files_of(folder: Path, start: str, end: str) -> Iterable[str]:
                 break
 
 
+def _date_of(path: str) -> float | None:
+    """The modification time of a file, in seconds since 1970; None if it does not exist."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
+
+
 def _reported(query: StreamingQuery | None) -> Sequence[str]:
     """The newest offsets of a query's sources.
 
@@ -119,8 +145,8 @@ def _reported(query: StreamingQuery | None) -> Sequence[str]:
     if java is None:
         return found
     try:
-        told = java.lastProgress()
-        found += [] if told is None else [str(source.latestOffset()) for source in told.sources()]
+        progress = java.lastProgress()
+        found += [] if progress is None else [str(source.latestOffset()) for source in progress.sources()]
         sources = java.streamingQuery().sources()
         for source in () if sources is None else items(sources):
             with suppress(Py4JError):  # not every source reports it

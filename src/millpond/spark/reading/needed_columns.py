@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from millpond.model.expressions import columns_of
-from millpond.model.join import Join
-from millpond.model.query import Query
-from millpond.model.selection import AnyQuery, expressions_of
+from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
-from millpond.plan.options.late_rows import late_columns
+from millpond.plan.options.columns_read import columns_read
 
 
 def needed_columns(
@@ -30,25 +27,10 @@ def needed_columns(
         needed.setdefault(watched, set()).add(time)
     for query in queries:
         if query.name not in halted:
-            _add(query, streams, needed)
+            for name in query.streams:
+                needed.setdefault(name, set()).update(columns_read(query, streams[name]))
     for name, columns in needed.items():
         columns.update(streams[name].retention.columns)
         if order := streams[name].order:
             columns |= set(order.columns)
     return needed, answered
-
-
-def _add(query: AnyQuery, streams: Mapping[str, Stream], needed: dict[str, set[str]]) -> None:
-    if isinstance(query, Join):
-        for side in query.sides.values():
-            needed.setdefault(side.stream, set()).update(
-                [side.event_time], *map(columns_of, side.expressions)
-            )
-        return
-    names = needed.setdefault(query.stream, set())
-    for part in expressions_of(query):
-        names |= columns_of(part)
-    if isinstance(query, Query):
-        names.add(query.event_time)
-        if query.late_sink is not None:
-            names.update(late_columns(query, streams[query.stream]))

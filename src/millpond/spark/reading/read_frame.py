@@ -7,18 +7,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from millpond.errors import QueryTypeError, SourceError, UnsupportedQuery
+from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.log.protocol import TICK as TICK_STREAM
 from millpond.log.records import Offsets
-from millpond.model.endpoints import Source
 from millpond.model.stream import DROP, Stream
-from millpond.runtime.gather.dead_letters import group_of, policy_of
+from millpond.reconfigure.late_functions import owner_in
+from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.runtime.task.column_layout import DEAD, TICK, ReadColumn, ReadLayout, StreamLayout
 from millpond.spark.analysis.derived_streams import (
     Branch,
@@ -31,40 +29,29 @@ from millpond.spark.analysis.derived_streams import (
     multiplies,
 )
 from millpond.spark.catalyst.checked_values import unless_larger
-from millpond.spark.catalyst.data_types import schema_of
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, items, references
 from millpond.spark.catalyst.spark_expressions import Projected, safe
 from millpond.spark.catalyst.value_bounds import ROWS, accepted
-from millpond.spark.session.add_jars import provide
-from millpond.spark.session.failures import explained
-from millpond.spark.session.jars import avro
+from millpond.spark.reading.event_source import event_source, malformed_policy
 from millpond.spark.sources.arrow_functions import mapped
 from millpond.spark.sources.declared_paths import located, notes
-from millpond.spark.sources.kafka import DEAD as KAFKA_DEAD
-from millpond.spark.sources.kafka import kafka_batch, kafka_frame, stand_in_path, tells_malformed
+from millpond.spark.sources.kafka import DEAD as MALFORMED
+from millpond.spark.sources.kafka import kafka_batch
 from millpond.spark.sources.redis_tables import ALIVE, met
 
 _DEAD = "dead"
 TOO_MANY = "an event becomes too many rows"
 """The reason for a dead event of which functions such as `explode` would make too many rows."""
-_OWN_SCHEMA = ("rate", "rate-micro-batch")
-_OF_STREAMS = frozenset(
-    ("path", "cleansource", "sourcearchivedir", "latestfirst", "maxfileage", "maxfilespertrigger", "maxbytespertrigger")
-)
-"""Options of streaming file sources that a batch read does not have, in lower case; `path` is passed separately."""
-
-AVRO = "avro"
-"""The file format for which Spark needs a jar that it does not contain."""
 
 
-class Watermark(NamedTuple):
+class EventTime(NamedTuple):
     """An event-time column and how long its events may be late, in Spark's notation: `10 seconds`."""
 
     column: str
     delay: str
 
 
-class Wanted(NamedTuple):
+class WantedStream(NamedTuple):
     """What to read of one stream: columns by name, expressions that only Spark evaluates, and how it is derived.
 
     No active query reads a stream that is `idle`, so no rows are made from elements of its arrays.
@@ -77,8 +64,8 @@ class Wanted(NamedTuple):
     idle: bool = False
 
 
-def with_places(want: Wanted, homes: Mapping[str, str]) -> Wanted:
-    """The same with absolute paths, which do not depend on the current folder; `homes` are as in `Joining`."""
+def with_places(want: WantedStream, homes: Mapping[str, str]) -> WantedStream:
+    """The same with absolute paths, which do not depend on the current folder; `homes`: those folders, by query."""
     stream, derived = _at_home(want.stream, homes), want.derived
     if derived is not None:
         branches = tuple(branch._replace(base=_at_home(branch.base, homes)) for branch in derived.branches)
@@ -87,10 +74,10 @@ def with_places(want: Wanted, homes: Mapping[str, str]) -> Wanted:
 
 
 def _at_home(stream: Stream, homes: Mapping[str, str]) -> Stream:
-    return located(stream, homes.get(group_of(stream.name), os.curdir))
+    return located(stream, homes.get(dead_letters_of(stream.name), os.curdir))
 
 
-class Reading(NamedTuple):
+class ReadColumns(NamedTuple):
     """The columns that are read of one source by name, and which of them are event times."""
 
     stream: Stream
@@ -107,7 +94,7 @@ def load(
     - `home`: the folder to which its relative paths refer, if it has any.
     - `limit`: the most records that an epoch reads of a Kafka stream, unless the stream itself has a limit.
     - `analysed_only`: the frame will not be read. Otherwise a stream that separates malformed records has the column
-      `kafka.DEAD` in addition to its own.
+      `MALFORMED` in addition to its own.
 
     Raises:
         QueryTypeError: the stream has no source.
@@ -115,56 +102,13 @@ def load(
         SetupError: a jar or another requirement for reading it is missing.
     """
     marks = {} if home is None else notes(stream, home)
-    stream = stream if home is None else located(stream, home)
-    source = stream.source
-    if source is None:
-        raise QueryTypeError(f"The stream {stream.name} has no source.", "Declare it with a format and options.")
-    path = stand_in_path(stream)
-    if path is not None:
-        if not analysed_only:
-            return kafka_frame(spark, stream, stream.name if named else None, limit)
-        source = Source("json", (("path", path),))
-    # only declared columns are needed for an analysis, so no jar is needed
-    elif source.format == AVRO and analysed_only:
-        source = Source("json", tuple(option for option in source.options if option[0] == "path"))
-    elif source.format == AVRO:
-        provide(spark, avro())
-    reader = spark.readStream.format(source.format).options(**dict(source.options), **marks)
-    if named:
-        reader = reader.name(stream.name)
-    if source.format not in _OWN_SCHEMA:
-        reader = reader.schema(schema_of(stream.columns))
-    try:
-        return reader.load()
-    except PySparkException as error:
-        reason = str(error).strip().splitlines()[0].split(" SQLSTATE:")[0]
-        raise SourceError(
-            f"The stream {stream.name} cannot be read: {reason}", "Check its path and options."
-        ) from error
-    except Py4JError as error:  # Java's own errors, such as a file system whose jar is missing
-        raise explained(error) from error
-
-
-def file_batch(spark: SparkSession, stream: Stream, files: Sequence[str]) -> DataFrame:
-    """Some files of a stream as a batch, with the stream's options, as a streaming query reads them.
-
-    Raises:
-        SetupError: a jar or another requirement for reading them is missing.
-    """
-    source = stream.source
-    assert source is not None
-    if source.format == AVRO:
-        provide(spark, avro())
-    options = {name: value for name, value in source.options if name.lower() not in _OF_STREAMS}
-    base = next((value for name, value in source.options if name.lower() == "path"), "")
-    if base and not {*base} & {*"{}[]*?\\"}:  # partition columns in names of folders
-        options["basePath"] = base
-    reader = spark.read.format(source.format).options(**options).option("__globPaths__", "false")
-    return reader.schema(schema_of(stream.columns)).load([*files])
+    source = event_source(stream if home is None else located(stream, home))
+    source = source.stand_in() if analysed_only else source
+    return source.frame(spark, stream.name if named else None, limit, marks)
 
 
 def register(
-    spark: SparkSession, stream: Stream, watermark: Watermark | None = None, home: str | None = None
+    spark: SparkSession, stream: Stream, watermark: EventTime | None = None, home: str | None = None
 ) -> DataFrame:
     """Load the stream and register it as a temporary view, so that texts can be analysed; `home` is as in `load`.
 
@@ -180,7 +124,7 @@ def register(
 
 
 def read(
-    spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True, limits: Mapping[str, int] | None = None,
+    spark: SparkSession, wanted: Sequence[WantedStream], *, tick: bool = True, limits: Mapping[str, int] | None = None,
     given: Mapping[str, DataFrame] | None = None,
 ) -> tuple[DataFrame, ReadLayout]:  # fmt: skip
     """One streaming frame over all streams and, with `tick`, one row a second; its columns are those of `ReadLayout`.
@@ -209,8 +153,9 @@ def read(
             copies.setdefault(base.name, []).append(_Copy(index, want, branch))
     most, known = limits or {}, given or {}
     every = (_Base(spark, bases[name], of, most.get(name), known.get(name)) for name, of in copies.items())
-    parts = [base.frame(layouts) for base in every]
-    told = [(base.name, *policy_of(base.on_malformed)) for base in bases.values() if tells_malformed(base)]
+    parts = [base.frame() for base in every]
+    policies = {base.name: malformed_policy(base) for base in bases.values()}
+    separated = tuple((name, *policy) for name, policy in policies.items() if policy is not None)
     if tick:
         rate = spark.readStream.name(TICK_STREAM).format("rate").option("rowsPerSecond", 1).option("numPartitions", 1)
         parts.append(rate.load().select(F.lit(TICK).alias("stream")))
@@ -222,10 +167,12 @@ def read(
     frame = _padded(parts[0], names, kinds)
     for other in parts[1:]:
         frame = frame.union(_padded(other, names, kinds))
-    return frame, ReadLayout(tuple(layouts), tuple(told))
+    return frame, ReadLayout(tuple(layouts), separated)
 
 
-def read_between(spark: SparkSession, wanted: Wanted, start: Offsets, end: Offsets) -> tuple[DataFrame, ReadLayout]:
+def read_between(
+    spark: SparkSession, wanted: WantedStream, start: Offsets, end: Offsets
+) -> tuple[DataFrame, ReadLayout]:
     """The records of a Kafka stream between two offsets, as a batch with the same columns and without a tick.
 
     Raises:
@@ -241,7 +188,7 @@ def _order(stream: Stream) -> tuple[str | None, str | None]:
     return (None, None) if stream.order is None else (stream.order.partition, stream.order.offset)
 
 
-def _columns(want: Wanted, position: int) -> tuple[ReadColumn, ...]:
+def _columns(want: WantedStream, position: int) -> tuple[ReadColumn, ...]:
     """The columns that are read of one stream, starting at a position."""
     types = {field.name: field.type for field in want.stream.columns}
     for name in want.columns:
@@ -260,7 +207,7 @@ class _Copy(NamedTuple):
     """A form in which a source is needed: as itself (`branch` is None), or as a branch of the stream at `place`."""
 
     place: int
-    want: Wanted
+    want: WantedStream
     branch: Branch | None
 
 
@@ -274,12 +221,13 @@ class _Base:
         self._copies = copies
         self._frame = load(spark, base, limit=limit) if given is None else given
         sides = [side for copy in copies if copy.branch is not None for side in copy.branch.sides]
-        if tells_malformed(base) and any(isinstance(side, Function) for side in sides):
+        separates = malformed_policy(base) is not None
+        if separates and any(isinstance(side, Function) for side in sides):
             self._frame = _without_dead(self._frame, base)
         self._attributes = self._named(self._frame)
         names = list(self._attributes)
-        told = KAFKA_DEAD in names
-        self._dead: Column | None = self._catalyst.column(self._attributes[KAFKA_DEAD]) if told else None
+        has_dead = separates and MALFORMED in names
+        self._dead: Column | None = self._catalyst.column(self._attributes[MALFORMED]) if has_dead else None
         self._ordered = base.order is not None
         self._which: Column | None = None
         if len(copies) > 1:
@@ -305,7 +253,7 @@ class _Base:
             self._which = None if self._which is None else self._catalyst.column(made[len(names)])
             self._made = {number: made[first : first + count] for number, (first, count) in places.items()}
 
-    def frame(self, layouts: Sequence[StreamLayout]) -> DataFrame:
+    def frame(self) -> DataFrame:
         """The column `stream` and the columns of every stream that this source is part of."""
         made: dict[str, list[tuple[int, Column]]] = {"stream": []}
         if self._dead is not None:
@@ -351,7 +299,7 @@ class _Base:
                 values |= more
                 continue
             if isinstance(side, Looked):
-                values |= self._met(number, side, values)
+                values |= self._met(number, copy, side, values)
                 continue
             right = self._catalyst.frame(side.plan)
             # new ids, because a relation may be joined twice
@@ -361,7 +309,7 @@ class _Base:
             ]
             right = right.select(*fresh, F.lit(True).alias(side.name))
             values |= self._named(right)
-            condition = self._catalyst.column(self._safe(side.condition, values))
+            condition = self._catalyst.column(self._safe(side.condition, values, copy.want.stream.name))
             if self._which is not None:
                 condition = (self._which == number) & condition
             if self._dead is not None:
@@ -371,11 +319,14 @@ class _Base:
         for side in copy.branch.sides if rows is not None else ():
             if isinstance(side, Elements):
                 values[side.name] = unless_larger(self._catalyst, rows, ROWS, values[side.name], TOO_MANY)
-        return {name: self._safe(column, values) for name, column in copy.branch.columns.items()}
+        stream = copy.want.stream.name
+        return {
+            name: self._safe(column, values, owner_in(stream, name)) for name, column in copy.branch.columns.items()
+        }
 
-    def _met(self, number: int, side: Looked, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
+    def _met(self, number: int, copy: _Copy, side: Looked, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
         """Join each row with its row of a keyed table; return the columns of the table by name."""
-        keys = [self._catalyst.column(self._safe(key, values)) for key in side.keys]
+        keys = [self._catalyst.column(self._safe(key, values, copy.want.stream.name)) for key in side.keys]
         if self._which is not None:
             keys = [F.when(self._which == number, key) for key in keys]
         before = len(self._frame.columns)
@@ -395,7 +346,7 @@ class _Base:
         The second value is the number of rows that an event has become, if this is counted; `rows` is this number
         before the step.
         """
-        array = self._safe(side.array, values)
+        array = self._safe(side.array, values, copy.want.stream.name)
         if not is_harmless(array):
             array = self._catalyst.tried(array)  # an array that raises has no elements
         if copy.want.idle:
@@ -438,17 +389,14 @@ class _Base:
 
     def _placed(self, expression: JavaObject, values: dict[str, JavaObject]) -> JavaObject:
         """The expression with its columns replaced by those of the same name, as it was analysed over another load."""
-        names = [
-            self._catalyst.alias(values[str(old.name())], str(old.name()), old) for old in references(expression)
-        ]
+        names = [self._catalyst.alias(values[str(old.name())], str(old.name()), old) for old in references(expression)]
         return self._catalyst.substitute(expression, names)
 
-
-    def _safe(self, expression: JavaObject, values: dict[str, JavaObject]) -> JavaObject:
-        """The same for an expression to which `safe` was not applied during its analysis."""
+    def _safe(self, expression: JavaObject, values: dict[str, JavaObject], owner: str) -> JavaObject:
+        """The same for an expression to which `safe` was not applied during its analysis; `owner`: see `safe`."""
         placed = self._placed(expression, values)
         with accepted():
-            return placed if is_harmless(placed) else safe(self._catalyst, placed)
+            return placed if is_harmless(placed) else safe(self._catalyst, placed, owner)
 
 
 def _without_dead(frame: DataFrame, base: Stream) -> DataFrame:
@@ -457,12 +405,13 @@ def _without_dead(frame: DataFrame, base: Stream) -> DataFrame:
     Raises:
         UnsupportedQuery: malformed records are to be kept, which the rows of a function have no column for.
     """
-    if base.on_malformed.policy != DROP:
+    policy = malformed_policy(base)
+    if policy is None or policy[0] != DROP:
         raise UnsupportedQuery(
             f"A function of batches over {base.name} would see records that do not parse.",
             "Leave these out: TBLPROPERTIES ('malformed' = 'drop').",
         )
-    return frame.where(F.col(KAFKA_DEAD).isNull()).drop(KAFKA_DEAD)
+    return frame.where(F.col(MALFORMED).isNull()).drop(MALFORMED)
 
 
 def _padded(frame: DataFrame, names: list[str], kinds: dict[str, DataType]) -> DataFrame:

@@ -15,8 +15,10 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import msgspec
+from pyspark.sql import DataFrame
 
-from millpond.errors import CorruptError
+from millpond.errors import CorruptError, GoneError, of_machine
+from millpond.model.stream import Stream
 from millpond.runtime.inputs.backfill import PastEpoch
 
 COMPACT = ".compact"
@@ -70,7 +72,9 @@ def seen_files(folder: Path, upto: int) -> list[SeenFile]:
     try:
         return _seen(folder, upto)
     except OSError as error:
-        raise CorruptError(f"Spark's list of files cannot be read: {error}.", "Restore the folder `spark`.") from error
+        raise of_machine(error) or CorruptError(
+            f"Spark's list of files cannot be read: {error}.", "Restore the folder `spark`."
+        ) from error
 
 
 def _seen(folder: Path, upto: int) -> list[SeenFile]:
@@ -127,6 +131,31 @@ def batch_of(offset: str) -> int:
     return int(json.loads(offset)["logOffset"]) if offset else -1
 
 
+FILE = "__file"
+"""The column with the file of an event, in a portion of files."""
+
+
+class Portion(NamedTuple):
+    """A part of what `epochs` have read, as a batch. How the epoch of an event is found is as in `Again`:
+
+    `files` maps the files in the column `FILE` to positions in `epochs`; `ends` has the end offsets of each epoch by
+    source partition.
+    """
+
+    frame: DataFrame
+    epochs: tuple[PastEpoch, ...]
+    files: Mapping[str, int] = {}
+    ends: Mapping[str, Sequence[int]] = {}
+
+
+def gone(stream: Stream, what: str) -> GoneError:
+    """The error that a source no longer has what epochs have read from it."""
+    return GoneError(
+        f"The source of {stream.name} no longer has all the input that was read from it: {what}",
+        "Backfill from a later time, from which the input is complete, or leave the backfill out.",
+    )
+
+
 Ranges = Mapping[str, Mapping[str, int]]
 """Topic -> partition -> offset."""
 
@@ -145,7 +174,7 @@ def first_offsets(folder: Path) -> Ranges:
             raise ValueError(f"version {version}")
         return msgspec.json.decode(offsets, type=dict[str, dict[str, int]])
     except (OSError, ValueError) as error:
-        raise CorruptError(
+        raise of_machine(error) or CorruptError(
             f"Where {folder.name} began cannot be read: {error}.", "Restore the folder `spark` from a copy."
         ) from error
 

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.errors import SetupError
+from millpond.spark.session.jars import avro
 
 
 def provide(spark: SparkSession, jars: Sequence[Path]) -> None:
@@ -36,3 +37,12 @@ def provide(spark: SparkSession, jars: Sequence[Path]) -> None:
                 spark._jsparkSession.sessionState().resourceLoader().addJar(str(path))
         except (PySparkException, Py4JError) as error:
             raise SetupError(f"{path} cannot be given to Spark: {error}.", "Is it a jar?") from error
+
+
+def provide_avro(spark: SparkSession) -> None:
+    """Add Spark's decoder of Avro to a session.
+
+    Raises:
+        SetupError: its jar cannot be fetched or added.
+    """
+    provide(spark, avro())

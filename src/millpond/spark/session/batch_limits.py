@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
-from millpond.runtime.task.task_values import WHOLE_POND
+from millpond.runtime.task.counters import WHOLE_POND
 
 LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 

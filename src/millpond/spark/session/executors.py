@@ -72,5 +72,5 @@ def _wait(registered: Callable[[], bool], master: str, log: Path | None, seconds
                 return
             time.sleep(0.5)
     except (Py4JError, ConnectionError, OSError):
-        return  # the session has ended; whoever uses the session reports that
+        return  # the session has ended; the next use of the session reports that
     print(silence(master, seconds, last_failure(log)), file=sys.stderr, flush=True)

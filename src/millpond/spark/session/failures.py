@@ -64,7 +64,7 @@ def jvm_gone(status: int | None = None) -> MillpondError:
         return SparkError(f"The JVM of the driver was ended by {signal_name(-status)}.", killed_cure(-status))
     return SparkError(
         "The JVM of the driver has ended" + ("." if status is None else f" with status {status}."),
-        "See what it said above; if it was its memory, give it more (--memory). What was committed stands.",
+        "See its output above; if it lacked memory, give it more (--memory). Committed results are not affected.",
     )
 
 
@@ -84,15 +84,15 @@ def killed_cure(number: int) -> str:
     if number == Signals.SIGKILL:
         return (
             "It was killed, often by the system because memory is short: give the machine or container more, or the JVM"
-            " less (--memory). What was committed stands."
+            " less (--memory). Committed results are not affected."
         )
-    return "See what it said above. What was committed stands."
+    return "See its output above. Committed results are not affected."
 
 
 def _heap_full(what: str) -> NoMemoryError:
     return NoMemoryError(
         f"The JVM has no memory left: {what}.",
-        "Give it more (--memory), or let a batch read less (maxFilesPerTrigger); what was committed stands.",
+        "Give it more (--memory), or let a batch read less (maxFilesPerTrigger); committed results are not affected.",
     )
 
 
@@ -104,7 +104,7 @@ def _of_machine(text: str) -> MillpondError | None:
     if found := _SHORT.search(text):
         return NoMemoryError(
             f"A Python process has no memory left: {found.group()}.",
-            "Run fewer instances, or give the machine more memory; what was committed stands.",
+            "Run fewer instances, or give the machine more memory; committed results are not affected.",
         )
     return None
 
@@ -118,16 +118,16 @@ def _of_input(text: str) -> MillpondError | None:
         )
     if found := _LOST.search(text):
         return OffsetGapError(
-            f"Kafka no longer has what comes next: {_shortened(found.group())}.",
+            f"Kafka no longer has the next records: {_shortened(found.group())}.",
             "Its retention deleted records before they were read. Set failOnDataLoss 'false' in the stream's OPTIONS to"
-            " go on with what is left; what was committed stands.",
+            " continue with the remaining ones; committed results are not affected.",
         )
     if (refused := _of_kafka(text)) is not None:
         return refused
     if found := _MISMATCH.search(text):
         return LateSchemaError(
             f"{found[1]} does not fit its stream: {found[2]}.",
-            "Take the file away or mend the declaration; nothing of its epoch was committed.",
+            "Remove the file or correct the declaration; nothing of its epoch was committed.",
         )
     if found := _FILE.search(text):
         return SourceError(
@@ -147,14 +147,14 @@ def _of_kafka(text: str) -> SourceError | None:
     if found := _REFUSED.search(text):
         return SourceError(
             f"Kafka refuses its reader: {found[1]}: {_shortened(found[2])}.",
-            "Mend user, password, certificates or rights of the connection; what was committed stands.",
+            "Correct user, password, certificates or rights of the connection; committed results are not affected.",
         )
     if _NO_TOPIC.search(text):
-        return SourceError("Kafka does not have a topic of a stream.", "Make it, or mend its name: subscribe '…'.")
+        return SourceError("Kafka does not have a topic of a stream.", "Create it, or correct its name: subscribe '…'.")
     if found := _SILENT.search(text):
         return SourceError(
             f"Kafka does not answer: {_shortened(found[1])}.",
-            "Is it there, and are the connection's servers right? What was committed stands.",
+            "Check that it runs and that the connection has the right servers. Committed results are not affected.",
         )
     return None
 
@@ -176,12 +176,12 @@ def _of_spark(text: str) -> SparkError:
             f"A Python worker of Spark does not find the module {found[1]}.",
             "Install it where Spark's workers run (PYSPARK_PYTHON names their Python), or set PYTHONPATH there.",
         )
-    return SparkError(f"Spark failed: {_innermost(text)}.", "Run with -v for the trace; what was committed stands.")
+    cure = "Run with -v for the trace; committed results are not affected."
+    return SparkError(f"Spark failed: {_innermost(text)}.", cure)
 
 
 def _innermost(text: str) -> str:
-    """The innermost reason: the last cause of a Java trace, else the last line of a Python trace, else the first line.
-    """
+    """The innermost reason: the last cause of a Java trace, else a Python trace's last line, else the first line."""
     if causes := _CAUSE.findall(text):
         return _shortened(causes[-1])
     if raised := _PYTHON.findall(text):

@@ -119,16 +119,16 @@ def given_jars(jars: Sequence[Jar]) -> list[Path]:
 
 def connector_told() -> str:
     """A text on where the connector and the decoder of Avro come from."""
-    return f"{_told('connector', CONNECTOR, 'a stream of Kafka')}; {_told('decoder of Avro', AVRO, 'Avro')}"
+    return f"{_told('connector', CONNECTOR, 'a Kafka stream')}; {_told('decoder of Avro', AVRO, 'Avro')}"
 
 
 def _told(what: str, jars: Sequence[Jar], when: str) -> str:
     if given := given_jars(jars):
-        return f"Spark's {what} is {given[0]}, which {FOLDER} names"
+        return f"Spark's {what} is {given[0]}, from {FOLDER}"
     name = jars[0].file
     if all(kept(jar) for jar in jars):
-        return f"Spark's {what} is {name}, fetched before"
-    return f"Spark's {what} {name} is fetched from Maven when {when} is first read"
+        return f"Spark's {what} is {name}, already downloaded"
+    return f"Spark's {what} {name} is downloaded from Maven when {when} is first read"
 
 
 def _fetch(jar: Jar, folder: Path) -> Path:

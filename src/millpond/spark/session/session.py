@@ -26,10 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.errors import MillpondError, NoMemoryError, SetupError, SparkError
 from millpond.spark.catalyst.private_names import Catalyst
 from millpond.spark.catalyst.quiet_errors import unlog
+from millpond.spark.masters import is_local_master
 from millpond.spark.session.class_archive import archive_path
 from millpond.spark.session.executors import LOG_PROPERTY, watch_executors
 from millpond.spark.session.failures import explained, jvm_gone
-from millpond.spark.session.hosts import is_local, is_local_master
+from millpond.spark.session.hosts import is_local
 from millpond.spark.session.java import VECTOR_MODULE, Gateway, find_java, handed_over, start_gateway
 from millpond.spark.session.plain_checkpoints import checkpoint_manager
 from millpond.state.ports.private_folder import own_folder
@@ -91,7 +92,7 @@ SETTINGS = (
         "of a batch of more than 32 files Spark looks at each in a task of its own: a thousand take 2.4 s",
     ),
     Setting("spark.sql.execution.arrow.pyspark.enabled", "true", When.WANTED, "rows travel as Arrow"),
-    Setting("spark.ui.enabled", "false", When.LAUNCH, "no open port that nobody asked for"),
+    Setting("spark.ui.enabled", "false", When.LAUNCH, "no open port that was not requested"),
     Setting("spark.ui.showConsoleProgress", "false", When.LAUNCH, "the terminal is ours"),
     Setting("spark.python.worker.reuse", "true", When.LAUNCH, "a fork per task is dear"),
     Setting(
@@ -111,6 +112,12 @@ LOOPBACK = (
 UNIX_SOCKETS = "spark.python.unix.domain.socket."
 """Prefix of the settings for sockets between the JVM and Python; over TCP a small job takes half as long again."""
 
+DAEMON = "spark.python.daemon.module"
+"""The setting for the process that forks Python workers; ours loads once what every worker needs.
+
+Executors of a cluster keep Spark's own, which reports a host without Millpond by the name of the missing module.
+"""
+
 _LONGEST_SOCKET, _SOCKET = 103, "/millpond-abcd1234/.01234567-0123-0123-0123-0123456789ab.sock"
 """The longest socket path in bytes on every system; the path in the temporary folder: our folder, then Spark's name."""
 
@@ -118,6 +125,7 @@ _LONGEST_SOCKET, _SOCKET = 103, "/millpond-abcd1234/.01234567-0123-0123-0123-012
 # recurses per character, as patterns of queries may also do. With the usual stack of 1 MB the thread ends with a
 # StackOverflowError. The memory of a stack is allocated only when it is used.
 STACK = "-Xss32m"
+EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 JVM_OPTIONS = f"{STACK} -Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}"
 
 MIN_HEAP = 512 << 20
@@ -176,6 +184,9 @@ def end_java() -> None:
     """Kill the JVMs that this process started, with their Python workers, for an exit without cleanup."""
     for gateway in _gateways:
         gateway.process.kill()
+    for gateway in _gateways:
+        with suppress(subprocess.TimeoutExpired):
+            gateway.process.wait(5.0)  # a process that replaces itself would keep it as a zombie
     for folder in _socket_folders:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -213,6 +224,8 @@ def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[s
         # Tables that a query may create must not appear in the folder from which the program was started.
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
+    if local:
+        conf[DAEMON] = "millpond.spark.driver.worker_daemon"
     if local and UNIX_SOCKETS + "enabled" not in extra:  # the hosts of a cluster do not share a temporary folder
         conf |= _sockets()
     # Of two equal flags the JVM uses the last one, which is the user's.
@@ -286,6 +299,9 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
     try:
         if not is_local_master(conf.get("spark.master", "local")):
             _strip_vector_module()
+            # Of two equal flags the JVM uses the last one, which is the user's.
+            options = settings.get(EXECUTOR_OPTIONS, "") or ""
+            settings.set(EXECUTOR_OPTIONS, f"{STACK} {options}".rstrip())
         if _has_handler():
             # In the main thread, SparkContext installs its own handler for Ctrl-C. Masked signals go to other threads,
             # and are
@@ -327,7 +343,9 @@ def _check_launch(master: str, memory: str) -> None:
         NoMemoryError: the heap is too small for Spark.
     """
     if not _MASTER.fullmatch(master):
-        raise SetupError(f"Spark has no master {master!r}.", "Use local[4], local[*,4], spark://host:port, yarn or k8s://….")
+        raise SetupError(
+            f"Spark has no master {master!r}.", "Use local[4], local[*,4], spark://host:port, yarn or k8s://…."
+        )
     size = _SIZE.fullmatch(memory.strip())
     if size is None:
         raise SetupError(f"{memory!r} is no size of a heap.", "Write it as 900m or 2g.")

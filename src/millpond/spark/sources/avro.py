@@ -140,8 +140,7 @@ def _columns(found: _Decoded, declared: StructType, strict: bool) -> tuple[list[
 
 
 def _unknown(stream: Stream, patient: bool) -> Column:
-    """The handling of an unknown schema: raise so that the driver requests it (`patient`), or the record is malformed.
-    """
+    """The handling of an unknown schema: raise, and the driver requests it (`patient`), or the record is malformed."""
     if not patient:
         return F.concat(F.lit("the schema "), F.col(NUMBER).cast("string"), F.lit(f" {NOT_THERE}"))
     error = UnknownSchemaError.met(stream.name, "{}")

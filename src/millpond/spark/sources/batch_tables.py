@@ -10,9 +10,7 @@ from millpond.errors import UnsupportedQuery
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, id_of, items, kind_of, optional, pairs
 from millpond.spark.catalyst.spark_expressions import check_stable, tree_of
 
-_SHAPES = frozenset(
-    {"Project", "Filter", "Join", "Union", "Aggregate", "Distinct", "Deduplicate"}
-)
+_SHAPES = frozenset({"Project", "Filter", "Join", "Union", "Aggregate", "Distinct", "Deduplicate"})
 _TRANSPARENT = frozenset({"ResolvedHint", "SubqueryAlias"})
 _ROWS = ("LogicalRDD", "LocalRelation")
 _IGNORED = re.compile("^path$|password|secret|token|key|user", re.IGNORECASE)

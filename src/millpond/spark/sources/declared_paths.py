@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from millpond.errors import QueryTypeError
 from millpond.local_path import local_path, scheme_of
-from millpond.model.endpoints import Sink, Source
+from millpond.model.endpoints import Sink, Source, source_kind
 from millpond.model.stream import Stream
 from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, pairs
 
@@ -27,16 +27,13 @@ WRITTEN, HOME = "millpond.written", "millpond.home"
 STREAMS = ("StreamingRelation", "StreamingRelationV2")
 """Kinds of plan nodes that read streams."""
 
-_PATHS = ("path", "sourcearchivedir")
-_KAFKA_PATHS = ("schema",)
-
 
 def located(stream: Stream, home: str | os.PathLike[str]) -> Stream:
     """The stream with relative paths of its source made absolute."""
     source = stream.source
     if source is None:
         return stream
-    names = _KAFKA_PATHS if source.format == "kafka" else _PATHS
+    names = source_kind(source.format).paths
     options = tuple((name, at(value, home) if name.lower() in names else value) for name, value in source.options)
     return msgspec.structs.replace(stream, source=Source(source.format, options))
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from millpond.clock import lap_us
 from millpond.errors import QueryTypeError, SourceError
 from millpond.spark.catalyst.private_names import JavaObject, children, items, kind_of, pairs
+from millpond.spark.sources.malformed_tables import MalformedRows, MalformedTables
 
 _PATTERN = frozenset("*?[]{}")
 
@@ -37,13 +38,18 @@ class Table(NamedTuple):
 
 
 class Lookups:
-    """The refreshed tables of one run, each of which is also listed when the run begins; `clock` returns microseconds.
+    """The refreshed tables of one run, each of which is also listed when the run begins; `clock` is in microseconds.
+
+    `look` is called when the run begins, and whenever a table was listed.
     """
 
-    def __init__(self, tables: Iterable[Table], clock: Callable[[], int] = lap_us) -> None:
+    def __init__(
+        self, tables: Iterable[Table], look: Callable[[], None] = lambda: None, clock: Callable[[], int] = lap_us
+    ) -> None:
         self._tables = tuple(tables)
-        self._clock = clock
+        self._look, self._clock = look, clock
         self._listed: dict[int, int] = {}
+        self._began = False
 
     def renew(self) -> None:
         """Refresh the tables that are due; to be called between two epochs.
@@ -51,20 +57,25 @@ class Lookups:
         Raises:
             SourceError: a table no longer exists; Spark would treat it as a table without rows.
         """
+        new = not self._began
+        self._began = True
         for place, table in enumerate(self._tables):
             now = self._clock()
             if now - self._listed.get(place, now - table.every_us) >= table.every_us:
                 for listing in table.listings:
                     _renew(table.name, listing)
                 self._listed[place] = now
+                new = True
+        if new:
+            self._look()
 
 
 def _renew(name: str, listing: Listing) -> None:
     missing = listing.missing()
     if missing is not None:
         raise SourceError(
-            f"The table {name} is gone: there is no {missing}.",
-            "Put it back and run again; change what is in its folder, not the folder.",
+            f"The table {name} no longer exists: there is no {missing}.",
+            "Restore it and run again. Change the content of its folder, not the folder.",
         )
     listing.renew()
 
@@ -89,16 +100,13 @@ class SparkListing:
 
     @property
     def places(self) -> Places:
-        """See `Places`."""
         return tuple(sorted(str(path.toString()) for path in self._paths))
 
     def missing(self) -> str | None:
-        """See `Listing`."""
         gone = (path for path in self._paths if not path.getFileSystem(self._configuration).exists(path))
         return next((str(path.toString()) for path in gone), None)
 
     def renew(self) -> None:
-        """See `Listing`."""
         self._index.refresh()
 
 
@@ -120,23 +128,26 @@ def refreshed(spark: SparkSession, name: str, plan: JavaObject, every_us: int) -
     found = {listing.places: Refreshed(name, every_us) for listing in _listings(spark, [plan])}
     if not found:
         raise QueryTypeError(
-            f"{name} has a 'refresh', but no list of files.", "Leave it out: such a table is read anew in every epoch."
+            f"{name} has a 'refresh', but no list of files.", "Leave it out: such a table is read in every epoch."
         )
     return found
 
 
-def lookups(spark: SparkSession, asked: Mapping[Places, Refreshed], plans: Iterable[JavaObject]) -> Lookups:
-    """The tables to be refreshed among the batch plans that a run reads."""
+def lookups(
+    spark: SparkSession, wanted: Mapping[Places, Refreshed], plans: Sequence[JavaObject],
+    report: Callable[[MalformedRows], None],
+) -> Lookups:  # fmt: skip
+    """The tables to be refreshed among the batch plans that a run reads; `report`: see `MalformedTables`."""
     found: dict[Refreshed, list[Listing]] = {}
-    for listing in _listings(spark, plans) if asked else ():
-        if listing.places in asked:
-            found.setdefault(asked[listing.places], []).append(listing)
-    return Lookups(Table(of.name, of.every_us, listings) for of, listings in found.items())
+    for listing in _listings(spark, plans) if wanted else ():
+        if listing.places in wanted:
+            found.setdefault(wanted[listing.places], []).append(listing)
+    tables = [Table(of.name, of.every_us, listings) for of, listings in found.items()]
+    return Lookups(tables, MalformedTables(spark, plans, report).look)
 
 
 def _listings(spark: SparkSession, plans: Iterable[JavaObject]) -> list[SparkListing]:
-    """The lists of files in batch plans, each object once: lists of one folder compare equal but may have other files.
-    """
+    """The lists of files in batch plans, each object once: equal lists of one folder may differ in files."""
     jvm: Any = spark._jvm
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
     indexes: dict[int, JavaObject] = {}

@@ -7,7 +7,7 @@ value into the declared columns. A record that does not parse is separated, with
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -15,11 +15,11 @@ from pyspark.sql import functions as F
 
 from millpond.connections import connection
 from millpond.errors import QueryRefused, QueryTypeError
-from millpond.model.stream import DEAD_LETTER, Field, Order, Stream, check_partitioned
+from millpond.model.endpoints import source_kind
+from millpond.model.stream import DEAD_LETTER, Field, Order, Stream
 from millpond.spark.session.add_jars import provide
 from millpond.spark.session.jars import connector
-from millpond.spark.sources.formats import OPTIONS as FORMAT_OPTIONS
-from millpond.spark.sources.formats import check_format, parsed
+from millpond.spark.sources.value_formats import check_format, parsed
 
 KAFKA = "kafka"
 
@@ -49,7 +49,7 @@ fetches of 1 MB, this takes half of a task's time.
 
 _TOPICS = ("subscribe", "subscribePattern")
 _MOST, _TARGET = "maxOffsetsPerTrigger", "epochTarget"
-OPTIONS = " ".join(["connection format", *_TOPICS, *READER, _TARGET, FORMAT_OPTIONS])
+OPTIONS = " ".join(source_kind(KAFKA).options)
 """Options that a stream may have."""
 
 DEAD = "__dead"
@@ -73,25 +73,22 @@ def refuse_kafka(stream: str, option: str) -> None:
     if option.lower().startswith("kafka."):
         raise QueryRefused(
             f"The stream {stream} has the option {option} of a Kafka client.",
-            "Name a connection, OPTIONS (connection '…'); who runs the pond says how it is reached.",
+            "Name a connection, OPTIONS (connection '…'); the operator of the pond configures it.",
         )
     if option.lower() in _REFUSED:
         raise QueryRefused(f"The stream {stream} has the option {option}: {_REFUSED[option.lower()]}.", "Leave it out.")
 
 
 def declared(stream: Stream) -> Stream:
-    """A Kafka stream, completed with Kafka's metadata columns and the order they define; other streams are unchanged.
+    """The stream, completed with Kafka's metadata columns and the order they define.
 
     Raises:
         QueryTypeError: a column or an option does not fit.
         QueryRefused: it has an option of a Kafka client.
         UnsupportedQuery: this version does not support the format.
     """
-    source = stream.source
-    check_partitioned(stream)
-    if source is None or source.format != KAFKA:
-        return stream
-    options = dict(source.options)
+    assert stream.source is not None
+    options = dict(stream.source.options)
     for option in options:
         refuse_kafka(stream.name, option)
         if option not in OPTIONS.split():
@@ -101,14 +98,14 @@ def declared(stream: Stream) -> Stream:
     given = stream.columns[: -len(META)] if stream.columns[-len(META) :] == META else stream.columns
     for field in given:
         if field.name.lower() in (*(meta.name for meta in META), DEAD):
-            raise QueryTypeError(f"The column {field.name} of {stream.name} is one that Kafka gives.", "Leave it out.")
+            raise QueryTypeError(f"The column {field.name} of {stream.name} is provided by Kafka.", "Leave it out.")
     _check_format(stream.name, options, given)
     order = stream.order
     if order is None:
         order = Order("_source", "_offset")
     elif order.columns != ("_source", "_offset"):
         raise QueryTypeError(
-            f"The stream {stream.name} has an order of its own; Kafka's is that of its offsets.",
+            f"The stream {stream.name} declares an order, but the order of a Kafka stream is that of its offsets.",
             "Leave out 'order.partition' and 'order.offset'.",
         )
     return msgspec.structs.replace(stream, columns=(*given, *META), order=order)
@@ -139,25 +136,16 @@ def stand_in_path(stream: Stream) -> str | None:
 
     It is a pattern that matches nothing, so that neither a broker nor the connector is needed.
     """
-    if stream.source is None or stream.source.format != KAFKA:
+    if stream.source is None or not stream.source.has_topics:
         return None
     return f"/millpond/kafka/{stream.name}/*"
 
 
-def tells_malformed(stream: Stream) -> bool:
-    """Whether a stream separates records that do not parse, at least in order to count them."""
-    return stream.source is not None and stream.source.format == KAFKA
-
-
-def paced(streams: Iterable[Stream]) -> dict[str, float]:
-    """The streams whose reads are limited by a target duration of epochs, and this duration in seconds."""
-    found = {}
-    for stream in streams:
-        if stream.source is not None and stream.source.format == KAFKA:
-            options = dict(stream.source.options)
-            if _MOST not in options:
-                found[stream.name] = float(options.get(_TARGET, "1"))
-    return found
+def target_seconds(stream: Stream) -> float | None:
+    """The duration of epochs to which the number of records is fitted; None if the stream has a limit of its own."""
+    assert stream.source is not None
+    options = dict(stream.source.options)
+    return None if _MOST in options else float(options.get(_TARGET, "1"))
 
 
 def kafka_frame(spark: SparkSession, stream: Stream, name: str | None, limit: int | None) -> DataFrame:
@@ -212,9 +200,9 @@ def _parsed(records: DataFrame, stream: Stream, options: dict[str, str]) -> Data
     made = parsed(records, stream, stream.columns[: -len(META)], options)
     source = F.concat_ws("-", "topic", "partition").alias("_source")
     meta = [source, *(F.col(field.name.lstrip("_")).alias(field.name) for field in META[1:])]
-    whole = stream.on_malformed.policy == DEAD_LETTER
-    raw = [F.col(name) if whole else F.lit(None).cast("binary").alias(name) for name in ("key", "value")]
+    keeps_bytes = stream.on_malformed.policy == DEAD_LETTER
+    raw = [F.col(name) if keeps_bytes else F.lit(None).cast("binary").alias(name) for name in ("key", "value")]
     place = ["topic", "partition", "offset", "timestamp"]
     known = F.struct(F.lit(stream.name).alias("stream"), *place, *raw, F.col(_REASON).alias("reason"))
-    told = made.records.select("*", made.reason.alias(_REASON))
-    return told.select(*made.columns, *meta, F.when(F.col(_REASON).isNotNull(), known).alias(DEAD))
+    with_reason = made.records.select("*", made.reason.alias(_REASON))
+    return with_reason.select(*made.columns, *meta, F.when(F.col(_REASON).isNotNull(), known).alias(DEAD))

@@ -29,8 +29,7 @@ NO_NUMBER = "the value does not begin with the number of a schema"
 
 
 class Parsed(NamedTuple):
-    """Records with their parsed columns, one per field, and the reason why a record is malformed (NULL if it is not).
-    """
+    """Records with their parsed columns, one per field, and why a record is malformed (NULL if it is not)."""
 
     records: DataFrame
     columns: list[Column]
@@ -38,8 +37,7 @@ class Parsed(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A value converted to a declared type, and whether a part did not fit and is NULL (None if all parts always fit).
-    """
+    """A value converted to a declared type, and whether a part did not fit and is NULL (None if all parts fit)."""
 
     value: Column
     misfit: Column | None
@@ -81,21 +79,21 @@ def registered(options: Mapping[str, str]) -> tuple[dict[int, Registered | None]
     return schemas.known(), schemas.patient
 
 
-def learnt(streams: Iterable[Stream], error: MillpondError) -> tuple[bool, MillpondError | None]:
+def learnt(streams: Iterable[Stream], error: MillpondError) -> MillpondError | None:
     """Request the schema whose absence an error reports from the registry of the stream's connection.
 
-    Returns whether the schema is known now, so that the read can be repeated, and otherwise the error to end with.
+    Returns None if the schema is known now, so that the read can be repeated, and otherwise the error to end with.
     """
     if not isinstance(error, UnknownSchemaError):
-        return False, error
+        return error
     name, number = error.schema_id
     source = next(stream.source for stream in streams if stream.name == name)
     assert source is not None
     try:
         schemas_of(dict(source.options).get("connection")).learn(number)
     except MillpondError as failure:
-        return False, failure
-    return True, None
+        return failure
+    return None
 
 
 def with_number(records: DataFrame) -> DataFrame:

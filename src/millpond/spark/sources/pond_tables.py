@@ -12,13 +12,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from millpond.errors import QueryTypeError
-from millpond.spark.session.worker import with_code
+from millpond.model.endpoints import source_kind
+from millpond.spark.session.worker import worker_task
 from millpond.spark.sources.providers import read_table
 
 FORMAT = "millpond"
 """The data source's name in `spark.read.format(…)` and in USING."""
-
-OPTIONS = ("path", "query", "store", "numPartitions")
 
 
 class Served(Protocol):
@@ -37,12 +36,10 @@ class Served(Protocol):
 
 
 class ServedTable(DataSource):
-    """The data source of `Served`. Spark keeps the list of partitions and reads them anew whenever the table is read.
-    """
+    """The data source of `Served`. Spark keeps the list of partitions and reads them anew with every read."""
 
     @classmethod
     def name(cls) -> str:
-        """See `FORMAT`."""
         return FORMAT
 
     @abstractmethod
@@ -51,22 +48,23 @@ class ServedTable(DataSource):
 
     def schema(self) -> str:
         """The columns as a schema of Spark."""
-        with with_code():
+        with worker_task():
             options = self._known()
             _partitions(options)
             return self.served(options).columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of the table."""
-        with with_code():
+        with worker_task():
             options = self._known()
             return _Reader(self.served, options, _partitions(options))
 
     def _known(self) -> dict[str, str]:
         given = {str(name).lower(): str(value) for name, value in self.options.items()}
+        known = source_kind(FORMAT).table_options
         for name in given:
-            if name not in map(str.lower, OPTIONS):
-                raise QueryTypeError(f"`{name}` is not an option of {FORMAT}.", f"Use {', '.join(OPTIONS)}.")
+            if name not in map(str.lower, known):
+                raise QueryTypeError(f"`{name}` is not an option of {FORMAT}.", f"Use {', '.join(known)}.")
         return given
 
 
@@ -86,14 +84,14 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Ranges of buckets."""
-        with with_code():
+        with worker_task():
             buckets = self._served(self._options).buckets
         count = min(self._count, buckets)
         return [_Range(i * buckets // count, (i + 1) * buckets // count) for i in range(count)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of one range of buckets."""
-        with with_code():
+        with worker_task():
             yield from self._served(self._options).read(partition.low, partition.high)
 
 
@@ -103,9 +101,7 @@ class ServedFrames:
     def __init__(self, latest: type[ServedTable]) -> None:
         self._latest: type[ServedTable] | None = latest
 
-    def __call__(
-        self, spark: SparkSession, name: str, schema: str | None, options: Mapping[str, str]
-    ) -> DataFrame:
+    def __call__(self, spark: SparkSession, name: str, schema: str | None, options: Mapping[str, str]) -> DataFrame:
         """The frame of one served table."""
         if self._latest is not None:
             spark.dataSource.register(self._latest)

@@ -7,7 +7,7 @@ not available for every version of Scala.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,12 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from millpond.errors import SetupError, UnknownSchemaError
-from millpond.formats.protobuf import Ints, decode_messages, varints
 from millpond.formats.protobuf_schema import ProtoError, ProtoSchema, proto_schema
 from millpond.formats.schema_registry import HEADER, Registered
 from millpond.local_path import local_path
 from millpond.model.stream import Stream
-from millpond.spark.session.worker import with_code
+from millpond.plugins import imported as library
+from millpond.spark.session.worker import worker_task
 from millpond.spark.sources.parsed_values import (
     NO_FIT,
     NO_NUMBER,
@@ -39,9 +39,16 @@ from millpond.spark.sources.parsed_values import (
     schema_text,
 )
 
+if TYPE_CHECKING:
+    from millpond.formats.protobuf import Decoded
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
 _MADE = "__made"
 _REASON = "r"
 _DEEPEST = 16
+_NO_VALUES = pa.array([], pa.binary())
+_LIBRARY = ("the format protobuf", "millpond.formats.protobuf:decode_messages", "protobuf")
 
 
 class Messages(NamedTuple):
@@ -68,17 +75,12 @@ class Messages(NamedTuple):
             UnknownSchemaError: a value names an unknown schema.
         """
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-        bytes_ = values.fill_null(b"").cast(pa.large_binary())
-        ends = np.frombuffer(bytes_.buffers()[1], np.int64)[bytes_.offset : bytes_.offset + len(bytes_) + 1]
-        buffer = bytes_.buffers()[2]
-        data = np.frombuffer(b"" if buffer is None else buffer, np.uint8)
-        first, stop, given = ends[:-1], ends[1:], np.asarray(values.is_valid())
         reasons = np.full(len(values), None, object)
         parts: list[pa.StructArray] = []
         places: list[Ints] = []
-        for which, schema, name, mine, begin in self._sorted(data, first, stop, given, reasons):
+        for which, schema, name, mine, messages in self._sorted(values, reasons):
             try:
-                found = decode_messages(schema, name, data, begin, stop[mine], self.to)
+                found = _decoded(schema, name, messages, self.to)
             except ProtoError as error:
                 reasons[mine] = _told(which, error)
                 continue
@@ -96,14 +98,13 @@ class Messages(NamedTuple):
         return pa.StructArray.from_arrays(columns, names=[f"c{n}" for n in range(len(taken))] + [_REASON])
 
     def _sorted(
-        self, data: npt.NDArray[np.uint8], first: Ints, stop: Ints, given: npt.NDArray[np.bool_],
-        reasons: npt.NDArray[np.object_],
-    ) -> list[tuple[int | None, ProtoSchema, str, Ints, Ints]]:  # fmt: skip
-        """Group values by schema and message, with the start of each message; write the reasons for malformed values.
-        """
+        self, values: pa.BinaryArray, reasons: npt.NDArray[np.object_]
+    ) -> list[tuple[int | None, ProtoSchema, str, Ints, pa.BinaryArray]]:
+        """Group values by schema and message: the messages and their positions; write why values are malformed."""
+        given = np.asarray(values.is_valid())
         if self.file is not None:
-            mine = np.flatnonzero(given)
-            return [(None, self.file, self.message or "", mine, first[mine])]
+            return [(None, self.file, self.message or "", np.flatnonzero(given), values.drop_null())]
+        data, first, stop = _bytes_of(values)
         headed = given & (stop - first > HEADER)
         headed[headed] = data[first[headed]] == 0
         reasons[given & ~headed] = NO_NUMBER
@@ -130,7 +131,7 @@ class Messages(NamedTuple):
             elif self.message not in (None, name):
                 reasons[mine[own]] = f"the value is a message {name}"
             else:
-                found.append((which, schema, name, mine[own], begin[own]))
+                found.append((which, schema, name, mine[own], _cut(data, begin[own], stop[mine[own]])))
         return found
 
 
@@ -144,6 +145,7 @@ def of_protobuf(
         SourceError: the registry does not respond.
     """
     to = pa.struct(list(to_arrow_schema(declared, timezone="UTC")))
+    library(*_LIBRARY)
     known, patient = registered(options) if numbered(options) else ({}, False)
     schemas = {number: _read(number, schema) for number, schema in known.items()}
     file = None if numbered(options) else _of_file(stream, options, to)
@@ -166,8 +168,30 @@ class _Decoding:
         self._messages = messages
 
     def __call__(self, values: pa.Array) -> pa.StructArray:
-        with with_code():
+        with worker_task():
             return self._messages(values)
+
+
+def _decoded(schema: ProtoSchema, message: str, values: pa.BinaryArray, to: pa.StructType) -> Decoded:
+    """Decode messages by `formats.protobuf`, which is imported now because its libraries are optional."""
+    found: Decoded = library(*_LIBRARY)(schema, message, values, to)
+    return found
+
+
+def _bytes_of(values: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], Ints, Ints]:
+    """The bytes of all values, and where each value begins and ends in them; a NULL has none."""
+    offsets, buffer = values.buffers()[1:]
+    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    return np.frombuffer(b"" if buffer is None else buffer, np.uint8), ends[:-1], ends[1:]
+
+
+def _cut(data: npt.NDArray[np.uint8], first: Ints, stop: Ints) -> pa.BinaryArray:
+    """The bytes of each range."""
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stop - first)])
+    chosen = data[np.repeat(first - offsets[:-1], stop - first) + np.arange(offsets[-1])]
+    return pa.Array.from_buffers(
+        pa.binary(), len(first), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(chosen)]
+    )
 
 
 def _paths(data: npt.NDArray[np.uint8], at: Ints, stop: Ints) -> tuple[Ints, Ints]:
@@ -189,8 +213,30 @@ def _paths(data: npt.NDArray[np.uint8], at: Ints, stop: Ints) -> tuple[Ints, Int
 
 
 def _zigzags(data: npt.NDArray[np.uint8], at: Ints, stop: Ints) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
-    raw, here, bad = varints(data, at, stop)
+    raw, here, bad = _varints(data, at, stop)
     return (raw >> 1) ^ -(raw & 1), here, bad
+
+
+def _varints(data: npt.NDArray[np.uint8], at: Ints, stop: Ints) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+    """Decodes the varint at each position: its value, its end, and whether it is truncated or too long.
+
+    `stop`: the end of the available bytes of each.
+    """
+    value, here = np.zeros(len(at), np.uint64), at.copy()
+    waiting = np.arange(len(at))
+    bad = np.zeros(len(at), bool)
+    for shift in range(0, 70, 7):
+        over = here[waiting] >= stop[waiting]
+        bad[waiting[over]] = True
+        waiting = waiting[~over]
+        if not waiting.size:
+            break
+        byte = data[here[waiting]]
+        value[waiting] |= (byte & 127).astype(np.uint64) << np.uint64(shift)
+        here[waiting] += 1
+        waiting = waiting[byte > 127]
+    bad[waiting] = True
+    return value.view(np.int64), here, bad
 
 
 def _read(number: int, schema: Registered | None) -> ProtoSchema | str:
@@ -216,10 +262,9 @@ def _of_file(stream: Stream, options: Mapping[str, str], to: pa.StructType) -> P
         path = place.parent / name
         return path.read_text() if path.is_file() else None
 
-    nothing = np.zeros(0, np.int64)
     try:
         schema = proto_schema(schema_text(stream, str(place)), imported)
-        decode_messages(schema, options["message"], b"", nothing, nothing, to)
+        _decoded(schema, options["message"], _NO_VALUES, to)
     except (ProtoError, OSError, UnicodeDecodeError) as error:
         raise SetupError(f"The schema {place} of {stream.name} {error}.", "Mend the file or the columns.") from error
     return schema

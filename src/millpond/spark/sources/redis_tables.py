@@ -20,11 +20,8 @@ from millpond.model.redis_table import KeyedTable, check_keyed
 from millpond.model.stream import Field
 from millpond.runtime.joins.lookup_rows import KeyedReader, OpenRows, defaults_of
 from millpond.spark.catalyst.private_names import JavaObject, children, id_of, items, kind_of, outputs
-from millpond.spark.session.worker import with_code
+from millpond.spark.session.worker import worker_task
 from millpond.spark.sources.arrow_functions import MAPPED, function_in
-
-OPTIONS = ("key", "address", "type", "missing", "wrong.type", "vanished", "defaults")
-"""Options of a keyed table in a pond file."""
 
 OpenAt: TypeAlias = Callable[[str | None], OpenRows]
 """Maps an address (None for the pond's own store) to a function that opens the rows there."""
@@ -82,7 +79,7 @@ def keyed_table(name: str, schema: str, options: Mapping[str, str]) -> tuple[Key
         raise QueryTypeError(f"{name} lists no columns.", "Write 'id BIGINT, name STRING'.")
     names = [field.name.lower() for field in columns.fields]
     if len(set(names)) < len(names):
-        raise QueryTypeError(f"A column of {name} is there twice.", "Give each its own name.")
+        raise QueryTypeError(f"Two columns of {name} have the same name.", "Give each its own name.")
     given = {key.lower(): value for key, value in options.items()}
     if not given.get("key"):
         raise QueryTypeError(f"{name} has no key.", "Add OPTIONS (key 'user:{id}').")
@@ -141,7 +138,7 @@ def keyed_in(plan: JavaObject) -> tuple[Keyed, tuple[str, ...]] | None:
     return keyed, tuple(known[id_of(column)] for column in outputs(plan))
 
 
-def asked_by(keyed: Keyed, equal: Mapping[str, list[T]], more: bool) -> list[T]:
+def lookup_keys(keyed: Keyed, equal: Mapping[str, list[T]], more: bool) -> list[T]:
     """The stream's sides of the equalities of a join, in the order of the table's key columns.
 
     `equal` gives the stream's sides for each column; `more` says that there are other conditions.
@@ -196,6 +193,6 @@ class _Meeting:
         self._reader = reader
 
     def __call__(self, *keys: pa.Array) -> pa.StructArray:
-        with with_code():
+        with worker_task():
             columns = self._reader(*keys).flatten()
         return pa.StructArray.from_arrays(columns, names=[f"c{place}" for place in range(len(columns))])

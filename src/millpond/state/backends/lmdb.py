@@ -12,7 +12,7 @@ Version 1 of the file has two named databases. Integers in keys are big-endian, 
 
 A call of `apply_many` is one transaction, so here all of its buckets advance together. In addition to the port:
   * only one process writes at a time. A second writer is safe (the number of each bucket guards it), but it waits. It
-    waits for ever if the first is *stopped* inside a transaction (a killed one does no harm).
+    waits indefinitely if the first is *stopped* inside a transaction (a killed one does no harm).
   * a process opens a file only once: LMDB's locks belong to the process, and a second open would break them.
   * a power failure may undo the newest applied numbers, but does not damage the file.
   * a damaged file is renamed to `path`.damaged, and a new one is created; opening it for reading raises an error.
@@ -34,7 +34,9 @@ import lmdb
 
 from millpond.errors import ForeignPondError, StoreError, no_room, of_machine
 from millpond.local_path import real_file
+from millpond.state.backends.kinds import StoreContext
 from millpond.state.backends.lmdb_check import damage_of
+from millpond.state.backends.lmdb_gate import Gate
 from millpond.state.ports.store import (
     NEVER,
     Apply,
@@ -84,7 +86,7 @@ class LmdbStore(BucketStore):
         self._path = real_file(path, "-lock")
         self._read_only = read_only
         self._map_bytes = map_bytes
-        self._gate = _Gate()
+        self._gate = Gate()
         self._writing = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
@@ -95,6 +97,13 @@ class LmdbStore(BucketStore):
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def open(cls, context: StoreContext) -> LmdbStore:
+        """The store at a path, for one pond."""
+        assert context.path is not None
+        context.path.parent.mkdir(parents=True, exist_ok=True)
+        return cls(context.path, owner=context.pond, read_only=context.read_only)
 
     def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
         """See `BucketStore.apply_many`; all steps are applied in one transaction."""
@@ -118,20 +127,16 @@ class LmdbStore(BucketStore):
         return self._read(lambda draft: [draft.scan(bucket, table) for bucket in wanted])
 
     def clear_many(self, buckets: Iterable[int]) -> None:
-        """See `BucketStore.clear_many`."""
         cleared = list(buckets)
         self._write(lambda draft: draft.clear(cleared))
 
     def tables(self) -> frozenset[str]:
-        """See `BucketStore.tables`."""
         return self._read(lambda draft: frozenset(draft.tables()))
 
     def drop_table(self, table: str, upto: int) -> None:
-        """See `BucketStore.drop_table`."""
         self._write(lambda draft: draft.drop(table, upto))
 
     def shards(self, buckets: Iterable[int]) -> list[str]:
-        """See `BucketStore.shards`."""
         with self._explained(), self._gate.shared():
             self._check_usable()
             return [str(self._path) for _ in buckets]
@@ -145,7 +150,6 @@ class LmdbStore(BucketStore):
         return Statistics(keys, used)
 
     def close(self) -> None:
-        """See `BucketStore.close`."""
         with self._writing, self._gate.exclusive():
             if self._closed:
                 return
@@ -160,7 +164,7 @@ class LmdbStore(BucketStore):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
             self._put_damage_aside()
             self._open_environment()
-            # The slots of killed readers would keep old pages alive for ever.
+            # The slots of killed readers would keep old pages alive indefinitely.
             self._env.reader_check()
         self._check_identity(owner)
 
@@ -443,40 +447,6 @@ class _Draft:
             while found and cursor.key().startswith(prefix):
                 # Deleting moves the cursor to the next key; at the end of the database the key is empty.
                 found = cursor.delete()
-
-
-class _Gate:
-    """Lets many threads use the environment or one replace it: LMDB may only be resized while nothing reads it."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._users = 0
-        self._replacing = False
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._replacing)
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._users -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._replacing)
-            self._replacing = True
-            self._changed.wait_for(lambda: self._users == 0)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._replacing = False
-                self._changed.notify_all()
 
 
 def _table_place(table: str) -> bytes:

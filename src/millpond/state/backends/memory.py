@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from millpond.errors import StoreError
+from millpond.state.backends.kinds import StoreContext
 from millpond.state.ports.file_store import FileStore, Parts
 from millpond.state.ports.store import (
     NEVER,
@@ -33,33 +34,33 @@ class MemoryStore(BucketStore):
         self._tables: set[str] = set()
         self._closed = False
 
+    @classmethod
+    def open(cls, _context: StoreContext) -> MemoryStore:
+        """A new store."""
+        return cls()
+
     def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
-        """See `BucketStore.apply_many`."""
         with self._lock:
             self._check_open()
             return [self._apply(step) for step in steps]
 
     def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
-        """See `BucketStore.stands_many`."""
         with self._lock:
             self._check_open()
             return [self._stand(bucket) for bucket in buckets]
 
     def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
-        """See `BucketStore.read_many`."""
         with self._lock:
             self._check_open()
             return [self._found(one) for one in wanted]
 
     def scan(self, bucket: int, table: str) -> Rows:
-        """See `BucketStore.scan`."""
         with self._lock:
             self._check_open()
             rows = self._rows.get((bucket, table), {})
             return Rows(self._stand(bucket).n, list(rows.keys()), list(rows.values()))
 
     def clear_many(self, buckets: Iterable[int]) -> None:
-        """See `BucketStore.clear_many`."""
         cleared = set(buckets)
         with self._lock:
             self._check_open()
@@ -69,13 +70,11 @@ class MemoryStore(BucketStore):
                 del self._rows[place]
 
     def tables(self) -> frozenset[str]:
-        """See `BucketStore.tables`."""
         with self._lock:
             self._check_open()
             return frozenset(self._tables)
 
     def drop_table(self, table: str, upto: int) -> None:
-        """See `BucketStore.drop_table`."""
         with self._lock:
             self._check_open()
             mine = [place for place in self._rows if place[1] == table]
@@ -86,7 +85,6 @@ class MemoryStore(BucketStore):
                 self._tables.discard(table)
 
     def shards(self, buckets: Iterable[int]) -> list[str]:
-        """See `BucketStore.shards`."""
         with self._lock:
             self._check_open()
             return ["memory" for _ in buckets]
@@ -100,7 +98,6 @@ class MemoryStore(BucketStore):
             return Statistics(keys, size)
 
     def close(self) -> None:
-        """See `BucketStore.close`."""
         with self._lock:
             self._closed = True
             self._rows.clear()
@@ -147,22 +144,17 @@ class MemoryFiles(FileStore):
         self._files[name] = b"".join(parts)
 
     def get_many(self, names: Sequence[str]) -> list[bytes | None]:
-        """See `FileStore.get_many`."""
         return [self._files.get(name) for name in names]
 
     def take_many(self, names: Sequence[str]) -> list[bytes | None]:
-        """See `FileStore.take_many`."""
         return self.get_many(names)
 
     def lacking(self, names: Iterable[str]) -> list[str]:
-        """See `FileStore.lacking`."""
         return [name for name in names if name not in self._files]
 
     def names(self) -> set[str]:
-        """See `FileStore.names`."""
         return set(self._files)
 
     def remove_many(self, names: Iterable[str]) -> None:
-        """See `FileStore.remove_many`."""
         for name in names:
             self._files.pop(name, None)

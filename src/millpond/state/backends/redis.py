@@ -24,6 +24,7 @@ from typing import Any
 from redis.crc import key_slot
 
 from millpond.errors import ForeignPondError, StoreError
+from millpond.state.backends.kinds import StoreContext
 from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed, without_prefix
 from millpond.state.ports.store import (
     NEVER,
@@ -60,7 +61,10 @@ if pond and pond ~= ARGV[1] and ARGV[1] ~= '' then return redis.error_reply('MPF
 
 # With the first line, Redis refuses a script before its first write if there is no memory, or on a replica.
 # Lua cannot unpack a table of more than 8000 values.
-_APPLY = Script("#!lua" + _OWNED + """
+_APPLY = Script(
+    "#!lua"
+    + _OWNED
+    + """
 local stored = tonumber(redis.call('HGET', KEYS[1], 'applied') or '-1')
 local at, moved, mark, outcomes = 2, false, '', {}
 local function word() at = at + 1 return ARGV[at - 1] end
@@ -92,43 +96,61 @@ if moved then
   redis.call('HSET', KEYS[1], 'applied', string.format('%.0f', stored), 'mark', mark, 'pond', ARGV[1], 'layout', '1')
 end
 return outcomes
-""")
+"""
+)
 
-_READ = Script("""#!lua flags=no-writes
+_READ = Script(
+    """#!lua flags=no-writes
 local found = {redis.call('HGET', KEYS[1], 'applied')}
 for first = 1, #ARGV, 4000 do
   local some = redis.call('HMGET', KEYS[2], unpack(ARGV, first, math.min(first + 3999, #ARGV)))
   for i = 1, #some do found[first + i] = some[i] end
 end
 return found
-""", reading=True)
+""",
+    reading=True,
+)
 
-_SCAN = Script("""#!lua flags=no-writes
+_SCAN = Script(
+    """#!lua flags=no-writes
 local applied = redis.call('HGET', KEYS[1], 'applied')
 if redis.call('HLEN', KEYS[2]) > tonumber(ARGV[1]) then return {applied, false} end
 return {applied, redis.call('HGETALL', KEYS[2])}
-""", reading=True)
+""",
+    reading=True,
+)
 
 # All keys of a bucket have its tag, so the script may build the keys of its tables.
-_CLEAR = Script("#!lua flags=allow-oom" + _OWNED + """
+_CLEAR = Script(
+    "#!lua flags=allow-oom"
+    + _OWNED
+    + """
 for _, table in ipairs(redis.call('SMEMBERS', KEYS[2])) do redis.call('UNLINK', ARGV[2] .. table) end
 return redis.call('UNLINK', KEYS[1])
-""")
+"""
+)
 
-_DROP = Script("#!lua flags=allow-oom" + _OWNED + """
+_DROP = Script(
+    "#!lua flags=allow-oom"
+    + _OWNED
+    + """
 if tonumber(redis.call('HGET', KEYS[1], 'applied') or '-1') > tonumber(ARGV[3]) then return 0 end
 redis.call('UNLINK', KEYS[3])
 return redis.call('SREM', KEYS[2], ARGV[2])
-""")
+"""
+)
 
-_SIZE = Script("""#!lua flags=no-writes
+_SIZE = Script(
+    """#!lua flags=no-writes
 local rows, bytes = 0, 0
 for _, table in ipairs(redis.call('SMEMBERS', KEYS[1])) do
   rows = rows + redis.call('HLEN', ARGV[1] .. table)
   bytes = bytes + (redis.call('MEMORY', 'USAGE', ARGV[1] .. table) or 0)
 end
 return {rows, bytes}
-""", reading=True)
+""",
+    reading=True,
+)
 
 _SCRIPTS = (_APPLY, _READ, _SCAN, _CLEAR, _DROP, _SIZE)
 
@@ -164,15 +186,18 @@ class RedisStore(BucketStore):
             self.close()
             raise
 
+    @classmethod
+    def open(cls, context: StoreContext) -> RedisStore:
+        """The store at a URL, for one pond."""
+        return cls(context.address, context.tags, owner=context.pond, read_only=context.read_only, check=context.check)
+
     def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
         """See `BucketStore.apply_many`; all steps of one bucket are applied atomically together."""
         self._check_writable()
         numbers: dict[int, list[int]] = defaultdict(list)
         for number, step in enumerate(steps):
             numbers[step.bucket].append(number)
-        found = self._run(
-            [self._apply_command(bucket, [steps[i] for i in mine]) for bucket, mine in numbers.items()]
-        )
+        found = self._run([self._apply_command(bucket, [steps[i] for i in mine]) for bucket, mine in numbers.items()])
         outcomes: list[Outcome | None] = [None] * len(steps)
         for (bucket, mine), answer in zip(numbers.items(), found, strict=True):
             for i, verdict, applied in zip(mine, answer[::2], answer[1::2], strict=True):
@@ -180,15 +205,11 @@ class RedisStore(BucketStore):
         return [outcome for outcome in outcomes if outcome is not None]
 
     def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
-        """See `BucketStore.stands_many`."""
         found = self._plain(buckets, b"HMGET", b"meta", b"applied", b"mark")
         return [Stand(_number(applied), (mark or b"").decode()) for applied, mark in found]
 
     def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
-        """See `BucketStore.read_many`."""
-        found = self._run(
-            [self._call(_READ, one.bucket, [b"meta", _rows(one.table)], one.keys) for one in wanted]
-        )
+        found = self._run([self._call(_READ, one.bucket, [b"meta", _rows(one.table)], one.keys) for one in wanted])
         return [Found(_number(answer[0]), answer[1:]) for answer in found]
 
     def scan(self, bucket: int, table: str) -> Rows:
@@ -214,7 +235,6 @@ class RedisStore(BucketStore):
         ]
 
     def clear_many(self, buckets: Iterable[int]) -> None:
-        """See `BucketStore.clear_many`."""
         self._check_writable()
         self._run(
             [
@@ -247,15 +267,11 @@ class RedisStore(BucketStore):
     def statistics(self) -> Statistics:
         """See `BucketStore.statistics`; the servers estimate the bytes from a few rows of each hash."""
         sizes = self._run(
-            [
-                self._call(_SIZE, bucket, [b"tables"], [place + b"rows:"])
-                for bucket, place in enumerate(self._places)
-            ]
+            [self._call(_SIZE, bucket, [b"tables"], [place + b"rows:"]) for bucket, place in enumerate(self._places)]
         )
         return Statistics(sum(size[0] for size in sizes), sum(size[1] for size in sizes))
 
     def close(self) -> None:
-        """See `BucketStore.close`."""
         self._nodes.close()
 
     def _apply_command(self, bucket: int, steps: Sequence[Apply]) -> Command:
@@ -294,10 +310,7 @@ class RedisStore(BucketStore):
 
     def _plain(self, buckets: Iterable[int], command: bytes, key: bytes, *more: bytes) -> list[Any]:
         return self._run(
-            [
-                Command(self._slots[bucket], packed([command, self._place(bucket) + key, *more]))
-                for bucket in buckets
-            ]
+            [Command(self._slots[bucket], packed([command, self._place(bucket) + key, *more])) for bucket in buckets]
         )
 
     def _place(self, bucket: int) -> bytes:

@@ -39,7 +39,6 @@ class RedisFiles(FileStore):
         self._nodes = Nodes(address)
 
     def put(self, name: str, parts: Parts, *, kept: bool = False) -> None:
-        """See `FileStore.put`."""
         data = b"".join(parts)
         words: list[list[bytes]] = []
         for number, first in enumerate(range(0, len(data), PIECE_BYTES)):
@@ -50,24 +49,20 @@ class RedisFiles(FileStore):
         self._nodes.sure([self._command(name, one) for one in words])
 
     def get_many(self, names: Sequence[str]) -> list[bytes | None]:
-        """See `FileStore.get_many`."""
         found = self._nodes.sure([self._command(name, [b"HGETALL", _file(name)]) for name in names])
         return [_whole(one) for one in found]
 
     def take_many(self, names: Sequence[str]) -> list[bytes | None]:
-        """See `FileStore.take_many`."""
         verbs = (b"PERSIST", b"HGETALL")
         found = self._nodes.sure([self._command(name, [verb, _file(name)]) for name in names for verb in verbs])
         return [_whole(one) for one in found[1::2]]
 
     def lacking(self, names: Iterable[str]) -> list[str]:
-        """See `FileStore.lacking`."""
         asked = list(names)
         found = self._nodes.sure([self._command(name, [b"HEXISTS", _file(name), _SIZE]) for name in asked])
         return [name for name, there in zip(asked, found, strict=True) if not there]
 
     def names(self) -> set[str]:
-        """See `FileStore.names`."""
         asked = [
             Command(slot, packed([b"SMEMBERS", place + b"files"]))
             for place, slot in zip(self._places, self._slots, strict=True)
@@ -75,7 +70,6 @@ class RedisFiles(FileStore):
         return {name.decode() for found in self._nodes.sure(asked) for name in found}
 
     def remove_many(self, names: Iterable[str]) -> None:
-        """See `FileStore.remove_many`."""
         asked = list(names)
         self._nodes.sure([self._command(name, [b"UNLINK", _file(name)]) for name in asked])
         self._nodes.sure([self._command(name, [b"SREM", b"files", name.encode()]) for name in asked])

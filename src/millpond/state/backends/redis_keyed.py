@@ -32,18 +32,24 @@ end
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'none' and kind ~= ARGV[3] then return -1 end
 """
-_MERGE = Script(_NEWER + """
+_MERGE = Script(
+    _NEWER
+    + """
 if stale(redis.call('HGET', KEYS[1], ARGV[4])) then return 0 end
 local last = 5 + tonumber(ARGV[5])
 redis.call('HSET', KEYS[1], ARGV[4], ARGV[1] .. ' ' .. ARGV[2], unpack(ARGV, 6, last))
 if last < #ARGV then redis.call('HDEL', KEYS[1], unpack(ARGV, last + 1)) end
 return 1
-""")
-_REPLACE = Script(_NEWER + """
+"""
+)
+_REPLACE = Script(
+    _NEWER
+    + """
 if stale(string.match(redis.call('GET', KEYS[1]) or '', '^{"_epoch":"([^"]*)"')) then return 0 end
 if ARGV[4] then redis.call('SET', KEYS[1], ARGV[4], 'KEEPTTL') else redis.call('DEL', KEYS[1]) end
 return 1
-""")
+"""
+)
 
 _REFUSALS = (refused.NoPermissionError, refused.AuthenticationError)
 
@@ -66,7 +72,6 @@ class RedisKeyed(KeyedRows):
         self._resting: dict[Address, float] = {}
 
     def read(self, keys: Sequence[bytes], slots: Sequence[int], fields: Sequence[bytes]) -> list[Row | Absent]:
-        """See `KeyedRows.read`."""
         verb = b"HMGET" if fields else b"GET"
         commands = [Command(slot, packed([verb, key, *fields])) for key, slot in zip(keys, slots, strict=True)]
         return [_row(self._nodes, answer) for answer in self._answers(commands)]
@@ -87,7 +92,6 @@ class RedisKeyed(KeyedRows):
         return merged
 
     def close(self) -> None:
-        """See `KeyedRows.close`."""
         self._nodes.close()
 
     def _answers(self, commands: Sequence[Command]) -> list[Any]:

@@ -179,9 +179,7 @@ def among(table: Signatures, ladders: Sequence[Sequence[str]]) -> Ranks:
     places = table.places
     ranks: Ranks = np.zeros((len(table.ids), len(ladders)), narrowest([len(names) for names in ladders]))
     own = [places.get(names[0], (-1, 0))[0] for names in ladders]
-    whole = [
-        at for at, names in enumerate(ladders) if own[at] >= 0 and len(names) == table.lengths[own[at]]
-    ]
+    whole = [at for at, names in enumerate(ladders) if own[at] >= 0 and len(names) == table.lengths[own[at]]]
     ranks[:, whole] = table.ranks[:, [own[at] for at in whole]]
     for at in sorted({at for at, place in enumerate(own) if place >= 0} - set(whole)):
         # for each rank of the table's ladder, the number of these filters up to that rank

@@ -106,12 +106,12 @@ class KeyDictionary:
 
     def __init__(
         self, types: Sequence[pa.DataType], sections: Sequence[pa.RecordBatch], cache: Path | None,
-        bucket_of: BucketOf, left: Ints | None = None,
+        bucket_of: BucketOf, departed: Ints | None = None,
     ) -> None:  # fmt: skip
         """`sections`: the committed `keys` batches in order, with columns k0, k1, …, `hash` and `bucket`.
 
-        `cache`: the path prefix of stored tables. `left`: slots of keys that have migrated to another instance; if such
-        a key comes back, it gets a new slot.
+        `cache`: the path prefix of stored tables. `departed`: slots of keys that have migrated to another instance; if
+        such a key comes back, it gets a new slot.
         """
         self._types = list(types)
         self._chunks: list[KeyColumns] = [batch.columns[: len(types)] for batch in sections]
@@ -119,9 +119,9 @@ class KeyDictionary:
         self._sections, self._bucket_of, self._new_buckets = sections, bucket_of, list[Ints]()
         self._hashes = np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
         self.committed = len(self._hashes)
-        self._here = None if left is None else np.ones(self.committed, bool)
+        self._here = None if departed is None else np.ones(self.committed, bool)
         if self._here is not None:
-            self._here[left] = False
+            self._here[departed] = False
         self._base, base = self._load_base(cache)
         self._recent = _Table.sized(max(self.committed - base, 64))
         self._recent.insert(self._hashes[base:], np.arange(base, self.committed))
@@ -156,9 +156,7 @@ class KeyDictionary:
         self._hashes = np.concatenate([self._hashes, hashes])
         if 2 * (len(self._hashes) - self._recent_base) > len(self._recent.entries):
             self._recent = _Table.sized(2 * (len(self._hashes) - self._recent_base))
-            self._recent.insert(
-                self._hashes[self._recent_base :], np.arange(self._recent_base, len(self._hashes))
-            )
+            self._recent.insert(self._hashes[self._recent_base :], np.arange(self._recent_base, len(self._hashes)))
         else:
             self._recent.insert(hashes, slots)
         return slots

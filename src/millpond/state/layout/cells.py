@@ -1,12 +1,13 @@
 """Cells: partial results by (slice, key), as int64 columns that merge by adding, minimum or maximum.
 
-The name of a column is `<measure id>:<part>`. The part determines how the column merges:
+The name of a column is `<measure id>:<part>`. The part determines how the column merges (see `merge_rules`):
 
     n            a count                                          added
     w<k>         word k of an exact sum (see state/numbers/exact_sums.py)      added
     nan inf -inf counts of values an exact sum leaves out         added
     min max      order codes (see `order_codes`)                  minimum, maximum
     minlow maxlow  low words of extremes that take 128 bits       with their `min` or `max`, the high words
+    and or xor   integers                                         by their bits
     r<k>         eight registers, one in each byte                maximum of each byte
 
 If a piece of state lacks a column, its value is the identity of the merge, which is 0 for sums.
@@ -20,13 +21,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millpond.arrays import WIDE, Ints, Mask, distinct_rows, firsts_of, places_among, repeated
+from millpond.arrays import (
+    WIDE,
+    Ints,
+    Mask,
+    distinct_rows,
+    firsts_of,
+    new_values,
+    occurrences,
+    places_among,
+    repeated,
+)
 from millpond.state.keys.filter_signatures import UNSIGNED, Signatures, union
+from millpond.state.layout.merge_rules import LARGEST, MergeRule, identities, is_low_word, merged, rule_of
 from millpond.state.numbers.exact_sums import Words, normalise
-from millpond.state.numbers.int128 import less, wide, wide_integer
-
-LARGEST = np.iinfo(np.int64).max
-SMALLEST = np.iinfo(np.int64).min
+from millpond.state.numbers.int128 import wide
 
 _LOOKUP = 40
 """The cost of looking up or copying one run, as the number of slots that can be read in the same time."""
@@ -258,11 +267,10 @@ def merge(pieces: Sequence[Piece], keys: int) -> Cells:
         none = np.zeros(0, np.int64)
         return Cells(Slices(none, none, none), np.zeros(1, np.int64), none, {})
     slices, renumbered = _union([piece.slices for piece in pieces])
-    ids = [
-        where[piece.slice_rows] * keys + piece.slots for piece, where in zip(pieces, renumbered, strict=True)
-    ]
+    pieces, renumbered = _unique(pieces, renumbered)
+    ids = [where[piece.slice_rows] * keys + piece.slots for piece, where in zip(pieces, renumbered, strict=True)]
     distinct, targets = places_among(ids, len(slices.start_us) * keys)
-    columns = normalised(_merged_columns(pieces, targets, len(distinct)))
+    columns = normalised(by_column(pieces, lambda rule, parts: _merged(rule, parts, targets, len(distinct))))
     owners = distinct // keys
     present, starts = firsts_of(owners)
     offsets = np.append(starts, len(distinct))
@@ -280,137 +288,67 @@ def _union(parts: Sequence[Slices]) -> tuple[Slices, list[Ints]]:
     return Slices(start_us, end_us, late_class, Signed(ids, union(tables)) if tables else None), list(split)
 
 
-def _merged_columns(pieces: Sequence[Piece], targets: list[Ints], size: int) -> dict[str, Ints]:
-    """Merges column by column; columns that share an array in every piece still share one afterwards."""
-    names = dict.fromkeys(name for piece in pieces for name in piece.columns)
-    known: dict[tuple[str, tuple[int, ...]], Ints] = {}
-    merged: dict[str, Ints] = {}
-    for name in names:
-        how = merge_rule(name)
-        if how == "low":
+def _unique(pieces: Sequence[Piece], renumbered: Sequence[Ints]) -> tuple[list[Piece], list[Ints]]:
+    """Pieces that contain each slice once, with the positions of their slices.
+
+    A segment contains a slice twice if the plan of its time had another lateness class between the two.
+    """
+    parts, places = list[Piece](), list[Ints]()
+    for piece, where in zip(pieces, renumbered, strict=True):
+        if new_values(np.sort(where)).all():
+            parts.append(piece)
+            places.append(where)
             continue
+        nth = occurrences(where)
+        turns = range(int(nth.max()) + 1)
+        parts += [_some_of(piece, nth[piece.slice_rows] == turn) for turn in turns]
+        places += [where for _ in turns]
+    return parts, places
+
+
+def _some_of(piece: Piece, keep: Mask) -> Piece:
+    columns = {name: column[keep] for name, column in piece.columns.items()}
+    return piece._replace(slice_rows=piece.slice_rows[keep], slots=piece.slots[keep], columns=columns)
+
+
+def by_column(
+    pieces: Sequence[Piece], merge: Callable[[MergeRule, Sequence[npt.NDArray[Any] | None]], npt.NDArray[Any]]
+) -> dict[str, Ints]:
+    """The result of `merge` for each column of the pieces; it is None for a piece that lacks the column.
+
+    Columns that share an array in every piece still share one afterwards.
+    """
+    names = dict.fromkeys(name for piece in pieces for name in piece.columns)
+    known: dict[tuple[MergeRule, tuple[int, ...]], Ints] = {}
+    columns: dict[str, Ints] = {}
+    for name in names:
+        if is_low_word(name):
+            continue
+        rule = rule_of(name)
         if f"{name}low" in names:
-            extremes = [extreme_of(name, piece.columns) for piece in pieces]
-            merged |= extreme_names(name, _best(how, extremes, targets, size))
+            columns |= extreme_names(name, merge(rule, [extreme_of(name, piece.columns) for piece in pieces]))
             continue
         parts = [piece.columns.get(name) for piece in pieces]
-        same = (how, tuple(id(part) if part is not None else 0 for part in parts))
+        same = (rule, tuple(id(part) if part is not None else 0 for part in parts))
         if same not in known:
-            known[same] = _merged(how, parts, targets, size)
-        merged[name] = known[same]
-    return merged
+            known[same] = merge(rule, parts)
+        columns[name] = known[same]
+    return columns
 
 
 def _merged(
-    how: str, parts: Sequence[npt.NDArray[np.integer] | None], targets: list[Ints], size: int
-) -> Ints:
-    if how != "add":
-        return _best(how, parts, targets, size)
-    out = np.zeros(size, np.int64)
-    for part, target in zip(parts, targets, strict=True):
-        if part is not None:
-            out[target] += part
-    return out
-
-
-def _best(
-    how: str, parts: Sequence[npt.NDArray[Any] | None], targets: list[Ints], size: int
+    rule: MergeRule, parts: Sequence[npt.NDArray[Any] | None], targets: list[Ints], size: int
 ) -> npt.NDArray[Any]:
-    dtype = WIDE if any(part is not None and part.dtype == WIDE for part in parts) else np.dtype(np.int64)
-    out = no_extreme(how, dtype, size)
+    out = identities(rule, dtype_of(parts), size)
     for part, target in zip(parts, targets, strict=True):
         if part is not None:
-            out[target] = better(how, out[target], part)
+            out[target] = merged(rule, out[target], part)
     return out
 
 
-_RULES = {
-    "n": "add",
-    "nan": "add",
-    "inf": "add",
-    "-inf": "add",
-    "min": "min",
-    "max": "max",
-    "minlow": "low",
-    "maxlow": "low",
-}
-
-_NUMBERED = {"w": "add", "r": "registers"}
-
-
-def merge_rule(name: str) -> str:
-    """How a column merges: `add`, `min`, `max`, `registers`, or `low` (together with the column of high words).
-
-    Raises:
-        ValueError: the part of the name is unknown.
-    """
-    part = name.rpartition(":")[2]
-    rule = _RULES.get(part) or (_NUMBERED.get(part[:1]) if part[1:].lstrip("-").isdecimal() else None)
-    if rule is None:
-        raise ValueError(f"No rule says how the column {name!r} of state merges.")
-    return rule
-
-
-def identity(how: str) -> int:
-    """The value of a missing cell: the identity of the merge `how`."""
-    return {"add": 0, "registers": 0, "min": int(LARGEST), "max": int(SMALLEST)}[how]
-
-
-def better(how: str, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The smaller (`min`) or larger (`max`) order code or 128-bit integer, element by element.
-
-    For `registers`, the larger one of each byte.
-    """
-    if how == "registers":
-        return np.maximum(_bytes_of(left), _bytes_of(right)).view(np.int64)
-    if left.dtype != WIDE:
-        chosen: Ints = (np.minimum if how == "min" else np.maximum)(left, right)
-        return chosen
-    return np.where(less(right, left) if how == "min" else less(left, right), right, left)
-
-
-def best_at(how: str, best: npt.NDArray[Any], places: Ints, values: npt.NDArray[Any]) -> None:
-    """Merges each value into `best` at its position, in place."""
-    ufunc = np.minimum if how == "min" else np.maximum
-    if how == "registers":
-        held = np.flatnonzero(values)  # these are few if cells have few values
-        at = (places[held, None] * 8 + np.arange(8)).reshape(-1)
-        np.maximum.at(best.view(np.uint8), at, _bytes_of(values[held]))
-        return
-    if best.dtype != WIDE:
-        ufunc.at(best, places, values)
-        return
-    ufunc.at(best["high"], places, values["high"])
-    leading = values["high"] == best["high"][places]
-    ufunc.at(best["low"], places[leading], values["low"][leading])
-
-
-def merged_runs(how: str, column: npt.NDArray[Any], starts: Ints) -> npt.NDArray[Any]:
-    """A column with the rows of each run merged into one row; runs begin at `starts`.
-
-    >>> merged_runs("max", np.array([3, 1, 5]), np.array([0, 2])).tolist()
-    [3, 5]
-    """
-    if column.dtype == WIDE:
-        best, lengths = no_extreme(how, WIDE, len(starts)), np.diff(np.append(starts, len(column)))
-        best_at(how, best, np.repeat(np.arange(len(starts)), lengths), column)
-        return best
-    if how == "registers":
-        each = _bytes_of(column).reshape(-1, 8)
-        return np.maximum.reduceat(each, starts, axis=0).view(np.int64).reshape(-1)
-    merged: Ints = {"add": np.add, "min": np.minimum, "max": np.maximum}[how].reduceat(column, starts)
-    return merged
-
-
-def _bytes_of(words: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    return np.ascontiguousarray(words, np.int64).view(np.uint8)
-
-
-def no_extreme(how: str, dtype: np.dtype[Any], shape: int | tuple[int, ...]) -> npt.NDArray[Any]:
-    """An array of identities of the merge `how`."""
-    if dtype == WIDE:
-        return np.full(shape, wide_integer((1 << 127) - 1 if how == "min" else -(1 << 127)), WIDE)
-    return np.full(shape, identity(how), dtype)
+def dtype_of(parts: Sequence[npt.NDArray[Any] | None]) -> np.dtype[Any]:
+    """The dtype of a column in some pieces: `WIDE` if it has 128-bit integers in one of them, else int64."""
+    return WIDE if any(part is not None and part.dtype == WIDE for part in parts) else np.dtype(np.int64)
 
 
 def extreme_of(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millpond.errors import CorruptError
+from millpond.errors import CorruptError, unreadable
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import Receipt, Section, SectionKind, decode
@@ -96,8 +96,8 @@ def _failure(check: Callable[..., None], *of: object) -> CorruptError | None:
 
 
 def _check_body(log: Log, n: int) -> None:
-    if decode(log.read(n) or b"", log.told(n)).body is None:
-        raise CorruptError(f"{log.told(n)} has no body any more.", "Restore the file from a copy.")
+    if decode(log.read(n) or b"", log.describe(n)).body is None:
+        raise CorruptError(f"{log.describe(n)} has no body any more.", "Restore the file from a copy.")
 
 
 def check_delta(path: Path, digest: str) -> None:
@@ -112,6 +112,6 @@ def check_delta(path: Path, digest: str) -> None:
             while chunk := file.read(_CHUNK_BYTES):
                 found.update(chunk)
     except OSError as error:
-        raise CorruptError(f"{path} cannot be read: {error}.", "Restore the file from a copy.") from error
+        raise unreadable(path, error) from error
     if found.hexdigest() != digest:
         raise CorruptError(f"{path} fails its digest.", "Restore the file from a copy.")

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import IPC_READ, Ints, ipc_write
-from millpond.errors import CorruptError
+from millpond.errors import CorruptError, of_machine
 from millpond.state.keys.filter_signatures import Stored, from_stored, to_stored
 from millpond.state.layout.cells import Cells, Signed, Slices
 
@@ -75,9 +75,7 @@ def encode_cells(cells: Cells) -> pa.RecordBatch:
     return batch.replace_schema_metadata({"millpond": msgspec.json.encode(header), **packed})
 
 
-def columns_batch(
-    leading: Mapping[str, Whole], columns: Mapping[str, Whole]
-) -> tuple[pa.RecordBatch, dict[str, str]]:
+def columns_batch(leading: Mapping[str, Whole], columns: Mapping[str, Whole]) -> tuple[pa.RecordBatch, dict[str, str]]:
     """Integer columns as a batch, each in its narrowest type.
 
     A column that shares its array with an earlier one is left out; the second value maps its name to the earlier one.
@@ -94,7 +92,7 @@ def columns_batch(
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays)), same
 
 
-def as_told(cells: Cells) -> tuple[pa.Buffer, dict[str, str]]:
+def encode_with_sizes(cells: Cells) -> tuple[pa.Buffer, dict[str, str]]:
     """Encodes cells as bytes; also returns the `info` of their section, with the size of each measure as `bytes`.
 
     A measure is named by the first digits of its id; measures that share a column are named together. The overhead of
@@ -116,10 +114,10 @@ def as_told(cells: Cells) -> tuple[pa.Buffer, dict[str, str]]:
     return data, {"bytes": " ".join(f"{named}:{size}" for named, size in told.items())}
 
 
-def bytes_told(text: str) -> list[tuple[list[str], int]]:
-    """Parses the sizes of measures that `as_told` returns.
+def parse_sizes(text: str) -> list[tuple[list[str], int]]:
+    """Parses the sizes of measures that `encode_with_sizes` returns.
 
-    >>> bytes_told("5e6b10ee:120 ab21b95a+c26f7aea:64")
+    >>> parse_sizes("5e6b10ee:120 ab21b95a+c26f7aea:64")
     [(['5e6b10ee'], 120), (['ab21b95a', 'c26f7aea'], 64)]
     """
     pairs = (part.partition(":") for part in text.split())
@@ -229,4 +227,6 @@ def from_bytes(buffer: pa.Buffer) -> pa.RecordBatch:
     try:
         return pa.ipc.open_file(buffer, options=IPC_READ).get_batch(0)
     except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptError(f"A section does not read as Arrow: {error}.", "Restore the file.") from error
+        raise of_machine(error) or CorruptError(
+            f"A section does not read as Arrow: {error}.", "Restore the file."
+        ) from error

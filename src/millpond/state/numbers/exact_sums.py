@@ -117,9 +117,7 @@ def _scaled(values: Doubles, band: int) -> Doubles:
     return np.ldexp(values, -band * _BAND_BITS) if band else values
 
 
-def _add_products(
-    digits: dict[int, Ints], cells: Ints, left: Doubles, right: Doubles, size: int, offset: int
-) -> None:
+def _add_products(digits: dict[int, Ints], cells: Ints, left: Doubles, right: Doubles, size: int, offset: int) -> None:
     for part in product_and_error(left, right):
         add_digits(digits, cells, part, size, SHIFT["squares"], offset)
 
@@ -151,9 +149,7 @@ def _whole(values: Doubles) -> Doubles | None:
     return values if not len(values) else None
 
 
-def add_digits(
-    digits: dict[int, Ints], cells: Ints, values: Doubles, size: int, shift: int, offset: int = 0
-) -> None:
+def add_digits(digits: dict[int, Ints], cells: Ints, values: Doubles, size: int, shift: int, offset: int = 0) -> None:
     """Splits values into 26-bit digits, highest first, and adds each digit to its sums until nothing is left."""
     rest = values
     largest = float(np.abs(rest).max()) if len(rest) else 0.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millpond.errors import CorruptError, FilesLostError, HostError
+from millpond.errors import CorruptError, FilesLostError, HostError, unreadable
 from millpond.local_path import no_link
 from millpond.log.records import Body, body_of
 from millpond.state.ports.file_store import FileStore, Parts
@@ -89,6 +89,10 @@ class Files:
             handle.flush()
             os.fsync(handle.fileno())
 
+    def hand_over(self, file: str, parts: Parts) -> None:
+        """Writes a file for the driver, which no task reads; it is as durable as after `write`."""
+        self.write(file, parts)
+
     def fetch(self, names: Iterable[str]) -> None:
         """Brings files to this host before they are read, all at once."""
 
@@ -115,7 +119,7 @@ class Files:
             self._mapped[record] = self._map(record)
         body = body_of(memoryview(self._mapped[record]).cast("B"), str(self._folder / record))
         if body is None:
-            raise CorruptError(f"The body of {record} was taken back.", "Restore the file from a copy.")
+            raise CorruptError(f"The body of {record} was removed.", "Restore the file from a copy.")
         return body
 
     def _map(self, file: str) -> pa.Buffer:
@@ -124,7 +128,7 @@ class Files:
             with open(path, "rb") as handle:
                 return pa.py_buffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
         except (OSError, ValueError) as error:
-            raise CorruptError(f"{path} cannot be read: {error}.", "Restore the file from a copy.") from error
+            raise unreadable(path, error) from error
 
 
 def check_sees(folder: Path, pond: str) -> None:
@@ -168,6 +172,10 @@ class CarriedFiles(Files):
         self._store.put(file, parts)
         _leave(self._folder / file, parts)
 
+    def hand_over(self, file: str, parts: Parts) -> None:
+        """See `Files.hand_over`; this host keeps no copy."""
+        self._store.put(file, parts)
+
     def fetch(self, names: Iterable[str]) -> None:
         """See `Files.fetch`: gets the files that this host lacks, in one round trip.
 
@@ -184,7 +192,7 @@ class CarriedFiles(Files):
             else:
                 _leave(self._folder / name, [data])
         if lost:
-            raise FilesLostError(f"The store has lost {lost} files of the pond.", "They are put back from its folder.")
+            raise FilesLostError(f"The store has lost {lost} files of the pond.", "They are restored from its folder.")
 
     def sweep(self, number: int, needed: Callable[[], Collection[str]]) -> None:
         """See `Files.sweep`; keeps the newest files, because other instances may need them or write them late."""
@@ -200,7 +208,6 @@ class CarriedFiles(Files):
                     folder.rmdir()
 
     def tell(self, file: str, data: bytes) -> None:
-        """See `Files.tell`."""
         self._store.put(file, [data])
 
     def told(self, files: Sequence[str]) -> list[bytes | None]:
@@ -208,7 +215,6 @@ class CarriedFiles(Files):
         return self._store.get_many(files)
 
     def forget(self, files: Iterable[str]) -> None:
-        """See `Files.forget`."""
         self._store.remove_many(files)
 
     def _map(self, file: str) -> pa.Buffer:

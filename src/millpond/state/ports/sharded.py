@@ -66,22 +66,20 @@ class ShardedStore(BucketStore):
         return self._each(steps, [step.bucket for step in steps], lambda store, some: store.apply_many(some))
 
     def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
-        """See `BucketStore.stands_many`."""
         return self._each(buckets, buckets, lambda store, some: store.stands_many(some))
 
     def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
-        """See `BucketStore.read_many`."""
+
         def read(some: Sequence[Wanted]) -> list[Found]:
             return self._each(some, [one.bucket for one in some], lambda store, mine: store.read_many(mine))
 
         return self._read_again(wanted, read(wanted), lambda one: one.applied, read)
 
     def scan(self, bucket: int, table: str) -> Rows:
-        """See `BucketStore.scan`."""
         return self.scan_many([bucket], table)[0]
 
     def scan_many(self, buckets: Iterable[int], table: str) -> list[Rows]:
-        """See `BucketStore.scan_many`."""
+
         def scan(some: Sequence[int]) -> list[Rows]:
             return self._each(some, some, lambda store, mine: store.scan_many(mine, table))
 
@@ -89,31 +87,25 @@ class ShardedStore(BucketStore):
         return self._read_again(asked, scan(asked), lambda one: one.applied, scan)
 
     def clear_many(self, buckets: Iterable[int]) -> None:
-        """See `BucketStore.clear_many`."""
         asked = list(buckets)
         self._each(asked, asked, lambda store, some: (store.clear_many(some), some)[1])
 
     def tables(self) -> frozenset[str]:
-        """See `BucketStore.tables`."""
         return frozenset(table for store in self._all() for table in store.tables())
 
     def drop_table(self, table: str, upto: int) -> None:
-        """See `BucketStore.drop_table`."""
         for store in self._all():
             store.drop_table(table, upto)
 
     def shards(self, buckets: Iterable[int]) -> list[str]:
-        """See `BucketStore.shards`."""
         asked = list(buckets)
         return self._each(asked, asked, lambda store, some: store.shards(some))
 
     def statistics(self) -> Statistics:
-        """See `BucketStore.statistics`."""
         found = [store.statistics() for store in self._all()]
         return Statistics(sum(one.keys for one in found), sum(one.stored_bytes for one in found))
 
     def close(self) -> None:
-        """See `BucketStore.close`."""
         with self._opening:
             self._closed = True
             for store in self._stores.values():

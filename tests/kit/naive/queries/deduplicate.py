@@ -1,4 +1,4 @@
-"""The naive twin of streams without repeated events: every event in time is compared with all before it."""
+"""The naive twin of deduplication: compares every event that is not late with all previous ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ KEPT = "_kept"
 
 
 def without_repeats(query: Query, epochs: Sequence[Batch]) -> tuple[Query, list[list[dict[str, Any]]]]:
-    """A query that asks for no such thing, and events that say whether they are kept, with the same answer: those that
-    are left out still move the watermark.
+    """An equivalent query without deduplication, and the events with a column that says whether they are kept.
+
+    Dropped events still advance the watermark.
     """
     found = query.deduplicated
     assert found is not None
@@ -43,5 +44,5 @@ def without_repeats(query: Query, epochs: Sequence[Batch]) -> tuple[Query, list[
 
 
 def _place(i: int, row: Row) -> tuple[Any, ...]:
-    """By what events of one time are in order: those without source partition and offset had better be alike."""
+    """The sort key of events with equal time; events without partition and offset must be interchangeable."""
     return (str(row["p"]), row["o"]) if "o" in row else (i,)

@@ -1,4 +1,4 @@
-"""The naive twin of windows that are runs of a key's events: every event is compared with every other."""
+"""The naive twin of windows that are runs of a key's events: compares every event with every other."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from millpond.model.query import Query
 from millpond.model.windows import Counted, Interval, Range
 
 _NEEDED = {"first": (), "last": (), "min_by": (1,), "max_by": (1,), **dict.fromkeys(LISTAGGS, (0,))}
-"""Functions that skip an event for NULL in these of their arguments only."""
+"""Function -> the arguments whose NULL makes it skip an event; other arguments may be NULL."""
 
 
 class Event(NamedTuple):
-    """An event that a query takes; `taken`: the argument of each aggregate that takes it, with its position."""
+    """An event that a query takes; `taken`: the arguments of the aggregates that take it, with their positions."""
 
     time: int
     keys: tuple[Value, ...]
@@ -24,12 +24,12 @@ class Event(NamedTuple):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Its key, every NaN being the same."""
+        """The key of the event; all NaNs are equal."""
         return tuple(None if value is None else order(value) for value in self.keys)
 
 
 class Frame(NamedTuple):
-    """A window, its key, for each aggregate the arguments of the events it took, and values of the event."""
+    """A window, its key, the arguments of the events that each aggregate took, and the values of the event."""
 
     window: Interval
     keys: tuple[Value, ...]
@@ -40,7 +40,7 @@ class Frame(NamedTuple):
 def frames_by_epoch(
     query: Query, epochs: Sequence[Sequence[Event]], marks: Sequence[float | None]
 ) -> list[list[Frame]]:
-    """For each epoch the frames that end with an event whose time the watermark after it has reached."""
+    """The frames of each epoch: those whose last event's time was reached by the watermark in that epoch."""
     passed: dict[object, list[Event]] = {}
     every: list[Event] = []
     waiting: list[Event] = []
@@ -60,7 +60,7 @@ def frames_by_epoch(
 
 
 def _counted_frame(query: Query, event: Event, before: list[Event]) -> Frame | None:
-    """The frame that ends with an event, if one does; `before`: those of its key, to which it is added."""
+    """The frame that ends with an event, if there is one; adds the event to `before`, the events of its key."""
     assert isinstance(query.window, Counted)
     before.append(event)
     if len(before) % query.window.every:
@@ -71,7 +71,7 @@ def _counted_frame(query: Query, event: Event, before: list[Event]) -> Frame | N
 
 
 def _contribution(query: Query, event: Event) -> tuple[object, ...]:
-    """What each aggregate takes of the event, in the order of values; nothing is least."""
+    """The values that each aggregate takes from the event, as a sort key; no value sorts first."""
     taken = dict(event.taken)
     return tuple(_taken(aggregate, taken[i]) if i in taken else () for i, aggregate in enumerate(query.aggregates))
 

@@ -1,4 +1,4 @@
-"""The naive twin of joins: every event of one side is held against every one of the other, in two plain loops."""
+"""The naive twin of joins: compares every event of one side with every event of the other, in two plain loops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FATES = ("read", "applied", "late", "dead", "filtered")
 
 
 class Event(NamedTuple):
-    """An event that takes part: its time, key and values."""
+    """An event that the join takes: its time, key and values."""
 
     time_us: int
     key: tuple[Value, ...]
@@ -27,15 +27,15 @@ class Event(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The events of each side that take part, and what became of all."""
+    """The events of each side that the join takes, and the fates of all events."""
 
     taken: dict[str, list[Event]]
     counts: dict[str, int]
 
 
 def judged(join: Join, epochs: Sequence[Batch], never_late: Collection[str] = ()) -> Judged:
-    """What takes part; the streams have no order, so an event is late against the epochs before its own, but for
-    those of `never_late`.
+    """The events that the join takes. Streams have no order, so an event is late compared to previous epochs; events of
+    the streams in `never_late` are not late.
     """
     taken: dict[str, list[Event]] = {LEFT: [], RIGHT: []}
     counts = dict.fromkeys(FATES, 0)
@@ -71,7 +71,7 @@ def _fate(side: Side, row: Row, watermark_us: int | None) -> tuple[str, Event | 
 
 
 def mark_us(join: Join, epochs: Sequence[Batch]) -> int | None:
-    """The lesser of the watermarks of both sides after some epochs."""
+    """The smaller of both sides' watermarks after some epochs."""
     marks: list[int] = []
     for side in join.sides.values():
         times = [row[side.event_time] for batch in epochs for row in batch.get(side.stream, ())]
@@ -83,7 +83,7 @@ def mark_us(join: Join, epochs: Sequence[Batch]) -> int | None:
 
 
 def rows(join: Join, taken: Mapping[str, Sequence[Event]], until_us: float = math.inf) -> list[dict[str, Value]]:
-    """The rows that are final when the lesser watermark is here: by default all.
+    """The rows that are final when the smaller watermark is `until_us`; by default all rows.
 
     Raises:
         Raised: a condition or an output raises for a row.
@@ -102,13 +102,13 @@ def _shown(expression: Expression, row: Row) -> Value:
 
 
 def _final_us(join: Join, left: Event | None, right: Event | None, window: Interval | None) -> int:
-    """When nothing can change about a pair, or about an event without a partner."""
+    """The time from which a pair, or an event without a partner, is final."""
     if window is not None:
         return window.end_us
     assert isinstance(join.when, Within)
     if left is not None and right is not None:
         return max(left.time_us, right.time_us)
-    if left is not None:  # the last time at which a partner could come, and not before the event itself
+    if left is not None:  # the latest time of a possible partner, but not before the event itself
         return max(left.time_us, left.time_us + join.when.upper_us)
     assert right is not None
     return max(right.time_us, right.time_us - join.when.lower_us)

@@ -1,4 +1,4 @@
-"""The naive twin of rows that may change: what was sent is remembered, row by row, and compared with what holds now."""
+"""The naive twin of updating results: remembers every emitted row and compares it with the current one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Place = tuple[Value, ...]
 
 
 def told_by_epoch(query: Query, epochs: Sequence[Batch]) -> list[list[Result]]:
-    """The rows that each epoch tells, with `_op`, and `_revision` if the query corrects its rows.
+    """The rows that each epoch emits, with `_op`, and `_revision` if the query corrects its rows.
 
     Raises:
         Raised: HAVING or an output expression raises.
@@ -48,7 +48,7 @@ def told_by_epoch(query: Query, epochs: Sequence[Batch]) -> list[list[Result]]:
                 place for place, cell in cells.items()
                 if after is not None and cell.window.end_us <= after and (before is None or cell.window.end_us > before)
             }  # fmt: skip
-        # sessions that others were merged with, or that were prolonged, are no windows any more
+        # sessions that were merged or extended are no longer windows
         told = [(place, "delete", sent.pop(place)) for place in [*sent] if place not in cells]
         for place in due:
             rows = list(windows._emit(query, [cells[place]]))

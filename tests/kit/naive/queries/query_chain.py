@@ -1,4 +1,4 @@
-"""The naive twin of queries over queries: rows that one loop emits in an epoch are events of another in the next."""
+"""The naive twin of queries over queries: the rows of one loop in an epoch are events of another in the next."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from millpond.plan.chains.upstream import bounds_of
 def chain_by_epoch(
     queries: Sequence[Query], epochs: Sequence[Batch], *, drained: bool = False
 ) -> list[list[list[Result]]]:  # fmt: skip
-    """For each query, of which each but the first reads the rows of the one before it, the rows of each epoch.
+    """The rows of each query in each epoch; every query but the first reads the rows of the previous one.
 
-    `drained`: as many epochs follow as there are queries, of which each closes the windows of one more.
+    `drained`: one more epoch per query follows; each closes the windows of one more query.
     """
     first, *others = queries
     answered = [answer_by_epoch(first, epochs, drained=drained)]
     marks = watermarks(first, epochs)
     for upstream, query in zip(queries, others, strict=False):
-        # one epoch later, and by the watermark that the upstream had reached by then
+        # one epoch later, with the watermark that the upstream had reached
         marks = [None, *(_mark(upstream, query, mark) for mark in marks)]
         events: list[Batch] = [[], *(as_events(upstream, rows) for rows in answered[-1])]
         if drained:
-            # the last events are of windows that a drain closed: their epoch closes whatever is left
+            # the last events belong to windows that a drain closed: their epoch closes all windows
             *rows, last, rest = answer_by_epoch(query, events, drained=True, marks=[*marks, None])
             answered.append([*rows, last + rest])
         else:
@@ -51,12 +51,12 @@ def as_events(upstream: Query, rows: Sequence[Result]) -> list[Result]:
 
 
 def _mark(upstream: Query, query: Query, mark: int | None) -> int | None:
-    """The watermark of a query: its delay before the least time that a row of a window still open can have."""
+    """The watermark of a query: the smallest possible time of a row of an open window, minus the query's delay."""
     return None if mark is None else mark_of_rows(upstream, query.event_time, mark) - query.delay_us
 
 
 def mark_of_rows(upstream: Query, event_time: str, mark: int) -> int:
-    """A microsecond before the least time that a row of a window still open can have."""
+    """One microsecond before the smallest possible time of a row of an open window."""
     if isinstance(upstream.window, Session):
         start, end = mark, mark + 1
     else:

@@ -1,5 +1,7 @@
-"""The naive twin of changes: each version of each query is answered alone, over all events from the beginning; of its
-rows those count that leave while it is in force and not paused, and whose window starts within its bounds.
+"""The naive twin of changes: computes each version of each query alone, over all events from the beginning.
+
+A row counts if it is emitted while its version is in force and not paused, and its window starts within the version's
+bounds.
 """
 
 from __future__ import annotations
@@ -19,22 +21,22 @@ from millpond.model.expressions import Column, Literal, bound, is_list, listed, 
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.types import WINDOW, element_of
+from millpond.plan.options.complete_column import early_version
 from millpond.plan.options.live_parameters import parameters_in
-from millpond.plan.options.partial_windows import early_version
 from millpond.reconfigure.changes import Add, Alter, Change, Drop, Feed, Pause, Promote, Resume, SetParameter, Shadow
 
 _AT = "__window of the naive twin"
 
 Plain: TypeAlias = Query | Selection
-"""What the twin answers."""
+"""The kinds of queries that the twin supports."""
 
 
 @dataclass
 class _Version:
-    """A version of a query, in force in epochs first … last - 1 for windows that start in [since, until); what it told
-    before epoch `handed` stays told, whatever `until` says. `unseen`: of the epochs before its first it takes only
-    events at `recall_us` or later, if any. `backfilled`: what it would have told before its first epoch, it tells
-    in that one.
+    """A version of a query, in force in epochs first … last - 1 for windows that start in [since, until).
+
+    Rows emitted before epoch `handed` count regardless of `until`. `unseen`: from earlier epochs, it takes only
+    events at `recall_us` or later, if any. `backfilled`: it emits the rows of earlier epochs in its first epoch.
     """
 
     query: Plain
@@ -53,7 +55,7 @@ Parameters: TypeAlias = Mapping[str, Literal]
 
 
 class NaiveChanges:
-    """A pond's queries, and what became of them; tell it of each change before the epoch that it holds in."""
+    """The queries of a pond and their versions; call `change` before the epoch from which the change is in force."""
 
     def __init__(self, queries: Iterable[Plain], parameters: Parameters | None = None) -> None:
         self._versions: dict[str, list[_Version]] = {query.name: [_Version(query, 0, None)] for query in queries}
@@ -81,7 +83,7 @@ class NaiveChanges:
             start = _start(change)
             if isinstance(change.incomplete_us, int) and isinstance(change.since_us, int):
                 recall, start = None if change.recall_us is UNSET else change.recall_us, change.since_us
-                query = change.asked.query
+                query = change.stored.query
                 assert isinstance(query, Query)
                 early = _Version(early_version(query, recall), self._epoch, change.incomplete_us)
                 early.until_us, early.unseen, early.recall_us = start, True, recall
@@ -114,10 +116,10 @@ class NaiveChanges:
                 old.last = self._epoch
             self._versions[change.name].append(self._version(change, old.since_us if start is None else start))
         elif isinstance(change, Shadow):
-            query, old = change.asked.query, self._versions[change.name][-1]
+            query, old = change.stored.query, self._versions[change.name][-1]
             assert isinstance(query, Query | Selection)
             self._shadows[change.name] = query
-            if isinstance(change.since_us, int):  # the same query goes on, in two halves
+            if isinstance(change.since_us, int):  # the same query continues, as two versions
                 old.until_us, old.handed = change.since_us, self._epoch
                 self._versions[change.name].append(_Version(old.query, self._epoch, change.since_us))
         elif isinstance(change, Promote):
@@ -126,7 +128,7 @@ class NaiveChanges:
             self._versions[change.name].append(_Version(new, self._epoch, old.since_us))
 
     def _version(self, change: Add | Alter, since_us: int | None) -> _Version:
-        query = change.asked.query
+        query = change.stored.query
         assert isinstance(query, Query | Selection)
         return _Version(query, self._epoch, since_us)
 
@@ -150,7 +152,7 @@ class NaiveChanges:
         return [[pair for told in every for pair in told[epoch]] for epoch in range(len(every[0]))]
 
     def _resolved(self, epochs: Sequence[Batch], drained: bool) -> list[Parameters]:
-        """The parameters of each epoch, where rows of epochs before have given them values."""
+        """The parameters of each epoch, with the values that rows of previous epochs fed."""
         resolved: list[Parameters] = []
         given: dict[str, tuple[Feed, Literal]] = {}
         for epoch, (now, feeds) in enumerate(zip(self._parameters, self._feeds, strict=True)):
@@ -166,7 +168,7 @@ class NaiveChanges:
 
 
 def _newest(told: Sequence[tuple[Result, int]], column: str, before: Literal) -> Literal | None:
-    """The value that rows, each with the end of its window, give a parameter."""
+    """The value that rows, each with the end of its window, feed to a parameter."""
     newest = max((end for _, end in told), default=None)
     values = {row[column] for row, end in told if end == newest} - {None}
     values = {value for value in values if value == value}
@@ -234,7 +236,7 @@ def _rows_of(
         seen = replace(query, output=(*query.output, Named(_AT, Column("window", WINDOW))))
         marks = windows.watermarks(query, epochs)
         taken = [_seen_by(version, epoch, batch) for epoch, batch in enumerate(epochs)]
-        if version.backfilled:  # rows from before are told by the values of its first epoch
+        if version.backfilled:  # earlier rows are emitted with the parameters of its first epoch
             parameters = [parameters[max(i, min(version.first, len(parameters) - 1))] for i in range(len(parameters))]
         if parameters_in(query):
             every = _answered(seen, taken, parameters, marks)

@@ -1,4 +1,4 @@
-"""The naive twin of queries and joins over queries and joins: each is answered by its own loops, one after another."""
+"""The naive twin of queries and joins over queries and joins: computes each with its own loops, one after another."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from millpond.model.join import LEFT, Join, Within
 from millpond.model.query import Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.chains.upstream_joins import Told, join_times
+from millpond.plan.chains.upstream_joins import TimeMeaning, join_times
 
 Asked = Sequence[Query | Join]
 Epochs = Sequence[naive_join.Batch]
 
 
 def rows_by_epoch(asked: Asked, epochs: Epochs) -> dict[str, list[list[Result]]]:
-    """The rows of each query in each epoch; rows of one are events of others an epoch later. `asked`: a query comes
-    after those whose rows it reads.
+    """The rows of each query in each epoch; the rows of a query are events of others one epoch later.
+
+    `asked`: the queries; each one follows the queries whose rows it reads.
     """
     answers: dict[str, list[list[Result]]] = {}
     bases: dict[tuple[str, str], list[int | None]] = {}
@@ -90,7 +91,7 @@ def rows_in_the_end(asked: Asked, epochs: Epochs) -> dict[str, list[Result]]:
 
 
 def _new(final: Sequence[Result], told: Sequence[Result]) -> list[Result]:
-    """The rows that were not told before; none of those is ever taken back."""
+    """The rows that were not emitted before; emitted rows are never retracted."""
     before, new = list(told), []
     for row in final:
         if row in before:
@@ -106,7 +107,7 @@ def _later(old: int | None, new: int | None) -> int | None:
 
 
 def _events(upstream: Query | Join, rows: Sequence[Result]) -> list[Result]:
-    """Rows with each window as columns of its own; it may be missing."""
+    """Rows with each window as two columns; the window may be missing."""
     windows = [item.name for item in upstream.output if item.expression.type == WINDOW]
     flat = []
     for row in rows:
@@ -119,7 +120,7 @@ def _events(upstream: Query | Join, rows: Sequence[Result]) -> list[Result]:
 
 
 def _behind(upstream: Query | Join, time: str, mark: int | None) -> int | None:
-    """A microsecond before the least time that a row yet to come can have."""
+    """One microsecond before the smallest possible time of a future row."""
     if mark is None:
         return None
     if isinstance(upstream, Query):
@@ -128,14 +129,14 @@ def _behind(upstream: Query | Join, time: str, mark: int | None) -> int | None:
     return min(_least(upstream, told, mark)) + told.after_us - 1
 
 
-def _least(join: Join, told: Told, mark: int) -> list[int]:
-    """Times of the earliest rows that are final after a mark: the corners of what may be."""
+def _least(join: Join, told: TimeMeaning, mark: int) -> list[int]:
+    """Times of the earliest possible rows that become final after a mark: the extreme cases."""
     if isinstance(join.when, Sliding):
         return [min(join.when.assign(mark), key=lambda window: window.end_us).start_us]
     assert isinstance(join.when, Within)
     times = []
     for apart in (join.when.lower_us, join.when.upper_us, min(max(0, join.when.lower_us), join.when.upper_us)):
-        later = mark + 1  # the later event of the pair, the other one is at the left or at the right of it
+        later = mark + 1  # the later event of the pair; the other one is on the left or on the right side
         left, right = (later - apart, later) if apart >= 0 else (later, later + apart)
         times += [left if side == LEFT else right for side in told.sides]
     return times

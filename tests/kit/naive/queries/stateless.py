@@ -1,4 +1,4 @@
-"""The naive twin of stateless queries: one plain loop over the events, and random queries to hold against it."""
+"""The naive twin of stateless queries: one plain loop over the events, and random queries to compare with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FATES = ("applied", "late", "dead", "filtered")
 
 
 def rows(selection: Selection, epochs: Sequence[Sequence[Row]]) -> list[list[dict[str, Value]]]:
-    """The rows that leave in each epoch, in the order of their events."""
+    """The rows that are emitted in each epoch, in the order of their events."""
     found: list[list[dict[str, Value]]] = []
     for batch in epochs:
         found.append([row for event in batch if (row := _answered(selection, event)[1]) is not None])
@@ -23,7 +23,7 @@ def rows(selection: Selection, epochs: Sequence[Sequence[Row]]) -> list[list[dic
 
 
 def counts(selection: Selection, epochs: Sequence[Sequence[Row]]) -> dict[str, int]:
-    """How many events were read, and how many met each fate; none is late."""
+    """The number of events that were read, and of each fate; none is late."""
     result = dict.fromkeys(("read", *FATES), 0)
     for batch in epochs:
         for event in batch:
@@ -42,7 +42,7 @@ def _answered(selection: Selection, event: Row) -> tuple[str, dict[str, Value] |
 
 
 def selections(dice: Dice, size: int, menu: Menu = EVERYTHING) -> list[Selection]:
-    """`size` stateless queries over `STREAM` that often share filters and outputs."""
+    """`size` stateless queries over `STREAM`, often with equal filters and outputs."""
     made: list[Selection] = []
     for i in range(size):
         output = tuple(Named(f"c{n}", _output(dice, menu)) for n in range(dice.randint(1, 4)))

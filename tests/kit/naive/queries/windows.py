@@ -1,15 +1,17 @@
-"""The naive twin: answers one query by one plain loop over its events, to judge every cleverer answer by.
+"""The naive twin of windowed queries: computes one query with one plain loop over its events.
 
-No sharing, no slices, no arrays. An answer that differs from this one is wrong, or this file is.
-Its stream has no order, so lateness is judged as for files: by the largest event time of the batches before.
+No sharing, no slices, no arrays. A result that differs from this one is wrong, or this file is. The stream has no
+order, so lateness is judged as for files: by the largest event time of the previous batches.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from functools import reduce
 from typing import NamedTuple
 
 import msgspec
@@ -20,11 +22,12 @@ from kit.naive.expressions import EXACT, Raised, Row, Value, evaluate, fit_decim
 from kit.naive.hyperloglog import approximate_count
 from kit.naive.queries.frames import Event, frames_by_epoch
 from millpond.errors import OverflowedError
-from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
+from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
 from millpond.model.windows import Framed, Interval, Session
-from millpond.plan.groups.bin_counts import keeps_tallies
+from millpond.plan.groups.aggregate_functions import PAIRED, result_type
+from millpond.plan.groups.tallies import keeps_tallies
 
 __all__ = [
     "Batch", "Raised", "Result", "Row", "Value",
@@ -35,11 +38,11 @@ Batch = Sequence[Row]
 Result = dict[str, Value]
 
 FATES = ("applied", "late", "dead", "filtered")
-"""What becomes of an event that a query reads, exactly one of them."""
+"""The fates of an event that a query reads; each event has exactly one."""
 
 
 class _Judged(NamedTuple):
-    """What one event means to one query; `taken` holds the argument of each aggregate that takes it."""
+    """The fate of one event for one query; `taken`: the argument of each aggregate that takes it."""
 
     fate: str
     keys: tuple[Value, ...] = ()
@@ -69,8 +72,9 @@ def answer(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> l
 def answer_by_epoch(
     query: Query, epochs: Sequence[Batch], *, drained: bool = False, marks: Sequence[int | None] | None = None
 ) -> list[list[Result]]:  # fmt: skip
-    """The rows that each epoch emits; `drained` appends one more list: the windows still open at the end. `marks`:
-    the watermark before the first epoch and after each, where it is not told by the events.
+    """The rows that each epoch emits; `drained` appends one more list: the windows still open at the end.
+
+    `marks`: the watermark before the first epoch and after each one, if it does not follow from the events.
     """
     if isinstance(query.window, Framed):
         return _answer_of_frames(query, epochs, drained)
@@ -90,7 +94,7 @@ def answer_by_epoch(
 
 
 def _answer_of_frames(query: Query, epochs: Sequence[Batch], drained: bool) -> list[list[Result]]:
-    """The same for windows that are runs of a key's events."""
+    """As `answer_by_epoch`, for windows that are runs of a key's events."""
     seen: list[list[Event]] = []
     for batch, before in zip(epochs, watermarks(query, epochs), strict=False):
         judged = [(row[query.event_time], _judge(query, row, before)) for row in batch]
@@ -103,7 +107,7 @@ def _answer_of_frames(query: Query, epochs: Sequence[Batch], drained: bool) -> l
 
 
 def withheld(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> int:
-    """How many rows of closed windows did not meet HAVING.
+    """The number of rows of closed windows that did not meet HAVING.
 
     Raises:
         Raised, OverflowedError: as `answer`.
@@ -113,7 +117,7 @@ def withheld(query: Query, epochs: Sequence[Batch], *, drained: bool = False) ->
 
 
 def counts(query: Query, epochs: Sequence[Batch]) -> dict[str, int]:
-    """How many events were read, and how many met each fate: read = applied + late + dead + filtered."""
+    """The number of events that were read, and of each fate: read = applied + late + dead + filtered."""
     result = dict.fromkeys(("read", *FATES), 0)
     for batch, watermark in zip(epochs, watermarks(query, epochs), strict=False):
         for row in batch:
@@ -123,7 +127,7 @@ def counts(query: Query, epochs: Sequence[Batch]) -> dict[str, int]:
 
 
 def watermarks(query: Query, epochs: Sequence[Batch]) -> list[int | None]:
-    """The watermark that late events miss, before the first epoch (none), and after each epoch."""
+    """The watermark before the first epoch (none) and after each epoch."""
     largest: int | None = None
     marks: list[int | None] = [None]
     for batch in epochs:
@@ -136,7 +140,7 @@ def watermarks(query: Query, epochs: Sequence[Batch]) -> list[int | None]:
 
 
 def late_marks(query: Query, epochs: Sequence[Batch]) -> list[bool]:
-    """For each event, in order: whether it is late for `query`."""
+    """Whether each event, in order, is late for `query`."""
     marks = watermarks(query, epochs)
     return [
         _is_late(row[query.event_time], watermark)
@@ -146,7 +150,7 @@ def late_marks(query: Query, epochs: Sequence[Batch]) -> list[bool]:
 
 
 def late_rows(query: Query, epochs: Sequence[Batch]) -> list[Row]:
-    """The late events that WHERE takes, whole, with the watermark they missed and the position of their epoch."""
+    """The complete late events that WHERE takes, with the watermark that they missed and their epoch's position."""
     found: list[Row] = []
     for epoch, (batch, watermark) in enumerate(zip(epochs, watermarks(query, epochs), strict=False)):
         for row in batch:
@@ -163,7 +167,7 @@ def _is_taken(query: Query, row: Row) -> bool:
 
 
 def _is_known(time: int | None) -> bool:
-    """Times too far away for windows in int64 count as missing."""
+    """Whether the time is usable; times whose windows exceed int64 count as missing."""
     return time is not None and abs(time) <= FARTHEST_US
 
 
@@ -210,7 +214,7 @@ def _place(query: Query, row: Row, judged: _Judged, cells: dict[tuple[Value, ...
 
 
 def _merged(window: Interval, keys: tuple[Value, ...], cells: dict[tuple[Value, ...], _Cell]) -> Interval:
-    """The window with all open ones of the key that it overlaps or touches; they become one, under its bounds."""
+    """Merges the window with all open windows of the key that it overlaps or touches; returns their outer bounds."""
     identity = tuple(None if value is None else order(value) for value in keys)
     met = [
         known for known, cell in cells.items()
@@ -255,8 +259,10 @@ _UNIT = 1 << 1074
 
 
 def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
-    """The aggregate of the arguments of the events it takes, in any order; `count(*)` gets a True for each,
-    a function of two arguments pairs, one of the event log (place in the order of events, argument, …).
+    """The aggregate of the arguments of the events it takes, in any order.
+
+    The argument of `count(*)` is True, that of a function of two arguments a pair, and that of a function of the event
+    log (place in the order of events, argument, …).
 
     >>> aggregate(Aggregate("sum", None, None, "double"), [1e100, 1.0, -1e100])
     1.0
@@ -280,6 +286,8 @@ def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
         return _shown(min(values, key=order))
     if wanted.function == "max":
         return _shown(max(values, key=order))
+    if wanted.function in _BITS:
+        return reduce(_BITS[wanted.function], values)
     if wanted.argument is not None and is_decimal(wanted.argument.type):
         return _decimal(wanted.function, values, digits_of(wanted.argument.type), wanted.type)
     if wanted.function == "sum":
@@ -311,7 +319,7 @@ def _decimal(function: str, values: Sequence[Decimal], given: Digits, kind: str)
 
 
 def _written(value: Fraction) -> Decimal:
-    """A fraction that ends, as a decimal."""
+    """A fraction with a finite decimal expansion, as a decimal."""
     return EXACT.divide(Decimal(value.numerator), Decimal(value.denominator))
 
 
@@ -335,11 +343,12 @@ def _units(value: int | float) -> int:
 
 def _rounded(numerator: int, denominator: int) -> float:
     try:
-        return numerator / denominator  # of integers: correctly rounded, however long they are
+        return numerator / denominator  # of integers: correctly rounded, for any size
     except OverflowError:
         return math.inf if numerator > 0 else -math.inf
 
 
+_BITS = {"bit_and": operator.and_, "bit_or": operator.or_, "bit_xor": operator.xor}
 _VARIANCES = ("var_samp", "var_pop", "stddev_samp", "stddev_pop", "regr_sxx")
 
 

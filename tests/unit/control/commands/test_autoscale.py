@@ -1,4 +1,4 @@
-"""The policy hears what epochs have shown, has the pond changed within its bounds, and tells what it would do."""
+"""The policy receives epochs, changes the pond within its bounds, and reports what it would do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor: each check finds what it is for, and the whole works without Java, leaving nothing behind."""
+"""The doctor: each check finds its problem, and the command works without Java and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 from kit.servers.redis_servers import RedisServer
+from kit.simulator.changing_pond import ChangingPond
 from millpond.cli import app
 from millpond.control.commands import doctor
 from millpond.control.commands.doctor import (
     GIB,
     REQUIRED,
-    Asked,
     Check,
+    Target,
     check_disk,
     check_encryption,
     check_java,
@@ -34,15 +35,14 @@ from millpond.control.commands.doctor import (
     machine_memory,
 )
 from millpond.control.wiring.adapters import IDENTITY, open_store, open_truth
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.model.stream import Stream
-from millpond.testing.local_pond import LocalPond
 
 PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
 
-def found(asked: Asked) -> dict[str, Check]:
-    return {check.name: check for check in examine(asked)}
+def found(target: Target) -> dict[str, Check]:
+    return {check.name: check for check in examine(target)}
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_sound_machine_is_one_line_a_check_and_status_0(monkeypatch: pytest.Mo
     lines = done.output.splitlines()
     assert done.exit_code == 0, done.output
     assert all(re.match(r"(ok|warning) +[a-z]+ +\S|  +→ ", line) for line in lines)
-    assert any(re.fullmatch(r"ok +race +8 races .* one winner each \([\d.]+ ms\)", line) for line in lines)
+    assert any(re.fullmatch(r"ok +race +8 races .* one winner each \([\d.,]+ ms\)", line) for line in lines)
 
 
 def test_the_supported_versions_are_those_of_the_package() -> None:
@@ -166,10 +166,10 @@ def test_disks(place: str, verdict: str, says: str) -> None:
 
 def test_a_folder_with_other_files_and_one_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    checks = found(Asked(tmp_path))
+    checks = found(Target(tmp_path))
     assert (checks["pond"].verdict, checks["folder"].verdict) == ("problem", "ok")
-    assert found(Asked(tmp_path / "notes.txt"))["pond"].verdict == "problem"
-    checks = found(Asked(Path("/proc/self/pond")))
+    assert found(Target(tmp_path / "notes.txt"))["pond"].verdict == "problem"
+    checks = found(Target(Path("/proc/self/pond")))
     assert checks["folder"].verdict == "problem"
     assert "race" not in checks
 
@@ -180,49 +180,49 @@ def test_a_folder_that_lets_two_win(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return True
 
     monkeypatch.setattr(LocalFolder, "create", create)
-    check = found(Asked(tmp_path))["race"]
+    check = found(Target(tmp_path))["race"]
     assert check.verdict == "problem"
     assert "writers create one name" in check.what
 
 
 def test_a_slow_disk() -> None:
     now = iter(range(0, 10**9, 80_000))
-    checks = {check.name: check for check in examine(Asked(), lambda: next(now))}
+    checks = {check.name: check for check in examine(Target(), lambda: next(now))}
     assert (checks["fsync"].verdict, "80.0 ms" in checks["fsync"].what) == ("warning", True)
 
 
 def test_a_pond_and_its_store(tmp_pond: Path) -> None:
-    LocalPond(tmp_pond, [Stream("tx", ())], [])
+    ChangingPond(tmp_pond, [Stream("tx", ())], [])
     (tmp_pond / IDENTITY).write_text("local")
     open_store("lmdb", open_truth(tmp_pond), 1024).close()
     before = sorted(path.relative_to(tmp_pond) for path in tmp_pond.rglob("*"))
-    checks = found(Asked(tmp_pond))
+    checks = found(Target(tmp_pond))
     assert checks["pond"].what == f"{tmp_pond}: 0 queries, records up to 0"
-    assert checks["store"].what == "lmdb opens, with 0 rows"
+    assert checks["store"].what == "lmdb opens and has 0 rows"
     assert sorted(path.relative_to(tmp_pond) for path in tmp_pond.rglob("*")) == before
     (tmp_pond / IDENTITY).write_text("another")
-    assert found(Asked(tmp_pond))["store"].verdict == "problem"
+    assert found(Target(tmp_pond))["store"].verdict == "problem"
     record = next((tmp_pond / "log").glob("0*"))
     record.write_bytes(record.read_bytes()[:-1])
     for file in (tmp_pond / "manifest").iterdir():
         file.unlink()
-    assert found(Asked(tmp_pond))["pond"].verdict == "problem"
+    assert found(Target(tmp_pond))["pond"].verdict == "problem"
 
 
 def test_stores() -> None:
-    verdicts = {store: found(Asked(store=store))["store"].verdict for store in ("memory", "lmdb", "tape")}
+    verdicts = {store: found(Target(store=store))["store"].verdict for store in ("memory", "lmdb", "tape")}
     assert verdicts == {"memory": "ok", "lmdb": "ok", "tape": "problem"}
-    nobody = found(Asked(store="redis://ann:secret@127.0.0.1:1"))["store"]
+    nobody = found(Target(store="redis://ann:secret@127.0.0.1:1"))["store"]
     assert nobody.verdict == "problem" and "redis://127.0.0.1:1 failed" in nobody.what and "secret" not in nobody.what
 
 
 def test_a_redis(redis_server: RedisServer) -> None:
     redis_server.flush()
-    check = found(Asked(store=redis_server.url))["store"]
-    assert (check.verdict, check.what) == ("ok", f"{redis_server.url} answers, with 0 rows, and evicts none")
+    check = found(Target(store=redis_server.url))["store"]
+    assert (check.verdict, check.what) == ("ok", f"{redis_server.url} answers, has 0 rows, and evicts none")
     with redis_server.client() as client:
         client.config_set("maxmemory-policy", "volatile-ttl")
-        check = found(Asked(store=redis_server.url))["store"]
+        check = found(Target(store=redis_server.url))["store"]
         client.config_set("maxmemory-policy", "noeviction")
     assert (check.verdict, "noeviction" in check.cure) == ("problem", True)
 

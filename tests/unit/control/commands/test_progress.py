@@ -1,4 +1,4 @@
-"""Progress: sums, watermarks and lag as people see them, on a terminal and elsewhere."""
+"""Progress: sums, watermarks and lag as they are printed, on a terminal and elsewhere."""
 
 from __future__ import annotations
 

@@ -8,12 +8,13 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from kit.simulator.changing_pond import ChangingPond
 from millpond.control.commands.explain import explain_pond
 from millpond.control.diagnose.cost_report import measure, measured_text, price_of_state
 from millpond.control.wiring.adapters import IDENTITY
 from millpond.errors import ForeignPondError
 from millpond.model.aggregates import Aggregate
-from millpond.model.change_history import Asked
+from millpond.model.change_history import StoredQuery
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
@@ -22,7 +23,6 @@ from millpond.plan.explain.price import price
 from millpond.plan.groups.build import build_plan
 from millpond.reconfigure.changes import Add
 from millpond.runtime.inspect.sharing import group_cells
-from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000
 TX = Stream("tx", (Field("ts", "timestamp"), Field("c", "string"), Field("v", "bigint")))
@@ -36,8 +36,8 @@ def query(name: str, size: int, slide: int, *aggregates: Aggregate, key: str = "
     return Query(name, "tx", "ts", 0, window, (Column(key, "string"),), aggregates or (COUNT,), output)
 
 
-def ran(folder: Path, queries: list[Query], instances: int = 1) -> LocalPond:
-    pond = LocalPond(folder, [TX], queries, instances)
+def ran(folder: Path, queries: list[Query], instances: int = 1) -> ChangingPond:
+    pond = ChangingPond(folder, [TX], queries, instances)
     (folder / IDENTITY).write_text("local")
     # keys a and b in each second of 0 … 9
     times = [second * SECOND for second in range(10) for _ in "ab"]
@@ -64,7 +64,7 @@ def test_what_is_no_pond_is_not_measured(tmp_path: Path) -> None:
 
 def test_a_pond_is_explained_as_it_is_asked_now(tmp_pond: Path) -> None:
     pond = ran(tmp_pond, [query("fine", 20, 1)])
-    pond.change(Add(Asked.of(query("coarse", 20, 10)), who="ann"))
+    pond.change(Add(StoredQuery.of(query("coarse", 20, 10)), who="ann"))
     told = explain_pond(tmp_pond, None, None, None, None, "local[1]", "1g")  # without a file no Spark is started
     assert "2 queries in 1 group over 1 stream" in told.parts[0]
     assert "coarse" in told.parts[0]
@@ -102,7 +102,7 @@ def test_without_a_pond_there_is_a_bound(tmp_pond: Path) -> None:
     plan = build_plan([query("coarse", 20, 10)])
     (line,) = price_of_state(price(plan, query("other", 60, 60, key="v")), None)
     # an open slice and one before, each with a slot and one count
-    assert line.startswith("at most 32 bytes per key besides the key: 2 cells of 1 columns")
+    assert line.startswith("at most 32 bytes per key, plus the key: 2 cells of 1 columns")
     (line,) = price_of_state(price(plan, query("more", 20, 10, SUM)), None)
     assert "3 cells of 3 columns" in line
 

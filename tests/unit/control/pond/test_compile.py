@@ -1,4 +1,4 @@
-"""Compiled pond files on the disk: written in one step, over none but their own kind; `--check` asks for no Spark."""
+"""Compiled pond files on disk: written atomically, only over their own kind; `--check` needs no Spark."""
 
 from __future__ import annotations
 

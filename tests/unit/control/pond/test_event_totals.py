@@ -1,4 +1,4 @@
-"""What became of events since a pond was opened."""
+"""The fates of events since a pond was opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes results incomplete: which of it fails a run, and what people read."""
+"""Causes of incomplete results: which of them fail a run, and their texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from millpond.control.pond.event_totals import EventCounts, QueryCounts, Tally
 from millpond.control.pond.problems import (
     Problem,
     Problems,
-    dropping,
     losses,
     quarantined,
     unread,
@@ -86,8 +85,12 @@ def test_a_problem_is_new_once() -> None:
     assert epoch(record(4, {"q": ""})) == []  # which ends a quarantine
     assert epoch(record(5), tx=["/in/a", "/in/b"]) == ["files of tx"]
     epoch(record(6), tx=["/in/c", "/in/d"])
-    (one,) = problems.vanished()
+    (one,) = problems.of_inputs()
     assert one.failure and "4 files of stream tx disappeared" in one.text and "/in/c and 1 more" in one.text
+    ahead = Epoch(record(7), 0.1, 0.1, ahead={"ev": ["/in/e"]})
+    assert [one.about for one in problems.epoch(ahead, tally, {"q": Q})] == ["dates of ev"]
+    _, two = problems.of_inputs()
+    assert not two.failure and "1 file of stream ev is dated more than seven days in the future: /in/e." in two.text
 
 
 def test_a_quarantine_keeps_its_code_and_a_shadow_fails_no_run() -> None:
@@ -112,9 +115,3 @@ def test_a_source_of_which_nothing_was_ever_read() -> None:
     assert silent(read, nothing) == []  # an earlier run has
     tally.add(record(1, read=1, applied=1, late=0, dead=0, filtered=0))
     assert silent(nothing) == []
-
-
-def test_records_that_nobody_counts_are_said_beforehand() -> None:
-    dropped = replace(TX, source=Source("csv", (("mode", "dropMalformed"), ("path", "/in"))))
-    (one,) = dropping([TX, dropped])
-    assert (one.code, one.failure) == ("MP-INCOMPLETE", False)

@@ -1,4 +1,4 @@
-"""Names of served queries that were dropped are free when the view has followed the drop."""
+"""Names of dropped served queries are free when the view has followed the drop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millpond.control.wiring.attach_sinks import Joining
+from millpond.control.wiring.attach_sinks import AttachedSinks
 from millpond.errors import ChangeRefused
-from millpond.model.change_history import Asked, Leaving
+from millpond.model.change_history import Leaving, StoredQuery
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.windows import Sliding
@@ -25,12 +25,12 @@ class Following:
 
 def test_a_name_that_was_served_before_a_restart_waits_for_the_view(tmp_path: Path) -> None:
     following = Following()
-    joining = Joining(following, None, "p", tmp_path, None, None, {}, {})  # type: ignore[arg-type]
-    asked = Query("spend", "s", "ts", 0, Sliding(1, 1), (), (), (), serve=True, sink=Sink("noop"))
-    joining.add_last(Leaving(Asked.of(asked), 5))
+    attached = AttachedSinks(following, None, "p", tmp_path, None, None, {}, {})  # type: ignore[arg-type]
+    spend = Query("spend", "s", "ts", 0, Sliding(1, 1), (), (), (), serve=True, sink=Sink("noop"))
+    attached.add_last(Leaving(StoredQuery.of(spend), 5))
     with pytest.raises(ChangeRefused, match="spend that was dropped are still served"):
-        joining.check(asked, stored=True)
+        attached.check(spend, stored=True)
     with pytest.raises(ChangeRefused, match="no store yet"):
-        joining.check(asked, stored=False)
+        attached.check(spend, stored=False)
     following.at = 5
-    joining.check(asked, stored=True)
+    attached.check(spend, stored=True)

@@ -1,4 +1,4 @@
-"""Folder sinks: one file per record, whatever crashes in between and whoever publishes again."""
+"""Folder sinks: one file per record, after any crash and any repeated publication."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_same_record_again_changes_nothing(filled: Any, tmp_path: Path) -> None:
 
 def test_missing_record_is_refused(filled: Any, tmp_path: Path) -> None:
     sink = make(filled, tmp_path / "out")
-    with pytest.raises(TruthError, match="stands at record -1 and was handed 3"):
+    with pytest.raises(TruthError, match="is at record -1 and was given 3"):
         sink.apply(3, filled.entries[3], filled.at[3])
     assert visible(tmp_path / "out") == {}
 

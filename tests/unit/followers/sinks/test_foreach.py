@@ -1,4 +1,4 @@
-"""Functions that take the rows of each epoch: in order, at least once, and never past one that failed."""
+"""Functions that receive the rows of each epoch: in order, at least once, and never past a failed one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_epoch_is_one_call_and_one_without_rows_is_none(filled: Any) -> None:
     filled.feed(sink, 0)
     assert told.calls == [(1, ["a", "b", "c"]), (3, ["d"])]
     assert sink.cursor().n == follower(filled, told).cursor().n == sink_cursor(ASKED, filled.path / "cursors") == 3
-    with pytest.raises(TruthError, match="stands at record 3 and was handed 9"):
+    with pytest.raises(TruthError, match="is at record 3 and was given 9"):
         sink.apply(9, numbered(9), filled.at[3])
 
 

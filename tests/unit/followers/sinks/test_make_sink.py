@@ -10,18 +10,12 @@ from msgspec.structs import replace
 
 from millpond.errors import QueryError
 from millpond.followers.record_rows import RowsReader
-from millpond.followers.sinks.external_sinks import outside_sink
-from millpond.followers.sinks.make_sink import (
-    ConsoleSink,
-    MemorySink,
-    MemoryTables,
-    NoopSink,
-    sink_cursor,
-    sink_follower,
-)
+from millpond.followers.sinks.in_process import MemorySink, MemoryTables
+from millpond.followers.sinks.local_sinks import ConsoleSink, NoopSink
+from millpond.followers.sinks.make_sink import sink_follower
 from millpond.log.manifest import Manifest
 from millpond.log.records import decode
-from millpond.model.endpoints import SINKS, Sink
+from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.windows import Sliding
 
@@ -109,21 +103,3 @@ def test_memory_and_console_pass_over_pruned_rows(filled: Any, tmp_path: Path) -
     filled.feed(ConsoleSink("q", tmp_path, filled.rows, write=printed.append))
     assert [n for n, _ in memory.epochs()] == [3]
     assert len(printed) == 1
-
-
-def _into(sink: Sink) -> Query:
-    return Query("q", "s", "ts", 0, Sliding(1, 1), (), (), (), sink=sink)
-
-
-@pytest.mark.parametrize("kind", SINKS)
-def test_every_kind_of_sink_says_where_its_cursor_is(kind: str, tmp_path: Path) -> None:
-    found = sink_cursor(_into(Sink(kind, str(tmp_path / "rows"))), tmp_path / "cursors")
-    assert found == (None if kind in ("memory", "postgres") else -1)
-
-
-def test_an_unknown_kind_of_sink_is_refused_by_name(pond: Any, tmp_path: Path) -> None:
-    unknown = _into(Sink("sqlite", str(tmp_path / "rows")))
-    with pytest.raises(ValueError, match="'sqlite'"):
-        sink_cursor(unknown, tmp_path)
-    with pytest.raises(ValueError, match="'sqlite'"):
-        outside_sink(unknown, "p", RowsReader(pond.read_section), tmp_path, -1, {})

@@ -1,4 +1,4 @@
-"""Text of Arrow columns: what Spark writes, and what every reader reads back."""
+"""Arrow columns as text: equal to Spark's, and read back by every reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the view stores reads back as the rows it was made of, whatever their types."""
+"""Documents of the view are read back as the rows from which they were made, for all types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view: the latest row per key, in step with the log whatever the store loses."""
+"""The view: the latest row per key, in step with the log after any loss of the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operator of the naive twin, as measured on Spark 4.3 under ANSI rules."""
+"""Every operator of the naive twin, with results that were measured on Spark 4.3 under ANSI rules."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the rows of a query are as a stream: columns, event times, how far they have come, who stands before whom."""
+"""The rows of a query as a stream: columns, event times, progress, and upstream queries."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_rows_without_a_window_are_no_stream() -> None:
     ("upstream", "says"),
     [
         (replace(SPEND, emit="update"), "A row of spend changes with each epoch"),
-        (replace(SPEND, correct_us=5), "A row of spend is corrected after it has left"),
+        (replace(SPEND, correct_us=5), "A row of spend may be corrected after it was emitted"),
     ],
 )
 def test_rows_that_may_change_are_no_stream(upstream: Query, says: str) -> None:
@@ -79,7 +79,7 @@ def test_only_bounds_of_the_window_tell_the_time() -> None:
     of_sessions = bounds_of(replace(SPEND, window=Session(5)))
     assert of_sessions == {"w.end": "end", "w.time": "time", "t": "time"}
     top = replace(SPEND, name="top", stream="spend", event_time="born")
-    with pytest.raises(UnsupportedQuery, match="born does not tell when rows of spend are complete"):
+    with pytest.raises(UnsupportedQuery, match="born does not show when rows of spend are complete"):
         check_event_time(SPEND, top.event_time)
     check_event_time(SPEND, "t")
 
@@ -144,7 +144,7 @@ def join_of(kind: str, when: Within | Sliding) -> Join:
 
 
 def finals(join: Join) -> Iterator[tuple[int, dict[str, int]]]:
-    """Every row that there could be around 0, with its final time and what its columns tell."""
+    """Every possible row around 0, with its final time and the times in its columns."""
     span = range(-25, 26)
     for left, right in [*product(span, span), *((time, None) for time in span), *((None, time) for time in span)]:
         times = {"lt": left, "rt": right, "et": left if right is None else right,
@@ -187,6 +187,6 @@ def test_times_of_rows_of_a_join_that_are_alike() -> None:
     assert [first_row_us(join, name, 10) for name in ("lt", "rt", "lw.end", "et")] == [13, 14, 14, 14]
     assert first_row_us(join_of("inner", Sliding(6, 6)), "w.end", 10) == 16
     assert after_us(SPEND, "w.start", "t") == -29
-    with pytest.raises(UnsupportedQuery, match="n does not tell when rows of j are complete") as refused:
+    with pytest.raises(UnsupportedQuery, match="n does not show when rows of j are complete") as refused:
         check_event_time(join, "n")
     assert "Use lt or rt or et or lw.end or lw.time." in refused.value.cure

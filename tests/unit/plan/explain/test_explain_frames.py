@@ -1,4 +1,4 @@
-"""What is said of queries whose windows are runs of events: the plan, a price, and what is held."""
+"""`explain` for queries whose windows are runs of events: the plan, a price, and the stored events."""
 
 from __future__ import annotations
 
@@ -34,26 +34,27 @@ SLIDES, LAST = query("slides", Sliding(10 * MINUTE, 10 * MINUTE)), query("last",
 def test_the_plan_says_what_events_are_kept() -> None:
     said = explain(build_plan([FRAME, SOME, SLIDES, LAST]))
     assert "windows   10 minutes, 10 minutes before each event, 30 minutes before each event" in said
-    assert "  events    kept as events, each once: 1 value, 3 predicates\n" in said
+    assert "  events    stored individually, each once: 1 value, 3 predicates\n" in said
     assert "            for 35 minutes of event time: the longest frame and its delay\n" in said
     assert "    amount  <- frame, some\n" in said
     assert "windows   the last 10 events every 5 events" in said
-    assert "            of each key the last 9, however old, and one count for each key and filter" in said
-    assert said.count("answered from events") == 3
+    assert "            the last 9 events of each key, of any age, and a count for each key and filter" in said
+    assert said.count("computed from stored events") == 3
     # cells are those of the sliding window: what frames count is kept by nobody
-    assert "measures  2, asked 3 times, kept once" not in said and "measures  3, asked 3 times, kept once" in said
+    assert "measures  2, used 3 times, each stored once" not in said
+    assert "measures  3, used 3 times, each stored once" in said
     assert "measures  none" in explain(build_plan([FRAME]))
 
 
 def test_a_frame_costs_events_not_cells() -> None:
     found = price(build_plan([SLIDES]), SOME)
     text = price_text(found, price_of_state(found, None))
-    assert "rides on" in text and "measures  none more; none shared" in text and "filters   1 more" in text
+    assert "  group     shares " in text and "measures  none more; none shared" in text and "filters   1 more" in text
     assert "kept      for 35 minutes of event time" in text
-    assert "state     about 25 bytes for each event kept" in text
+    assert "state     about 25 bytes for each stored event" in text
     assert "10 minutes" not in text
     alone = price(build_plan([]), LAST)
-    assert "kept      of each key the last 9" in price_text(alone, price_of_state(alone, None))
+    assert "kept      the last 9 events of each key" in price_text(alone, price_of_state(alone, None))
 
 
 def test_what_is_held_is_counted(tmp_path: Path) -> None:

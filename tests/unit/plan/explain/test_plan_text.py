@@ -1,4 +1,4 @@
-"""EXPLAIN: golden texts, and what they must say whatever their wording. MILLPOND_GOLDEN=write rewrites them."""
+"""`explain`: golden texts, and facts that they must contain. MILLPOND_GOLDEN=write rewrites them."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def test_where_events_of_a_join_without_keys_go() -> None:
     for kind in ("inner", "left", "right", "full"):
         lines = explain(build_plan([replace(EVERY, kind=kind)])).splitlines()
         [said[kind]] = [line for line in lines if "no key" in line]
-    assert "a left event goes to one row, a right one to one column" in said["inner"]
-    assert "a left event goes to one instance, a right one to every one" in said["left"]
-    assert "a right event goes to one instance, a left one to every one" in said["right"]
-    assert "all events go to one instance, which tries" in said["full"]
-    assert all("1,000,000 pairs an epoch at most" in text for text in said.values())
+    assert "a left event goes to one row, a right event to one column" in said["inner"]
+    assert "a left event goes to one instance, a right event to every instance" in said["left"]
+    assert "a right event goes to one instance, a left event to every instance" in said["right"]
+    assert "all events go to one instance; at most" in said["full"]
+    assert all("at most 1,000,000 pairs are tried per epoch" in text for text in said.values())
 
 
 def test_the_order_of_queries_changes_nothing() -> None:
@@ -120,13 +120,13 @@ def test_a_percentile_of_bins_says_how_far_it_may_be() -> None:
     )  # fmt: skip
     lines = [line.strip() for line in explain(build_plan([fine, coarse])).splitlines()]
     assert [line for line in lines if line.startswith(("approximate  ", "tallies", "bin("))] == [
-        "tallies   counted by bins, each once: 1 value, 1 predicate",
-        "bin(amount), 512 to each power of two  <- q0, q1",
+        "tallies   counted in bins, each once: 1 value, 1 predicate",
+        "bin(amount), 512 bins per power of two  <- q0, q1",
         "approximate  a0: approx_percentile(amount), relative error at most 0.098%",
         "approximate  a0: approx_percentile(amount), relative error at most 0.78%",
     ]
     text = price_text(price(build_plan([fine]), coarse), [])
-    assert "tallies   none more counted by bins; 1 shared" in text
+    assert "tallies   none more counted in bins; 1 shared" in text
 
 
 def test_what_is_approximate_says_so_and_how_far() -> None:
@@ -144,7 +144,7 @@ def test_what_is_kept_as_events_is_told_once() -> None:
 
     lines = explain(build_plan([asked("one", "count_distinct"), asked("two", "mode")])).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("  events"))
-    assert lines[at] == "  events    kept as events, each once: 1 value, 1 predicate"
+    assert lines[at] == "  events    stored individually, each once: 1 value, 1 predicate"
     assert lines[at + 1] == "    customer  <- one, two"
     assert lines[at + 2].endswith("isnotnull(customer)  <- one, two")
 
@@ -154,8 +154,8 @@ def test_what_streams_say_of_time_is_told_and_where_late_rows_go() -> None:
     stream = Stream("tx", (), order=order, max_ahead_us=HOUR)
     lines = explain(build_plan([replace(SPEND, late=Sink("json", "/late"))]), [stream, replace(stream, name="other")])
     assert lines.splitlines()[2:5] == [
-        "    in the order of o within each p, all of 0, 1",
-        "    a partition without events for 30 seconds is not waited for",
+        "    in the order of o within each p, and waits for 0, 1",
+        "    a partition without events for 30 seconds does not hold back the watermark",
         "    an event more than 1 hour ahead of the clock is dead",
     ]
     assert "      late rows  json /late\n" in lines
@@ -170,7 +170,7 @@ def test_a_topic_that_is_partitioned_by_a_key_skips_the_shuffle() -> None:
     assert {group.spread_by for group in plan.groups} == {0, None}
     lines = explain(plan, [stream])
     assert "    partitioned by customer: the shuffle is skipped where the keys of each instance are in one" in lines
-    assert "    total: not by customer, so it is skipped only while what they move is small\n" in lines
+    assert "    total: not grouped by customer, so it is skipped only while they exchange little data\n" in lines
     assert with_declared(build_plan([SPEND]), [replace(stream, partitioned=UNSET)]) == build_plan([SPEND])
 
 

@@ -1,4 +1,4 @@
-"""The price of one more query: what it brings and what it rides on."""
+"""The price of one more query: what it adds and what it shares."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_twin_is_free() -> None:
     assert {names for _, names in found.shared} == {("spend",)}
     assert found.edges == (Fraction(6), Fraction(6))
     text = price_text(found, [])
-    assert "rides on" in text
+    assert "  group     shares " in text
     assert "  measures  none more; 3 shared\n" in text
     assert "6, as before per hour" in text
 
@@ -62,7 +62,7 @@ def test_what_it_brings_is_named() -> None:
 def test_what_it_keeps_as_events_is_named() -> None:
     before = build_plan([SPEND, query("seen", SPEND.window, ("count_distinct", CUSTOMER))])
     text = price_text(price(before, query("q", SPEND.window, ("mode", AMOUNT), ("first", CUSTOMER))), [])
-    assert "  events    1 more: amount kept as events; 1 shared\n" in text
+    assert "  events    1 more: amount stored individually; 1 shared\n" in text
     assert "  events" not in price_text(price(before, query("q", SPEND.window, ("sum", AMOUNT))), [])
 
 

@@ -1,4 +1,4 @@
-"""Where queries are cut, what the parts share, and how rows travel between them."""
+"""Where queries are cut, what the parts share, and how rows are exchanged between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.chains.upstream import chained_stream
 from millpond.plan.explain.plan_text import explain
-from millpond.plan.explain.subqueries import Shared, Travel, subqueries
+from millpond.plan.explain.subqueries import Exchange, Shared, subqueries
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.deduplication import deduplicated
 
@@ -40,7 +40,7 @@ def test_a_query_is_cut_where_it_remembers() -> None:
     first, second = found["spend"]
     assert first.operators == ("filter (v > 0)", "map to keys and values", "add up by key and slice")
     assert second.operators == ("aggregate by k", "map total, w")
-    assert first.inputs == (Travel("tx", "point-to-point", "a task for each source partition"),)
+    assert first.inputs == (Exchange("tx", "point-to-point", "a task for each source partition"),)
     assert [(travel.place, travel.route) for travel in second.inputs] == [
         ("spend.1", "by key"), ("spend.1", "broadcast")
     ]  # fmt: skip
@@ -50,7 +50,7 @@ def test_repeated_events_are_left_out_where_the_key_lives_before_where_is_asked(
     once = deduplicated(SPEND, TX, ["k", "v"], 10)
     first, second = subqueries(build_plan([once]), STREAMS)["spend"]
     assert first.operators == ("map to keys and events",)
-    assert second.operators == ("leave repeated events out", "filter (v > 0)", "aggregate by k", "map total, w")
+    assert second.operators == ("drop repeated events", "filter (v > 0)", "aggregate by k", "map total, w")
     assert second.inputs[0].how == "events; the instance that owns the key has its state"
 
 
@@ -92,8 +92,8 @@ def test_rows_of_a_join_come_from_where_it_pairs() -> None:
     found = subqueries(plan, streams)
     assert [part.inputs[0].place for part in found["both"][:2]] == ["spend.2", "tx"]
     assert found["last"][0].inputs[0].place == "both.3"
-    assert found["both"][2].operators[0] == "left join by nothing, a right event at the time of the left one"
-    assert "as far as that join's rows are final" in explain(plan, streams)
+    assert found["both"][2].operators[0] == "left join without a key, a right event at the time of the left one"
+    assert "its watermark follows the final rows of that join: no row is late" in explain(plan, streams)
 
 
 def test_what_is_shared_is_told_with_whom() -> None:
@@ -108,15 +108,18 @@ def test_rows_of_a_query_go_to_the_next_one_and_stateless_rows_are_dealt_out() -
     found = subqueries(build_plan([SPEND, TOP, LARGE]), STREAMS)
     (rows,) = found["top"][0].inputs
     assert (rows.place, rows.route) == ("spend.2", "point-to-point")
-    assert "one instance has the only key" in found["top"][1].inputs[0].how
-    leaves = found["large"][0].leaves
+    assert "one instance has the state" in found["top"][1].inputs[0].how
+    leaves = found["large"][0].output_exchange
     assert leaves is not None
     assert (leaves.place, leaves.route) == ("console", "round-robin")
     silent = replace(LARGE, sink=Sink())
-    assert subqueries(build_plan([silent]), STREAMS)["large"][0].leaves is None
+    assert subqueries(build_plan([silent]), STREAMS)["large"][0].output_exchange is None
     beside = Changed(shadows={"large": "large@shadow"})
     compared = subqueries(build_plan([silent, replace(silent, name="large@shadow")], left=beside), STREAMS)
-    assert [parts[0].leaves.place for parts in compared.values() if parts[0].leaves] == ["diff", "diff"]
+    assert [parts[0].output_exchange.place for parts in compared.values() if parts[0].output_exchange] == [
+        "diff",
+        "diff",
+    ]
 
 
 def test_a_join_is_an_operator_of_several_inputs() -> None:
@@ -131,7 +134,7 @@ def test_a_join_is_an_operator_of_several_inputs() -> None:
 
 def test_explain_shows_the_chain_and_its_parts() -> None:
     text = explain(build_plan([TOP, SPEND]), STREAMS)
-    assert "spend are the rows of the query spend, an epoch later: total, w.time" in text
+    assert "spend: the rows of the query spend, one epoch later: total, w.time" in text
     assert "  top.1: map to keys and values, then add up by key and slice\n    from spend.2, point-to-point" in text
     assert text == explain(build_plan([SPEND, TOP]), STREAMS)
     assert "sub-queries" not in explain(build_plan([SPEND]))

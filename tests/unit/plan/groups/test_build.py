@@ -1,4 +1,4 @@
-"""Plans: equal things of different queries exist once, whatever the order of queries; ids never change."""
+"""Plans: equal parts of different queries exist once, for any order of queries; ids never change."""
 
 from __future__ import annotations
 
@@ -141,5 +141,5 @@ MEASURE_IDS: list[list[str]] = [
 def test_one_stream_has_one_event_time() -> None:
     first = random_case(1, 10, 1).queries[0]
     second = msgspec.structs.replace(first, name="other", event_time="somewhen")
-    with pytest.raises(UnsupportedQuery, match="tells the time of"):
+    with pytest.raises(UnsupportedQuery, match="as the event time of"):
         build_plan([first, second])

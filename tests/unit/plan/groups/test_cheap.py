@@ -1,4 +1,4 @@
-"""One more query costs what it changes, and nothing that is remembered shows in a plan."""
+"""One more query costs only what it changes, and caches never change a plan."""
 
 from __future__ import annotations
 

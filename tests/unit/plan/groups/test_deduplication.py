@@ -1,4 +1,4 @@
-"""Which queries may leave repeated events out, and that only those share a group whose events wait alike."""
+"""Which queries may be deduplicated, and that only those with equal waiting times share a group."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def test_a_group_is_of_one_stream_without_repeats() -> None:
     ]  # fmt: skip
     assert needed_columns(build_plan([once]), "tx") == ("id", "kind", "ts")
     text = explain(build_plan([once]))
-    assert "  repeated  left out: equal in id, kind within 1 hour; events wait for the watermark" in text
-    kept = text[text.index("  events") : text.index("  queries")].splitlines()
+    assert "  repeated  events equal in id, kind within 1 hour are dropped; events wait for the watermark" in text
+    kept = text[text.index("  events    ") : text.index("  queries")].splitlines()
     assert kept == [
-        "  events    kept as events, each once: 2 values, 0 predicates",
-        "            for 2 hours of event time: the delay, and as long as they may be repeated",
+        "  events    stored individually, each once: 2 values, 0 predicates",
+        "            for 2 hours of event time: the delay and the time within which repeats are dropped",
         "    id  <- once",
         "    kind  <- once",
     ]

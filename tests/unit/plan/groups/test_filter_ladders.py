@@ -1,4 +1,4 @@
-"""Ladders of filters: each filter is in one, and what a narrower one takes, a wider one takes."""
+"""Ladders of filters: each filter is in one, and a wider filter takes every event of a narrower one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values a live parameter takes while queries use it."""
+"""The values that a live parameter may take while queries use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modes: what a query may say of when its rows leave, what is refused, and where a pond speaks of it."""
+"""Output modes: what a query may declare, what is refused, and where a pond mentions them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_price_of_changing_rows_is_named() -> None:
     text = price_text(price(build_plan([PLAIN]), replace(CORRECTED, name="c")), [])
     assert "  kept      61 minutes → 121 minutes of event time: its longest window, with its delay and as" in text
     assert "  delay     one more, 61 minutes" in text
-    assert "  rows      leave with each epoch that corrects them" in text
+    assert "  rows      are emitted in each epoch that corrects them" in text
     text = price_text(price(build_plan([PLAIN]), replace(UPDATE, name="u")), [])
-    assert "  rows      leave with each epoch that changes them" in text
+    assert "  rows      are emitted in each epoch that changes them" in text
     assert "one more, " not in text

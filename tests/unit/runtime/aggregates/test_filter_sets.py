@@ -1,4 +1,4 @@
-"""Bins, signatures and bundles against the plain meaning: each filter evaluated over every row."""
+"""Bins, signatures and bundles compared with each filter evaluated over every row."""
 
 from __future__ import annotations
 

@@ -15,9 +15,10 @@ from kit.naive.queries.windows import aggregate
 from millpond.arrays import WIDE, Mask, Wide
 from millpond.errors import OverflowedError
 from millpond.kernels.columns import to_arrow
-from millpond.model.aggregates import Aggregate, result_type
+from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import Digits
+from millpond.plan.groups.aggregate_functions import result_type
 from millpond.plan.groups.measures import measures_of
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.partials import Partials
@@ -77,7 +78,7 @@ def test_an_aggregate_of_decimals_is_the_naive_one(
     kind, rows = drawn
     wanted = Aggregate(function, Column("a", kind.type), None, result_type(function, kind.type))
     cells = sorted({cell for cell, _ in rows})
-    values = finish(wanted, measures_of(wanted, None), merged(wanted, rows, cut), len(cells))
+    values = finish(wanted, measures_of(wanted, None), merged(wanted, rows, cut))
     error = np.broadcast_to(values.error, (len(cells),)).tolist()
     shown = to_arrow(values._replace(null=values.null | values.error), wanted.type, len(cells)).to_pylist()
     for cell, raised, value in zip(cells, error, shown, strict=True):
@@ -95,5 +96,5 @@ def test_an_average_of_few_digits_rounds_as_spark_s_doubles_do() -> None:
     # 20303480.87 / 160 is 126896.7554375, a tie; as a double it is a little less (tried in Spark 4.3)
     wanted = Aggregate("avg", Column("a", "decimal(10,2)"), None, "decimal(14,6)")
     rows = [(0, 2030348087)] + [(0, 0)] * 159
-    values = finish(wanted, measures_of(wanted, None), merged(wanted, rows, 7), 1)
+    values = finish(wanted, measures_of(wanted, None), merged(wanted, rows, 7))
     assert to_arrow(values, wanted.type, 1).to_pylist() == [Decimal("126896.755437")]

@@ -1,4 +1,4 @@
-"""Histograms against their naive twin, bit by bit, and what they promise."""
+"""Histograms against their naive twin, bit by bit, and their guarantees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registers and estimates are those of the naive twin, merge by maximum, and keep the error that was asked for."""
+"""Registers and estimates equal the naive twin's, merge by maximum, and keep the requested error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kit.naive.hyperloglog import approximate_count, hash64
 from millpond.model.expressions import literal
 from millpond.plan.groups.measures import precision_of
 from millpond.runtime.aggregates.hyperloglog import LARGEST_PRECISION, estimates, registers
-from millpond.state.layout.cells import better
+from millpond.state.layout.merge_rules import REGISTERS, merged
 
 
 def hashed(values: list[int]) -> np.ndarray:
@@ -35,8 +35,8 @@ def test_registers_of_many_cells_are_those_of_each_and_merge_by_maximum() -> Non
     halves = [registers(cells[part], codes[part], precision, size) for part in (slice(None, 1500), slice(1500, None))]
     zero = np.zeros(size, np.int64)
     for place in {*whole, *halves[0], *halves[1]}:
-        merged = better("registers", *(half.get(place, zero) for half in halves))
-        assert merged.tolist() == whole.get(place, zero).tolist()
+        found = merged(REGISTERS, *(half.get(place, zero) for half in halves))
+        assert found.tolist() == whole.get(place, zero).tolist()
     found = estimates(whole, precision, size)
     for cell in range(size):
         assert found[cell] == approximate_count(set(values[cells == cell].tolist()), "bigint", 0.05)

@@ -1,4 +1,4 @@
-"""Events told to result rows, sorted and picked: against plain loops."""
+"""Events assigned to result rows, sorted and selected: compared with plain loops."""
 
 from __future__ import annotations
 

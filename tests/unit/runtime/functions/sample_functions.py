@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -38,6 +39,22 @@ def naps(values: pa.Array) -> float:
 
 
 def process(values: pa.Array) -> int:
+    return os.getpid()
+
+
+_LEAKED: list[bytes] = []
+
+
+def leaks(values: pa.Array) -> int:
+    _LEAKED.append(bytes(20 << 20))
+    return os.getpid()
+
+
+def is_killed(values: pa.Array) -> int:
+    """As by a system without memory, in the third call of a process."""
+    _LEAKED.append(b"")
+    if len(_LEAKED) == 8:  # a call is for three keys
+        os.kill(os.getpid(), signal.SIGKILL)
     return os.getpid()
 
 
@@ -157,9 +174,7 @@ class Mean:
 
     def update(self, state: pa.Table, keys: pa.Array, batch: pa.Table) -> pa.Table:
         at, rows = keys.to_numpy(), state.num_rows
-        more = pa.table(
-            {"sum": np.bincount(at, batch["value"].to_numpy(), rows), "n": np.bincount(at, minlength=rows)}
-        )
+        more = pa.table({"sum": np.bincount(at, batch["value"].to_numpy(), rows), "n": np.bincount(at, minlength=rows)})
         return self.merge(state, more)
 
     def merge(self, left: pa.Table, right: pa.Table) -> pa.Table:

@@ -1,4 +1,4 @@
-"""A call that takes too long ends, whatever its code catches; others are as without a deadline."""
+"""A call that takes too long ends, whatever its code catches; other calls are unaffected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function that behaves answers; one that raises, hangs, crashes or answers wrongly is told by name, alone."""
+"""Functions that work, raise, hang, crash or return wrong results: a failure names its function and no other."""
 
 from __future__ import annotations
 
@@ -141,6 +141,17 @@ def test_after_a_failure_a_new_process_answers(declare: Declare) -> None:
                 host.call(function, EVENTS, 5)
 
 
+@pytest.mark.parametrize("attribute", ["leaks", "is_killed"])
+def test_a_process_that_dies_or_has_leaked_its_memory_is_replaced_and_the_call_repeated(
+    declare: Declare, attribute: str
+) -> None:
+    with FunctionHost() as host:
+        function = declare(attribute, returns="bigint")
+        calls = [{*host.call(function, EVENTS, 5).drop_null().to_pylist()} for _ in range(12)]
+    assert all(len(processes) == 1 for processes in calls), "a call is repeated with all its keys"
+    assert 1 < len(set.union(*calls)) < 12
+
+
 def test_a_process_is_kept_and_killing_it_while_idle_changes_nothing(declare: Declare) -> None:
     with FunctionHost() as host:
         function = declare("process", returns="bigint")
@@ -261,9 +272,7 @@ def test_a_module_that_is_not_there(host: FunctionHost) -> None:
         host.load(function)
 
 
-def test_importing_has_its_own_deadline(
-    host: FunctionHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_importing_has_its_own_deadline(host: FunctionHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = "import time\ntime.sleep({})\ndef f(values): return 1.0"
     patient = _module(tmp_path, monkeypatch, slow.format(1))
     hurried = msgspec.structs.replace(patient, deadline_ms=900)

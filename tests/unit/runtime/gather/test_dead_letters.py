@@ -1,4 +1,4 @@
-"""The breaker: how many of the newest records may be malformed."""
+"""The limit on malformed records among the newest ones."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 
 from millpond.errors import SourceError
 from millpond.log.records import EpochRecord
-from millpond.runtime.gather.dead_letters import Breaker, counted_as
+from millpond.runtime.gather.dead_letters import Breaker
 from millpond.runtime.task.column_layout import ReadLayout
-from millpond.runtime.task.task_values import WHOLE_POND
+from millpond.runtime.task.counters import WHOLE_POND, stream_counts
 
 LAYOUT = ReadLayout((), (("tx", "drop", 0.1), ("other", "drop", None)))
 
 
 def epoch(start: int | None, end: int, malformed: int) -> EpochRecord:
     offsets = [{} if at is None else {"tx": json.dumps({"t": {"0": at}})} for at in (start, end)]
-    counts = {counted_as("tx"): {"malformed": malformed}, WHOLE_POND: {"events": end - (start or 0)}}
+    counts = {stream_counts("tx"): {"malformed": malformed}, WHOLE_POND: {"events": end - (start or 0)}}
     return EpochRecord(
         n=1, writer="w", prev="", at=0, spark_query="q", batch=1, start=offsets[0], end=offsets[1], counts=counts
     )

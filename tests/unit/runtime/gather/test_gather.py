@@ -1,4 +1,4 @@
-"""Gather: the same partials however the events of a partition were batched, and a packet for everybody."""
+"""Gather: equal partials for any batches of a partition's events, and a packet for every instance."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from millpond.runtime.gather.gather import gather
 from millpond.runtime.packets.packet import Header, decode_packet
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw
 from millpond.runtime.task.column_layout import TICK, ReadColumn, ReadLayout, StreamLayout
+from millpond.runtime.task.counters import Counts
 from millpond.runtime.task.task_values import GatherTask, TimeLine, Watermark
 from millpond.state.keys.keys import texts_of
-from millpond.state.layout.cells import merge, merge_rule
+from millpond.state.layout.cells import merge
+from millpond.state.layout.merge_rules import rule_of
 
 S = 1_000_000
 TYPES = {"k": ("string", pa.string()), "ts": ("timestamp", pa.timestamp("us", "UTC")), "v": ("double", pa.float64())}
@@ -96,7 +98,7 @@ def cells_of(task: GatherTask, found: Iterable[tuple[int, Header, list[Any]]]) -
                 for row in range(int(cells.offsets[i]), int(cells.offsets[i + 1])):
                     cell = total.setdefault((group.id, keys[int(cells.slots[row])], at), {})
                     for name, column in cells.columns.items():
-                        how = {"add": lambda a, b: a + b, "min": min, "max": max}[merge_rule(name)]
+                        how = {"add": lambda a, b: a + b, "minimum": min, "maximum": max}[rule_of(name).name]
                         value = int(column[row])
                         cell[name] = how(cell[name], value) if name in cell else value
     return {at: {name: value for name, value in cell.items() if value} for at, cell in total.items()}
@@ -129,7 +131,7 @@ def test_chunks_of_any_size_give_the_same_partials(seed: int, instances: int, mo
         sequences = [header.sequence for instance, header, _ in found if instance == 0]
         assert sequences == list(range(len(sequences)))
         assert len(sequences) >= 200 // size
-        read = sum(header.counts.get("a", {}).get("read", 0) for _, header, _ in found)
+        read = sum(header.counts.get("a", Counts()).read for _, header, _ in found)
         assert read == 200
 
 
@@ -157,7 +159,7 @@ def test_an_empty_partition_sends_a_packet_to_every_instance() -> None:
 def test_every_instance_hears_of_the_largest_time_and_one_of_the_counts() -> None:
     found = packets(task_of([query("a")], 3), [batch([("a", 7, 1), ("b", 42, 1), ("b", None, 1)])])
     assert [header.newest_us for _, header, _ in found] == [{"*": 42 * S}] * 3
-    assert found[0][1].counts["a"] == {"read": 3, "applied": 2, "late": 0, "dead": 1, "filtered": 0}
+    assert found[0][1].counts["a"] == Counts(read=3, applied=2, dead=1)
     assert [header.counts for _, header, _ in found[1:]] == [{}, {}]
 
 
@@ -165,7 +167,7 @@ def test_events_without_a_time_are_dead_even_if_nothing_else_is_there() -> None:
     found = packets(task_of([query("a")]), [batch([("a", None, 1), (None, None, None)])])
     ((_, header, parts),) = found
     assert (header.newest_us, parts) == ({}, [])
-    assert header.counts["a"] == {"read": 2, "applied": 0, "late": 0, "dead": 2, "filtered": 0}
+    assert header.counts["a"] == Counts(read=2, dead=2)
 
 
 def test_an_event_has_the_class_of_the_delays_it_missed() -> None:
@@ -178,7 +180,7 @@ def test_an_event_has_the_class_of_the_delays_it_missed() -> None:
     task = task_of(queries, lines=lines)
     found = packets(task, [batch([("a", second, second) for second in seconds])])
     counts = found[0][1].counts
-    assert [counts[name]["late"] for name in ("none", "five", "thirty")] == [6, 4, 2]
+    assert [counts[name].late for name in ("none", "five", "thirty")] == [6, 4, 2]
     late = {(start // S, missed) for _, _, (start, _, missed) in cells_of(task, found)}
     assert late == {(70, 2), (90, 2), (90, 1), (100, 1), (100, 0)}
 
@@ -188,14 +190,14 @@ def test_hundreds_of_delays_are_counted_rightly() -> None:
     task = task_of(queries, lines={"tx": TimeLine(Watermark(1000 * S))})
     found = packets(task, [batch([("a", 790.5, 1.0), ("a", 0, 1.0)])])
     assert {missed for _, _, (_, _, missed) in cells_of(task, found)} == {210}
-    assert found[0][1].counts["q209"]["applied"] == 0
-    assert found[0][1].counts["q210"]["applied"] == 1
+    assert found[0][1].counts["q209"].applied == 0
+    assert found[0][1].counts["q210"].applied == 1
 
 
 def test_a_floor_makes_everything_below_it_late() -> None:
     lines = {"tx": TimeLine(Watermark(None, 50 * S))}
     found = packets(task_of([query("a", delay=30)], lines=lines), [batch([("a", 50, 1), ("a", 50.5, 1), ("a", 3, 1)])])
-    assert found[0][1].counts["a"]["late"] == 2
+    assert found[0][1].counts["a"].late == 2
 
 
 def test_events_too_far_ahead_of_the_clock_are_dead_and_move_no_watermark() -> None:
@@ -203,7 +205,7 @@ def test_events_too_far_ahead_of_the_clock_are_dead_and_move_no_watermark() -> N
     task = task_of([query("a")], lines=lines, now_us=1000 * S)
     found = packets(task, [batch([("a", 1060, 1), ("a", 1060.5, 1), ("a", 2**42, 1)])])
     assert found[0][1].newest_us == {"*": 1060 * S}
-    assert found[0][1].counts["a"] == {"read": 3, "applied": 1, "late": 0, "dead": 2, "filtered": 0}
+    assert found[0][1].counts["a"] == Counts(read=3, applied=1, dead=2)
 
 
 def test_two_streams_in_one_partition_are_kept_apart() -> None:
@@ -231,7 +233,7 @@ def test_a_foreign_value_that_raised_is_dead_and_one_that_is_null_is_a_key() -> 
     rows = pa.RecordBatch.from_arrays(arrays, names=list("abcd")).slice(1)
     task = task_of([query("a", keys=(foreign,))], layout=layout)
     found = packets(task, [rows])
-    assert found[0][1].counts["a"] == {"read": 4, "applied": 3, "late": 0, "dead": 1, "filtered": 0}
+    assert found[0][1].counts["a"] == Counts(read=4, applied=3, dead=1)
     assert {keys for _, keys, _ in cells_of(task, found)} == {("a",), (None,), ("b",)}
 
 

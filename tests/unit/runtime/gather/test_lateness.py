@@ -1,4 +1,4 @@
-"""What is late, timelines drawn: against the own partition before, against the stream, too far ahead, idle."""
+"""Late events on timelines: compared with their own partition, with the stream, too far ahead, idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that are read again are judged as the epochs did that read them first."""
+"""Events that a backfill reads again have the fates that their first epochs gave them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptError
-from millpond.log.local import LocalFolder
+from millpond.log.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import ClaimRecord, EpochRecord, digest_of, encode
 from millpond.runtime.gather.lateness import Judge

@@ -1,4 +1,4 @@
-"""Tasks that tell each other: by files of the pond's folder, or of a store, whole, and not for ever."""
+"""Tasks that exchange data through files in the pond's folder or in a store: completely, and with a time limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from time import sleep
 import pytest
 
 from millpond.runtime.inputs import without_shuffle
-from millpond.runtime.inputs.without_shuffle import Told, TooMuch, all_told, tell, told_files
+from millpond.runtime.inputs.without_shuffle import Told, TooMuch, message_files, read_messages, tell
 from millpond.state.backends.memory import MemoryFiles
 from millpond.state.ports.files import CarriedFiles, Files
 
@@ -32,13 +32,13 @@ def of(task: int, size: int = 10) -> Told:
 
 
 def test_each_task_hears_all_in_their_order(hosts: Callable[[], Files]) -> None:
-    names, given = told_files(7, "job", 4), [of(task, 100_000) for task in range(4)]
+    names, given = message_files(7, "job", 4), [of(task, 100_000) for task in range(4)]
 
     def run(task: int) -> list[Told] | TooMuch:
         sleep(0.02 * (3 - task))
         files = hosts()
         tell(files, names[task], given[task])
-        return all_told(files, names)
+        return read_messages(files, names)
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(run, range(4))) == [given] * 4
@@ -47,14 +47,14 @@ def test_each_task_hears_all_in_their_order(hosts: Callable[[], Files]) -> None:
 def test_who_hears_nothing_gives_up(hosts: Callable[[], Files], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(without_shuffle, "PATIENCE", 0.05)
     monkeypatch.setattr(without_shuffle, "PATIENCE_PER_SECOND", 0.5)
-    names = told_files(7, "job", 3)
-    tell(hosts(), told_files(7, "another", 3)[1], of(1))
+    names = message_files(7, "job", 3)
+    tell(hosts(), message_files(7, "another", 3)[1], of(1))
     tell(hosts(), names[1], of(1))
-    assert all_told(hosts(), names, 0.1) == TooMuch("2 of 3 tasks told nothing for 0 seconds")
+    assert read_messages(hosts(), names, 0.1) == TooMuch("2 of 3 tasks told nothing for 0 seconds")
 
 
 def test_what_was_told_is_forgotten_and_nothing_else(hosts: Callable[[], Files], tmp_path: Path) -> None:
-    names, other = told_files(7, "job", 3), told_files(7, "another", 1)
+    names, other = message_files(7, "job", 3), message_files(7, "another", 1)
     for name in (*names[:2], *other):
         tell(hosts(), name, of(0))
     hosts().write(DELTA, [b"delta"])
@@ -65,7 +65,7 @@ def test_what_was_told_is_forgotten_and_nothing_else(hosts: Callable[[], Files],
 
 
 def test_no_folder_is_left_behind(tmp_path: Path) -> None:
-    names = told_files(7, "job", 1)
+    names = message_files(7, "job", 1)
     tell(Files(tmp_path), names[0], of(0))
     Files(tmp_path).forget(names)
     assert os.listdir(tmp_path / "delta") == []

@@ -1,4 +1,4 @@
-"""What sharing saves, counted on a pond without Spark."""
+"""The savings of sharing, counted in a pond without Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from millpond.log.local import LocalFolder
+from kit.simulator.changing_pond import ChangingPond
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
 from millpond.model.aggregates import Aggregate
@@ -18,8 +19,8 @@ from millpond.model.stream import Field, Stream
 from millpond.model.windows import Session, Sliding
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.deduplication import deduplicated
-from millpond.runtime.inspect.sharing import Sharing, StateSize, group_cells, sharing
-from millpond.testing.local_pond import LocalPond
+from millpond.runtime.fold.state_size import StateSize
+from millpond.runtime.inspect.sharing import Sharing, group_cells, sharing
 
 SECOND = 1_000_000
 TX = Stream("tx", (Field("ts", "timestamp"), Field("c", "string"), Field("v", "bigint")))
@@ -34,7 +35,7 @@ def query(name: str, seconds: int, where: Expression | None = None, slide: int |
 
 
 def measured(folder: Path, queries: list[Query], instances: int = 1) -> Sharing:
-    pond = LocalPond(folder, [TX], queries, instances)
+    pond = ChangingPond(folder, [TX], queries, instances)
     # keys a and b in each second of 0 … 9, v = the second
     times = [second * SECOND for second in range(10) for _ in "ab"]
     rows = {
@@ -122,6 +123,6 @@ def test_events_are_kept_once_and_alone_each_query_keeps_its_own(tmp_path: Path)
 
 
 def test_nothing_yet(tmp_path: Path) -> None:
-    pond = LocalPond(tmp_path, [TX], [query("q", 20)])
+    pond = ChangingPond(tmp_path, [TX], [query("q", 20)])
     found = sharing(pond.plan, load(pond.log, pond.manifests), tmp_path, 1)
     assert (found.stored, found.shared, found.apart) == (0, StateSize(), StateSize())

@@ -1,4 +1,4 @@
-"""Packets: what a gather says reaches the fold as it was."""
+"""Packets: the fold receives what the gather sent."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from millpond.runtime.packets.packet import (
 )  # fmt: skip
 from millpond.runtime.packets.raw_columns import RawRows
 from millpond.runtime.packets.row_batches import rows_stream
+from millpond.runtime.task.counters import Counts
 from millpond.state.layout.cells import Piece, Slices
 
 
 def header() -> Header:
-    return Header("events", 3, 7, {"0": -5, "1": 2**62}, {"q": {"read": 4, "late": 1}})
+    return Header("events", 3, 7, {"0": -5, "1": 2**62}, {"q": Counts(read=4, late=1)})
 
 
 def part(group: str, keys: list[pa.Array]) -> GroupPart:

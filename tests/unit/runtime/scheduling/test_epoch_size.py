@@ -1,4 +1,4 @@
-"""How many records an epoch reads: near its time soon, and rarely changed."""
+"""The number of records per epoch: soon near the target time, and rarely changed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 from millpond.runtime.scheduling.epoch_size import FIRST, Pace
 
 
-def run(
-    target: float, each: float, fixed: float, epochs: int, seed: int, cold: float = 0.0
-) -> list[tuple[int, float]]:
+def run(target: float, each: float, fixed: float, epochs: int, seed: int, cold: float = 0.0) -> list[tuple[int, float]]:
     """Epochs of a pond with a backlog, as (records, seconds); a changed limit holds from the next but one on. The first
     take `1 + cold` times as long, and that passes in some ten epochs.
     """
@@ -81,7 +79,7 @@ def test_an_epoch_is_not_cut_to_pieces_for_its_overhead() -> None:
 
 
 def test_overhead_that_makes_an_epoch_about_as_long_as_meant_is_not_taken_for_records() -> None:
-    """0.6 of 0.7 seconds whatever is read: epochs of one size would not tell, and a backlog would stay."""
+    """0.6 of 0.7 seconds are fixed costs: epochs of one size would not show it, and a backlog would remain."""
     epochs = run(1.0, 5e-6, 0.6, 60, 3)
     assert epochs[10][0] >= 2 * FIRST
     assert epochs[-1][0] * 5e-6 > 0.4

@@ -1,4 +1,4 @@
-"""Which partitions are waited for: those that spoke a while ago, and those that nobody could hear."""
+"""Partitions that hold back the watermark: recently active ones, and those that could not be observed."""
 
 from __future__ import annotations
 

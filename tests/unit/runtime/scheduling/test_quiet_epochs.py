@@ -1,4 +1,4 @@
-"""A step of a move waits while windows close, and not for ever."""
+"""A step of a move waits while windows close, for a limited time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of an epoch are checked before a record names them; a host that does not see the folder is given a store."""
+"""Files of an epoch are checked before a record names them; a host that does not see the folder uses a store."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from millpond.errors import HostError, from_text
 from millpond.log.manifest import Manifest
 from millpond.log.records import Receipt
 from millpond.runtime.task.file_sync import Carrier, Deltas, FileTransport, Way
-from millpond.state.ports.files import IDENTITY, Files, check_sees, shared_files
+from millpond.state.ports.files import IDENTITY, CarriedFiles, Files, check_sees, shared_files
 
 NAME = "delta/00000000000000000001/0-a-1.arrow"
 
@@ -119,3 +120,43 @@ def test_without_a_store_the_host_is_the_reason(folder: Path) -> None:
     assert not files.can_carry
     with pytest.raises(HostError, match="The host b"):
         files.run(Manifest(), attempt)
+
+
+def test_an_epoch_and_a_backfill_switch_to_the_store_once(folder: Path) -> None:
+    store, data, opened = DictStore(), b"abc", list[str]()
+    staged = "backfill/a/1-0-0-0.arrow"
+
+    def through_store() -> Way:
+        opened.append("store")
+        return Way(partial(Files, folder / "there"), Carrier(folder, store))  # type: ignore[arg-type]
+
+    files = transport(folder, through_store=through_store)
+
+    def backfill() -> Deltas:
+        if files.carrier is None:
+            raise HostError("The host b does not see the pond's folder.", "Share it.")
+        store.put(staged, [data])
+        return [(replace(receipt(data), file=staged), b"")]
+
+    def epoch() -> Deltas:
+        if not opened:  # it began before the backfill, whose tasks find the host first
+            files.run(Manifest(), backfill)
+            assert (folder / staged).read_bytes() == data
+            raise HostError("The host b does not see the pond's folder.", "Share it.")
+        store.put(NAME, [data])
+        return [(receipt(data), b"")]
+
+    assert [one.file for one, _ in files.run(Manifest(), epoch)] == [NAME]
+    assert (opened, store.names()) == (["store"], {NAME, staged}), "the second switch removes no file that is in use"
+    files.remove([staged])
+    files.add([NAME])
+    assert store.files == {NAME: data}
+
+
+def test_a_file_for_the_driver_leaves_no_copy_on_its_host(folder: Path) -> None:
+    store = DictStore()
+    CarriedFiles(folder / "cache", store).hand_over("backfill/a/1-0-0-0.arrow", [b"abc"])  # type: ignore[arg-type]
+    assert store.files == {"backfill/a/1-0-0-0.arrow": b"abc"}
+    assert not (folder / "cache").exists()
+    Files(folder).hand_over(NAME, [b"abc"])
+    assert (folder / NAME).read_bytes() == b"abc"

@@ -1,4 +1,4 @@
-"""Plans on their way to workers."""
+"""Transfer of plans to workers."""
 
 from __future__ import annotations
 

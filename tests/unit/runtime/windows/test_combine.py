@@ -1,8 +1,11 @@
-"""Windows put together from slices: every column merged over the panes of every window, for every slot."""
+"""Windows combined from slices: every column merged over the panes of every window, for every slot."""
 
 from __future__ import annotations
 
+import operator
 import random
+from collections.abc import Callable
+from functools import partial, reduce
 
 import numpy as np
 import pytest
@@ -11,13 +14,21 @@ from millpond.runtime.windows import combine
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Block, Range, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.windows.rollups import Held
-from millpond.state.layout.cells import Cells, Piece, Slices, identity, merge, merge_rule, words_of
+from millpond.state.layout.cells import Cells, Piece, Slices, merge, words_of
+from millpond.state.layout.merge_rules import REGISTERS, rule_of
 
-NAMES = ("a:n", "a:w-1", "a:w0", "b:min", "c:max", "d:r0", "other:n")
+MERGED: dict[str, Callable[[list[int]], int]] = {
+    "a:n": sum, "b:min": min, "c:max": max, "d:r0": lambda words: larger_bytes(words),
+    "e:and": partial(reduce, operator.and_), "f:or": partial(reduce, operator.or_),
+    "g:xor": partial(reduce, operator.xor),
+}  # fmt: skip
+"""How the values of each column merge."""
+
+NAMES = ("a:n", "a:w-1", "a:w0", "b:min", "c:max", "d:r0", "e:and", "f:or", "g:xor", "other:n")
 
 
 def drawn(name: str, dice: random.Random) -> int:
-    registers = merge_rule(name) == "registers"
+    registers = rule_of(name) is REGISTERS
     return int.from_bytes([dice.randint(0, 61) for _ in range(8)], "little") if registers else dice.randint(-99, 99)
 
 
@@ -44,7 +55,7 @@ def random_cells(dice: random.Random, slots: int) -> tuple[Cells, list[tuple[int
 
 def value(block: Block, name: str, window: Closing, slot: int) -> int:
     if name not in block.columns and name not in block.extremes:
-        return identity(merge_rule(name))
+        return rule_of(name).identity
     return int(block.window(name, window)[slot - block.first])
 
 
@@ -64,7 +75,7 @@ def test_windows_are_the_naive_merges(seed: int, monkeypatch: pytest.MonkeyPatch
     edges = edges_of(run)
     ranges = ranged([cells for cells, _ in made], edges, late)
     compared = 0
-    for block in blocks(edges, ranges, {"a", "b", "c", "d"}, slots):
+    for block in blocks(edges, ranges, {*"abcdefg"}, slots):
         assert not any(name.startswith("other") for name in (*block.columns, *block.extremes))
         for window in run:
             for slot in range(block.first, block.first + block.size):
@@ -74,9 +85,9 @@ def test_windows_are_the_naive_merges(seed: int, monkeypatch: pytest.MonkeyPatch
                 ]  # fmt: skip
                 if not mine and slot % 97:
                     continue
-                for name, how in (("a:n", sum), ("b:min", min), ("c:max", max), ("d:r0", larger_bytes)):
+                for name, how in MERGED.items():
                     found = [values[name] for values in mine if name in values]
-                    expected = how(found) if found else identity(merge_rule(name))
+                    expected = how(found) if found else rule_of(name).identity
                     assert value(block, name, window, slot) == expected
                 for word in ("a:w-1", "a:w0"):
                     total = sum(values.get(word, 0) for values in mine)

@@ -1,4 +1,4 @@
-"""The verbs over HTTP: what is asked arrives as values, what is answered is typed, errors keep their code."""
+"""The service over HTTP: requests arrive as values, responses are typed, errors keep their code."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ QUERY = QueryShown(
 
 
 class Fake:
-    """A pond that remembers what it was asked, and raises what it is told to."""
+    """A pond that records its requests, and raises a given error."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -103,7 +103,7 @@ class Fake:
         self._did(kind, name, version, who, dry_run)
         return Changed(kind, name, 7)
 
-    def move(self, kind: str, name: str, who: str, dry_run: bool) -> Changed | Priced:
+    def change_state(self, kind: str, name: str, who: str, dry_run: bool) -> Changed | Priced:
         self._did(kind, name, who, dry_run)
         return Changed(kind, name, 8)
 
@@ -111,8 +111,8 @@ class Fake:
         self._did("scale", instances, who, dry_run)
         return Priced("state moves", None, False, 0, 4, 500, 11) if dry_run else Changed("scale", "instances", 9)
 
-    def relocate(self, asked: Relocation, who: str, dry_run: bool) -> Changed | Priced:
-        self._did("relocate", asked, who, dry_run)
+    def move_rows(self, asked: Relocation, who: str, dry_run: bool) -> Changed | Priced:
+        self._did("move_rows", asked, who, dry_run)
         return Changed("move", "rows", 10)
 
     def set(self, name: str, value: Value, who: str) -> Changed:
@@ -170,7 +170,7 @@ def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
         *((kind, "spend", who, False) for kind in ("drop", "pause", "resume", "promote", "rollback", "discard")),
         ("set", "least", 7, who),
         ("scale", 3, who, False),
-        ("relocate", Relocation("0-7", "lmdb:b"), who, False),
+        ("move_rows", Relocation("0-7", "lmdb:b"), who, False),
         ("scale", 3, who, True),
         ("set", "names", ["a"], who),
         ("feed", "names", "top", "k", who),

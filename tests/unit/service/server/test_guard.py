@@ -1,4 +1,4 @@
-"""What stands before the service lets in what it should, and nothing else."""
+"""The guard of the service accepts the right requests, and no others."""
 
 from __future__ import annotations
 
@@ -87,7 +87,6 @@ def test_a_body_has_a_longest_size_told_or_not(client: Callable[..., Any]) -> No
     told = headers(content_type="application/json")
     assert asked.post("/v1/queries", headers=told, content=b"x" * 100).content == b"x" * 100
     check_refused(asked.post("/v1/queries", headers=told, content=b"x" * 101), 413, "MP-REQUEST")
-
 
     async def parts() -> AsyncIterator[bytes]:
         yield b"x" * 60

@@ -1,4 +1,4 @@
-"""A leader shows signs of life while it is idle, waits, or commits, and none when a step takes far too long."""
+"""A leader shows progress while it is idle, waits, or commits, and none if a step takes far too long."""
 
 from __future__ import annotations
 
@@ -35,28 +35,52 @@ def test_who_has_nothing_to_do_never_stalls(bench: Bench) -> None:
 
 def test_an_idle_pond_lives_as_long_as_spark_answers(bench: Bench) -> None:
     for _ in range(100_000):
-        bench.pulse.answered(False)
+        bench.pulse.answered(None)
         assert not bench.wait(1)
     assert not bench.wait(IDLE_SECONDS - 2)
     assert bench.wait(2)
-    bench.pulse.answered(False)
+    bench.pulse.answered(None)
     assert not bench.pulse.stalled
 
 
 def test_an_epoch_has_its_time_from_its_beginning_whatever_spark_answers(bench: Bench) -> None:
-    bench.pulse.answered(False)
+    bench.pulse.answered(None)
     bench.wait(1)
     for _ in range(round(EPOCH_SECONDS)):
-        bench.pulse.answered(True)
+        bench.pulse.answered((3,))
         assert not bench.wait(1)
-    bench.pulse.answered(True)
+    bench.pulse.answered((3,))
     assert bench.wait(1)
+
+
+def test_an_epoch_whose_tasks_end_or_count_records_never_stalls(bench: Bench) -> None:
+    for second in range(round(3 * EPOCH_SECONDS)):
+        bench.pulse.answered((1, second // 300))  # one task ends, or one batch of records is read, every five minutes
+        assert not bench.wait(1)
+    for _ in range(round(EPOCH_SECONDS) - 301):
+        bench.pulse.answered((1, 5))
+        assert not bench.wait(1)
+    assert bench.wait(301)
+    bench.pulse.answered((1, 6))
+    assert not bench.pulse.stalled
+
+
+def test_each_restart_without_an_epoch_doubles_the_time(bench: Bench) -> None:
+    pulse = Pulse(lambda: bench.now, restarts=3)
+    pulse.begin()
+    bench.now = round(8 * EPOCH_SECONDS * SECOND)
+    assert not pulse.stalled
+    bench.now += 1
+    assert pulse.stalled
+    pulse.answered(None)
+    bench.now += round(8 * IDLE_SECONDS * SECOND)
+    assert not pulse.stalled
 
 
 def test_epochs_that_follow_each_other_at_once_each_have_their_time(bench: Bench) -> None:
     for _ in range(20):
         for _ in range(round(EPOCH_SECONDS) - 10):
-            bench.pulse.answered(True)
+            bench.pulse.answered((3,))
             assert not bench.wait(1)
         bench.pulse.begin()  # committed
     assert bench.wait(EPOCH_SECONDS + 1)

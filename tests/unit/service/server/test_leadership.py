@@ -1,4 +1,4 @@
-"""Who should try to take over, by hints: a lock that dies with its process, a number that moves."""
+"""When a standby should try to take over: a lock that ends with its process, a number that changes."""
 
 from __future__ import annotations
 

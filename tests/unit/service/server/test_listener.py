@@ -1,4 +1,4 @@
-"""Strangers hold few connections, whoever has the token finds room: with the real server, over plain TCP and TLS."""
+"""Unauthenticated clients get few connections, clients with the token always find one: over plain TCP and TLS."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""What a service tells is what the log says: beside whoever writes, and however far it was behind."""
+"""The service reports what the log says, beside a writer, and after any backlog."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from kit.simulator.changing_pond import ChangingPond
 from millpond.log.records import EpochRecord
-from millpond.model.change_history import ALWAYS, Asked
+from millpond.model.change_history import ALWAYS, StoredQuery
 from millpond.model.change_json import Move, Scale
 from millpond.model.expressions import Column, literal
 from millpond.model.query import Named, Query
@@ -16,9 +17,8 @@ from millpond.model.windows import Sliding
 from millpond.reconfigure.changes import Add, Drop, End, Pause, Promote, SetParameter, Shadow
 from millpond.service.api.messages import ColumnShown, Event, Parameter
 from millpond.service.server.gauges import Gauges
-from millpond.service.server.log_reader import Catalog
+from millpond.service.server.log_reader import LogReader
 from millpond.spark.driver.epochs import Epoch
-from millpond.testing.local_pond import LocalPond
 
 STREAM = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")))
 
@@ -28,19 +28,19 @@ def each(name: str) -> Selection:
 
 
 def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path) -> None:
-    catalog = Catalog(tmp_path)
+    catalog = LogReader(tmp_path)
     assert catalog.now() is None
     assert (catalog.queries(lambda _: {}), catalog.streams(), catalog.parameters(), catalog.history(9)) == ([],) * 4
     (tmp_path / "pond.id").write_text("p")
     assert catalog.now() is None, "a pond that is just being made has nothing in force"
 
-    pond = LocalPond(tmp_path, [STREAM], [each("one")])
+    pond = ChangingPond(tmp_path, [STREAM], [each("one")])
     (told,) = catalog.queries(lambda name: {"rows": len(name)})
     assert (told.name, told.kind, told.state, told.counts) == ("one", "stateless", "running", {"rows": 3})
     assert told.columns == (ColumnShown("v", "bigint"),)
     assert [(stream.name, len(stream.columns)) for stream in catalog.streams()] == [("tx", 2)]
 
-    pond.change(Add(Asked.of(each("two")), who="ann@1"))
+    pond.change(Add(StoredQuery.of(each("two")), who="ann@1"))
     pond.change(Pause("one", before=1))
     pond.change(SetParameter("least", literal(7, "bigint"), before=2))
     pond.change(Drop("two", before=3))
@@ -53,13 +53,13 @@ def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path) -> None:
     assert found[-1] == Event(1, 0, "add", "two", "ann@1", each("two").text)
     assert found[1].value == 7
     assert catalog.history(2) == found[:2]
-    assert Catalog(tmp_path).history(9) == found
+    assert LogReader(tmp_path).history(9) == found
 
 
 def test_a_rollback_is_told_as_one_and_a_promoted_query_as_such(tmp_path: Path) -> None:
     (tmp_path / "pond.id").write_text("p")
-    pond, catalog, states = LocalPond(tmp_path, [STREAM], [each("one")]), Catalog(tmp_path), []
-    for change in (Shadow(Asked.of(each("one"))), Promote("one"), Promote("one", "ann", back=True)):
+    pond, catalog, states = ChangingPond(tmp_path, [STREAM], [each("one")]), LogReader(tmp_path), []
+    for change in (Shadow(StoredQuery.of(each("one"))), Promote("one"), Promote("one", "ann", back=True)):
         pond.change(change)
         states += [query.state for query in catalog.queries(lambda _: {})]
     assert states == ["shadowed", "promoted", "shadowed"]
@@ -72,8 +72,8 @@ def test_a_query_that_was_backfilled_stays_whole_when_its_early_version_has_ende
     (tmp_path / "pond.id").write_text("p")
     window = Sliding(10_000_000, 10_000_000)
     count = Query("bf", "tx", "ts", 0, window, (), (), (Named("w", Column("window", WINDOW)),))
-    pond, catalog, whole = LocalPond(tmp_path, [STREAM], [each("one")]), Catalog(tmp_path), []
-    for change in (Add(Asked.of(count), since_us=18_000_000, backfill_us=ALWAYS), End("bf@0")):
+    pond, catalog, whole = ChangingPond(tmp_path, [STREAM], [each("one")]), LogReader(tmp_path), []
+    for change in (Add(StoredQuery.of(count), since_us=18_000_000, backfill_us=ALWAYS), End("bf@0")):
         pond.change(change)
         whole += [query.complete_from_us for query in catalog.queries(lambda _: {}) if query.name == "bf"]
     assert whole == [None, None]
@@ -88,9 +88,7 @@ def test_gauges_count_rows_of_the_versions_of_a_query_as_its_own() -> None:
 
 def epoch(n: int, events: int, seconds: float, told: dict[str, dict[str, int]] | None = None) -> Epoch:
     counts = {"*": {"events": events}, **(told or {"one": {"rows": 2, "late": 1}})}
-    record = EpochRecord(
-        n=n, writer="", prev="", at=0, spark_query="", batch=n, start={}, end={}, counts=counts
-    )
+    record = EpochRecord(n=n, writer="", prev="", at=0, spark_query="", batch=n, start={}, end={}, counts=counts)
     return Epoch(record, seconds)
 
 
@@ -112,10 +110,10 @@ def test_gauges_tell_totals_rates_and_the_slowest_epochs() -> None:
 
 def test_instances_and_rows_have_their_place_in_the_history(tmp_path: Path) -> None:
     (tmp_path / "pond.id").write_text("local")
-    pond = LocalPond(tmp_path, [STREAM], [each("one")], 1, 4)
+    pond = ChangingPond(tmp_path, [STREAM], [each("one")], 1, 4)
     pond.change(Scale(((0, 2), (1, 2)), "busy", 2, "autoscale"))
     pond.change(Move((("", 3), ("env:SECOND", 1)), "1 of 4 buckets to env:SECOND", "ann"))
-    found = Catalog(tmp_path).history(9)
+    found = LogReader(tmp_path).history(9)
     assert [(one.kind, one.name, one.who, one.text, one.value) for one in found] == [
         ("move", "rows", "ann", "1 of 4 buckets to env:SECOND", None), ("scale", "instances", "autoscale", "busy", 2),
     ]  # fmt: skip

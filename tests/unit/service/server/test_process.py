@@ -1,4 +1,4 @@
-"""By which names a service may be asked, which its own machine is told, and what is refused before it begins."""
+"""The names by which a service may be reached, the one for its own machine, and what is refused at the start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millpond.errors import CertificateError, ChangeRefused, NotServingError, St
 from millpond.service.api.client import Client
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import Leader, Places
-from millpond.service.server import idle_connections, process
+from millpond.service.server import listener, process
 from millpond.service.server.guard import Application, Receive, Scope, Send
 from millpond.service.server.listener import Strangers
 from millpond.service.server.process import Web, check_stores, known_names, serve, told_name
@@ -70,7 +70,7 @@ def test_commands_are_told_a_name_that_the_certificate_has(certified: Certified)
 
 @contextmanager
 def shaking_hands(web: Web) -> Iterator[str]:
-    """The port of something that shows the certificate, and no more."""
+    """The port of a server that only presents the certificate."""
     assert web.certificate is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(web.certificate, web.key)
@@ -134,7 +134,7 @@ async def silent(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 def test_a_connection_that_asks_nothing_is_closed_and_one_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_connections, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(listener, "HEAD_SECONDS", 0.1)
     with answering(silent, Web()) as port:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
             assert client.get("/").status_code == 200

@@ -1,14 +1,16 @@
-"""A pond is run again after a failure, more slowly each time; stood by for when another leads; stopped in order."""
+"""A pond is run again after failures, with growing delays; waits while another leads; stops in order."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from millpond.control.commands.watchdog import Watchdog
 from millpond.errors import (
     CorruptError,
     FencedError,
@@ -18,17 +20,18 @@ from millpond.errors import (
     SparkError,
     StoreError,
 )
+from millpond.service.api.messages import Failure
 from millpond.service.api.service_files import Leader, Places
 from millpond.service.server import leadership, supervisor
 from millpond.service.server.leader_progress import EPOCH_SECONDS, Pulse
 from millpond.service.server.leadership import Hint
 from millpond.service.server.process import Web, check_web
 from millpond.service.server.restart import RestartNeeded
-from millpond.service.server.supervisor import RESTART_AFTER, Supervisor
+from millpond.service.server.supervisor import RESTART_AFTER, RESTART_SECONDS, Supervisor
 
 
 class FakePond:
-    """A pond whose runs do what they are told: raise, or call."""
+    """A pond whose runs raise or call as given."""
 
     def __init__(self, runs: list[MillpondError | Callable[[], None]]) -> None:
         self.runs, self.did = runs, list[str]()
@@ -246,7 +249,7 @@ def test_a_leader_that_has_stalled_gives_no_sign_of_life_until_it_goes_on(
         bench.now += round(EPOCH_SECONDS * 1e6) + 1  # nothing comes from Spark
         time.sleep(0.05)
         seen.append(moves(0.3))
-        bench.it.alive(False)
+        bench.it.alive(None)
         seen.append(moves(10))
         bench.it.stop()
 
@@ -255,6 +258,119 @@ def test_a_leader_that_has_stalled_gives_no_sign_of_life_until_it_goes_on(
     bench.it.run()
     assert seen == [True, False, True]
     assert sum("no more signs of life" in line for line in bench.said) == 1
+
+
+def test_a_leader_that_hangs_is_replaced_a_minute_after_its_stall_was_noticed(tmp_path: Path) -> None:
+    replaced, seen, ends = list[int](), list[object](), list[MillpondError | None]()
+
+    def run() -> None:
+        dog = Watchdog(bench.it.hangs, lambda: (ends.append(bench.it.ends()), replaced.append(bench.it.restarts)))
+        for _ in range(5 * RESTART_SECONDS):
+            dog.look()
+        seen.append((list(replaced), bench.it.failure))
+        bench.now += round(EPOCH_SECONDS * 1e6) + 1
+        for _ in range(RESTART_SECONDS - 1):
+            dog.look()
+        seen.append((list(replaced), bench.it.failure))
+        bench.it.alive((1, 17))  # a task has ended after all
+        for _ in range(RESTART_SECONDS - 1):
+            dog.look()
+        seen.append((list(replaced), bench.it.failure))
+        bench.now += round(EPOCH_SECONDS * 1e6) + 1
+        for _ in range(RESTART_SECONDS):
+            dog.look()
+        bench.it.stop()
+
+    bench = Bench(tmp_path, FakePond([run]), restarts=2)
+    bench.it._pulse = Pulse(lambda: bench.now)
+    bench.it.run()
+    (quiet, stalled, alive), last = seen, bench.said[-1]
+    assert (quiet, alive) == (([], None), ([], None))
+    assert isinstance(stalled, tuple) and isinstance(stalled[1], Failure)
+    assert (stalled[0], stalled[1].code, stalled[1].failures, stalled[1].retry_in_s) == ([], "MP-SPARK", 2, 1.0)
+    assert (replaced, ends) == ([3], [None])
+    assert "restart 3 without an epoch" in last
+
+
+class HangsIn(FakePond):
+    """A pond whose step `at` takes too long; `ends` is what the watchdog found after each second."""
+
+    bench: Bench
+
+    def __init__(self, at: str) -> None:
+        super().__init__([lambda: self.step("run")])
+        self.at, self.ends = at, list[MillpondError | None]()
+
+    def step(self, name: str) -> None:
+        if name == "run":
+            self.bench.it.stop()
+        if name == self.at:
+            self.bench.now += round(EPOCH_SECONDS * 1e6) + 1
+            for _ in range(RESTART_SECONDS):
+                if self.bench.it.hangs():
+                    self.ends.append(self.bench.it.ends())
+
+    def open(self) -> None:
+        self.step("open")
+
+    def end(self) -> None:
+        self.step("end")
+
+
+@pytest.mark.parametrize(
+    ("at", "step", "restarts"),
+    [
+        ("make", "The preparation of the pond", 1),
+        ("open", "The opening of the pond", 1),
+        ("run", "An epoch", 0),
+        ("end", "The closing of the pond", 0),
+    ],
+)
+def test_a_hang_in_any_step_ends_a_stopping_process_and_replaces_another(
+    at: str, step: str, restarts: int, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path, pond := HangsIn(at))
+    pond.bench, bench.it._pulse = bench, Pulse(lambda: bench.now)
+    make = bench.it._make
+
+    def made() -> supervisor.Runs:
+        pond.step("make")
+        return make()
+
+    bench.it._make = made
+    bench.it.run()
+    assert (len(pond.ends), bench.it.restarts) == (1, restarts)
+    if restarts:
+        assert pond.ends == [None]
+        assert any(line.startswith(f"{step} has made no progress for a long time") for line in bench.said)
+    else:
+        assert str(pond.ends[0]).startswith(f"[MP-STALLED] {step} has made no progress for a long time")
+
+
+@contextmanager
+def standing_by(bench: Bench) -> Iterator[None]:
+    """In this context another process leads and the bench's stands by; it is stopped at the end."""
+    other = Hint(bench.places, Leader("http://other", 2, "other"))
+    assert other.gone()
+    other.lead()
+    try:
+        thread = threading.Thread(target=bench.it.run)
+        thread.start()
+        while bench.it.role != "standby":
+            thread.join(0.01)
+        yield
+        bench.it.stop()
+        thread.join(10)
+    finally:
+        other.leave()
+
+
+def test_a_standby_may_wait_without_end(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, FakePond([]))
+    bench.it._pulse = Pulse(lambda: bench.now)
+    with standing_by(bench):
+        bench.now += round(100 * EPOCH_SECONDS * 1e6)
+        assert not any(bench.it.hangs() for _ in range(2 * RESTART_SECONDS))
 
 
 def test_a_pond_without_queries_leads_and_runs_once_it_is_woken(tmp_path: Path) -> None:
@@ -274,21 +390,10 @@ def test_a_pond_without_queries_leads_and_runs_once_it_is_woken(tmp_path: Path) 
 
 def test_a_standby_may_be_stopped(tmp_path: Path) -> None:
     bench = Bench(tmp_path, pond := FakePond([]))
-    other = Hint(bench.places, Leader("http://other", 2, "other"))
-    assert other.gone()
-    other.lead()
-    try:
-        thread = threading.Thread(target=bench.it.run)
-        thread.start()
-        while bench.it.role != "standby":
-            thread.join(0.01)
+    with standing_by(bench):
         with pytest.raises(NotServingError) as told:
             bench.it.leading()
         assert "http://other" in told.value.cure
-        bench.it.stop()
-        thread.join(10)
-    finally:
-        other.leave()
     assert pond.did == ["end"]
 
 

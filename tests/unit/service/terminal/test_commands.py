@@ -1,4 +1,4 @@
-"""The verbs of a terminal: where they find a pond, what they print into a pipe, and what they load."""
+"""The terminal commands: how they find a pond, what they print into a pipe, and what they import."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from kit.simulator.changing_pond import ChangingPond
 from millpond.cli import app
 from millpond.control.wiring.adapters import IDENTITY
 from millpond.errors import ForeignPondError, RequestError, SetupError
@@ -29,7 +30,6 @@ from millpond.service.api.messages import Asked, ColumnShown, Differs, FollowerS
 from millpond.service.terminal import commands
 from millpond.service.terminal.overview import picture
 from millpond.service.terminal.text import diff_lines, query_lines
-from millpond.testing.local_pond import LocalPond
 
 TX = Stream("tx", (Field("ts", "timestamp"), Field("c", "string")))
 COUNT = Query(
@@ -43,7 +43,7 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only pond that was served from the current folder; it has run for three epochs."""
     pond = tmp_path / "tx.pond"
     (pond / "service").mkdir(parents=True)
-    local = LocalPond(pond, [TX], [COUNT], 1)
+    local = ChangingPond(pond, [TX], [COUNT], 1)
     (pond / IDENTITY).write_text("local")
     for epoch in range(3):
         rows = {"ts": pa.array([epoch * 1_000_000], pa.int64()), "c": ["a"]}
@@ -87,7 +87,7 @@ def test_a_pipe_gets_whole_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Silent:
-    """A service that has nothing, whatever it is asked for."""
+    """A service that returns nothing for every request."""
 
     def __enter__(self) -> Silent:
         return self
@@ -115,8 +115,9 @@ def test_what_a_move_waits_for_is_told_while_it_waits(monkeypatch: pytest.Monkey
         return SimpleNamespace(followers=(FollowerShown("move", 0, note="3 of 4 buckets are copied"),))
 
     monkeypatch.setattr(commands, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(commands.typer, "echo", lambda text, err: (text, err) == (
-        "3 of 4 buckets are copied …", True) and told.set())
+    monkeypatch.setattr(
+        commands.typer, "echo", lambda text, err: (text, err) == ("3 of 4 buckets are copied …", True) and told.set()
+    )
     with commands._telling(SimpleNamespace(status=status), "move"):  # type: ignore[arg-type]
         assert told.wait(10)
 
@@ -131,10 +132,10 @@ def test_a_comparison_says_that_it_stops() -> None:
     assert lines[1:] == ["- a", "- b", "- … and 23 rows more, of which none is shown", "+ c"]
 
 
-def test_a_sink_that_there_is_not_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(RequestError, match="cannot have 'xml' as its sink") as told:
-        Client("http://127.0.0.1:9", "token").add("a", "SELECT 1", sink="xml")
-    assert told.value.cure == "Use one of parquet, json, csv, delta, webhook, kafka."
+def test_a_sink_that_the_network_may_not_name_is_refused_with_those_that_it_may() -> None:
+    with pytest.raises(RequestError, match="cannot have 'postgres' as its sink") as refused:
+        Client("http://127.0.0.1:9", "token").add("a", "SELECT 1", sink="postgres")
+    assert refused.value.cure == "Use one of parquet, json, csv, delta, kafka, webhook."
     assert Asked("a", "SELECT 1", late="csv").late == "csv"
 
 

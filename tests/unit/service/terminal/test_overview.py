@@ -1,4 +1,4 @@
-"""What a terminal shows of a pond."""
+"""The overview of a pond on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a live parameter that stands where a value of another type is wanted."""
+"""Messages about a live parameter where a value of another type is needed."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def test_a_text_that_is_compared_with_a_number_is_refused_by_its_type() -> None:
 
 def test_what_no_value_could_change_is_told_as_before() -> None:
     marks = marked(":limit", {"limit": literal("abc", "string")})
-    with pytest.raises(UnsupportedQuery, match="stands where its value cannot change"):
+    with pytest.raises(UnsupportedQuery, match="is used where its value cannot change"):
         marks.restored(where(f"RLIKE(k, {marks.text})"))

@@ -1,4 +1,4 @@
-"""Analyses that take too long are given up, keep nothing, and let others go on."""
+"""Analyses that take too long are given up, store nothing, and do not block others."""
 
 from __future__ import annotations
 

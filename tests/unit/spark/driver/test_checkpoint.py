@@ -113,10 +113,10 @@ def test_a_checkpoint_that_continues_the_log_passes(tmp_path: Path, offsets: Off
 
 def test_a_checkpoint_that_does_not_is_refused(tmp_path: Path) -> None:
     refused = {
-        "gone": (tmp_path / "none", FILES),
-        "of query other": (checkpoint(tmp_path / "other", KAFKA, query="other"), KAFKA),
+        "it does not exist": (tmp_path / "none", FILES),
+        "belongs to query other": (checkpoint(tmp_path / "other", KAFKA, query="other"), KAFKA),
         "last batch is 3": (checkpoint(tmp_path / "older", KAFKA, batch=3), KAFKA),
-        "lacks what events": (checkpoint(tmp_path / "files", FILES), {"events": '{"logOffset":3}'}),
+        "lacks the list of what events read": (checkpoint(tmp_path / "files", FILES), {"events": '{"logOffset":3}'}),
     }
     for why, (folder, offsets) in refused.items():
         with pytest.raises(OffsetGapError, match=why):

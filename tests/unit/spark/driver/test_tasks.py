@@ -1,4 +1,4 @@
-"""What Spark's workers do beside gather and fold."""
+"""The work of Spark's workers other than gather and fold."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from millpond.spark.driver.tasks import _rows
 
 PROGRAM = """
 import gc
-from millpond.spark.session.worker import with_code
+from millpond.spark.session.worker import worker_task
 
 for task in range(5):
-    with with_code():
+    with worker_task():
         frozen, garbage = gc.get_freeze_count(), [task]
         garbage.append(garbage)
     del garbage
@@ -27,9 +27,9 @@ def test_what_a_worker_has_loaded_is_not_gone_through_again_and_garbage_still_go
 
 HUNG_UP = """
 import traceback
-from millpond.spark.session.worker import with_code
+from millpond.spark.session.worker import worker_task
 
-with with_code():
+with worker_task():
     pass
 for error in BrokenPipeError(32, "Broken pipe"), ValueError("an error"):
     try:

@@ -1,8 +1,9 @@
-"""How far a pond is behind its sources, from Spark's offsets, and files that disappear before they are read."""
+"""The backlog of a pond's sources, from Spark's offsets, and files that disappear before they are read."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +37,7 @@ def test_records_of_kafka_that_are_not_committed(tmp_path: Path) -> None:
     first = tmp_path / "sources" / "tx"
     first.mkdir(parents=True)
     (first / "0").write_bytes(b'\0v1\n{"t":{"0":100,"1":0}}')
-    intake.planned(tmp_path, {}, {"tx": '{"t":{"0":150,"1":7}}'})
+    intake.planned(tmp_path, 0, {}, {"tx": '{"t":{"0":150,"1":7}}'})
     # retention has deleted the records before offset 100, so they are not behind
     assert intake.behind(["tx"], {}, None) == [Behind("tx", "records", 57)]
     committed = {"tx": '{"t":{"0":150,"1":7}}'}
@@ -55,11 +56,11 @@ def test_files_of_the_batch_at_hand(tmp_path: Path) -> None:
         path.write_text("{}")
     intake = Intake()
     listed(tmp_path / "sources" / "tx", 0, *there)
-    intake.planned(tmp_path, {}, {"tx": '{"logOffset":0}'})
+    intake.planned(tmp_path, 0, {}, {"tx": '{"logOffset":0}'})
     assert intake.missing() == {}
     assert intake.behind(["tx"], {}, None) == [Behind("tx", "files", 2)]
     assert intake.behind(["tx"], {"tx": '{"logOffset":0}'}, None) == [Behind("tx", "files", 0)]
-    intake.planned(tmp_path, {"tx": '{"logOffset":0}'}, {"tx": '{"logOffset":0}'})
+    intake.planned(tmp_path, 1, {"tx": '{"logOffset":0}'}, {"tx": '{"logOffset":0}'})
     assert intake.behind(["tx"], {"tx": '{"logOffset":0}'}, None) == [Behind("tx", "files", 0)]
 
 
@@ -68,6 +69,19 @@ def test_files_that_disappear_between_listing_and_reading(tmp_path: Path) -> Non
     kept.write_text("{}")
     intake = Intake()
     listed(tmp_path / "sources" / "tx", 9, kept, gone, merged=True)
-    intake.planned(tmp_path, {"tx": '{"logOffset":8}'}, {"tx": '{"logOffset":9}'})
+    intake.planned(tmp_path, 1, {"tx": '{"logOffset":8}'}, {"tx": '{"logOffset":9}'})
     assert intake.missing() == {"tx": (str(gone),)}
     assert intake.missing() == {}  # reported once
+
+
+def test_files_that_are_dated_so_far_ahead_that_later_ones_are_skipped(tmp_path: Path) -> None:
+    now, week = 1_700_000_000, 7 * 86_400
+    files = {tmp_path / "now": now, tmp_path / "ahead": now + week, tmp_path / "far": now + week + 60}
+    for path, date in files.items():
+        path.write_text("{}")
+        os.utime(path, (date, date))
+    intake = Intake(lambda: now * 1_000_000)
+    listed(tmp_path / "sources" / "tx", 0, *files)
+    intake.planned(tmp_path, 0, {}, {"tx": '{"logOffset":0}'})
+    assert (intake.missing(), intake.ahead()) == ({}, {"tx": (str(tmp_path / "far"),)})
+    assert intake.ahead() == {}  # reported once

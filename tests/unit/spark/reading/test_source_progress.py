@@ -1,4 +1,4 @@
-"""What a checkpoint says that a source has read, from folders as Spark leaves them."""
+"""What a source has read according to a checkpoint, from folders as Spark leaves them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark says of a failure becomes one line with a code, from texts that Spark 4.3 has written."""
+"""Spark's failures become one line with a code, from texts that Spark 4.3 wrote."""
 
 from __future__ import annotations
 
@@ -107,7 +107,9 @@ def test_a_launch_that_cannot_work_is_refused_before_java_starts(master: str, me
     assert caught.value.cure
 
 
-@pytest.mark.parametrize("master", ["local", "local[4]", "local[*]", "local[*,4]", "local[2, 3]", "yarn", "spark://h:7"])
+@pytest.mark.parametrize(
+    "master", ["local", "local[4]", "local[*]", "local[*,4]", "local[2, 3]", "yarn", "spark://h:7"]
+)
 def test_masters_that_spark_knows(master: str) -> None:
     assert launch_conf(master, "test", "900m", {})["spark.master"] == master
 

@@ -1,4 +1,4 @@
-"""Which Java is chosen, and what is said when none fits; programs that pretend to be Java stand in."""
+"""Which Java is chosen, and the error if none fits; with programs that imitate Java."""
 
 from __future__ import annotations
 

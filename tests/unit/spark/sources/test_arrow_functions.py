@@ -1,4 +1,4 @@
-"""A function of batches in a worker, without Spark: rows that raise are told apart, others pass by."""
+"""A function of batches in a worker, without Spark: failing rows are separated, the others continue."""
 
 from __future__ import annotations
 

@@ -1,16 +1,18 @@
-"""Values that name their schema and message: by which schema each is decoded, and why some are malformed."""
+"""Values that name their schema and message: the schema that decodes each, and why some are malformed."""
 
 from __future__ import annotations
 
 import struct
+import sys
 
 import pyarrow as pa
 import pytest
 
-from kit.naive.protobuf import said
-from millpond.errors import UnknownSchemaError
+from kit.naive.protobuf import tagged
+from millpond.errors import SetupError, UnknownSchemaError
 from millpond.formats.protobuf_schema import BYTES, VARINT, proto_schema
 from millpond.spark.sources.protobuf import Messages
+from millpond.version import install
 
 SCHEMA = proto_schema("message A { message B { int32 x = 1; } int32 y = 1; } message C { string v = 1; int64 x = 2; }")
 TO = pa.struct([("x", pa.int32()), ("v", pa.string())])
@@ -25,9 +27,9 @@ def messages(message: str | None = None, strict: bool = True, patient: bool = Tr
 
 
 VALUES = [
-    named(1, b"\4\0\0", said(1, VARINT, b"\5")),
-    named(1, b"\2\2", said(1, BYTES, b"hi")),
-    named(1, b"\0", said(1, VARINT, b"\5")),
+    named(1, b"\4\0\0", tagged(1, VARINT, b"\5")),
+    named(1, b"\2\2", tagged(1, BYTES, b"hi")),
+    named(1, b"\0", tagged(1, VARINT, b"\5")),
     named(2, b"\0", b"x"),
     None,
     b"ab",
@@ -35,7 +37,7 @@ VALUES = [
     named(1, b"\2\x08", b""),
     named(1, b"\xff", b""),
     named(1, b"\2\2", b"\xff"),
-    named(1, b"\2\2", said(2, VARINT, b"\xff\xff\xff\xff\x7f")),
+    named(1, b"\2\2", tagged(2, VARINT, b"\xff\xff\xff\xff\x7f")),
 ]
 
 
@@ -62,7 +64,7 @@ def test_one_message_may_be_the_only_one() -> None:
     made = messages("C")(pa.array(VALUES[:2])).to_pylist()
     assert [row["r"] for row in made] == ["the value is a message A.B", None]
     alone = Messages("tx", SCHEMA, {}, "C", True, False, TO)
-    assert alone(pa.array([said(1, BYTES, b"hi"), b"\xff"])).to_pylist() == [
+    assert alone(pa.array([tagged(1, BYTES, b"hi"), b"\xff"])).to_pylist() == [
         {"c0": None, "c1": "hi", "r": None}, {"c0": None, "c1": None, "r": "the value does not parse"},
     ]  # fmt: skip
 
@@ -96,7 +98,7 @@ def test_a_value_that_is_not_said_is_its_default(kind: str, to: pa.DataType, val
     )
     fields = pa.struct([("v", to), ("o", to), ("i", pa.struct([("v", to)]))])
     read = Messages("ev", schema, {}, "Ev", True, False, fields)
-    inside = said(3, BYTES, b"")
+    inside = tagged(3, BYTES, b"")
     found = read(pa.array([b"", inside], pa.binary())).to_pylist()
     names = [*found[0]]
     assert [found[0][name] for name in names[:3]] == [value, None, None]
@@ -108,6 +110,14 @@ def test_a_bool_is_read_whether_it_is_said_or_not() -> None:
     schema = proto_schema('syntax = "proto3"; message Ev { int64 id = 1; bool ok = 2; map<string, bool> m = 3; }')
     fields = pa.struct([("id", pa.int64()), ("ok", pa.bool_()), ("m", pa.map_(pa.string(), pa.bool_()))])
     read = Messages("ev", schema, {}, "Ev", False, False, fields)
-    entry = said(3, BYTES, said(1, BYTES, b"k"))
+    entry = tagged(3, BYTES, tagged(1, BYTES, b"k"))
     found = read(pa.array([b"\x08\x07\x10\x01", b"\x08\x08", entry], pa.binary())).to_pylist()
     assert [[*row.values()][:3] for row in found] == [[7, True, []], [8, False, []], [0, False, [("k", False)]]]
+
+
+def test_a_missing_library_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "millpond.formats.protobuf", raising=False)
+    monkeypatch.setitem(sys.modules, "ptars", None)
+    with pytest.raises(SetupError, match="The library for protobuf is missing") as caught:
+        messages()(pa.array(VALUES))
+    assert caught.value.cure == f"Run `{install('protobuf')}`."

@@ -13,30 +13,34 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from millpond.control.wiring.adapters import opened
 from millpond.errors import ForeignPondError, StoreError
 from millpond.placement.slots import hash_tags
+from millpond.state.backends.kinds import BUILT_IN, StoreContext, store_kind
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
-from millpond.state.backends.redis import RedisStore
 from millpond.state.ports.store import NEVER, Apply, BucketStore, Found, TableWrite, Verdict
 from millpond.testing.conformance import CHECKS, check_bucket_store
 
 TAGS = hash_tags(1024)
 
 
-@pytest.fixture(params=["memory", "lmdb", "lmdb with a tiny map", "redis_server", "redis_cluster"])
+@pytest.fixture(params=[*(kind.schemes[0] for kind in BUILT_IN), "lmdb with a tiny map", "redis cluster"])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], BucketStore]]:
+    """Makes new stores of every kind, as a pond opens them."""
     numbers = count()
-    servers = request.getfixturevalue(request.param) if request.param.startswith("redis") else None
+    scheme, _, variant = request.param.partition(" ")
+    kind = store_kind(f"{scheme}:" if scheme == "redis" else scheme)
+    servers = request.getfixturevalue("redis_cluster" if variant else "redis_server") if scheme == "redis" else None
 
     def make() -> BucketStore:
+        path = tmp_path / f"{next(numbers)}-{kind.file}" if kind.takes == "path" else None
+        if "tiny" in variant:
+            assert path is not None
+            return LmdbStore(path, map_bytes=1 << 16)
         if servers is not None:
             servers.flush()
-            return RedisStore(servers.url, TAGS)
-        if request.param == "memory":
-            return MemoryStore()
-        size = 1 << 16 if "tiny" in request.param else 1 << 28
-        return LmdbStore(tmp_path / f"{next(numbers)}.lmdb", map_bytes=size)
+        return opened(StoreContext(scheme if servers is None else servers.url, "", TAGS, path))
 
     yield make
 

@@ -1,4 +1,4 @@
-"""Tables of signatures: the same set has the same number everywhere, tables merge, and damage is told."""
+"""Tables of signatures: equal sets have equal numbers, tables merge, and damage is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key dictionary numbers keys in order of arrival, whatever their types, and however it was put together."""
+"""The key dictionary numbers keys in order of arrival, for all types and any number of sections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = [pa.string()]
 
 
 def buckets(keys: KeyColumns, count: int) -> Ints:
-    """Any will do that tells keys apart."""
+    """Any hash works that distinguishes keys."""
     return (hashes_of(keys, count) % 1000).astype(np.int64)
 
 
@@ -68,7 +68,7 @@ def test_new_keys_get_the_next_slots_and_known_ones_keep_theirs() -> None:
 
 
 def test_new_keys_lie_by_bucket_when_all_of_an_epoch_are_known(tmp_path: Path) -> None:
-    """Known ones keep their slots, and every new one is found at the slot that it is told to have now."""
+    """Known keys keep their slots, and every new key is found at the slot that it was given."""
     before = numbering(TEXT, [], None)
     before.number(names(0, 5000))
     keys = numbering(TEXT, [before.batch(0)], tmp_path / "keys")

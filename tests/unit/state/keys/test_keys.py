@@ -1,4 +1,4 @@
-"""Keys: canonical values, hashes that are the same everywhere, and the text whose CRC16 places them."""
+"""Keys: canonical values, equal hashes on all machines, and the text whose CRC16 gives the slot."""
 
 from __future__ import annotations
 

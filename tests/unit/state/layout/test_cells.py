@@ -1,27 +1,24 @@
-"""Cells merge by slice and slot: added, minimum or maximum, whatever lacks a column or a slice."""
+"""Cells merge by slice and slot: added, minimum or maximum, also if a column or a slice is missing."""
 
 from __future__ import annotations
 
 import math
+import operator
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 from millpond.arrays import WIDE, Ints
 from millpond.state.layout.cells import (
-    LARGEST,
-    SMALLEST,
     Cells,
     Piece,
     Slices,
     extreme_names,
     extreme_of,
     from_order_codes,
-    identity,
     merge,
-    merge_rule,
     needed_slices,
     order_codes,
     part_of,
@@ -30,6 +27,23 @@ from millpond.state.layout.cells import (
     slot_runs,
     word_names,
     words_of,
+)
+from millpond.state.layout.merge_rules import (
+    ADD,
+    AND,
+    LARGEST,
+    MAXIMUM,
+    MINIMUM,
+    NUMBERED,
+    OR,
+    REGISTERS,
+    RULES,
+    SMALLEST,
+    XOR,
+    MergeRule,
+    is_low_word,
+    merged_overlapping,
+    rule_of,
 )
 from millpond.state.layout.segments import narrow
 
@@ -62,7 +76,7 @@ def listed(cells: Cells) -> dict[tuple[tuple[int, int, int], int], dict[str, int
 
 
 def drawn(name: str, dice: np.random.Generator) -> int:
-    registers = merge_rule(name) == "registers"
+    registers = rule_of(name) is REGISTERS
     return int.from_bytes(dice.integers(0, 62, 8).tolist(), "little") if registers else int(dice.integers(-99, 99))
 
 
@@ -72,11 +86,18 @@ def larger_bytes(left: int, right: int) -> int:
     return int.from_bytes(map(max, pairs), "little")
 
 
+MERGED: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add, "minimum": min, "maximum": max, "registers": larger_bytes,
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+}  # fmt: skip
+"""How two values merge, by the name of the rule."""
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_merging_is_what_a_dict_does(seed: int) -> None:
     dice = np.random.default_rng(seed)
     slots = int(dice.choice([3, 50, 10_000_000]))  # dense and sparse ways to find equal cells
-    names = ("a:n", "b:min", "c:max", "d:inf", "e:r3")
+    names = ("a:n", "b:min", "c:max", "d:inf", "e:r3", "f:and", "g:or", "h:xor")
     merged: dict[tuple[tuple[int, int, int], int], dict[str, int]] = {}
     pieces = []
     for _ in range(int(dice.integers(0, 5))):
@@ -92,12 +113,12 @@ def test_merging_is_what_a_dict_does(seed: int) -> None:
         for at, slot, values in rows:
             cell = merged.setdefault((at, slot), {})
             for name, value in values.items():
-                how = {"add": lambda a, b: a + b, "min": min, "max": max, "registers": larger_bytes}[merge_rule(name)]
+                how = MERGED[rule_of(name).name]
                 cell[name] = how(cell[name], value) if name in cell else value
     found = merge(pieces, slots)
     everywhere = {name for part in pieces if len(part.slots) for name in part.columns}
     expected = {
-        at: {name: cell.get(name, identity(merge_rule(name))) for name in everywhere} for at, cell in merged.items()
+        at: {name: cell.get(name, rule_of(name).identity) for name in everywhere} for at, cell in merged.items()
     }
     assert listed(found) == expected
     assert list(listed(found)) == sorted(expected)
@@ -123,6 +144,16 @@ def test_extremes_of_two_words_merge_as_one_number(how: str) -> None:
     assert found is not None
     assert merged.columns.keys() == {f"m:{how}", f"m:{how}low"}
     assert [int(high) * 2**64 + int(low) for low, high in found.tolist()] == [best[slot] for slot in sorted(best)]
+
+
+def test_slices_that_became_equal_within_a_piece_are_merged() -> None:
+    """Two lateness classes become one when the query with the shorter delay is dropped."""
+    zeros, two = np.zeros(2, np.int64), np.array([10, 10])
+    slices = Slices(zeros, two, zeros)
+    piece = Piece(slices, np.array([0, 0, 1]), np.array([3, 5, 3]), {"m:n": np.array([2, 4, 1])})
+    merged = merge([piece, piece], 6)
+    assert merged.slices.start_us.tolist() == [0] and merged.slots.tolist() == [3, 5]
+    assert merged.columns["m:n"].tolist() == [6, 8]
 
 
 def test_nothing_merges_to_nothing() -> None:
@@ -200,12 +231,33 @@ def test_the_order_of_codes_is_the_order_of_doubles_and_they_come_back() -> None
     assert SMALLEST < codes.min() < codes.max() < LARGEST
 
 
-@pytest.mark.parametrize("part", ["or", "rank", "r", "w", "wide", "", "minimum", "lo"])
+@pytest.mark.parametrize("part", ["rank", "r", "w", "wide", "", "minimum", "lo", "minlow", "maxlow"])
 def test_a_column_of_an_unknown_part_has_no_merge_rule(part: str) -> None:
     with pytest.raises(ValueError, match="No rule says"):
-        merge_rule(f"x:{part}")
+        rule_of(f"x:{part}")
 
 
 def test_each_known_part_has_its_merge_rule() -> None:
-    parts = ["n", "nan", "inf", "-inf", "w0", "w12", "min", "max", "minlow", "maxlow", "r0", "r63"]
-    assert [merge_rule(f"x:{part}") for part in parts] == [*["add"] * 6, "min", "max", "low", "low", *["registers"] * 2]
+    parts = ["n", "nan", "inf", "-inf", "w0", "w12", "min", "max", "r0", "r63", "and", "or", "xor"]
+    rules = [rule_of(f"x:{part}") for part in parts]
+    assert rules == [*[ADD] * 6, MINIMUM, MAXIMUM, *[REGISTERS] * 2, AND, OR, XOR]
+    assert is_low_word("x:minlow")
+    assert not is_low_word("x:min")
+
+
+@pytest.mark.parametrize("rule", sorted({*RULES.values(), *NUMBERED.values()}, key=str), ids=lambda rule: rule.name)
+def test_a_rule_is_what_its_row_says(rule: MergeRule) -> None:
+    naive = MERGED[rule.name]
+    pool = [drawn("x:r0" if rule.bytewise else "x:n", np.random.default_rng(seed)) for seed in range(30)]
+    assert all(naive(value, rule.identity) == value for value in pool)
+    assert all(naive(value, value) == value for value in pool) is rule.idempotent
+    assert rule.idempotent or rule.inverse is not None, "windows would have no way to be combined"
+    pairs = [(a, b) for a in pool for b in pool]
+    if rule.inverse is not None:
+        assert all(int(rule.inverse(naive(a, b), a)) == b for a, b in pairs)
+    left, right = (ints(*side) for side in zip(*pairs, strict=True))
+    if rule.idempotent:
+        assert merged_overlapping(rule, left, right).tolist() == [naive(a, b) for a, b in pairs]
+    else:
+        with pytest.raises(ValueError, match="overlap"):
+            merged_overlapping(rule, left, right)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from kit.inputs.log_examples import INLINE_DELTA, epoch
-from millpond.errors import CorruptError
+from millpond.errors import CorruptError, NoMemoryError
 from millpond.log.records import Receipt, encode, without_body
 from millpond.state.layout.delta import DeltaWriter
 from millpond.state.ports.files import INLINE_BYTES, Files
@@ -104,3 +105,15 @@ def test_missing_short_and_empty_files_are_corrupt(tmp_path: Path) -> None:
     for name in ("missing", "short", "empty"):
         with pytest.raises(CorruptError):
             files.read_inline(name, 0, 100)
+
+
+def test_a_file_for_which_no_memory_is_left_is_not_corrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files(tmp_path)
+    files.write("delta/1", [b"12345678"])
+
+    def no_memory(*_args: object, **_options: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", no_memory)
+    with pytest.raises(NoMemoryError, match="Cannot allocate memory"):
+        files.read("delta/1", 0, 8)

@@ -1,4 +1,4 @@
-"""Segments: cells become Arrow bytes and come back the same, equal columns once, each as narrow as it can be."""
+"""Segments: cells are written as Arrow bytes and read back equal; equal columns are stored once, in narrow types."""
 
 from __future__ import annotations
 

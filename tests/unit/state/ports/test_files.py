@@ -1,4 +1,4 @@
-"""Every store of files passes the conformance suite; Redis forgets attempts that nobody took."""
+"""Every store of files passes the conformance suite; Redis expires attempts that no record names."""
 
 from __future__ import annotations
 

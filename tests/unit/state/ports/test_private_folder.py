@@ -1,4 +1,4 @@
-"""A folder at a guessable name is used only if it is this user's; otherwise another one is made."""
+"""A folder with a guessable name is used only if it belongs to this user; otherwise another one is created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several stores as one: it is a store as any, routes may change, and readers of an empty bucket learn of it."""
+"""Several stores as one: it behaves like any store, routes may change, and readers of an empty bucket learn of it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_reader_of_an_empty_bucket_looks_where_it_is_now() -> None:
 
 
 class Moves(MemoryStore):
-    """Moves on whenever a table was read, so many times."""
+    """Advances after each read of a table, a given number of times."""
 
     def __init__(self, times: int) -> None:
         super().__init__()
@@ -99,9 +99,8 @@ def test_a_copy_is_of_one_moment_and_takes_the_place_of_an_older_one() -> None:
         copy(source, target, [0], lambda _done: False)
 
 
-
 class Grows(MemoryStore):
-    """Gets a table more as soon as its tables were told."""
+    """Gets one more table as soon as its tables were listed."""
 
     def tables(self) -> frozenset[str]:
         found = super().tables()

@@ -1,5 +1,7 @@
 """Translates a plan whose last step is a join of two streams to a frozen `Join`.
 
+`extract_any` is the entry for every query: a plan without such a join goes to `extract_query`.
+
 Each side is read like a stateless query. In the condition, equalities between the sides become keys, comparisons of the
 event times become bounds, and an equality of two windows becomes the window. Other conditions are evaluated for each
 pair.
@@ -114,20 +116,18 @@ class _JoinReader:
     def read(self, outputs: list[JavaObject], above: list[JavaObject]) -> Extraction:
         terms = self._terms
         if terms.serve:
-            raise UnsupportedQuery(
-                f"The join {terms.name} has no latest row per key to serve.", "Leave out 'serve'."
-            )
-        asked = [] if (condition := optional(self._join.condition())) is None else conjuncts(condition)
+            raise UnsupportedQuery(f"The join {terms.name} has no latest row per key to serve.", "Leave out 'serve'.")
+        pair_conditions = [] if (condition := optional(self._join.condition())) is None else conjuncts(condition)
         later: list[JavaObject] = []
         for node in above:
             if kind_of(node) == "Filter":
                 parts = [self._lowered(part) for part in conjuncts(node.condition())]
                 # For an inner join, a WHERE condition on rows is a condition on pairs.
-                (asked if self._kind == "inner" else later).extend(parts)
+                (pair_conditions if self._kind == "inner" else later).extend(parts)
             elif kind_of(node) == "Project":
                 aliases = [column for column in items(node.projectList()) if kind_of(column) == "Alias"]
                 self._layers.append(aliases)
-        when, keys, rest = self._told_apart(asked)
+        when, keys, rest = self._separated(pair_conditions)
         self._when = when
         condition = conjunction([*self._starts, *(self._over(part) for part in rest)])
         self._extended = self._kind != "inner"
@@ -147,8 +147,8 @@ class _JoinReader:
             expression = self._catalyst.substitute(expression, layer)
         return expression
 
-    def _told_apart(
-        self, asked: list[JavaObject]
+    def _separated(
+        self, pair_conditions: list[JavaObject]
     ) -> tuple[Within | Sliding, tuple[list[Expression], list[Expression]], list[JavaObject]]:
         """The bounds or window, the keys of both sides, and the remaining conditions."""
         keys: tuple[list[Expression], list[Expression]] = ([], [])
@@ -156,7 +156,7 @@ class _JoinReader:
         bounds: list[Bound] = []
         rest: list[JavaObject] = []
         timed: list[tuple[JavaObject, Bound]] = []
-        for part in asked:
+        for part in pair_conditions:
             pair = self._equated(part)
             window = None if pair is None else self._same_window(*pair)
             bound = None if pair is None else self._same_rows_window(part, *pair)
@@ -177,7 +177,7 @@ class _JoinReader:
             # Within a window, a comparison of the times is an ordinary condition.
             shared = self._terms.window or windows[0]
             if isinstance(shared, Counted):
-                raise UnsupportedQuery("Windows of so many events join nothing.", "Join in windows of time.")
+                raise UnsupportedQuery("Count windows cannot be joined.", "Join in windows of time.")
             return shared, keys, [*rest, *(part for part, _ in timed)]
         bounds += [bound for _, bound in timed]
         rest += [part for part, bound in timed if not bound.exact]
@@ -238,8 +238,8 @@ class _JoinReader:
         kind = part.window.kind
         if not isinstance(kind, Sliding) or kind != rows.sliding or not kind.tumbling:
             raise UnsupportedQuery(
-                f"Rows of {self._sides[own].stream.name} are of other windows than the stream's, or these overlap.",
-                f"Ask for the events that lie in a window: time >= {name}.start AND time < {name}.end.",
+                f"Rows of {self._sides[own].stream.name} have other windows than the stream, or these overlap.",
+                f"Select the events that lie in a window: time >= {name}.start AND time < {name}.end.",
             )
         self._times[reading] = part.window.time
         rows.named_after_us(f"{name}.time")
@@ -281,14 +281,14 @@ class _JoinReader:
         if lower is None or upper is None:
             what = "is bounded on one side only" if bounds else "has no bound"
             times = ", ".join(dict.fromkeys(time for rows in self._rows.values() for time in rows.times))
-            told = f" Of rows of a query these tell the time: {times}." if times else ""
+            told = f" Event times of rows of a query: {times}." if times else ""
             raise UnsupportedQuery(
-                f"The distance of the two event times {what}, so events would be kept for ever.",
+                f"The distance of the two event times {what}, so events would be stored indefinitely.",
                 "Add b.at BETWEEN a.ts - INTERVAL 5 MINUTES AND a.ts + INTERVAL 10 MINUTES, both with a WATERMARK, "
                 f"or join on equal windows.{told}",
             )
         if lower > upper:
-            raise QueryTypeError("No two events are as far apart as the join asks.", "Exchange the bounds.")
+            raise QueryTypeError("No two events can be as far apart as the join requires.", "Exchange the bounds.")
         return Within(lower, upper)
 
     def _key(self, side: str, key: JavaObject) -> Expression:
@@ -355,7 +355,7 @@ class _JoinReader:
         return None if side is None or part is None else self._window(side, part)
 
     def _field_of_rows(self, side: str, node: JavaObject) -> Expression | None:
-        """The same of rows; in the window in which the join joins its own bounds, which tell more of rows to come."""
+        """The same for rows; in the join's window it uses the join's own bounds, which are stricter for future rows."""
         found = self._rows[side].bound(node)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""The naive twin on timelines short enough to be checked by eye; seconds are times ten to the sixth."""
+"""The naive twin on timelines short enough to check by eye; seconds are multiplied by ten to the sixth."""
 
 import math
 from typing import Any

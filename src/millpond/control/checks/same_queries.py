@@ -1,0 +1,118 @@
+"""Checks that an existing pond folder was made for the same queries and settings; the error names the difference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from millpond.errors import ChangeRefused, ForeignPondError
+from millpond.log.manifest import Manifest
+from millpond.model.change_history import Changed
+from millpond.model.expressions import Literal
+from millpond.model.query import changed_functions
+from millpond.model.selection import AnyQuery
+from millpond.model.spec import PondSpec, to_json
+from millpond.model.stream import Stream
+from millpond.plan.explain.words import count_of
+from millpond.reconfigure.catalog import in_force, seen
+
+_SHOWN = 5
+_TYPE = re.compile(r'"type":"(?:[^"\\]|\\.)*"')
+
+
+def checked_spec(
+    path: Path, known: PondSpec | None, queries: Sequence[AnyQuery], declared: Sequence[Stream], instances: int,
+    parameters: Mapping[str, Literal],
+) -> PondSpec:  # fmt: skip
+    """The spec of the given queries, without owners, if it equals the spec `known` of the pond at `path`.
+
+    Raises:
+        ForeignPondError: the pond has other queries, streams or instances; the message names them, and how to change
+            them.
+    """
+    used = {stream for query in queries for stream in query.streams}
+    spec = PondSpec.of(tuple(stream for stream in declared if stream.name in used), queries, instances)
+    if known is not None and not _alike(seen(known).meaning, spec.meaning):
+        raise _foreign(path, seen(known), spec)
+    if known is not None and not (isinstance(known.changed, msgspec.UnsetType) and seen(known).meaning == spec.meaning):
+        return known
+    return msgspec.structs.replace(spec, changed=Changed(parameters=dict(parameters))) if parameters else spec
+
+
+def _alike(known: PondSpec, given: PondSpec) -> bool:
+    """Whether two specs are equal apart from backticks around names of struct fields, which older ponds do not have."""
+    return known == given or _unquoted(known) == _unquoted(given)
+
+
+def _unquoted(spec: PondSpec) -> str:
+    return _TYPE.sub(lambda found: found[0].replace("`", ""), to_json(spec))
+
+
+def initial_instances(known: PondSpec | None, given: int | None) -> int | None:
+    """The number of instances of a pond that is opened: `given`, or that in `known` if it was scaled; None: unknown."""
+    if known is None or (given is not None and not known.left.scaled):
+        return given
+    return known.instances
+
+
+def spec_to_claim(loaded: Manifest, spec: PondSpec, manifest: Manifest) -> str:
+    """The spec that a claim after `manifest` stores; `spec` was computed from the older manifest `loaded`.
+
+    Raises:
+        ChangeRefused: another driver has changed the queries in between.
+    """
+    before, now = (in_force(one) if one.spec else None for one in (loaded, manifest))
+    if now not in (None, before, spec):
+        raise ChangeRefused("Another driver has changed the pond while this one opened it.", "Open it again.")
+    return to_json(spec)
+
+
+def _foreign(path: Path, known: PondSpec, given: PondSpec) -> ForeignPondError:
+    """The error that an existing pond has other queries, streams or instances than given, and how to change it."""
+    has = f"The pond in {path} has {_listed([query.name for query in known.all_queries])}"
+    old, new = ({query.name: query for query in spec.meaning.all_queries} for spec in (known, given))
+    added, left_out = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
+    changed = sorted(name for name in old.keys() & new.keys() if old[name] != new[name])
+    functions = changed_functions(known.queries, given.queries)
+    if functions:
+        return ForeignPondError(
+            f"{has}, and was made with other functions ({', '.join(functions)}).",
+            "Give each changed function a new version, and move its queries to it with `millpond alter`.",
+        )
+    if added or left_out or changed:
+        found = ((added, "new", "add"), (changed, "changed", "alter"), (left_out, "missing", "drop"))
+        parts = [f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {how}" for names, how, _ in found if names]
+        verbs = _either([f"`millpond {verb}`" for names, _, verb in found if names])
+        return ForeignPondError(
+            f"{has}. In the given queries, {', '.join(parts)}.",
+            f"To change a pond in use, run `millpond serve --checkpoint {path}` and then {verbs} (in Python, open the "
+            "pond without queries and call its methods). To start again, use another folder.",
+        )
+    if known.instances != given.instances:
+        return ForeignPondError(
+            f"The pond in {path} has {known.instances} instances, not {given.instances}.",
+            f"Leave the number out, or change it with `millpond serve` and `millpond scale {given.instances}`.",
+        )
+    before, now = ({stream.name: stream for stream in spec.meaning.streams} for spec in (known, given))
+    streams = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    return ForeignPondError(
+        f"The pond in {path} was made with another declaration of {_listed(streams, 'stream')}.",
+        "Declare the streams as before, or use a new folder: a stream cannot change while queries read it.",
+    )
+
+
+def _listed(names: Sequence[str], word: str = "query") -> str:
+    """A list of names as text, shortened if it is long.
+
+    >>> _listed(["a"]), _listed(["a", "b"]), _listed([*"abcdefg"])
+    ('query a', 'queries a, b', 'queries a, b, c, d, e and 2 more')
+    """
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{count_of(len(names), word).partition(' ')[2]} {', '.join(names[:_SHOWN])}{more}"
+
+
+def _either(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

@@ -1,0 +1,347 @@
+"""Opens, runs and closes a pond: claims its log, and starts and ends its driver and followers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from millpond.control.checks.input_files import check_files
+from millpond.control.checks.same_queries import checked_spec, initial_instances, spec_to_claim
+from millpond.control.checks.sinks_and_log import check_sinks, reconcile
+from millpond.control.pond.backfill_run import BackfillRun, clear_staged
+from millpond.control.pond.declare import Declarations
+from millpond.control.pond.move import RowMover, routed
+from millpond.control.pond.readings import Readings
+from millpond.control.pond.stalled_epoch import StalledEpoch
+from millpond.control.wiring.adapters import (
+    STOP_SECONDS,
+    Followers,
+    Truth,
+    follow,
+    new_writer,
+    open_truth,
+    owners_for,
+)
+from millpond.control.wiring.file_transport import PondFiles, pond_files
+from millpond.errors import MillpondError, NoMemoryError, NotServingError, QueryTypeError, SparkError, StoreError
+from millpond.log.follower import Follower
+from millpond.log.manifest import Manifest, load
+from millpond.model.change_json import Move
+from millpond.model.spec import PondSpec
+from millpond.placement.alignment import owners_in, with_owners
+from millpond.reconfigure.apply import setting_of
+from millpond.reconfigure.catalog import in_force, still_leaving
+from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Promote, Shadow
+from millpond.reconfigure.lifecycle import current, query_of
+from millpond.reconfigure.probation import Probation, evaluated
+from millpond.spark.driver.driver import Driver
+from millpond.spark.driver.epochs import Epoch
+from millpond.spark.driver.spark_progress import Alive
+from millpond.spark.session.session import Session, default_instances, explaining
+from millpond.state.layout.delta import check_deltas
+from millpond.state.ports.files import IDENTITY
+from millpond.version import VERSION
+
+_WAITS = "at work or waiting; a stopped process that holds the lock of its store must be continued or killed"
+
+
+class Location(NamedTuple):
+    """Where a pond is and how it is divided, as `Pond` takes it.
+
+    - `path`: its folder, and `cache`: the folder of this host for copies of its state.
+    - `store`: the address of the store of served rows.
+    - `instances`: the number of parallel folds; None for the default.
+    """
+
+    path: Path
+    cache: Path
+    store: str
+    instances: int | None
+
+
+class Observers(NamedTuple):
+    """What is called while a pond is open: after it was opened, for each epoch, and for each change in force."""
+
+    opened: Callable[[PondSpec], None]
+    epoch: Callable[[Epoch], None]
+    change: Callable[[Change], None]
+
+
+class OpenPond:
+    """A pond that this process has claimed.
+
+    - `spec`: the catalog in force.
+    - `backfills`: those that run, by query.
+    """
+
+    def __init__(
+        self, truth: Truth, driver: Driver, followers: Followers, files: PondFiles, spec: PondSpec, store: str
+    ) -> None:
+        self.truth, self.driver, self.followers, self.files = truth, driver, followers, files
+        self.spec = spec
+        self.moving = RowMover(truth, followers, store)
+        self.backfills: dict[str, BackfillRun] = {}
+
+    def manifest(self) -> Manifest:
+        """The manifest at the newest record of the log, whoever has written it."""
+        return load(self.truth.log, self.truth.manifests, known=self.driver.manifest)
+
+    def close(self) -> None:
+        """Stop the followers and close the store."""
+        self.moving.close()
+        self.followers.close()
+
+
+class Lifetime:
+    """Opens and closes a pond, any number of times; `opened` is the pond while it is open.
+
+    `stalled_after`, `on_alive`: see `Pond`.
+    """
+
+    def __init__(
+        self, spark: Session, location: Location, declarations: Declarations, readings: Readings,
+        observers: Observers, stalled_after: float, on_alive: Alive | None,
+    ) -> None:  # fmt: skip
+        self.location = location
+        self.opened: OpenPond | None = None
+        self._spark, self._declarations, self._readings, self._observers = spark, declarations, readings, observers
+        self._opening, self._ended = threading.RLock(), False
+        self._probation = Probation(location.path)
+        self._stalled = StalledEpoch(stalled_after, self._suspects, self._evaluated, on_alive)
+
+    def is_open(self) -> bool:
+        """Whether the pond was opened, so that requests are changes of a running pond.
+
+        Raises:
+            NotServingError: the pond was ended in this process.
+        """
+        if self.opened is None and self._ended:
+            raise NotServingError("This process no longer leads the pond.", "Use the leader, or try again soon.")
+        return self.opened is not None
+
+    @explaining()
+    def open(self) -> OpenPond:
+        """Claim the pond and start its followers, unless it is open.
+
+        Raises:
+            ForeignPondError: the folder holds another pond, or one with other queries.
+            AheadError: a sink has rows of records that the log has lost.
+            LateSchemaError: an existing file does not fit its stream.
+            NotServingError: `end` was called.
+        """
+        return self.opened or self._open(check_sinks)
+
+    def _open(self, compare: Callable[[Truth, Sequence[Follower]], None]) -> OpenPond:
+        with self._opening:
+            self.is_open()
+            if self.opened is None:
+                self.opened = self._claim(compare)
+                self._observers.opened(self.opened.spec)
+            return self.opened
+
+    def _claim(self, compare: Callable[[Truth, Sequence[Follower]], None]) -> OpenPond:
+        declared, (path, cache, store, _) = self._declarations, self.location
+        truth = self._known_truth()
+        if not declared.queries and not (truth and truth.manifest.spec):
+            raise QueryTypeError("The pond has no queries.", "Add one first.")
+        queries = (*declared.queries.values(),)
+        readings = declared.front.readings(queries)
+        check_files(readings)
+        truth = truth or open_truth(path)
+        spec = self._spec_of(truth)
+        files = pond_files(self._readings.session, truth, spec, cache, store)
+        read_streams = [reading.stream for reading in readings]
+        followers = follow(
+            truth, queries, spec, store, files.settle, files, streams=read_streams,
+            functions=declared.foreach, homes=declared.front.homes,
+        )  # fmt: skip
+        try:
+            compare(truth, followers.runner.followers())
+            spec = still_leaving(spec, followers.attached.lagging, truth.manifest.map)
+            setting = setting_of(truth.pond, path, cache, spec, owners_in(spec))
+            driver = Driver(
+                self._readings.session, setting, truth.log, truth.manifests, new_writer(truth),
+                followers.runner.notify, followers.followed, self._committed, self._changed,
+                files, followers.wanted, self._stalled,
+            )  # fmt: skip
+            check_deltas(path, truth.log, truth.manifests, truth.manifest)
+            head = driver.take_over(VERSION, partial(spec_to_claim, truth.manifest, spec))
+        except BaseException:
+            followers.close()
+            raise
+        clear_staged(path)
+        self._probation.began(spec, truth.log, driver.manifest)
+        followers.runner.start()
+        followers.runner.notify(head)
+        return OpenPond(truth, driver, followers, files, spec, store)
+
+    def _spec_of(self, truth: Truth) -> PondSpec:
+        """The spec of the declared queries, with the owners of buckets that the pond was created with."""
+        (path, _, store, given), declared = self.location, self._declarations
+        known = in_force(truth.manifest) if truth.manifest.spec else None
+        instances = initial_instances(known, given) or default_instances(self._spark)
+        queries = (*declared.queries.values(),)
+        spec = checked_spec(path, known, queries, declared.streams, instances, declared.front.parameters)
+        # recorded changes of owners apply to the owners that the pond was created with
+        owned = owners_in(known) if known else owners_for(queries, store, instances, spec.buckets)
+        return with_owners(spec, owned)
+
+    def _known_truth(self) -> Truth | None:
+        """The existing pond in the folder if no queries were given: it continues with the queries in force."""
+        declared, path = self._declarations, self.location.path
+        if declared.queries or not (path / IDENTITY).is_file():
+            return None
+        truth = open_truth(path)
+        if truth.manifest.spec:
+            spec = in_force(truth.manifest)
+            declared.front.parameters |= spec.left.parameters
+            declared.front.restore(spec.streams, current(spec), spec.all_queries)
+            declared.set_current(current(spec))
+        return truth
+
+    @explaining()
+    def run(self, *, once: bool = True, drain: bool = False) -> bool:
+        """Run epochs: with `once` until all existing input has been read, else until `stop`.
+
+        `drain` then closes every open window, unless `stop` was called. Returns when all sinks have all rows (after
+        `stop`: ten seconds later at most), and whether it ended without `stop`. It does not say whether the results are
+        complete: see `problems`. Each problem is also a warning of the logger `millpond.pond` when it happens.
+
+        Raises:
+            FencedError, OffsetGapError, CorruptError, PlaceError, …: see `errors`; committed results are not affected.
+        """
+        opened = self.open()
+        try:
+            finished = opened.driver.run(
+                lambda limits: self._readings.read(opened.spec, limits, tick=not once), once=once
+            )
+        except (NoMemoryError, SparkError) as error:
+            raise self._blamed(error) from error
+        if finished and drain:
+            self.drain()
+        elif finished:
+            opened.driver.settle()
+        if finished:
+            self.settle()
+        else:
+            self.settle(STOP_SECONDS)
+        return finished
+
+    def _blamed(self, error: NoMemoryError | SparkError) -> MillpondError:
+        """Quarantine the queries that caused the error, and return it; needs only the log, not the JVM."""
+        fatal, opened = self._stalled.error or error, self.opened
+        if opened is None or isinstance(fatal, SparkError):
+            return fatal
+        manifest = opened.driver.manifest
+        found, halts = self._probation.failed(fatal, opened.spec, (manifest.spark_query, manifest.batch + 1))
+        with suppress(MillpondError):
+            for halt in halts:
+                opened.driver.request(halt).result()
+        return found
+
+    @explaining()
+    def drain(self) -> None:
+        """Close every open window while no epoch runs; later events of these windows will be late.
+
+        Raises:
+            FencedError, PlaceError, …: see `errors`.
+        """
+        self.open().driver.drain()
+        self.settle()
+
+    def stop(self) -> None:
+        """Let `run` return after the current epoch; may be called from a signal handler or another thread."""
+        opened = self.opened
+        if opened is not None:
+            opened.driver.stop()
+
+    @explaining()
+    def repair(self) -> list[str]:
+        """Make Spark's checkpoint and the sinks agree with the log again; returns one sentence for each action.
+
+        Use it if the checkpoint or the log was lost, damaged or restored from an older copy. A sink that has rows of
+        records which the log has lost is rewound first, because the events of these records are read again.
+
+        Raises:
+            AheadError: a sink cannot be rewound; the message says what is left to do.
+            OffsetGapError: the lost data was stored nowhere else; the message says what is left to do.
+        """
+        done: list[str] = []
+        opened = self._open(lambda truth, sinks: done.extend(reconcile(truth, sinks)))
+        return [*done, opened.driver.repair()]
+
+    def settle(self, timeout: float = 60.0) -> None:
+        """Wait until every sink and the view have every committed row.
+
+        Raises:
+            DiskFullError, TruthError: one of them cannot continue until its location, which is named, is repaired.
+            StoreError: one of them keeps failing; the message says which and why.
+        """
+        opened = self.opened
+        if opened is None:
+            return
+        head, runner = opened.manifest().n, opened.followers.runner
+        # the newest record may be of another driver, which has taken over
+        runner.notify(head)
+        if not runner.wait(head, timeout):
+            late = [f"{status.name}: {status.error or _WAITS}" for status in runner.status() if status.behind]
+            raise StoreError(f"Not every sink has all rows ({'; '.join(late)}).", "Mend it and run again.")
+
+    def close(self) -> None:
+        """Stop the followers and close the store; the Spark session stays as it was."""
+        opened = self.opened
+        if opened is not None:
+            opened.close()
+        self.opened = None
+
+    def end(self) -> None:
+        """Close the pond for good: later requests are refused, and so are queries that are being analysed."""
+        self._ended = True
+        self._declarations.end()
+        with self._opening:
+            self.close()
+
+    def _suspects(self) -> list[str]:
+        names, shadows = ([], []) if self.opened is None else self._probation.suspects(self.opened.spec)
+        return [*names, *shadows]
+
+    def _evaluated(self) -> list[str]:
+        return [] if self.opened is None else evaluated(self.opened.spec)
+
+    def _committed(self, epoch: Epoch) -> None:
+        self._probation.committed(epoch.record)
+        self._observers.epoch(epoch)
+
+    def _changed(self, n: int, change: Change, spec: PondSpec) -> None:
+        """Take a recorded change into account: it is in force from the next epoch on."""
+        assert self.opened is not None
+        followers, declared, before = self.opened.followers, self._declarations, self.opened.spec
+        attached, self.opened.spec = followers.attached, spec
+        declared.set_current(current(spec))
+        declared.front.parameters = dict(spec.left.parameters)
+        self._observers.change(change)
+        self._probation.changed(change)
+        if isinstance(change, Move) and followers.store is not None:
+            routed(followers.store, spec)
+        if isinstance(change, Add):
+            attached.add_letters(declared.sources_of(change.stored.query), n)
+            attached.add(change.stored.query, n)
+            declared.remember(change.stored.query)
+        elif isinstance(change, Alter):
+            declared.remember(change.stored.query)
+        elif isinstance(change, Shadow):
+            attached.compare(change.name, n)
+        elif isinstance(change, Promote):
+            declared.remember(declared.queries[change.name])
+        elif isinstance(change, Discard):
+            attached.compare_no_more(change.name)
+        elif isinstance(change, Drop):
+            attached.compare_no_more(change.name)
+            attached.leave(query_of(before, change.name), n)
+            with declared.front.lock:
+                declared.front.forget(change.name)
+                declared.front.forget_rows(change.name)

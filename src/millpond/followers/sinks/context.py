@@ -1,0 +1,61 @@
+"""What the opener of a sink is given: the query, its rows, and where the sink may keep its cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from millpond.errors import UnsupportedQuery
+from millpond.followers.cursors import cursor_path
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks.in_process import Foreach, MemoryTables
+from millpond.followers.sinks.kinds import SinkKind
+from millpond.local_path import local_path
+from millpond.model.endpoints import Sink
+from millpond.model.selection import AnyQuery
+from millpond.runtime.joins.lookup_rows import OpenRows
+
+
+class SinkContext(NamedTuple):
+    """The parameters of `SinkKind.opens`: the query, the pond, and the reader of the rows.
+
+    `cursors`: the folder for cursors of sinks that have no folder of their own. `since`: a sink without a cursor starts
+    after this record. `late`: the sink takes the late rows. `memory`, `functions` and `lookups` belong to the process:
+    the tables of memory sinks, the functions of `foreach` sinks by query, and what opens rows of other programs.
+    """
+
+    query: AnyQuery
+    sink: Sink
+    kind: SinkKind
+    pond: str
+    rows: RowsReader
+    cursors: Path
+    since: int
+    late: bool
+    memory: MemoryTables | None
+    functions: Mapping[str, Foreach]
+    lookups: Callable[[str | None], OpenRows] | None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of the sink."""
+        return dict(self.sink.options)
+
+    @property
+    def cursor_file(self) -> Path:
+        """The file for the cursor, if it is kept in the pond (`SinkKind.cursor` is `file`)."""
+        return cursor_path(self.cursors, self.query.name, self.kind.suffix)
+
+    @property
+    def path(self) -> Path:
+        """The absolute path of the sink.
+
+        Raises:
+            UnsupportedQuery: the sink has no path.
+            PlaceError: the path is not local.
+        """
+        if not self.sink.path:
+            what = f"The {self.kind.name} sink of {self.query.name} has no path."
+            raise UnsupportedQuery(what, f"Give it a {self.kind.path or 'path'}.")
+        return local_path(self.sink.path, "The sink's path")

@@ -1,0 +1,27 @@
+"""Finds which columns of a stream a query reads."""
+
+from __future__ import annotations
+
+from millpond.model.expressions import columns_of
+from millpond.model.join import Join
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, expressions_of
+from millpond.model.stream import Stream
+from millpond.plan.options.late_sinks import late_columns
+
+
+def columns_read(query: AnyQuery, stream: Stream) -> set[str]:
+    """The columns that the query reads of a stream, those for its late rows included; none if it does not read it."""
+    if stream.name not in query.streams:
+        return set()
+    if isinstance(query, Join):
+        sides = [side for side in query.sides.values() if side.stream == stream.name]
+        return {side.event_time for side in sides}.union(
+            *(columns_of(part) for side in sides for part in side.expressions)
+        )
+    names = set[str]().union(*map(columns_of, expressions_of(query)))
+    if isinstance(query, Query):
+        names.add(query.event_time)
+        if query.late_sink is not None:
+            names.update(late_columns(query, stream))
+    return names

@@ -1,0 +1,93 @@
+"""Decides which queries write late events to a late sink, with which columns.
+
+Refuses late sinks that cannot be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.expressions import Expression, Foreign, columns_of, walk
+from millpond.model.query import Query
+from millpond.model.stream import Stream
+from millpond.model.types import is_known
+from millpond.plan.groups.plan import Plan
+
+LATE_WATERMARK = "_watermark"
+"""Column with the watermark of the query, its delay already subtracted; an event at or before this time is late."""
+
+LATE_EPOCH = "_epoch"
+"""Column with the number of the record that wrote the row."""
+
+
+class LateSink(msgspec.Struct, frozen=True):
+    """A query with a late sink: it writes the events of `group` that meet `where` and are late for the query.
+
+    These are the events whose lateness class is above `delay_index`, the position of `delay_us` among the delays of the
+    group.
+    """
+
+    query: str
+    group: str
+    delay_index: int
+    delay_us: int
+    where: Expression | None
+    columns: tuple[str, ...]
+
+
+def late_sinks(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[LateSink, ...]]:
+    """The queries with a late sink, by stream; streams without such queries are left out."""
+    by_name = {stream.name: stream for stream in streams}
+    found: dict[str, list[LateSink]] = {}
+    for group in plan.groups:
+        for query in group.queries:
+            own = query.query
+            if own.late_sink is not None:
+                columns = late_columns(own, by_name[group.stream])
+                sink = LateSink(own.name, group.id, query.delay, own.late_after_us, own.where, columns)
+                found.setdefault(group.stream, []).append(sink)
+    return {stream: tuple(sinks) for stream, sinks in found.items()}
+
+
+def late_columns(query: Query, stream: Stream) -> tuple[str, ...]:
+    """The columns of the stream that the query reads, event time first, then source partition and offset if any."""
+    parts: list[Expression | None] = [*query.keys, *query.of_event, query.where]
+    for aggregate in query.aggregates:
+        parts += [*aggregate.arguments, aggregate.filter]
+    parts += () if query.deduplicated is None else query.deduplicated.columns
+    read: set[str] = set()
+    for part in parts:
+        if part is not None:
+            foreign = [node for node in walk(part) if isinstance(node, Foreign)]
+            # a foreign expression is written as the columns that Spark computed it from
+            read |= columns_of(part) - {node.name for node in foreign}
+            read.update(name for node in foreign for name in node.columns)
+    first = [query.event_time]
+    if stream.order is not None:
+        first += stream.order.columns
+    return tuple(dict.fromkeys([*first, *(field.name for field in stream.columns if field.name in read)]))
+
+
+def check_late(query: Query, stream: Stream) -> None:
+    """Refuses a late sink whose rows could not be written.
+
+    Raises:
+        UnsupportedQuery: a column's type is not supported in rows, a name is reserved, or the sink is `noop`.
+    """
+    sink = query.late_sink
+    if sink is None:
+        return
+    if sink.goes_nowhere:
+        raise UnsupportedQuery(f"The late rows of {query.name} would go nowhere.", "Name a sink, or leave it out.")
+    types = {field.name: field.type for field in stream.columns}
+    for name in late_columns(query, stream):
+        if name in (LATE_WATERMARK, LATE_EPOCH):
+            raise UnsupportedQuery(f"Late rows already have a column {name}.", f"Rename that of {stream.name}.")
+        if not is_known(types[name]):
+            raise UnsupportedQuery(
+                f"The late rows of {query.name} would hold the column {name} of type {types[name]}.",
+                "Leave out the late sink, or the column.",
+            )

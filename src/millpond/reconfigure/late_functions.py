@@ -1,0 +1,97 @@
+"""Quarantines queries whose Python functions do not return: Spark's workers end such calls, and count them.
+
+Each late call takes its time limit, and its event is dead. The other queries would wait for it in every epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+
+from millpond.errors import UserFunctionError
+from millpond.model.expressions import Foreign, walk
+from millpond.model.selection import AnyQuery, expressions_of
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
+from millpond.plan.options.columns_read import columns_read
+from millpond.reconfigure import validate
+from millpond.reconfigure.change_queue import Make
+from millpond.reconfigure.lifecycle import current
+from millpond.reconfigure.probation import readers
+from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
+
+LateCalls = Mapping[tuple[str, str], int]
+"""Numbers of late calls since the process began.
+
+They are counted by what calls the function, and by a text that names the function and its time limit. The former is the
+key of a `Foreign`, the name of a derived stream, or one of its columns (`owner_in`).
+"""
+
+MOST = 3
+"""A query is quarantined after this number of late calls without an epoch between them that had none."""
+
+
+def owner_in(stream: str, column: str) -> str:
+    """The name for `LateCalls` of a column of a derived stream."""
+    return f"{stream}\n{column}"
+
+
+class LateFunctions:
+    """Watches the late calls of one pond; each driver creates its own. `calls` returns the numbers so far."""
+
+    def __init__(self, calls: Callable[[], LateCalls]) -> None:
+        self._calls = calls
+        self._before = dict(calls())
+        self._late: dict[tuple[str, str], int] = {}
+        self._makes: list[Make] = []
+        self._has_ended = False
+
+    def committed(self, epoch: CommittedEpoch) -> None:
+        """Count the late calls of an epoch, for the queries whose expressions made them."""
+        now, before = dict(self._calls()), self._before
+        self._before = now
+        new = {of: count - before.get(of, 0) for of, count in now.items() if count > before.get(of, 0)}
+        self._late = {of: self._late.get(of, 0) + count for of, count in new.items()}
+        if epoch.spec is not None:
+            for (key, what), count in self._late.items():
+                if count >= MOST:
+                    self._makes += _ended(epoch.spec, key, f"{what}, {count} times")
+
+    def changes(self) -> list[Make]:
+        """The changes that quarantine queries now; each is returned once."""
+        makes, self._makes = self._makes, []
+        self._has_ended = self._has_ended or bool(makes)
+        return makes
+
+    def ended(self) -> bool:
+        """Whether queries were quarantined, so that the streams must be read anew, without their functions; once."""
+        ended, self._has_ended = self._has_ended, False
+        return ended
+
+
+def _ended(spec: PondSpec, key: str, what: str) -> Iterator[Make]:
+    """The changes that end every query, shadow or replaced version that uses an expression or a derived stream."""
+    why = str(UserFunctionError(f"{what}.", "Mend it, drop the query, and add it again."))
+    owners = dict(spec.left.replaced)
+    shadows = {shadow: name for name, shadow in spec.left.shadows.items()}
+    calling = [query.name for query in spec.all_queries if _calls(query, key, spec.streams)]
+    ends = {owners.get(name, name) for name in calling} - shadows.keys()
+    for query in current(spec):
+        if query.name in ends and query.name not in spec.left.halted:
+            for name in dict.fromkeys([*readers(spec, query.name), query.name]):
+                yield partial(validate.halt, name=name, why=why)
+    for shadow, name in shadows.items():
+        if shadow in calling and name not in ends:
+            yield partial(validate.discard, name=name)
+
+
+def _calls(query: AnyQuery, key: str, streams: Iterable[Stream]) -> bool:
+    name, _, column = key.partition("\n")
+    foreign = [node for part in expressions_of(query) for node in walk(part) if isinstance(node, Foreign)]
+    if not column:
+        return name in query.streams or any(node.key == key for node in foreign)
+    if name not in query.streams:
+        return False
+    return any(column in node.columns for node in foreign) or any(
+        column in columns_read(query, stream) for stream in streams if stream.name == name
+    )

@@ -1,0 +1,155 @@
+"""Computes the bytes of state that each query needs: event logs, tallies, and events that wait for deduplication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.arrays import Mask
+from millpond.kernels.bins import coarser
+from millpond.model.expressions import Expression
+from millpond.model.query import Query
+from millpond.model.windows import Sliding
+from millpond.plan.groups.build import build_plan, presence_filter, tallies_asked
+from millpond.plan.groups.edges import slices_of
+from millpond.plan.groups.event_log import logged_rows
+from millpond.plan.groups.plan import GroupPlan, QueryPlan
+from millpond.plan.groups.tallies import Tally, keeps_tallies
+from millpond.runtime.event_log.retention import events_needed_from, needed_from
+from millpond.runtime.event_log.select_events import filter_name, value_name
+from millpond.runtime.event_log.tallies import TallyLog
+from millpond.runtime.keys.current_slots import read_section
+from millpond.runtime.task.task_values import GroupState, Watermark
+from millpond.state.layout.event_log import Events, decode_events
+from millpond.state.layout.tallies import COUNT, added_up
+from millpond.state.ports.files import Files
+
+_LEADING_BYTES = 16
+"""Bytes of an event's slot, time and late class in memory."""
+
+
+class LoggedSize(NamedTuple):
+    """The live events of a group on one instance."""
+
+    parts: Sequence[Events]
+
+    @classmethod
+    def of(cls, group: GroupPlan, state: GroupState, files: Files) -> LoggedSize:
+        """Reads the live events.
+
+        Raises:
+            CorruptError: a section is not readable.
+        """
+        places = state.events if group.events is not None else ()
+        return cls([decode_events(read_section(files, place)) for place in places])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all events and columns."""
+        return sum(_bytes(part, part.rows, part.columns) for part in self.parts)
+
+    def alone(self, plan: QueryPlan, mark: Watermark) -> int:
+        """Bytes of the events that the query would keep without sharing.
+
+        These are its own columns of the events that it takes, while it needs them.
+        """
+        if plan.query.deduplicated is not None:
+            return self._waiting(plan.query, mark)
+        presence = presence_filter(plan.query)
+        asked = [aggregate for aggregate in plan.query.aggregates if aggregate.logged]
+        filters = [logged_rows(aggregate, presence) for aggregate in asked]
+        names = {value_name(value) for aggregate in asked for value in aggregate.arguments}
+        names |= {filter_name(condition) for condition in filters if condition is not None}
+        horizon = needed_from((plan,), mark)
+        total = 0
+        for part in self.parts if asked else ():
+            kept = np.ones(part.rows, bool) if None in filters else _any(part, filters)
+            if horizon is not None:
+                kept &= part.times_us >= horizon
+            total += _bytes(part, int(np.count_nonzero(kept)), names & part.columns.keys())
+        return total
+
+    def _waiting(self, query: Query, mark: Watermark) -> int:
+        """Like `alone`, for a query with deduplication, whose events wait until repeats are known."""
+        group = build_plan([query]).groups[0]
+        kept, horizon = group.events, events_needed_from(group, mark)
+        assert kept is not None
+        names = {*map(value_name, kept.values), *map(filter_name, kept.filters)}
+        total = 0
+        for part in self.parts:
+            rows = part.rows if horizon is None else int(np.count_nonzero(part.times_us >= horizon))
+            total += _bytes(part, rows, names & part.columns.keys())
+        return total
+
+
+def _any(part: Events, filters: Sequence[Expression | None]) -> Mask:
+    kept = np.zeros(part.rows, bool)
+    for condition in filters:
+        column = None if condition is None else part.columns.get(filter_name(condition))
+        if column is not None:
+            kept |= pc.fill_null(column, False).to_numpy(zero_copy_only=False)
+    return kept
+
+
+def _bytes(part: Events, rows: int, names: Iterable[str]) -> int:
+    widths = [int(part.columns[name].nbytes) / max(part.rows, 1) for name in names]
+    return round(rows * (_LEADING_BYTES + sum(widths)))
+
+
+_TALLY_BYTES = 24
+"""Approximate stored bytes of a tally: slot, time, late class, bin and count."""
+
+
+class TalliedSize(NamedTuple):
+    """The live tallies of a group on one instance; `whole`: all of them, None if the group has no tallies."""
+
+    whole: Events | None
+
+    @classmethod
+    def of(cls, group: GroupPlan, state: GroupState, files: Files) -> TalliedSize:
+        """Reads the live tallies.
+
+        Raises:
+            CorruptError: a section is not readable.
+        """
+        if not group.tallies:
+            return cls(None)
+        log = TallyLog(files, group, state, [read_section(files, place) for place in state.keys])
+        return cls(log.together(log.parts()))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all tallies."""
+        return 0 if self.whole is None else self.whole.rows * _TALLY_BYTES
+
+    def alone(self, plan: QueryPlan, mark: Watermark) -> int:
+        """Bytes of the tallies that the query would keep without sharing: in its own slices and bins, while needed."""
+        if self.whole is None or not keeps_tallies(plan.query):
+            return 0
+        own = tallies_asked([plan.query])
+        horizon, kept = needed_from((plan,), mark), self.whole
+        kept = kept.take(kept.late_class <= plan.delay)
+        kept = kept if horizon is None else kept.take(kept.times_us >= horizon)
+        return sum(_rows_alone(plan, tally, kept) for tally in own) * _TALLY_BYTES
+
+
+def _rows_alone(plan: QueryPlan, tally: Tally, kept: Events) -> int:
+    window = plan.query.window
+    assert isinstance(window, Sliding)
+    passed = _passed(tally.filters, kept)
+    mine = kept.take(np.flatnonzero(np.logical_or.reduce([mask.to_numpy(zero_copy_only=False) for mask in passed])))
+    if not mine.rows:
+        return 0
+    starts, _, slices = slices_of([window], mine.times_us)
+    codes = coarser(np.asarray(mine.columns[value_name(tally.value)]), tally.bits)
+    columns = {"bin": pa.array(codes), COUNT: mine.columns[COUNT]}
+    columns |= {filter_name(condition): mine.columns[filter_name(condition)] for condition in tally.filters}
+    return added_up(Events(mine.slots, starts[slices], mine.late_class, columns)).rows
+
+
+def _passed(filters: Sequence[Expression], kept: Events) -> list[pa.Array]:
+    return [pc.fill_null(kept.columns[filter_name(condition)], False) for condition in filters]

@@ -1,0 +1,161 @@
+"""The only writer of rows in a fold: counts them, compares them with those of a shadow, and adds them to the delta.
+
+Every producer of rows makes `RowBatch`es: closed windows, sessions and frames, updating results, joins, stateless
+queries, late events, dead letters, and differences to a shadow. Batches of one kind and owner become one section:
+
+| kind        | rows of                                                     | read by                                  |
+|-------------|-------------------------------------------------------------|------------------------------------------|
+| `rows`      | a query; updates and corrections have an operation column   | sinks, view, queries over it, parameters |
+| `late`      | a query's late events                                       | the late sink                            |
+| `dead`      | a stream's malformed records                                | the sink of dead letters                 |
+| `differing` | a query or its shadow that only one of both emitted         | the shadow report                        |
+
+Rows of a query are held until all of them are known (`flush`), because a query that fails emits none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.errors import MillpondError, OverflowedError, TooManyPairsError, UserFunctionError
+from millpond.model.selection import AnyQuery
+from millpond.plan.chains.parameter_feeds import merged
+from millpond.runtime.packets.row_batches import RowBatch, RowKind, rows_stream, section_group
+from millpond.runtime.rows.parameter_shares import share_of
+from millpond.runtime.rows.query_families import Made
+from millpond.runtime.rows.shadow_diff import Differing
+from millpond.runtime.task.counters import Counters, stream_counts
+from millpond.runtime.task.task_values import FoldTask
+from millpond.state.layout.delta import DeltaWriter
+
+
+class RowWriter:
+    """Writes the rows of one fold; `reasons`: why queries failed, where it is not the usual reason."""
+
+    def __init__(self, task: FoldTask, delta: DeltaWriter, counters: Counters) -> None:
+        self.reasons: dict[str, str] = {}
+        self._task, self._delta, self._counters = task, delta, counters
+        self._failed: set[str] = set()
+        self._queries: dict[str, AnyQuery] = {query.name: query for query in task.plan.all_queries}
+        self._selections = {selection.name for selection in task.plan.selections}
+        self._feeding = {fed.query for fed in task.fed}
+        self._differing = Differing(task.plan, task.quarantined)
+        self._held: dict[tuple[RowKind, str], list[pa.RecordBatch]] = {}
+        self._unread: dict[str, int] = {}
+        self._unread_of: dict[tuple[str, ...], Ints] = {}
+        self._read: dict[str, bool] = {}
+        self._masks: dict[tuple[str, ...], Mask] = {}
+
+    def is_going(self, query: str) -> bool:
+        """Whether a query has not failed, neither in this epoch nor in an earlier one."""
+        return query not in self._task.quarantined and query not in self._failed
+
+    def is_read(self, query: str) -> bool:
+        """Whether the rows of a query are emitted, set a parameter, or are compared with a shadow."""
+        if query not in self._read:
+            self._read[query] = (
+                self._is_emitted(query) or query in self._differing.names
+                or self._task.replaced.get(query, query) in self._feeding
+            )  # fmt: skip
+        return self._read[query]
+
+    def are_read(self, queries: tuple[str, ...]) -> Mask:
+        """See `is_read`, for each of the queries."""
+        if queries not in self._masks:
+            self._masks[queries] = np.array([self.is_read(query) for query in queries])
+        return self._masks[queries]
+
+    def take(self, queries: tuple[str, ...], make: Callable[[], Made]) -> bool:
+        """Hold the rows of some queries that `make` returns; False if one of the queries raised an error.
+
+        A query that raises an error alone has failed: its rows are dropped.
+        """
+        try:
+            made = make()
+        except (OverflowedError, UserFunctionError, TooManyPairsError) as error:
+            if len(queries) == 1:
+                self._give_up(queries[0], error)
+            return False
+        for query, rows in made.withheld.items():
+            self._counters.of(query).withheld += rows
+        if made.unread is not None:
+            self._unread_of[queries] = self._unread_of.get(queries, 0) + made.unread
+        self.hold(made.rows)
+        return True
+
+    def hold(self, batches: Iterable[RowBatch]) -> None:
+        """Hold rows until `flush`; rows of a query that nobody reads are only counted."""
+        for batch in batches:
+            if batch.kind == "rows" and not self.is_read(batch.owner):
+                self._unread[batch.owner] = self._unread.get(batch.owner, 0) + batch.rows.num_rows
+            else:
+                self._held.setdefault((batch.kind, batch.owner), []).append(batch.rows)
+
+    def flush(self) -> None:
+        """Write the rows that are held, one section per query and kind, and count all rows."""
+        for (kind, owner), found in self._held.items():
+            self._write(kind, owner, found)
+        for queries, counted in self._unread_of.items():
+            for at in np.flatnonzero(counted).tolist():
+                if self.is_going(queries[at]):
+                    self._unread[queries[at]] = self._unread.get(queries[at], 0) + int(counted[at])
+        for query, rows in self._unread.items():
+            self._counters.of(query).rows += rows
+        self._held, self._unread, self._unread_of = {}, {}, {}
+
+    def write(self, batches: Iterable[RowBatch]) -> None:
+        """Write rows of queries that cannot fail any more; those of one query and kind follow each other."""
+        for _, run in groupby(batches, key=lambda batch: (batch.kind, batch.owner)):
+            self.hold(run)
+            self.flush()
+
+    def finish(self) -> None:
+        """Write the differences of queries and their shadows, when the rows of both are complete."""
+        self.write(self._differing.batches())
+
+    def _give_up(self, query: str, error: MillpondError) -> None:
+        self._failed.add(query)
+        self._counters.of(query).raised = 1
+        if not isinstance(error, OverflowedError):  # the record of the epoch states the usual reason
+            self.reasons[query] = str(error)
+        self._held.pop(("rows", query), None)
+        self._unread.pop(query, None)
+
+    def _is_emitted(self, name: str) -> bool:
+        """Whether the rows of a query are read after they are written: by the view, a sink or another query."""
+        query = self._queries[name]
+        return query.serve or not query.sink.goes_nowhere or name in self._task.feeds
+
+    def _write(self, kind: RowKind, owner: str, found: Sequence[pa.RecordBatch]) -> None:
+        rows = sum(batch.num_rows for batch in found)
+        self._count(kind, owner, rows)
+        group, info = section_group(kind, owner), dict[str, str]()
+        if kind == "rows":
+            self._feed(owner, found)
+            self._differing.add(owner, found)
+            if not self._is_emitted(owner):
+                return
+            if owner in self._task.replaced:
+                group, info = self._task.replaced[owner], {"version": owner}
+        self._delta.add(kind, group, rows_stream(found), rows, info)
+
+    def _count(self, kind: RowKind, owner: str, rows: int) -> None:
+        if kind == "rows" and owner not in self._selections:  # the gather has counted rows of stateless queries
+            self._counters.of(owner).rows += rows
+        elif kind == "late":
+            self._counters.of(owner).late_rows += rows
+        elif kind == "dead":
+            self._counters.of(stream_counts(owner)).dead_letters += rows
+
+    def _feed(self, query: str, found: Sequence[pa.RecordBatch]) -> None:
+        """Add what the rows of a query, or of a version of it, give to parameters."""
+        name = self._task.replaced.get(query, query)
+        for fed in self._task.fed:
+            share = share_of(fed, found) if fed.query == name else None
+            if share is not None:
+                self._delta.fed[fed.name] = merged(self._delta.fed.get(fed.name), share)

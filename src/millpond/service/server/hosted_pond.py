@@ -1,0 +1,305 @@
+"""The operations of the HTTP service on a pond, one method each.
+
+Health, status, streams, queries, parameters and history are read from the log, and work in every process. Every other
+method needs this process to lead, or raises NotServingError.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any, cast
+
+from millpond.connections import offered, offered_topic
+from millpond.control.pond.pond import Pond
+from millpond.control.pond.report import QUERY
+from millpond.control.wiring.reader import key_columns, served_query
+from millpond.errors import NotServingError, RequestError
+from millpond.followers.prune import PruneFollower
+from millpond.followers.sinks.kinds import KINDS, remote_names, sink_kind
+from millpond.model.endpoints import NOWHERE, Sink
+from millpond.placement.moves import buckets_moving, maps_in
+from millpond.reconfigure.change_price import AT_ONCE, Price
+from millpond.reconfigure.lifecycle import current
+from millpond.service.api.messages import (
+    STATE_CHANGES,
+    Asked,
+    Changed,
+    Differs,
+    Event,
+    Feeds,
+    First,
+    FollowerShown,
+    Found,
+    FunctionShown,
+    Health,
+    Parameter,
+    Placed,
+    Priced,
+    QueryShown,
+    Relocation,
+    SourceShown,
+    Status,
+    StreamShown,
+    Value,
+    Version,
+)
+from millpond.service.api.service_files import Places
+from millpond.service.server.gauges import Gauges
+from millpond.service.server.log_reader import LogReader
+from millpond.service.server.supervisor import Supervisor
+
+_COSTS = ("time_us", "own_bytes", "shared_bytes", "keys")
+_EXAMPLES = 20
+_log = logging.getLogger("millpond.service")
+
+
+class HostedPond:
+    """The pond that the HTTP service serves: one method per operation.
+
+    Every method may be called from any thread. A change returns when it is in the log; with `dry_run` it is only
+    priced. `who` is the requester. Rows of queries that are added here go to folders below `out`; served rows may be
+    moved to `shards`.
+
+    Raises:
+        NotServingError: this process does not lead; by all methods except `health`, `status`, `streams`, `queries`,
+            `parameters` and `history`.
+        MillpondError: the operation fails, or is refused; by any method.
+    """
+
+    def __init__(
+        self, supervisor: Supervisor, reader: LogReader, gauges: Callable[[], Gauges], places: Places, out: Path,
+        shards: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self._supervisor, self._reader, self._gauges = supervisor, reader, gauges
+        self._places, self._out, self._shards = places, out, shards
+        self._beginning = threading.Lock()
+
+    def health(self) -> Health:
+        """Whether this process leads, stands by, starts or stops."""
+        return Health(self._supervisor.role)
+
+    def status(self) -> Status:
+        """The state of the pond."""
+        found, leader = self._reader.now(), self._places.leader()
+        pond, record, epoch, queries, instances, moving = "", -1, -1, 0, 0, 0
+        if found is not None:
+            truth, spec = found
+            pond, record, epoch = truth.pond, truth.manifest.n, truth.manifest.epoch_n
+            queries, instances = len(current(spec)), maps_in(spec, truth.manifest)[1].instances
+            moving = buckets_moving(spec, truth.manifest)
+        followers: tuple[FollowerShown, ...] = ()
+        sources: tuple[SourceShown, ...] = ()
+        problems: tuple[str, ...] = ()
+        with suppress(NotServingError):
+            leading = self._pond()
+            followers = tuple(
+                FollowerShown(one.name, one.behind, one.error, one.note) for one in leading.status()
+                if one.name != PruneFollower.name and not one.name.startswith(QUERY)
+            )  # fmt: skip
+            if not self._supervisor.stalled():  # Spark may never answer
+                sources = tuple(SourceShown(*one) for one in leading.behind())
+            problems = tuple(map(str, leading.problems()))
+        return Status(
+            self._supervisor.role, pond, record, epoch, queries, None if leader is None else leader.url, instances,
+            **self._gauges().measured()._asdict(), took_over_s=self._supervisor.took_over_s,
+            failure=self._supervisor.failure, followers=followers, buckets_moving=moving,
+            sources=sources, problems=problems,
+        )  # fmt: skip
+
+    def streams(self) -> list[StreamShown]:
+        """The streams in force."""
+        return self._reader.streams()
+
+    def queries(self) -> list[QueryShown]:
+        """The queries in force."""
+        gauges, costs = self._gauges(), dict[str, dict[str, int]]()
+        with suppress(NotServingError):
+            found = self._pond().costs().items()
+            costs = {name: {field: getattr(cost, field) for field in _COSTS} for name, cost in found}
+        return self._reader.queries(lambda name: gauges.counts(name) | costs.get(name, {}))
+
+    def parameters(self) -> list[Parameter]:
+        """The live parameters in force."""
+        return self._reader.parameters()
+
+    def functions(self, reload: bool, who: str) -> list[FunctionShown]:
+        """The functions that queries may call, or do call; `reload`: load those of the operator's file first."""
+        pond = self._pond()
+        newest = pond.load_functions() if reload else pond.functions
+        if reload:
+            described = ", ".join(f"{one.label} sha256 {one.digest}" for one in newest)
+            _log.info("functions were loaded for %s: %s", who, described or "there are none")
+        return self._reader.functions(newest)
+
+    def history(self, limit: int) -> list[Event]:
+        """The newest changes, the newest first."""
+        return self._reader.history(limit)
+
+    def lookup(self, name: str, key: Sequence[str]) -> Found:
+        """The latest row of a served query for a key, whose values are given as text."""
+        pond, found = self._pond(), self._reader.now()
+        if found is None:
+            raise RequestError(f"There is no query {name!r}.", "Add one.")
+        columns = key_columns(served_query(found[1], name), key)
+        served = pond.lookup(name, *(column[0].as_py() for column in columns))
+        if served.document is None:
+            return Found(served.n)
+        start, end = served.document["window"]
+        return Found(served.n, served.document["row"], (start, end), served.document["epoch"])
+
+    def placement(self) -> Placed:
+        """Where the buckets of served rows are."""
+        placement = self._pond().placement()
+        return Placed(placement.local_hit_rate, tuple(share._asdict() for share in placement.shares))
+
+    def diff(self, name: str) -> Differs:
+        """How a query and its shadow differ."""
+        found = self._pond().diff(name)
+        examples = (tuple(rows[:_EXAMPLES]) for rows in (found.only_query, found.only_shadow))
+        return Differs(found.n, found.same, len(found.only_query), len(found.only_shadow), *examples)
+
+    def add(self, asked: Asked, who: str, dry_run: bool) -> Changed | Priced:
+        """Add a query."""
+        pond = self._pond()
+        sink = _sink(asked, self._out)
+        if dry_run:
+            return self._priced(pond, "add", asked.name, asked)
+        late = None if asked.late is None else Sink(asked.late, str(self._out / f"{asked.name}.late"))
+        with self._beginning if self._reader.now() is None else nullcontext():
+            pond.add(
+                asked.name, asked.text, sink=sink, serve=asked.serve, late=late, emit=asked.emit,
+                correct_for=asked.correct_for, deduplicate=asked.deduplicate,
+                deduplicate_within=asked.deduplicate_within, budget=asked.budget, incomplete=asked.incomplete,
+                backfill=asked.backfill, who=who,
+            )  # fmt: skip
+            if self._reader.now() is None:
+                self._begin(pond, asked.name)
+        return self._recorded("add", asked.name)
+
+    def version(self, kind: str, name: str, version: Version, who: str, dry_run: bool) -> Changed | Priced:
+        """Add a new version of a query: as a replacement (`alter`) or beside it (`shadow`)."""
+        pond = self._pond()
+        if dry_run:
+            return self._priced(pond, kind, name, version)
+        if kind == "shadow":
+            if version.deduplicate:
+                raise RequestError("A shadow is deduplicated as its query is.", "Leave out deduplicate.")
+            pond.shadow(name, version.text, who=who)
+        else:
+            pond.alter(
+                name, version.text, deduplicate=version.deduplicate, deduplicate_within=version.deduplicate_within,
+                who=who,
+            )  # fmt: skip
+        return self._recorded(kind, name)
+
+    def change_state(self, kind: str, name: str, who: str, dry_run: bool) -> Changed | Priced:
+        """Make a change that needs no query text: one of `STATE_CHANGES`."""
+        if kind not in STATE_CHANGES:
+            raise RequestError(f"{kind!r} is no change of a query.", f"Use one of {', '.join(STATE_CHANGES)}.")
+        pond = self._pond()
+        if dry_run:
+            return self._priced(pond, kind, name, None)
+        getattr(pond, kind)(name, who=who)
+        return self._recorded(kind, name)
+
+    def scale(self, instances: int, who: str, dry_run: bool) -> Changed | Priced:
+        """Change the number of instances."""
+        pond = self._pond()
+        if dry_run:
+            return _priced(pond.price_of_scale(instances))
+        pond.scale(instances, who=who)
+        return self._recorded("scale", "instances")
+
+    def move_rows(self, asked: Relocation, who: str, dry_run: bool) -> Changed | Priced:
+        """Move the served rows of some buckets to another store; returns when they have arrived."""
+        pond = self._pond()
+        if asked.to not in (*self._shards, "own"):
+            raise RequestError(
+                f"{asked.to[:200]!r} is none of the stores that rows may be moved to.",
+                f"Use one of {', '.join((*self._shards, 'own'))}; the operator allows more with --shard.",
+            )
+        if dry_run:
+            return _priced(pond.price_of_move(asked.what, asked.to))
+        pond.move(asked.what, asked.to, who=who)
+        return self._recorded("move", "rows")
+
+    def set(self, name: str, value: Value, who: str) -> Changed:
+        """Set the value of a live parameter."""
+        self._pond().param(name, value.value, who=who)
+        return self._recorded("param", name)
+
+    def feed(self, name: str, feeds: Feeds, who: str) -> Changed:
+        """Let a live parameter take its values from the rows of a query."""
+        self._pond().feed(name, feeds.query, feeds.column, who=who)
+        return self._recorded("feed", name)
+
+    def _pond(self) -> Pond:
+        return cast(Pond, self._supervisor.leading())
+
+    def _begin(self, pond: Pond, name: str) -> None:
+        """Open a pond that had no query; the pond begins with this first query."""
+        try:
+            pond.open()
+        except BaseException:
+            pond.drop(name)
+            raise
+        self._supervisor.wake()
+
+    def _priced(self, pond: Pond, kind: str, name: str, asked: Asked | Version | None) -> Priced:
+        if self._reader.now() is None:
+            return Priced(AT_ONCE)
+        if asked is None:
+            found = pond.price_of(kind, name)
+        else:
+            added: dict[str, Any] = {}
+            if isinstance(asked, Asked):
+                fields = ("emit", "correct_for", "incomplete", "backfill")
+                added = {field: getattr(asked, field) for field in fields}
+            found = pond.price_of(
+                kind,
+                name,
+                asked.text,
+                deduplicate=asked.deduplicate,
+                deduplicate_within=asked.deduplicate_within,
+                **added,
+            )
+        return _priced(found)
+
+    def _recorded(self, kind: str, name: str) -> Changed:
+        """The newest change of that kind: the one that was just made, or a later one."""
+        for event in self._reader.history(64):
+            if (event.kind, event.name) == (kind, name):
+                what = {"scale": str(event.value), "move": event.text}.get(kind)
+                first = self._reader.first_window(name, event.complete_from_us)
+                return Changed(kind, name, event.record, event.complete_from_us, what, first)
+        return Changed(kind, name)
+
+
+def _priced(found: Price) -> Priced:
+    moved, effective = found.moved, found.effective_n or None
+    return Priced(
+        found.cost, found.complete_from_us, found.rereads, found.freed, moved.buckets, moved.bytes, effective,
+        found.recalled, found.source.bytes, found.source.records, None if found.first is None else First(*found.first),
+    )  # fmt: skip
+
+
+def _sink(asked: Asked, out: Path) -> Sink:
+    """The sink of a query added over the network: below `out`, or an address or topic that the operator offers."""
+    kind = sink_kind(asked.sink or NOWHERE)
+    for field in ("topic", "connection"):
+        if getattr(asked, field) is not None and field not in kind.options:
+            known = ", ".join(name for name in remote_names() if field in KINDS[name].options)
+            raise RequestError(
+                f"{asked.name} names a {field}, but its sink, {kind.name}, has none.", f"Use one of {known}."
+            )
+    path = None if kind.path is None else str(out / asked.name)
+    options: dict[str, str] = {}
+    if "topic" in kind.options:
+        options["connection"], options["topic"] = offered_topic(asked.connection, asked.topic)
+    elif kind.connection is not None:
+        options["connection"] = offered(asked.connection, kind.connection)
+    return Sink(kind.name, path, tuple(sorted(options.items())))

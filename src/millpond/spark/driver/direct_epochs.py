@@ -1,0 +1,208 @@
+"""Runs epochs without the shuffle where possible (direct epochs), and proposes owners of buckets that suit them.
+
+If a topic's key determines the buckets, the tasks that read it can also fold, all at the same time, in a barrier
+stage. The declaration of the topic is never trusted: the tasks check every key. Some obstacles are known beforehand
+from offsets, owners and cores; others are found by the tasks. In both cases the epoch uses the shuffle. After an
+obstacle that tasks found, direct epochs are not tried again for some epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+from uuid import uuid4
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from millpond.errors import SparkError
+from millpond.followers.view.shard_watch import WantedOwners
+from millpond.log.records import Offsets, Receipt
+from millpond.model.stream import Stream
+from millpond.placement.moves import BucketMap
+from millpond.placement.partitions import homes, owners_by_partition, why_not
+from millpond.placement.slots import even_owners
+from millpond.runtime.epoch import Batch, Setting
+from millpond.runtime.gather.dead_letters import records_between
+from millpond.runtime.inputs.replay import stored_parts
+from millpond.runtime.inputs.without_shuffle import Route, TooMuch, message_bytes
+from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
+from millpond.runtime.scheduling.kafka_partitions import moved_partitions, partitions_of
+from millpond.runtime.task.column_layout import ReadLayout
+from millpond.runtime.task.counters import WHOLE_POND
+from millpond.runtime.task.file_sync import OpenFiles
+from millpond.runtime.task.task_values import FoldTask, GatherTask
+from millpond.spark.driver.tasks import NOTHING_READ, direct_deltas_of
+from millpond.spark.session.failures import explained
+
+_FIRST_WAIT, _LONGEST_WAIT = 16, 4096
+
+WORTH_READING = 50_000
+"""Fewest records for which an epoch whose batch has a tick reads them with a separate batch, which takes time to plan.
+"""
+
+Between: TypeAlias = Callable[[Offsets, Offsets], tuple[DataFrame, ReadLayout]]
+"""Reads the records of a stream between two offsets as a batch, without the tick."""
+
+
+class Direct:
+    """Runs and counts the direct epochs of one driver.
+
+    `note` is a text for people: how many epochs were direct, and why the last epoch was not. It is None if no topic is
+    declared to be partitioned by a key.
+    """
+
+    def __init__(self) -> None:
+        self._epochs = self._direct = self._misplaced = 0
+        self._waits, self._wait = 0, _FIRST_WAIT
+        self._why = ""
+        self._fitted: tuple[int, int] | None = None
+        self._elsewhere = False
+        self._declared = False
+        self.between: Between | None = None
+
+    @property
+    def note(self) -> str | None:
+        """How many epochs were direct, and why the last one was not, for people; see the class."""
+        if not self._declared:
+            return None
+        note = f"skipped in {self._direct:,} of {self._epochs:,} epochs"
+        if self._misplaced:
+            note += (
+                f"; {self._misplaced:,} keys were in another partition of the topic than their hash says; check the "
+                "producer's partitioner and key"
+            )
+        return f"{note}; not in the last, as {self._why}" if self._why else note
+
+    def wanted(self, setting: Setting, end: Offsets, now: BucketMap, other: WantedOwners | None) -> WantedOwners | None:
+        """The owners of buckets for the next epoch, or None if they should not change.
+
+        Returns `other` if it is given. Otherwise returns owners by which each instance has the keys of only one
+        partition. These are proposed once for each pair of partition count and instance count, so that later moves that
+        users or load requested are kept. They are never proposed where buckets follow the shards of a store.
+        """
+        stream = _stream_of(setting.streams)
+        if stream is None:
+            return other
+        born_elsewhere = now.number == 0 and now.owners != even_owners(len(now.owners), now.instances)
+        self._elsewhere |= other is not None or born_elsewhere
+        if self._elsewhere:
+            return other
+        count = len(partitions_of(end.get(stream.name, "")))
+        if not count or self._fitted == (count, now.instances) or why_not(len(now.owners), now.instances, count):
+            return None
+        self._fitted = count, now.instances
+        if homes(now.owners, now.instances, count) is not None:
+            return None
+        owners = owners_by_partition(len(now.owners), now.instances, count)
+        why = f"each of {now.instances} instances has the keys of one of {count} partitions of a topic"
+        return WantedOwners(owners, why)
+
+    def deltas(
+        self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask, task: FoldTask,
+        open_files: OpenFiles,
+    ) -> list[tuple[Receipt, bytes]] | None:  # fmt: skip
+        """The receipts and deltas of a direct epoch's instances; None if the epoch must use the shuffle instead.
+
+        Raises:
+            MillpondError: a failure that would also occur with the shuffle.
+        """
+        if self._waits:
+            self._waits -= 1
+            return None
+        try:
+            found = self._route(setting, batch, frame, gathering)
+            if isinstance(found, str):
+                self._why = found
+                return None
+            made = direct_deltas_of(found[0], gathering, task, open_files, found[1])
+        except (PySparkException, Py4JError) as error:
+            known = explained(error)
+            if not isinstance(known, SparkError):
+                raise known from error
+            made = TooMuch(f"Spark failed: {known.what}")
+        if made == NOTHING_READ:
+            return None
+        if isinstance(made, TooMuch):
+            self._why, self._waits = made.why, self._wait
+            self._wait = min(2 * self._wait, _LONGEST_WAIT)
+            return None
+        self._why, self._wait = "", _FIRST_WAIT
+        return made
+
+    def committed(self, epoch: CommittedEpoch) -> None:
+        """Count a committed epoch if it read something."""
+        record = epoch.record
+        counts = record.counts.get(WHOLE_POND, {})
+        self._declared = _stream_of(epoch.streams) is not None
+        self._epochs += record.start != record.end
+        self._direct += counts.get("direct", 0)
+        self._misplaced += counts.get("misplaced", 0)
+
+    def _route(
+        self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask
+    ) -> tuple[DataFrame, Route] | str:
+        """The frame that a direct epoch reads and its route, or the reason why the epoch cannot be direct."""
+        stream = _stream_of(setting.streams)
+        if stream is None:
+            return "no topic is declared as partitioned by a key"
+        if setting.layout is None or setting.layout.sources != (stream.name,):
+            return "other streams are read too"
+        if stored_parts(gathering):
+            return "rows of queries, or retained events, are read too"
+        places = partitions_of(batch.end.get(stream.name, ""))
+        if len({name.rpartition("-")[0] for name in places}) != 1:
+            return "the stream reads several topics"
+        against = why_not(len(gathering.owners), gathering.instances, len(places))
+        if against:
+            return against
+        of = homes(gathering.owners, gathering.instances, len(places))
+        if of is None:
+            return "an instance owns buckets of several partitions"
+        tasks = moved_partitions(batch.start.get(stream.name, ""), batch.end[stream.name])
+        if not tasks:
+            return NOTHING_READ.why
+        crowded = _slots(frame.sparkSession, tasks)
+        if crowded:
+            return crowded
+        if _is_union(frame):  # Spark refuses a union in a barrier stage, even if one side is empty.
+            alone = self._without_tick(setting.layout, batch, stream.name)
+            if alone is None:
+                return "a tick was in the same batch"
+            frame, tasks = alone, _parts(alone)  # In a batch, a partition without records also has a task.
+            crowded = _slots(frame.sparkSession, tasks)
+            if crowded:
+                return crowded
+        return frame, Route(of, message_bytes(tasks), uuid4().hex, tasks)
+
+    def _without_tick(self, layout: ReadLayout, batch: Batch, name: str) -> DataFrame | None:
+        """A frame with the records of a batch, without its tick; None if there are few records or new partitions."""
+        start, end = (partitions_of(offsets.get(name, "")) for offsets in (batch.start, batch.end))
+        many = records_between(batch.start, batch.end, name) >= WORTH_READING
+        if self.between is None or start != end or not many:
+            return None
+        frame, found = self.between(batch.start, batch.end)
+        return frame if found == layout else None
+
+
+def _is_union(frame: DataFrame) -> bool:
+    return "UnionRDD" in str(frame._jdf.queryExecution().toRdd().toDebugString())
+
+
+def _parts(frame: DataFrame) -> int:
+    return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+
+
+def _stream_of(streams: Sequence[Stream]) -> Stream | None:
+    return next((stream for stream in streams if stream.partitioned_by is not None), None)
+
+
+def _slots(spark: SparkSession, tasks: int) -> str:
+    """The reason why Spark cannot run this number of tasks at the same time; "" if it can."""
+    context = spark.sparkContext
+    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+        return "Spark allocates executors dynamically, and runs no tasks at the same time for sure"
+    jvm = context._jsc.sc()
+    cores = int(jvm.maxNumConcurrentTasks(jvm.resourceProfileManager().defaultResourceProfile()))
+    return f"{tasks} partitions are to be read at once, and Spark runs {cores} tasks at a time" if cores < tasks else ""

@@ -1,0 +1,311 @@
+"""Runs an epoch as a state machine: each state is a value with what is known by then, and each step makes the next one.
+
+    Planned --begin--> Begun --compute--> Computed --assemble--> Assembled --append--> Appended --publish--> Published
+       |                                                             |
+       |--> Repeated: the log has the batch already <----------------'
+       |--> Skipped: nothing is due
+       '--> Deferred: a query that reads other input must run the batch
+
+A step that fails raises, and the epoch ends there. Before Appended, nothing of it is visible, and Spark repeats its
+batch in another epoch. From Appended on the record is in the log, so that the repeated batch ends as Repeated.
+`log.protocol` makes the decisions, `runtime` computes the values, and the driver hands in the job that Spark runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from pyspark.sql import DataFrame
+
+from millpond.clock import lap_us, now_us
+from millpond.faults import reached
+from millpond.followers.view.shard_watch import WantedOwners
+from millpond.log.protocol import AlreadyTrue, Run, moved
+from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt
+from millpond.placement.moves import BucketMap
+from millpond.reconfigure.apply import is_read
+from millpond.runtime.epoch import (
+    Batch,
+    Idle,
+    Setting,
+    assemble,
+    fold_task,
+    gather_task,
+    map_asked,
+    map_record,
+    next_step,
+    pending,
+    step_record,
+    watermarks,
+)
+from millpond.runtime.gather.dead_letters import Breaker
+from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
+from millpond.runtime.scheduling.quiet_epochs import Calm, Waits, is_behind
+from millpond.runtime.task.task_values import FoldTask, GatherTask
+from millpond.spark.driver.advisers import Advisers
+from millpond.spark.driver.checkpoint import check_names, query_id, read_offsets, read_taken
+from millpond.spark.driver.epochs import Epoch
+from millpond.spark.driver.log_head import LogHead
+from millpond.spark.reading.intake import Intake
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The offsets between which the epoch reads are fixed.
+
+    `frame` reads them, and `checkpoint` is the folder in which Spark planned the batch. Without a frame, the epoch
+    reads no input. `level`: close all windows over the streams of this level (see `runtime.epoch.fold_task`).
+    `merges_wait`: merges of state wait for a quieter epoch.
+    """
+
+    batch: Batch
+    frame: DataFrame | None = None
+    checkpoint: Path = Path()
+    level: int | None = None
+    merges_wait: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The epoch continues the log, as the record of `run`. `idle`: the partitions that watermarks do not wait for."""
+
+    planned: Planned
+    run: Run
+    idle: Idle
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The job has gathered, shuffled and folded: every instance has returned its receipt and its delta.
+
+    The job took from `began_us` to `worked_us`, on the clock of `lap_us`.
+    """
+
+    begun: Begun
+    task: FoldTask
+    deltas: list[tuple[Receipt, bytes]]
+    began_us: int
+    worked_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """The record of the epoch is complete and valid, but is not in the log yet."""
+
+    computed: Computed
+    record: EpochRecord
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The record is in the log, so the epoch is committed. `ended_us`: when, on the clock of `lap_us`."""
+
+    computed: Computed
+    record: EpochRecord
+    ended_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The end of a committed epoch: advisers and the pond know of it."""
+
+    record: EpochRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The end of an epoch whose batch an earlier epoch has committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The end of an epoch in which nothing is due: only the tick has advanced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The end of an epoch whose batch must be run by a query that reads other columns, or other limits of records."""
+
+
+Active: TypeAlias = Planned | Begun | Computed | Assembled | Appended
+Ended: TypeAlias = Published | Repeated | Skipped | Deferred
+
+TRANSITIONS: Mapping[type[Active], tuple[type[Active | Ended], ...]] = {
+    Planned: (Begun, Repeated, Skipped, Deferred),
+    Begun: (Computed,),
+    Computed: (Assembled,),
+    Assembled: (Appended, Repeated),
+    Appended: (Published,),
+}
+"""The states that can follow each state; a state that is missing is an end."""
+
+Job: TypeAlias = Callable[[Begun, GatherTask, FoldTask], list[tuple[Receipt, bytes]]]
+"""Runs the job of an epoch; its deltas are in the pond's folder if the receipts say so."""
+
+
+class EpochRunner:
+    """Runs the epochs of one driver, one at a time, by the thread that holds the lock of `head`.
+
+    - `job`: gathers, shuffles and folds.
+    - `followed()`: the newest record that all followers have applied.
+    - `wanted`: returns better owners of buckets than the current ones, if there are any.
+    - `on_epoch`: called for every commit.
+    """
+
+    def __init__(
+        self, head: LogHead, advisers: Advisers, intake: Intake, job: Job, followed: Callable[[], int],
+        wanted: Callable[[BucketMap], WantedOwners | None], on_epoch: Callable[[Epoch], None],
+    ) -> None:  # fmt: skip
+        self._head, self._advisers, self._intake, self._job = head, advisers, intake, job
+        self._followed, self._wanted, self._on_epoch = followed, wanted, on_epoch
+        self._breaker, self._calm = Breaker(), Calm()
+        self._read_for: Setting | None = None
+        self._ended, self._ended_lap = now_us(), lap_us()
+
+    def plan_batch(self, frame: DataFrame, number: int, checkpoint: Path, asking_us: Callable[[], int]) -> Planned:
+        """Plan an epoch that commits Spark's batch `number`; migrations that precede it are recorded here.
+
+        `asking_us`: how long Spark took to request the offsets.
+
+        Raises:
+            OffsetGapError: the checkpoint is damaged. FencedError: another driver has taken over.
+        """
+        reached("begin.start")
+        start, (end, taken) = read_offsets(checkpoint, number - 1), read_taken(checkpoint, number)
+        layout = self._head.setting.layout
+        check_names(end, layout.sources if layout is not None else ())
+        batch = Batch(query_id(checkpoint), number, start, end)
+        self._follow_slots(end)
+        news = moved(start, end, self._head.manifest.offsets)  # a tick alone moves no offsets
+        waits = self._migrate(taken, asking_us) if news else Waits()
+        return Planned(batch, frame, checkpoint, merges_wait=waits.merges)
+
+    def plan_without_input(self, level: int | None = None) -> Planned:
+        """Plan an epoch without input; if `level` is given, it closes every window over streams of that level.
+
+        Raises:
+            FencedError: another driver has taken over.
+        """
+        reached("drain.before")
+        manifest = self._head.catch_up().manifest
+        offsets = dict(manifest.offsets)
+        return Planned(Batch(manifest.spark_query, manifest.batch, offsets, offsets), level=level)
+
+    def run(self, planned: Planned) -> Ended:
+        """Take an epoch from its plan to its end.
+
+        Raises:
+            RuntimeError: a step made a state that cannot follow (a defect). Other errors are those of the steps.
+        """
+        state: Active | Ended = planned
+        while isinstance(state, Active):
+            after = self._next(state)
+            if type(after) not in TRANSITIONS[type(state)]:
+                raise RuntimeError(f"an epoch cannot go from {type(state).__name__} to {type(after).__name__}")
+            state = after
+        return state
+
+    def _next(self, state: Active) -> Active | Ended:
+        match state:
+            case Planned():
+                return self._begin(state)
+            case Begun():
+                return self._compute(state)
+            case Computed():
+                return self._assemble(state)
+            case Assembled():
+                return self._append(state)
+            case Appended():
+                return self._publish(state)
+
+    def _begin(self, planned: Planned) -> Begun | Repeated | Skipped | Deferred:
+        head, batch = self._head, planned.batch
+        if planned.frame is None:
+            run = head.catch_up()
+            head.arrange(run.manifest)
+            head.expect(batch.end)
+            return Begun(planned, run, {})
+        begun = head.perform(head.writer.begin(batch.number, batch.start, batch.end, batch.spark_query))
+        reached("begin.decided")
+        if isinstance(begun, AlreadyTrue):
+            return Repeated()
+        self._intake.planned(planned.checkpoint, batch.number, batch.start, batch.end)
+        head.arrange(begun.manifest)
+        head.expect(batch.end)
+        unread = head.setting is not self._read_for and not is_read(head.setting)
+        if self._advisers.pace.has_changed or self._advisers.functions.ended() or unread:
+            return Deferred()
+        self._read_for = head.setting
+        idle = self._advisers.idle.idle(begun.manifest.max_time, lap_us())
+        due = self._advisers.idle.is_news(idle) or pending(head.setting, begun.manifest)
+        return Skipped() if begun.idle and not due else Begun(planned, begun, idle)
+
+    def _compute(self, begun: Begun) -> Computed:
+        planned, run, setting = begun.planned, begun.run, self._head.setting
+        gathering = gather_task(setting, run, None if planned.frame is None else self._head.now())
+        began_us, drains = lap_us(), planned.level is not None
+        task = fold_task(
+            setting, run, self._head.writer.token, drains, begun.idle, planned.level or 0, planned.merges_wait
+        )
+        reached("epoch.before_job")
+        deltas = self._job(begun, gathering, task)
+        worked_us = lap_us()
+        reached("epoch.after_job")
+        return Computed(begun, task, deltas, began_us, worked_us)
+
+    def _assemble(self, computed: Computed) -> Assembled:
+        begun, setting = computed.begun, self._head.setting
+        record, body = assemble(
+            setting, begun.run, computed.task, begun.planned.batch, computed.deltas, self._head.now(), self._followed()
+        )
+        self._breaker.check(setting.layout, record)
+        return Assembled(computed, record, body)
+
+    def _append(self, assembled: Assembled) -> Appended | Repeated:
+        done = self._head.commit(assembled.record, assembled.body)
+        if isinstance(done, AlreadyTrue):
+            return Repeated()
+        return Appended(assembled.computed, assembled.record, lap_us())
+
+    def _publish(self, appended: Appended) -> Published:
+        head, computed, record = self._head, appended.computed, appended.record
+        seconds = (appended.ended_us - computed.began_us) / 1e6
+        between = (computed.began_us - self._ended_lap) / 1e6
+        self._ended, self._ended_lap = now_us(), appended.ended_us
+        self._advisers.committed(
+            CommittedEpoch(
+                record, head.setting.streams, head.spec, head.setting.plan, computed.begun.run.manifest,
+                appended.ended_us, seconds, between,
+            )
+        )  # fmt: skip
+        job_seconds = (computed.worked_us - computed.began_us) / 1e6
+        self._on_epoch(Epoch(record, seconds, job_seconds, self._intake.missing(), self._intake.ahead()))
+        return Published(record)
+
+    def _follow_slots(self, end: Offsets) -> None:
+        """Record a bucket map that suits the store or the topic better than the current one, if there is such a map."""
+        setting, writer = self._head.setting, self._head.writer
+        now = map_asked(setting, writer.manifest)
+        wanted = self._advisers.direct.wanted(setting, end, now, self._wanted(now))
+        if wanted is not None:
+            self._record_map(lambda run: map_record(setting, run, writer.token, *wanted, self._head.now()))
+
+    def _migrate(self, taken: int, asking_us: Callable[[], int]) -> Waits:
+        """Record a migration's next step unless it should wait for a quiet epoch; return what should wait."""
+        setting, writer = self._head.setting, self._head.writer
+        manifest = writer.manifest
+        behind = is_behind(self._ended, asking_us(), taken, now_us())
+        waits = self._calm.waits(setting.plan.groups, watermarks(manifest), behind, lap_us())
+        found = next_step(setting, manifest, waits.step)
+        if found is not None:
+            self._record_map(lambda run: step_record(setting, run, writer.token, found, self._head.now()))
+        return waits
+
+    def _record_map(self, made: Callable[[Run], ChangeRecord]) -> None:
+        reached("map.before")
+        self._head.commit(made(self._head.catch_up()))
+        reached("map.after")

@@ -1,0 +1,134 @@
+"""Reads folders of files, and reads the files of past epochs again."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.stream import DROP, Stream
+from millpond.runtime.inputs.backfill import PastEpoch, path_of
+from millpond.spark.catalyst.data_types import schema_of
+from millpond.spark.reading.source_progress import FILE, Portion, SeenFile, batch_of, gone, seen_files
+from millpond.spark.reading.spark_source import SparkSource, as_json, prepare
+from millpond.spark.sources.malformed_files import MarkedFiles, drops_malformed
+
+PORTION_BYTES = 256 << 20
+PORTION_FILES = 2048
+"""Upper limits of what one portion reads; a larger file is a portion of its own."""
+
+_OF_STREAMS = frozenset(
+    ("path", "cleansource", "sourcearchivedir", "latestfirst", "maxfileage", "maxfilespertrigger", "maxbytespertrigger")
+)
+"""Options of streaming file sources that a batch read does not have, in lower case; `path` is passed separately."""
+
+
+class FileSource(SparkSource):
+    """Implements `EventSource` for folders of files; with `separates`, dropped records are separated and counted."""
+
+    def __init__(self, stream: Stream, *, separates: bool = True) -> None:
+        super().__init__(stream)
+        self._separates = separates and drops_malformed(stream)
+
+    def stand_in(self) -> SparkSource:
+        """Declared columns suffice for an analysis, so that files need no jar."""
+        path = next((value for name, value in self.source.options if name == "path"), None)
+        if self.kind.prepare is not None and path is not None:
+            return SparkSource(as_json(self.stream, path))
+        return FileSource(self.stream, separates=False)
+
+    def frame(
+        self, spark: SparkSession, name: str | None, limit: int | None, marks: Mapping[str, str]
+    ) -> DataFrame:  # fmt: skip
+        if not self._separates:
+            return super().frame(spark, name, limit, marks)
+        marked = MarkedFiles(spark, self.stream)
+        return marked.separated(self.opened(spark, name, {**marks, **marked.options}, marked.schema))
+
+    def malformed_policy(self) -> tuple[str, float | None] | None:
+        return (DROP, None) if self._separates else None
+
+    def check_repeatable(self) -> None:
+        if not self.kind.again:
+            super().check_repeatable()
+        if self.stream.order is not None:
+            raise UnsupportedQuery(
+                f"The stream {self.stream.name} declares an order of its files, which cannot be read again.",
+                "Leave the backfill out.",
+            )
+
+    def price(self, spark: SparkSession, folder: Path, epochs: Sequence[PastEpoch]) -> tuple[int, int]:
+        return sum(size for part in _runs(_files(folder, epochs)) for size in self._sizes(spark, part)), 0
+
+    def portions(self, spark: SparkSession, folder: Path, epochs: Sequence[PastEpoch]) -> Iterator[Portion]:
+        """The frames have the column `FILE`."""
+        ends = [batch_of(epoch.end) for epoch in epochs]
+        for run in _runs(_files(folder, epochs)):
+            for files in _bounded(run, self._sizes(spark, run)):
+                places = [bisect_left(ends, one.batch) for one in files]  # batch numbers only grow
+                mine = {path_of(one.path): at - places[0] for one, at in zip(files, places, strict=True)}
+                some = tuple(epochs[places[0] : places[-1] + 1])
+                yield Portion(self._batch(spark, [one.path for one in files]), some, files=mine)
+
+    def _batch(self, spark: SparkSession, files: Sequence[str]) -> DataFrame:
+        """Some files as a batch, with the stream's options, as a streaming query reads them, and the column `FILE`."""
+        prepare(spark, self.kind)
+        options = {name: value for name, value in self.source.options if name.lower() not in _OF_STREAMS}
+        base = next((value for name, value in self.source.options if name.lower() == "path"), "")
+        if base and not {*base} & {*"{}[]*?\\"}:  # partition columns in names of folders
+            options["basePath"] = base
+        reader = spark.read.format(self.kind.spark_format).options(**options).option("__globPaths__", "false")
+        if self._separates:
+            marked = MarkedFiles(spark, self.stream)
+            frame = marked.separated(reader.options(**marked.options).schema(marked.schema).load([*files]))
+        else:
+            frame = reader.schema(schema_of(self.stream.columns)).load([*files])
+        # Spark returns the path as an encoded URI.
+        return frame.select("*", F.url_decode(F.replace("_metadata.file_path", F.lit("+"), F.lit("%2B"))).alias(FILE))
+
+    def _sizes(self, spark: SparkSession, files: Sequence[SeenFile]) -> list[int]:
+        """The current sizes of files.
+
+        Raises:
+            GoneError: a file no longer exists, or was changed since it was read.
+        """
+        reader = spark.read.format("binaryFile").option("__globPaths__", "false")
+        table = (
+            reader.load([one.path for one in files])
+            .select("path", "length", F.unix_millis("modificationTime").alias("changed")).toArrow()
+        )  # fmt: skip
+        found = {path_of(row["path"]): row for row in table.to_pylist()}
+        for one in files:
+            row = found.get(path_of(one.path))
+            if row is None:
+                raise gone(self.stream, f"{one.path} is not there.")
+            if row["changed"] != one.changed_ms:
+                raise gone(self.stream, f"{one.path} was changed since it was read.")
+        return [found[path_of(one.path)]["length"] for one in files]
+
+
+def _files(folder: Path, epochs: Sequence[PastEpoch]) -> list[SeenFile]:
+    if not epochs:
+        return []
+    after = batch_of(epochs[0].start)
+    return [one for one in seen_files(folder, batch_of(epochs[-1].end)) if one.batch > after]
+
+
+def _runs(files: Sequence[SeenFile]) -> Iterator[Sequence[SeenFile]]:
+    for first in range(0, len(files), PORTION_FILES):
+        yield files[first : first + PORTION_FILES]
+
+
+def _bounded(files: Sequence[SeenFile], sizes: Sequence[int]) -> Iterator[Sequence[SeenFile]]:
+    """Split files into runs of at most `PORTION_BYTES`; a larger file is a run of its own."""
+    first, size = 0, 0
+    for place, more in enumerate(sizes):
+        if place > first and size + more > PORTION_BYTES:
+            yield files[first:place]
+            first, size = place, 0
+        size += more
+    yield files[first:]

@@ -1,0 +1,148 @@
+"""Parses Kafka values of each format into columns, and finds out why a record is malformed.
+
+Spark parses JSON, CSV and Avro; `formats.protobuf` parses Protobuf in Spark's workers. A value that does not fit its
+column makes its record malformed, or is NULL if the stream is permissive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from millpond.errors import QueryRefused, QueryTypeError, UnsupportedQuery
+from millpond.model.stream import Field, Stream
+from millpond.spark.catalyst.data_types import schema_of
+from millpond.spark.sources.avro import of_avro
+from millpond.spark.sources.parsed_values import (
+    NO_NUMBER,
+    NO_PARSE,
+    NO_VALUE,
+    NUMBER,
+    VALUE,
+    Parsed,
+    body,
+    is_strict,
+    numbered,
+    padded,
+    with_number,
+)
+from millpond.spark.sources.protobuf import of_protobuf
+
+_JSON = (
+    "dateFormat timestampFormat locale timeZone allowComments allowUnquotedFieldNames allowSingleQuotes "
+    "allowNumericLeadingZeros allowBackslashEscapingAnyCharacter allowUnquotedControlChars allowNonNumericNumbers "
+    "primitivesAsString"
+)
+_CSV = (
+    "dateFormat timestampFormat locale timeZone sep delimiter quote escape comment ignoreLeadingWhiteSpace "
+    "ignoreTrailingWhiteSpace nullValue nanValue positiveInf negativeInf maxColumns maxCharsPerColumn emptyValue "
+    "charToEscapeQuoteEscaping unescapedQuoteHandling"
+)
+_OURS = {
+    "json": "mode registry",
+    "csv": "mode",
+    "raw": "",
+    "avro": "mode schema registry",
+    "protobuf": "mode schema message registry",
+}
+_PARSERS = {"json": _JSON, "csv": _CSV}
+FORMATS = tuple(_OURS)
+"""The formats of values; with `raw`, the value is the only declared column, a STRING or BINARY."""
+
+OPTIONS = " ".join(dict.fromkeys(" ".join([*_OURS.values(), *_PARSERS.values()]).split()))
+"""Options of all formats."""
+
+_CORRUPT = "__corrupt"
+_PARSED = "__parsed"
+
+
+def options_of(form: str) -> list[str]:
+    """The options that values of a format may have."""
+    return f"{_OURS[form]} {_PARSERS.get(form, '')}".split()
+
+
+def check_format(name: str, options: Mapping[str, str], given: tuple[Field, ...]) -> None:
+    """Refuse an unknown format, and options and columns that do not fit it; `given` are the declared columns.
+
+    Raises:
+        UnsupportedQuery: the format does not exist.
+        QueryTypeError: a column or an option does not fit.
+        QueryRefused: a column has a default, which this format does not support.
+    """
+    form = options.get("format", "").lower()
+    if form not in FORMATS:
+        what = f"the format {form}" if form else "no format"
+        raise UnsupportedQuery(f"The stream {name} has {what}.", f"Use one of {', '.join(FORMATS)}.")
+    for option in options:
+        if option in OPTIONS.split() and option not in options_of(form):
+            raise QueryTypeError(f"`{option}` is not an option of {form} values.", "Leave it out.")
+    if not given:
+        raise QueryTypeError(f"The stream {name} declares no columns.", "List them: CREATE TABLE name (a INT, …).")
+    defaults = [field.name for field in given if not isinstance(field.default, msgspec.UnsetType)]
+    if defaults and form != "json":
+        raise QueryRefused(
+            f"The column {defaults[0]} of {name} has a DEFAULT, which {form} values do not take.",
+            "Leave it out, and write coalesce(column, value) in the queries.",
+        )
+    if form == "raw" and (len(given) != 1 or given[0].type not in ("string", "binary")):
+        raise QueryTypeError(
+            f"The stream {name} takes raw values, which are one column.", "Declare one, STRING or BINARY."
+        )
+    for option, known in (("mode", ("strict", "permissive")), ("registry", ("true", "false"))):
+        if options.get(option, known[0]).lower() not in known:
+            words = " or ".join(map(repr, known))
+            raise QueryTypeError(f"`{option}` of {name} is {options[option]!r}.", f"Write {words}.")
+    if form in ("avro", "protobuf") and not numbered(options) and "schema" not in options:
+        raise QueryTypeError(f"{name} has no schema.", "Add OPTIONS (schema 'FILE'), or use a registry.")
+    if form == "protobuf" and "schema" in options:
+        if options.get("registry", "false").lower() == "true":
+            raise QueryTypeError(f"The stream {name} has two schemas, a file's and a registry's.", "Leave one out.")
+        if "message" not in options:
+            raise QueryTypeError(f"The message of {name} is not named.", "Add OPTIONS (message 'a.B').")
+
+
+def parsed(records: DataFrame, stream: Stream, fields: tuple[Field, ...], options: Mapping[str, str]) -> Parsed:
+    """Parse the values of records into the columns that a stream declares.
+
+    Raises:
+        SetupError: a schema or its parser is not available.
+        SourceError: the schema registry does not respond.
+    """
+    form, value = options["format"].lower(), F.col(VALUE)
+    empty = F.when(value.isNull(), F.lit(NO_VALUE))
+    declared = schema_of(fields)
+    if form == "raw":
+        made = Parsed(records, [value.cast(declared[0].dataType).alias(fields[0].name)], empty)
+    elif form == "avro":
+        made = of_avro(records, stream, declared, options, empty)
+    elif form == "protobuf":
+        made = of_protobuf(records, stream, declared, options, empty)
+    else:
+        made = _of_text(records, declared, options, empty)
+    columns = zip(made.columns, fields, strict=True)
+    return made._replace(columns=[padded(column, field.char).alias(field.name) for column, field in columns])
+
+
+def _of_text(records: DataFrame, declared: StructType, options: Mapping[str, str], empty: Column) -> Parsed:
+    form = options["format"].lower()
+    schema = StructType([*declared.fields, StructField(_CORRUPT, StringType())])
+    ours = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    given = {option: options[option] for option in _PARSERS[form].split() if option in options} | ours
+    named = form == "json" and options.get("registry", "false").lower() == "true"
+    text = (body() if named else F.col(VALUE)).cast("string")
+    made = F.from_json(text, schema, given) if form == "json" else F.from_csv(text, schema.toDDL(), given)
+    inside = F.col(_PARSED)
+    columns = [inside[field.name].alias(field.name) for field in declared.fields]
+    broken = inside.isNull() | inside[_CORRUPT].isNotNull()
+    if not is_strict(options):
+        # Spark returns the text of a record of which only some parts fit; a record of which nothing fits is malformed.
+        for field in declared.fields:
+            broken &= inside[field.name].isNull()
+    if named:
+        records = with_number(records)
+        empty = empty.when(F.col(NUMBER).isNull(), F.lit(NO_NUMBER))
+    return Parsed(records.select("*", made.alias(_PARSED)), columns, empty.when(broken, F.lit(NO_PARSE)))

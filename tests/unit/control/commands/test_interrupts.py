@@ -1,0 +1,28 @@
+"""How Ctrl-C ends a command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_PROGRAM = """
+import os, signal, sys
+from millpond.control.commands import interrupts
+
+def end_java():
+    print("Traceback of a thread that was connected with Java", file=sys.stderr, flush=True)
+
+interrupts.end_java = end_java
+with interrupts.interrupts(lambda text: print(text, flush=True)) as handler, handler.stopping(lambda: None):
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_the_second_signal_ends_at_once_and_prints_only_that() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=120, check=False
+    )  # fmt: skip
+    assert done.returncode == 130
+    assert done.stdout.startswith("Stopping at the end of this epoch.")
+    assert done.stderr == "\nStopped at once; the next run goes on from the last epoch.\n"

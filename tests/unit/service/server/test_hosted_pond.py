@@ -1,0 +1,132 @@
+"""What a service reports about a pond with a log: streams, functions, shadows, numbers and changes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from kit.simulator.changing_pond import ChangingPond
+from millpond.control.pond.problems import Problem
+from millpond.errors import NotServingError
+from millpond.followers.runner import FollowerStatus
+from millpond.model.aggregates import Aggregate
+from millpond.model.change_history import StoredQuery
+from millpond.model.change_json import Move, Scale
+from millpond.model.expressions import Column
+from millpond.model.functions import UserFunction
+from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Retention, Stream
+from millpond.model.windows import Sliding
+from millpond.reconfigure.changes import Add, Alter, Shadow
+from millpond.service.api.messages import Changed, Retained, SourceShown
+from millpond.service.api.service_files import Places
+from millpond.service.server.gauges import Gauges
+from millpond.service.server.hosted_pond import HostedPond
+from millpond.service.server.log_reader import LogReader
+from millpond.spark.reading.intake import Behind
+
+HOUR = 3_600_000_000
+TX = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")), retain=Retention(7 * 24 * HOUR, HOUR, 0, ("v",)))
+WORST = UserFunction("worst", "2", "rates:worst", "holistic", ("bigint",), "bigint", digest="ab" * 32)
+COUNT = Aggregate("count", None, None, "bigint")
+CALLS = Aggregate(WORST.function, Column("v", "bigint"), None, "bigint")
+
+
+def counting(name: str, text: str, *aggregates: Aggregate, functions: tuple[UserFunction, ...] = ()) -> Query:
+    window, output = Sliding(10_000_000, 10_000_000), (Named("n", Column("agg:0", "bigint")),)
+    made = Query(name, "tx", "ts", 0, window, (), aggregates or (COUNT,), output, text=text)
+    return replace(made, functions=functions) if functions else made
+
+
+class Bench:
+    """A pond whose requests are made without a leader, or with a substitute for the leader's pond."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "pond.id").write_text("local")
+        self.pond = ChangingPond(folder, [TX], [counting("one", "SELECT 1")], 1, 4)
+        self.leader: Any = None
+        self.stalled = False
+        supervisor: Any = SimpleNamespace(
+            role="standby", took_over_s=None, failure=None, leading=self._leading, stalled=lambda: self.stalled
+        )
+        gauges = Gauges()
+        self.hosted = HostedPond(supervisor, LogReader(folder), lambda: gauges, Places(folder), folder / "out")
+
+    def _leading(self) -> Any:
+        if self.leader is None:
+            raise NotServingError("This service is standby.", "Ask the leader.")
+        return self.leader
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_stream_says_what_it_retains(bench: Bench) -> None:
+    (stream,) = bench.hosted.streams()
+    assert stream.retain == Retained(7 * 24 * HOUR, HOUR, 0, ("v",))
+
+
+def test_queries_are_counted_as_they_are_listed(bench: Bench) -> None:
+    bench.pond.change(Shadow(StoredQuery.of(counting("one", "SELECT 1 AS n")), since_us=0))
+    (shown,) = bench.hosted.queries()
+    assert bench.hosted.status().queries == 1
+    assert (shown.text, shown.shadow) == ("SELECT 1", "SELECT 1 AS n")
+
+
+def test_the_history_has_the_digests_of_the_functions_that_a_query_calls(bench: Bench) -> None:
+    bench.pond.change(Add(StoredQuery.of(counting("two", "SELECT worst(v)", CALLS, functions=(WORST,))), who="ann"))
+    bench.pond.change(Add(StoredQuery.of(counting("three", "SELECT 3")), who="ann", before=1))
+    assert [event.functions for event in bench.hosted.history(9)] == [{}, {"worst@2": "ab" * 32}]
+
+
+def test_a_function_is_called_by_a_query_whose_version_before_still_tells_windows(bench: Bench) -> None:
+    two = counting("two", "SELECT worst(v)", CALLS, functions=(WORST,))
+    bench.pond.change(Add(StoredQuery.of(two), who="ann"))
+    bench.pond.change(Alter(StoredQuery.of(replace(two, text="SELECT 2")), since_us=HOUR, until_us=HOUR, who="ann"))
+    assert len(bench.pond.spec.queries) == 3
+    bench.leader = SimpleNamespace(load_functions=lambda: (WORST,))
+    assert [shown.queries for shown in bench.hosted.functions(True, "ann")] == [("two",)]
+
+
+def test_instances_and_moves_are_told_with_what_changed(bench: Bench) -> None:
+    bench.pond.change(Scale(((0, 2), (1, 2)), "asked", 2, "ann"))
+    bench.pond.change(Move((("", 3), ("env:SECOND", 1)), "1 of 4 buckets to env:SECOND", "ann"))
+    assert bench.hosted._recorded("scale", "instances") == Changed("scale", "instances", 1, None, "2")
+    moved = bench.hosted._recorded("move", "rows")
+    assert moved == Changed("move", "rows", 2, None, "1 of 4 buckets to env:SECOND")
+
+
+def test_a_reload_of_functions_is_told_with_who_asked(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.leader = SimpleNamespace(load_functions=lambda: (WORST,))
+    with caplog.at_level(logging.INFO, "millpond.service"):
+        (shown,) = bench.hosted.functions(True, "ann@1")
+    assert (shown.digest, shown.queries) == (WORST.digest, ())
+    assert caplog.messages == [f"functions were loaded for ann@1: worst@2 sha256 {WORST.digest}"]
+
+
+def test_the_status_says_what_waits_and_what_is_incomplete(bench: Bench) -> None:
+    assert (bench.hosted.status().sources, bench.hosted.status().problems) == ((), ())
+    followers = [FollowerStatus("sink:one", 3, 0), FollowerStatus("query:one", 3, 0, note="[MP-OVERFLOW] …")]
+    problem = Problem("MP-OVERFLOW", "query one", "Query one is quarantined.", True)
+    bench.leader = SimpleNamespace(
+        status=lambda: followers, behind=lambda: [Behind("tx", "records", 7)], problems=lambda: [problem]
+    )
+    found = bench.hosted.status()
+    assert [one.name for one in found.followers] == ["sink:one"]
+    assert found.sources == (SourceShown("tx", "records", 7),)
+    assert found.problems == ("[MP-OVERFLOW] Query one is quarantined.",)
+
+
+def test_the_status_does_not_wait_for_a_spark_that_has_stalled(bench: Bench) -> None:
+    def behind() -> list[Behind]:
+        raise AssertionError("Spark never answers")
+
+    bench.leader, bench.stalled = SimpleNamespace(status=list, behind=behind, problems=list), True
+    assert bench.hosted.status().sources == ()
