@@ -1,4 +1,4 @@
-"""Shared fixtures: one Spark session for all tests, servers (Redis, Kafka, PostgreSQL), and a folder for each pond."""
+"""Shared fixtures: one Spark session for all tests, servers such as Redis and Kafka, and a folder for each pond."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from kit.servers.kafka_server import KafkaServer, kafka_jars
 from kit.servers.postgres_server import PostgresServer, postgres_binaries
 from kit.servers.redis_servers import RedisCluster, RedisServer, redis_binary
+from kit.servers.s3_server import S3Server
 from millpond.connections import VARIABLE
 from millpond.spark.session.session import spark_session
 
@@ -114,6 +115,22 @@ def postgres_server(postgres_installed: None) -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """One S3 server for all tests; each makes a bucket of its own."""
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_connected(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The S3 server, as the one that the environment names, in which nothing fails yet."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    s3_server.fail()
+    return s3_server
+
+
 @pytest.fixture
 def tmp_pond(tmp_path: Path) -> Path:
     """An empty folder for one pond."""
@@ -140,5 +157,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = getattr(item, "fixturenames", ())
         if "spark" in names:
             item.add_marker(pytest.mark.spark)
-        if {"redis_installed", "kafka_installed", "postgres_installed"} & {*names}:
+        if {"redis_installed", "kafka_installed", "postgres_installed", "s3_server"} & {*names}:
             item.add_marker(pytest.mark.services)

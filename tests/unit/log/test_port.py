@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from obstore.store import LocalStore
 
+from kit.inputs.folder_suite import FolderSuite
 from kit.simulator.simulated_world import MemoryFolder
 from millpond.errors import CorruptError, PlaceError
 from millpond.log.local_folder import LocalFolder
 from millpond.log.object_store import ObjectStoreFolder
-from millpond.log.port import Folder, Log, Lost, Won, numbered_name
+from millpond.log.port import Folder, Log, Won, numbered_name
 
 FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "local": lambda path: LocalFolder(path / "log"),
@@ -46,35 +46,8 @@ class UnlistedFolder(MemoryFolder):
         raise AssertionError("the normal path never lists the folder")
 
 
-def test_a_record_is_created_once_and_never_changes(folder: Folder) -> None:
-    log = Log(folder)
-    data = bytes(range(256)) * 100
-    assert log.read(0) is None
-    assert log.append(0, data) == Won()
-    assert log.append(0, b"other") == Lost(data)
-    assert log.append(0, data) == Lost(data), "a retried append loses against itself"
-    assert log.append(1, b"") == Won()
-    assert (log.read(0), log.read(1), log.read(2)) == (data, b"", None)
-
-
-def test_names_are_padded_and_nothing_temporary_is_left(folder: Folder) -> None:
-    log = Log(folder)
-    for n in range(3):
-        log.append(n, b"x")
-        log.append(n, b"y")
-    log.write_hint(2)
-    assert sorted(folder.names()) == [*(f"{n:020d}" for n in range(3)), "_last"]
-
-
-def test_of_many_threads_exactly_one_wins(folder: Folder) -> None:
-    log = Log(folder)
-    bids = [b"bid %d" % bidder for bidder in range(8)]
-    with ThreadPoolExecutor(8) as pool:
-        for n in range(20):
-            replies = list(pool.map(log.append, [n] * len(bids), bids))
-            (winner,) = [bid for bid, reply in zip(bids, replies, strict=True) if reply == Won()]
-            assert all(reply in (Won(), Lost(winner)) for reply in replies)
-            assert log.read(n) == winner
+class TestFolders(FolderSuite):
+    """Every folder without a server."""
 
 
 def test_of_two_processes_exactly_one_wins(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""An S3 server for tests (moto) on a loopback port: buckets in memory, counted requests, faults by request."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import itertools
+import json
+import sys
+from contextlib import suppress
+from typing import Literal
+
+from kit.servers.servers import SECONDS, Watched, free_ports, until
+
+Fault = Literal["throttled", "failed after", "cut after"]
+"""What happens to a request. `throttled`: 503, and nothing is done. `failed after`: done, then answered by 500.
+`cut after`: done, then the connection is closed without a reply.
+"""
+
+
+class S3Server(Watched):
+    """One server without stored data; a context manager that stops it. A client with any keys may do everything."""
+
+    def __init__(self, port: int | None = None) -> None:
+        if importlib.util.find_spec("moto") is None:
+            raise FileNotFoundError("no moto is installed: pip install 'millpond[test]'")
+        super().__init__()
+        self.port = free_ports(1)[0] if port is None else port
+        self._numbers = itertools.count()
+
+    @property
+    def url(self) -> str:
+        """The endpoint."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which a client of AWS finds this server, and keys for it."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "key-of-tests",
+            "AWS_SECRET_ACCESS_KEY": "secret-of-tests",
+        }
+
+    def start(self) -> S3Server:
+        """Start the server, empty, and wait until it answers."""
+        self.launch([sys.executable, "-m", "kit.servers.s3_program", "--port", str(self.port)])
+        until(self._answers, f"the S3 server at {self.port} answers")
+        return self
+
+    def bucket(self) -> str:
+        """Create a bucket, and return its name."""
+        name = f"bucket-{next(self._numbers)}"
+        self._request("PUT", f"/{name}")
+        return name
+
+    def fail(self, *faults: tuple[str, Fault]) -> None:
+        """Let the next requests fail: each fault applies to the next request of its kind, such as `PUT` or `LIST`.
+
+        Faults that no request has met are dropped.
+        """
+        self._request("PUT", "/_test/faults", json.dumps(faults).encode())
+
+    def requests(self) -> dict[str, int]:
+        """The number of requests since the start by kind: GET, PUT, HEAD, DELETE, LIST, BUCKET; retries count."""
+        counted: dict[str, int] = json.loads(self._request("GET", "/_test/requests"))
+        return counted
+
+    def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        try:
+            connection.request(method, path, body)
+            reply = connection.getresponse()
+            read = reply.read()
+            assert reply.status == 200, f"{method} {path}: {reply.status} {read!r}"
+            return read
+        finally:
+            connection.close()
+
+    def _answers(self) -> bool:
+        with suppress(OSError):
+            self._request("GET", "/_test/requests")
+            return True
+        return False

@@ -1,0 +1,64 @@
+"""The folder in an object store against an S3 server: conditional puts, counted requests, lost replies, throttling."""
+
+from __future__ import annotations
+
+import pytest
+from obstore.store import S3Store
+
+from kit.inputs.folder_suite import FolderSuite
+from kit.servers.s3_server import Fault, S3Server
+from millpond.errors import PlaceError
+from millpond.log.object_store import ObjectStoreFolder
+from millpond.log.port import Log, Lost, Won, numbered_name
+
+
+@pytest.fixture
+def folder(s3_connected: S3Server) -> ObjectStoreFolder:
+    bucket = s3_connected.bucket()
+    return ObjectStoreFolder(S3Store(bucket), "pond/log", f"s3://{bucket}/pond/log")
+
+
+class TestS3Folder(FolderSuite):
+    """A prefix of a bucket; the keys come from the environment."""
+
+    races = 5
+
+
+def test_each_method_is_one_request(folder: ObjectStoreFolder, s3_server: S3Server) -> None:
+    before = s3_server.requests()
+    folder.create("a", b"x")
+    folder.create("a", b"y")
+    folder.replace("a", b"z")
+    folder.read("a")
+    folder.exists("a")
+    folder.names()
+    folder.remove("a")
+    spent = {kind: number - before.get(kind, 0) for kind, number in s3_server.requests().items()}
+    assert {kind: number for kind, number in spent.items() if number} == {
+        "PUT": 3, "GET": 1, "HEAD": 1, "LIST": 1, "DELETE": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", ["failed after", "cut after"])
+def test_an_append_whose_reply_is_lost_finds_its_own_record(
+    folder: ObjectStoreFolder, s3_server: S3Server, fault: Fault
+) -> None:
+    log = Log(folder)
+    s3_server.fail(("PUT", fault))
+    assert log.append(0, b"ours") == Lost(b"ours"), "the client retries, and its own object exists"
+    assert log.append(0, b"later") == Lost(b"ours")
+
+
+def test_throttled_requests_are_retried(folder: ObjectStoreFolder, s3_server: S3Server) -> None:
+    log = Log(folder)
+    s3_server.fail(("PUT", "throttled"), ("PUT", "throttled"), ("GET", "throttled"), ("LIST", "throttled"))
+    assert log.append(0, b"x") == Won()
+    assert log.read(0) == b"x"
+    assert folder.names() == [numbered_name(0)]
+
+
+def test_a_missing_bucket_is_a_place_error_that_names_it(s3_connected: S3Server) -> None:
+    folder = ObjectStoreFolder(S3Store("no-such-bucket"), "log", "s3://no-such-bucket/log")
+    with pytest.raises(PlaceError, match="s3://no-such-bucket/log") as failed:
+        folder.create("a", b"x")
+    assert s3_connected.environment["AWS_SECRET_ACCESS_KEY"] not in str(failed.value)
