@@ -22,7 +22,7 @@ from millpond.model.stream import Field, Order
 from millpond.placement.partitions import homes, owners_by_partition
 from millpond.plan.options.output_modes import with_mode
 from millpond.runtime.inputs import without_shuffle
-from millpond.runtime.inputs.without_shuffle import Shared, TooMuch
+from millpond.runtime.inputs.without_shuffle import Obstacle, Shared
 from millpond.testing.compare import canonical
 
 TOPIC = replace(
@@ -111,7 +111,7 @@ def test_too_much_for_others_goes_through_the_shuffle(tmp_path: Path, monkeypatc
     monkeypatch.setattr(without_shuffle, "LEAST_BYTES", 0)
     shuffled, skipped = (played(tmp_path / f"{on}", 8, 3, 3, 0.9, on) for on in (False, True))
     assert told(skipped) == told(shuffled)
-    refused = [one for some in skipped.pond.direct for one in some if isinstance(one, TooMuch)]
+    refused = [one for some in skipped.pond.direct for one in some if isinstance(one, Obstacle)]
     assert any("lie in another partition than their hash says" in one.why for one in refused)
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import WIDE
-from millpond.model.types import INTEGERS, TIMES, centre_of, digits_of, element_of, is_array, is_decimal, is_known
+from millpond.model.types import INTEGERS, TIMES, bin_centre_type, digits_of, element_of, is_array, is_decimal, is_known
 
 Array: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -61,7 +61,7 @@ def arrow_type(kind: str) -> pa.DataType:
         return pa.decimal128(*digits_of(kind))
     if is_array(kind):
         return list_of(arrow_type(element_of(kind)))
-    centre = centre_of(kind)
+    centre = bin_centre_type(kind)
     return ARROW_TYPES[kind] if centre is None else pa.struct([("x", arrow_type(centre)), ("y", pa.float64())])
 
 

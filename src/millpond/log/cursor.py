@@ -1,4 +1,5 @@
-"""The position of a follower in the log: the number and the mark of the last record that it has applied.
+"""The position of a follower in the log: the number of the last record that it has applied,
+and the mark of that record: its digest and its writer.
 
 The number alone is not enough: if a log has lost its newest records, or was restored from an older copy, it gives their
 numbers to other records. So the mark of a cursor is also compared with the log, before later records are applied.
@@ -18,8 +19,8 @@ NOTHING_APPLIED = -1
 
 _CURE = (
     "The newest records of the log were lost, or the pond's folder was restored from an older copy. "
-    "Restore the folder `log` from a newer copy, or run `millpond repair`, which takes back what sinks have of the "
-    "lost records and reads their events again, or says which sink cannot do so."
+    "Restore the folder `log` from a newer copy, or run `millpond repair`, which removes the rows of the lost records "
+    "from the sinks and reads their events again; it names each sink that cannot remove rows."
 )
 
 

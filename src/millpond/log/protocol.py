@@ -3,9 +3,9 @@
 Every method of `Writer` is a generator: it yields effects (`Read`, `Append`, ...) and receives their replies. So a
 simulator can stop, kill or resume a driver between any two effects. `perform` runs a generator on real folders.
 
-The proof rests on three facts. A record is created once (`port`). A writer appends only at the number after the last
-record that it has read. Taking over is itself a record, so an older writer finds a record of another writer at the next
-number that it tries, and stops. Time, leases and process ids play no part.
+The proof that only one driver commits rests on three facts. A record is created once (`port`). A writer appends only at
+the number after the last record that it has read. Taking over is itself a record, so an older writer finds a record of
+another writer at the next number that it tries, and stops. Time, leases and process ids play no part.
 """
 
 from __future__ import annotations

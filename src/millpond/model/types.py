@@ -79,10 +79,10 @@ def element_of(kind: str) -> str:
     return kind[len("array<") : -1]
 
 
-def centre_of(kind: str) -> str | None:
+def bin_centre_type(kind: str) -> str | None:
     """The type of the centres of a histogram's bins; None if `kind` is not the type of such bins.
 
-    >>> centre_of("struct<x:decimal(4,1),y:double>"), centre_of("double")
+    >>> bin_centre_type("struct<x:decimal(4,1),y:double>"), bin_centre_type("double")
     ('decimal(4,1)', None)
     """
     start, end = "struct<x:", ",y:double>"

@@ -11,7 +11,7 @@ from typing import Any
 
 from kit.naive.expressions import Value, cast, order
 from millpond.model.aggregates import ACCURACY, Aggregate
-from millpond.model.types import centre_of, digits_of, element_of, integer_range, is_decimal, is_float, is_integer
+from millpond.model.types import bin_centre_type, digits_of, element_of, integer_range, is_decimal, is_float, is_integer
 
 _LEAST = Fraction(1, 1 << 1022)
 _FINEST = Fraction(1, 1 << 9)
@@ -102,7 +102,7 @@ def _both(first: tuple[float, float], second: tuple[float, float]) -> tuple[floa
 
 
 def _back(centre: float, kind: str) -> Any:
-    own = str(centre_of(element_of(kind)))
+    own = str(bin_centre_type(element_of(kind)))
     if own == "double":
         return centre
     if own == "float":

@@ -28,9 +28,9 @@ from millpond.runtime.epoch import map_record, next_step, step_record
 from millpond.runtime.fold.fold import fold
 from millpond.runtime.inputs.replay import stored_parts
 from millpond.runtime.inputs.without_shuffle import (
+    Obstacle,
     Route,
     Shared,
-    TooMuch,
     gathered,
     message_bytes,
     message_files,
@@ -63,7 +63,7 @@ class ChangingPond(LocalPond):
         super().__init__(folder, streams, queries, instances, buckets, followers, token, owners)
         self.partitions: int | None = None
         self.merges_wait = False
-        self.direct: list[Sequence[Shared | TooMuch]] = []
+        self.direct: list[Sequence[Shared | Obstacle]] = []
         self._changes = ChangeQueue(lambda *_told: None)
         self._file_store = file_store
         self._carrier = None if file_store is None else Carrier(folder, file_store)
@@ -134,12 +134,12 @@ class ChangingPond(LocalPond):
             tell(self._files(), name, one.told)
         told = read_messages(files, names)
         files.forget(names)
-        if isinstance(told, TooMuch):
+        if isinstance(told, Obstacle):
             return None
         self.direct.append([shared(told, number, one.own, route) for number, one in enumerate(made)])
         attempt, deltas = f"{self._writer.token}-0.0", []
         for found in self.direct[-1]:
-            if isinstance(found, TooMuch):
+            if isinstance(found, Obstacle):
                 return None
             deltas += [fold(folding, i, packets[::-1], attempt, self._files()) for i, packets in found.packets.items()]
         return sorted(deltas, key=lambda delta: delta[0].instance)

@@ -43,7 +43,7 @@ class ForeachSink(RepeatingDelivery):
             raise UserFunctionError(
                 f"The function that takes the rows of {self._query} raised {type(error).__name__} in epoch {record.n}: "
                 f"{' '.join(str(error).split())}.",
-                "It is called again with this epoch, and with no later one before.",
+                "It is called again with this epoch before any later one.",
             ) from error
 
 

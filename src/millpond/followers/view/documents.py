@@ -1,4 +1,4 @@
-"""Decodes the documents that `view.latest_documents` wrote back into rows with the query's columns."""
+"""Decodes JSON documents, as `view.latest_documents` writes them, to rows with the query's columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from millpond.errors import CorruptError
 from millpond.model.query import Query
-from millpond.model.types import WINDOW, centre_of, element_of, is_array, is_decimal, is_float, is_integer
+from millpond.model.types import WINDOW, bin_centre_type, element_of, is_array, is_decimal, is_float, is_integer
 from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.rows.window_rows import output_schema
 
@@ -80,7 +80,7 @@ def _read_as(kind: str) -> Any:
         plain: Any = _fields(start=datetime.datetime, end=datetime.datetime)
     elif is_array(kind):
         plain = list[_read_as(element_of(kind))]  # type: ignore[misc]
-    elif centre := centre_of(kind):
+    elif centre := bin_centre_type(kind):
         plain = _fields(x=_read_as(centre), y=float)
     elif is_decimal(kind):
         plain = Decimal

@@ -19,7 +19,7 @@ LOOK_EVERY_US = 1_000_000
 
 
 class WantedOwners(NamedTuple):
-    """Owners that are aligned with the shards, and the reason as text."""
+    """Proposed owners of all buckets, and the reason as text."""
 
     owners: Owners
     why: str

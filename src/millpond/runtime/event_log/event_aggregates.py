@@ -18,7 +18,7 @@ from millpond.kernels.columns import Values, arrow_type, from_arrow, list_of, to
 from millpond.kernels.decimals import to_doubles
 from millpond.model.aggregates import DIRECTIONS, Aggregate
 from millpond.model.expressions import Column, Expression
-from millpond.model.types import centre_of, element_of, is_decimal, is_float
+from millpond.model.types import bin_centre_type, element_of, is_decimal, is_float
 from millpond.model.windows import Framed
 from millpond.plan.groups.event_log import logged_rows
 from millpond.plan.groups.measures import measures_of
@@ -226,7 +226,7 @@ def _directed(codes: Ints, direction: str) -> list[Ints]:
 
 
 def _histogram(taken: Taken) -> Values:
-    (most,), kind = taken.fractions, centre_of(element_of(taken.aggregate.type))
+    (most,), kind = taken.fractions, bin_centre_type(element_of(taken.aggregate.type))
     order, _ = taken.sorted([taken.codes()])
     rows, values = taken.rows[order], _doubles(taken, order)
     begins = _runs(rows, order_codes(values))  # integers may be equal as doubles

@@ -120,7 +120,7 @@ class GroupLog:
         due = Levels(live, fan_in, self.most_rows).due(fan_in)
         if due is None:
             return
-        full = due.of(live)
+        full = due.sections_in(live)
         events = self.together([self.section(place) for place in full])
         events = events if horizon_us is None else events.take(events.times_us >= horizon_us)
         self.write(delta, events, due.level, tuple(place.id for place in full))

@@ -64,7 +64,7 @@ class CountState(State):
             self.write_segment(merge(list(self._pieces.values()), len(self.keys)), 0, ())
         self.add_keys()
         self.compact(None)
-        level = Levels(log.places, self.fan_in).full
+        level = Levels(log.places, self.fan_in).lowest_full
         if level is None:
             return
         needed = needed_events(log, self.group, after)

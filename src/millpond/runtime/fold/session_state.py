@@ -72,7 +72,7 @@ class SessionState(State):
         """Read the atoms that new events may extend or join, and those that may close."""
         places = self.committed.segments
         came = merge_atoms(self.number(parts), self.group.gaps_us[0]).cells
-        self._level = Levels([place for place in places if place.rows], self.fan_in).full
+        self._level = Levels([place for place in places if place.rows], self.fan_in).lowest_full
         read_all = self.log is not None  # an event log needs the first event of each open session
         self._read = read_atoms(
             self.group, places, self.old, came, len(self.keys), self._level, read_all, before, after

@@ -215,7 +215,7 @@ class State(ABC):
             return
         bases = np.cumsum([0, *(place.rows for place in places)]).tolist()
         first, end = bases[due.chosen[0]], bases[due.chosen[-1] + 1]
-        self._write_keys(first, end, due.level, tuple(place.id for place in due.of(places)))
+        self._write_keys(first, end, due.level, tuple(place.id for place in due.sections_in(places)))
 
     def roll(self, added: Sequence[Cells], expired: Sequence[bool], events_from: int | None = None) -> bool:
         """Begin a new generation without unused keys, if at least half of all keys are unused; returns whether it did.
@@ -228,7 +228,7 @@ class State(ABC):
         not checked while buckets migrate, because a migration takes time of its own.
         """
         state = self.committed
-        if self.task.moving or self.no_merges or Levels(state.keys, self.fan_in).full is None:
+        if self.task.moving or self.no_merges or Levels(state.keys, self.fan_in).lowest_full is None:
             return False
         old = [*self.old, *self.old_tiles, *self.old_revisions]
         users: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]

@@ -125,7 +125,7 @@ def _merge(
         due = Levels(alike, fan_in, MOST_ROWS).due(fan_in)
         if due is None:
             continue
-        chosen = due.of(alike)
+        chosen = due.sections_in(alike)
         table = pa.Table.from_batches([batch for one in chosen for batch in read_events(files, one)])
         if horizon is not None:
             table = table.filter(pa.array(np.asarray(table.column(TIME)) >= horizon))

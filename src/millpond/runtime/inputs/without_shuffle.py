@@ -78,7 +78,7 @@ class Gathered(NamedTuple):
     told: Told
 
 
-class TooMuch(NamedTuple):
+class Obstacle(NamedTuple):
     """The reason, as text, why an epoch cannot be direct."""
 
     why: str
@@ -117,19 +117,19 @@ def gathered(task: GatherTask, batches: Iterable[pa.RecordBatch], number: int, r
     return Gathered(own, Told(partition, [(to, packet) for packet, to in away.items()], misplaced, size))
 
 
-def shared(everything: Sequence[Told], number: int, own: Mapping[int, list[bytes]], route: Route) -> Shared | TooMuch:
+def shared(everything: Sequence[Told], number: int, own: Mapping[int, list[bytes]], route: Route) -> Shared | Obstacle:
     """The packets that task `number` folds; `everything`: the messages of all tasks, in their order.
 
-    All tasks decide alike: either every task folds, or every task returns `TooMuch`.
+    All tasks decide alike: either every task folds, or every task returns `Obstacle`.
     """
     places = [told.partition for told in everything if told.partition is not None]
     misplaced = sum(told.misplaced for told in everything)
     most = max(told.size for told in everything)
     if most > route.most:
         keys = f", {misplaced:,} keys or more lie in another partition than their hash says" if misplaced else ""
-        return TooMuch(f"a task had {most:,} bytes for instances of others, which is more than {route.most:,}{keys}")
+        return Obstacle(f"a task had {most:,} bytes for instances of others, which is more than {route.most:,}{keys}")
     if len({*places}) < len(places):
-        return TooMuch("two tasks read one partition of the topic")
+        return Obstacle("two tasks read one partition of the topic")
     hosts = {told.partition: task for task, told in enumerate(everything) if told.partition is not None}
     mine = [i for i, home in enumerate(route.homes) if hosts.get(home, i % len(everything)) == number]
     packets = {instance: [pa.py_buffer(packet) for packet in own.get(instance, ())] for instance in mine}
@@ -151,7 +151,7 @@ def tell(files: Files, file: str, told: Told) -> None:
     files.tell(file, msgspec.msgpack.encode(told))
 
 
-def read_messages(files: Files, names: Sequence[str], gathered_seconds: float = 0.0) -> list[Told] | TooMuch:
+def read_messages(files: Files, names: Sequence[str], gathered_seconds: float = 0.0) -> list[Told] | Obstacle:
     """Waits for the messages of all tasks, and returns them in the order of the tasks.
 
     `gathered_seconds`: how long the caller's own gather took, which extends the wait. Spark ends all tasks of a barrier
@@ -168,7 +168,7 @@ def read_messages(files: Files, names: Sequence[str], gathered_seconds: float = 
         if len(found) == len(names):
             return [found[name] for name in names]
         if monotonic() > until:
-            return TooMuch(f"{len(names) - len(found)} of {len(names)} tasks told nothing for {patience:.0f} seconds")
+            return Obstacle(f"{len(names) - len(found)} of {len(names)} tasks told nothing for {patience:.0f} seconds")
         sleep(look)
         look = min(1.5 * look, _LONGEST_LOOK)
 

@@ -1,4 +1,4 @@
-"""Estimates the load of each bucket from what the last epoch added to the state of its keys."""
+"""Estimates the load of each bucket from what the last epoch added to the state of the bucket's keys."""
 
 from __future__ import annotations
 

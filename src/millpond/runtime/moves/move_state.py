@@ -2,9 +2,9 @@
 
 It reads the live sections of the previous owners (possibly the instance itself), selects the keys that the instance
 owns now, and writes their state as sections of its delta, in a new generation of keys. The rest of the fold uses these
-sections. The sections that were read end with the same record (`epoch.retired`), so each key is in the state of exactly
-one instance before and after the record. If the number of instances changed, the events of joins without keys, which
-belong to no bucket, are distributed again.
+sections. The sections that were read stop being live with that record (`epoch.retired`), so each key is in the state of
+exactly one instance before and after the record. If the number of instances changed, the events of joins without keys,
+which belong to no bucket, are distributed again.
 
 Groups that migrate by key write only the moved cells instead (`bucket_handoff`); each kind of state decides how it
 migrates (`runtime.fold.state`).

@@ -1,4 +1,6 @@
-"""Query families: queries that differ only in their filters share the computation of results and rows."""
+"""Query families: queries that differ only in their filters share the computation of results
+(the aggregates of each window and key) and rows (the query's output).
+"""
 
 from __future__ import annotations
 

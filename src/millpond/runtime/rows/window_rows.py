@@ -19,7 +19,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
-from millpond.model.types import WINDOW, centre_of, element_of, is_array, is_known
+from millpond.model.types import WINDOW, bin_centre_type, element_of, is_array, is_known
 from millpond.model.windows import Counted, Session
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import ties_of
@@ -66,7 +66,7 @@ def _arrow_type(kind: str) -> pa.DataType:
     if kind == WINDOW:
         return ARROW_WINDOW
     inner = element_of(kind) if is_array(kind) else kind
-    return arrow_type(kind) if is_known(centre_of(inner) or inner) else pa.null()
+    return arrow_type(kind) if is_known(bin_centre_type(inner) or inner) else pa.null()
 
 
 Wanted: TypeAlias = Callable[[Ints, Ints], Mask]

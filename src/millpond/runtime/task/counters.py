@@ -1,4 +1,4 @@
-"""Counters: what gather and fold count, by the name of a query, group or stream, and how packets and records store it.
+"""Counters: what gather and fold count, by the name of a query, group or stream, and how receipts and records store it.
 
 They are merged in one place (`Counters.add`): packets into a fold, and the folds of all instances into the record.
 """
@@ -18,9 +18,9 @@ class Counts(msgspec.Struct, omit_defaults=True):
     """What is counted under one name, in one epoch. Each name uses some of the fields; the others are 0.
 
     - A query: its events, `read` = `applied` + `late` + `dead` + `filtered`; its `rows`, those that HAVING `withheld`,
-      and `late_rows`; events that were left out as `repeated`, or `recalled` when it was added; the instances on which
-      it `raised` an error; and lists of its rows that were too long for a parameter (`feed_too_long`).
-    - A group: its part of `gather_us` and `fold_us`.
+      and `late_rows`; events that were left out as `repeated`, or `recalled` when the query was added; the instances on
+      which it `raised` an error; and lists of its rows that were too long for a parameter (`feed_too_long`).
+    - A group: `group_us`, its part of `gather_us` and `fold_us`.
     - A stream (`stream_counts`): records that are `malformed`, and its `dead_letters`.
     - The whole pond (`WHOLE_POND`): `events` and `bytes_read` (Arrow); `bytes_moved` (packets); `slices_read` (slices
       and tiles from which closing windows were combined); `gather_us` and `fold_us` (time that the workers spent in
@@ -57,7 +57,7 @@ class Counts(msgspec.Struct, omit_defaults=True):
             setattr(self, name, getattr(self, name) + value)
 
     def stored(self) -> dict[str, int]:
-        """The counts that are not 0. Those of events are stored together, and `bytes_moved` with `fold_us`."""
+        """The counts that are not 0; all of a query's events if one is not 0, and `bytes_moved` with `fold_us`."""
         found: dict[str, int] = msgspec.to_builtins(self)
         if self.read:
             return _NO_FATES | found

@@ -1,7 +1,8 @@
-"""Levels of stored sections: `fan_in` sections of one level are merged into one section of the next level.
+"""Levels of stored sections: `fan_in` or more sections of one level are merged into one section of the next level.
 
 So each cell, key and event is rewritten O(log n) times (O'Neil et al., The Log-Structured Merge-Tree, 1996). Every kind
-of section is merged by these rules; what is merged into one section, and what is dropped, is up to its owner.
+of section is merged by these rules; the module of each kind decides what is merged into one section, and what is
+dropped.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ class DueMerge(NamedTuple):
     chosen: list[int]
     level: int
 
-    def of(self, places: Sequence[SectionPlace]) -> list[SectionPlace]:
-        """The sections."""
+    def sections_in(self, places: Sequence[SectionPlace]) -> list[SectionPlace]:
+        """The chosen ones of all sections, `places`."""
         return [places[at] for at in self.chosen]
 
 
@@ -34,14 +35,14 @@ class Levels(NamedTuple):
     most_rows: int | None = None
 
     @property
-    def full(self) -> int | None:
+    def lowest_full(self) -> int | None:
         """The lowest level with at least `fan_in` sections; None if there is none."""
         held = self._held()
         return min((level for level in held if held.count(level) >= self.fan_in), default=None)
 
     def due(self, most: int | None = None) -> DueMerge | None:
         """The sections of the lowest full level, at most the first `most` of them; None: no level is full."""
-        level = self.full
+        level = self.lowest_full
         return None if level is None else DueMerge(self._at(level)[:most], level + 1)
 
     def free_from(self, level: int) -> int:

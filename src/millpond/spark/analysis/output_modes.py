@@ -16,7 +16,7 @@ from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.private_names import Catalyst
 
 
-class Leaving(NamedTuple):
+class OutputOptions(NamedTuple):
     """The sink of a query's late events, its output mode, and which of its events count as repeated."""
 
     late: Sink | None = None
@@ -41,6 +41,6 @@ class Leaving(NamedTuple):
         return query
 
 
-def leaving_of(late: Sink | None, mode: Mode | None, repeats: Repeats | None) -> Leaving:
+def leaving_of(late: Sink | None, mode: Mode | None, repeats: Repeats | None) -> OutputOptions:
     """The given options, with defaults for those that are None."""
-    return Leaving(late, mode or Mode(), repeats or Repeats())
+    return OutputOptions(late, mode or Mode(), repeats or Repeats())

@@ -1,8 +1,8 @@
 """Limits the size of an analysed plan's expressions after columns are replaced by their definitions.
 
-A column that a subquery computes is translated, projected and evaluated wherever it is used. So a text of 25 steps,
-each of which uses the previous step twice, has 2^25 parts. The parts are counted before anything else is done, without
-substituting the definitions.
+A column that a subquery computes is translated, projected and evaluated wherever it is used. So a query of 25 nested
+subqueries, each of which uses a column of the inner one twice, has 2^25 parts. The parts are counted before anything
+else is done, without substituting the definitions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs epochs without the shuffle where possible (direct epochs), and proposes owners of buckets that suit them.
+"""Runs epochs without the shuffle where possible (direct epochs), and proposes bucket owners that make them possible.
 
 If a topic's key determines the buckets, the tasks that read it can also fold, all at the same time, in a barrier
 stage. The declaration of the topic is never trusted: the tasks check every key. Some obstacles are known beforehand
@@ -26,7 +26,7 @@ from millpond.placement.slots import even_owners
 from millpond.runtime.epoch import Batch, Setting
 from millpond.runtime.gather.dead_letters import records_between
 from millpond.runtime.inputs.replay import stored_parts
-from millpond.runtime.inputs.without_shuffle import Route, TooMuch, message_bytes
+from millpond.runtime.inputs.without_shuffle import Obstacle, Route, message_bytes
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 from millpond.runtime.scheduling.kafka_partitions import moved_partitions, partitions_of
 from millpond.runtime.task.column_layout import ReadLayout
@@ -39,8 +39,7 @@ from millpond.spark.session.failures import explained
 _FIRST_WAIT, _LONGEST_WAIT = 16, 4096
 
 WORTH_READING = 50_000
-"""Fewest records for which an epoch whose batch has a tick reads them with a separate batch, which takes time to plan.
-"""
+"""The records of a batch with a tick are read as a separate batch only if they are so many: planning it takes time."""
 
 Between: TypeAlias = Callable[[Offsets, Offsets], tuple[DataFrame, ReadLayout]]
 """Reads the records of a stream between two offsets as a batch, without the tick."""
@@ -121,10 +120,10 @@ class Direct:
             known = explained(error)
             if not isinstance(known, SparkError):
                 raise known from error
-            made = TooMuch(f"Spark failed: {known.what}")
+            made = Obstacle(f"Spark failed: {known.what}")
         if made == NOTHING_READ:
             return None
-        if isinstance(made, TooMuch):
+        if isinstance(made, Obstacle):
             self._why, self._waits = made.why, self._wait
             self._wait = min(2 * self._wait, _LONGEST_WAIT)
             return None

@@ -16,7 +16,15 @@ from millpond.log.records import Receipt
 from millpond.runtime.fold.fold import fold
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.inputs.replay import gather_stored, stored_parts
-from millpond.runtime.inputs.without_shuffle import Route, TooMuch, gathered, message_files, read_messages, shared, tell
+from millpond.runtime.inputs.without_shuffle import (
+    Obstacle,
+    Route,
+    gathered,
+    message_files,
+    read_messages,
+    shared,
+    tell,
+)
 from millpond.runtime.task.counters import in_receipt
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.plan_cache import received, sent
@@ -28,7 +36,7 @@ DIRECT, MISPLACED = in_receipt("direct"), in_receipt("misplaced")
 
 MOVED = in_receipt("bytes_moved")
 
-NOTHING_READ = TooMuch("nothing was read")
+NOTHING_READ = Obstacle("nothing was read")
 """The result if no partition had a record: nothing was gathered or folded."""
 
 PACKETS = "instance int, packet binary"
@@ -110,8 +118,8 @@ class _Direct:
             tell(files, names[number], made.told)
             reached("direct.told")
             messages = read_messages(files, names, spent)
-            found = messages if isinstance(messages, TooMuch) else shared(messages, number, made.own, self._route)
-            if isinstance(found, TooMuch):
+            found = messages if isinstance(messages, Obstacle) else shared(messages, number, made.own, self._route)
+            if isinstance(found, Obstacle):
                 yield _deltas([(b"", found.why.encode())])
                 return
             attempt = context.taskAttemptId()
@@ -170,7 +178,7 @@ def deltas_of(packets: DataFrame, task: FoldTask, open_files: OpenFiles) -> list
 
 def direct_deltas_of(
     frame: DataFrame, gathering: GatherTask, task: FoldTask, open_files: OpenFiles, route: Route
-) -> list[tuple[Receipt, bytes]] | TooMuch:
+) -> list[tuple[Receipt, bytes]] | Obstacle:
     """Run a direct epoch's job and collect receipts and deltas; or return why the epoch could not be direct.
 
     Raises:
@@ -183,7 +191,7 @@ def direct_deltas_of(
     if not found:
         return NOTHING_READ
     refused = next((why for receipt, why in found if not receipt), None)
-    return _received(found, task) if refused is None else TooMuch(refused.decode())
+    return _received(found, task) if refused is None else Obstacle(refused.decode())
 
 
 def _collected(frame: DataFrame) -> list[tuple[bytes, bytes]]:

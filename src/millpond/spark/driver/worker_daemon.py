@@ -2,9 +2,9 @@
 
 With Spark's own daemon each worker imports them in its first task, which takes a second of a core. Spark also places
 pyspark's zip and a jar of 6,000 entries first on the path: every process compiles the modules that it imports from a
-zip, and reads the table of contents of both. The session names this module (`spark.session.session`); Spark runs it
-with `python -m`. Forking is safe although NumPy and Arrow have started a thread each: both (OpenBLAS, jemalloc) stop
-and restart theirs around a fork.
+zip, and reads the table of contents of the zip and the jar. The session names this module (`spark.session.session`);
+Spark runs it with `python -m`. Forking is safe although NumPy and Arrow have started a thread each: OpenBLAS (NumPy)
+and jemalloc (Arrow) stop and restart theirs around a fork.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Reads the columns and defaults in CREATE TABLE, CREATE STREAMING TABLE and CREATE VIEW.
 
-Refuses clauses that Spark parses but that would have no effect here, and names the clause in the error. Accepts
+Refuses clauses that Spark parses but that would have no effect here (GENERATED, NOT NULL, constraints, EXTERNAL and
+others), and names the clause in the error. Accepts
 COMMENT, which changes no result, and IF NOT EXISTS, because creating a name twice is refused anyway.
 """
 

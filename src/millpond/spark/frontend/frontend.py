@@ -1,4 +1,7 @@
-"""The front end: takes SQL text, pond files or DataFrames and returns frozen queries."""
+"""The front end: takes SQL text, pond files or DataFrames and returns immutable queries.
+
+It also declares streams, tables and functions, and says which of their columns the queries read.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from millpond.spark.analysis.derived_streams import Derived, Side, read_by, text
 from millpond.spark.analysis.extract import Extraction, Terms
 from millpond.spark.analysis.joins.joins import extract_any
 from millpond.spark.analysis.live_parameters import marked
-from millpond.spark.analysis.output_modes import Leaving, leaving_of
+from millpond.spark.analysis.output_modes import OutputOptions, leaving_of
 from millpond.spark.analysis.properties import Mode, Repeats, duration_us
 from millpond.spark.analysis.upstream_queries import check_chained, show_rows
 from millpond.spark.analysis.user_aggregates import UserFunctions
@@ -243,7 +246,7 @@ class FrontEnd:
             return self._query(terms, text, leaving_of(late, mode, repeats), remember=remember)
 
     @unlogged()
-    def _query(self, terms: Terms, text: str, leaving: Leaving, *, remember: bool = True) -> AnyQuery:
+    def _query(self, terms: Terms, text: str, leaving: OutputOptions, *, remember: bool = True) -> AnyQuery:
         """The query of a text; for a query from a file, `text` has leading blanks up to its position in the file."""
         check_size(terms.text)
         marks = marked(text, self.parameters)
@@ -309,7 +312,7 @@ class FrontEnd:
     ) -> list[AnyQuery]:
         """Declare the streams of a pond file and read its `queries`, in order.
 
-        `opened` may replace a source whose columns are declared by another one.
+        `opened` maps each source to the one that is read in its place; by default, the same.
 
         Raises:
             QueryError: one of its statements is wrong; the message names it and its line.
@@ -331,7 +334,7 @@ class FrontEnd:
         for statement in pond.queries if queries else ():
             with within(statement.name, statement.line):
                 terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
-                leaving = Leaving(statement.late, statement.mode, statement.repeats)
+                leaving = OutputOptions(statement.late, statement.mode, statement.repeats)
                 query = self._query(terms, blank(text[: statement.start]) + statement.text, leaving)
                 made.append(msgspec.structs.replace(query, budget=statement.budget or msgspec.UNSET))
         return made
@@ -407,7 +410,7 @@ class FrontEnd:
         terms = Terms(query.name, None, query.sink, query.serve, query.text)
         try:
             with accepted():
-                self._query(terms, query.text, Leaving())
+                self._query(terms, query.text, OutputOptions())
         except QueryError as error:
             raise not_stored(query.name) from error
         self.forget(query.name)
@@ -460,7 +463,7 @@ class FrontEnd:
                 self._chained[upstream.name] = show_rows(self._spark, upstream)
         return named
 
-    def _kept(self, found: Extraction, leaving: Leaving, *, remember: bool) -> AnyQuery:
+    def _kept(self, found: Extraction, leaving: OutputOptions, *, remember: bool) -> AnyQuery:
         """Store the streams and expressions of a query; those that another query stored are not replaced."""
         query = leaving.of(self._catalyst, found.query, found.stream)
         check_sink(f"The sink of {query.name}", query.sink)

@@ -1,4 +1,7 @@
-"""Builds one streaming frame over all streams, pruned to the columns and expressions that the queries need."""
+"""Builds one streaming frame over all streams, pruned to the columns and expressions that the queries need.
+
+It also makes the derived streams: joins with tables, exploded arrays and functions of batches.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ class WantedStream(NamedTuple):
 
 
 def with_places(want: WantedStream, homes: Mapping[str, str]) -> WantedStream:
-    """The same with absolute paths, which do not depend on the current folder; `homes`: those folders, by query."""
+    """The same with absolute paths, which do not depend on the current folder; `homes`: the folder of each query."""
     stream, derived = _at_home(want.stream, homes), want.derived
     if derived is not None:
         branches = tuple(branch._replace(base=_at_home(branch.base, homes)) for branch in derived.branches)
@@ -275,7 +278,7 @@ class _Base:
         return self._frame.select(*(value.alias(name) for name, value in chosen.items()))
 
     def _chosen(self, values: list[tuple[int, Column]]) -> Column:
-        """The value that belongs to the copy that a row is."""
+        """The value for the stream to which the row's copy belongs."""
         if self._which is None:
             return values[0][1]
         chosen = F.when(self._which == values[0][0], values[0][1])

@@ -2,6 +2,7 @@
 
 A delta is a sequence of sections, each aligned to 64 bytes so that it can be mapped in place. Its name contains the
 token of the writer and Spark's task attempt id. So attempts never overwrite each other; the record names the valid one.
+`check_deltas` compares the stored deltas with their digests.
 """
 
 from __future__ import annotations

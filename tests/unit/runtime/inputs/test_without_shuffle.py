@@ -11,7 +11,7 @@ from time import sleep
 import pytest
 
 from millpond.runtime.inputs import without_shuffle
-from millpond.runtime.inputs.without_shuffle import Told, TooMuch, message_files, read_messages, tell
+from millpond.runtime.inputs.without_shuffle import Obstacle, Told, message_files, read_messages, tell
 from millpond.state.backends.memory import MemoryFiles
 from millpond.state.ports.files import CarriedFiles, Files
 
@@ -34,7 +34,7 @@ def of(task: int, size: int = 10) -> Told:
 def test_each_task_hears_all_in_their_order(hosts: Callable[[], Files]) -> None:
     names, given = message_files(7, "job", 4), [of(task, 100_000) for task in range(4)]
 
-    def run(task: int) -> list[Told] | TooMuch:
+    def run(task: int) -> list[Told] | Obstacle:
         sleep(0.02 * (3 - task))
         files = hosts()
         tell(files, names[task], given[task])
@@ -50,7 +50,7 @@ def test_who_hears_nothing_gives_up(hosts: Callable[[], Files], monkeypatch: pyt
     names = message_files(7, "job", 3)
     tell(hosts(), message_files(7, "another", 3)[1], of(1))
     tell(hosts(), names[1], of(1))
-    assert read_messages(hosts(), names, 0.1) == TooMuch("2 of 3 tasks told nothing for 0 seconds")
+    assert read_messages(hosts(), names, 0.1) == Obstacle("2 of 3 tasks told nothing for 0 seconds")
 
 
 def test_what_was_told_is_forgotten_and_nothing_else(hosts: Callable[[], Files], tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ def places(*levels: int) -> list[SectionPlace]:
 
 def test_nothing_is_due_before_a_level_is_full() -> None:
     assert Levels((), 2).due() is None
-    assert Levels(places(0, 1, 0, 1), 3).full is None
+    assert Levels(places(0, 1, 0, 1), 3).lowest_full is None
 
 
 def test_the_lowest_full_level_is_merged_into_the_next() -> None:
     found = Levels(places(1, 0, 1, 0, 1), 2)
-    assert found.full == 0
+    assert found.lowest_full == 0
     assert found.due() == DueMerge([1, 3], 1)
-    assert [one.id for one in DueMerge([1, 3], 1).of(found.places)] == ["1", "3"]
+    assert [one.id for one in DueMerge([1, 3], 1).sections_in(found.places)] == ["1", "3"]
 
 
 def test_a_merge_may_be_limited() -> None:
@@ -32,7 +32,7 @@ def test_a_merge_may_be_limited() -> None:
 
 def test_portions_of_one_merge_count_as_one_section() -> None:
     portions = [place("a", 1, instead=("x", "y")), place("b", 1, instead=("x", "y"))]
-    assert Levels(portions, 2).full is None
+    assert Levels(portions, 2).lowest_full is None
     assert Levels([*portions, place("c", 1)], 2).due() == DueMerge([0, 1, 2], 2)
 
 
@@ -43,7 +43,7 @@ def test_sections_that_are_too_large_stay_as_they_are() -> None:
 
 
 def test_the_key_that_opens_a_generation_is_never_merged_alone() -> None:
-    assert Levels(places(-1, 0), 2).full is None
+    assert Levels(places(-1, 0), 2).lowest_full is None
 
 
 def test_a_level_with_room_for_one_more_section() -> None:
