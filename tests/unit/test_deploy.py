@@ -1,0 +1,149 @@
+"""The files of `deploy/` are checked by linters, and agree with each other."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+TOOLS = Path(sys.executable).parent
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+
+
+def run(*words: str | Path, **environment: str) -> str:
+    """What a program prints; it must succeed."""
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, timeout=60, env=os.environ | environment
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def settings(file: Path) -> dict[str, str]:
+    """The settings of a spark-defaults.conf.
+
+    >>> settings(DEPLOY / "kubernetes" / "spark-defaults.conf")["spark.driver.host"]
+    'pond-0.driver'
+    """
+    lines = (line for line in file.read_text().splitlines() if line and not line.startswith("#"))
+    return dict(line.split(None, 1) for line in lines)
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[tuple[str, str], dict]:
+    """Every Kubernetes object, by kind and name."""
+    found = [one for file in MANIFESTS for one in yaml.safe_load_all(file.read_text())]
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
+
+
+def test_the_dockerfile_passes_hadolint() -> None:
+    run(TOOLS / "hadolint", DEPLOY / "Dockerfile")
+
+
+def test_the_compose_file_fits_its_schema() -> None:
+    run(TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml")
+
+
+def test_the_manifests_fit_kubernetes() -> None:
+    run(TOOLS / "kubernetes-validate", "--strict", *MANIFESTS)
+
+
+@pytest.mark.parametrize("file", sorted(DEPLOY.glob("*.sh")), ids=lambda file: file.name)
+def test_a_script_parses(file: Path) -> None:
+    run("sh", "-n", file)
+    assert os.access(file, os.X_OK)
+
+
+def test_every_file_that_is_named_exists() -> None:
+    named = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())
+    files = [*named["resources"], *(file for one in named["configMapGenerator"] for file in one["files"])]
+    copied = re.findall(r"deploy/[\w./-]+", (DEPLOY / "Dockerfile").read_text())
+    assert {DEPLOY / file for file in named["resources"]} == set(MANIFESTS)
+    assert [file for file in files if not (DEPLOY / file).is_file()] == []
+    assert [file for file in copied if not (DEPLOY.parent / file).is_file()] == []
+
+
+def test_executors_reach_the_driver_where_the_manifests_say(manifests: dict[tuple[str, str], dict]) -> None:
+    spark = settings(DEPLOY / "kubernetes" / "spark-defaults.conf")
+    pond, driver = manifests["StatefulSet", "pond"], manifests["Service", "driver"]
+    container = pond["spec"]["template"]["spec"]["containers"][0]
+    assert spark["spark.driver.host"] == f"{spark['spark.kubernetes.driver.pod.name']}.{driver['metadata']['name']}"
+    assert pond["spec"]["serviceName"] == driver["metadata"]["name"] and driver["spec"]["publishNotReadyAddresses"]
+    assert driver["spec"]["selector"] == pond["spec"]["template"]["metadata"]["labels"]
+    ports = {int(spark["spark.driver.port"]), int(spark["spark.driver.blockManager.port"])}
+    assert ports == {port["port"] for port in driver["spec"]["ports"]}
+    assert ports < {port["containerPort"] for port in container["ports"]}
+    assert spark["spark.kubernetes.container.image"] == container["image"]
+    account = spark["spark.kubernetes.authenticate.executor.serviceAccountName"]
+    assert not manifests["ServiceAccount", account]["automountServiceAccountToken"]
+    assert int(spark["spark.executor.instances"]) * int(spark["spark.executor.cores"]) == 4
+    assert "--instances=4" in container["args"]
+
+
+def test_no_secret_is_in_a_file(manifests: dict[tuple[str, str], dict]) -> None:
+    assert not [name for kind, name in manifests if kind == "Secret"]
+    container = manifests["StatefulSet", "pond"]["spec"]["template"]["spec"]["containers"][0]
+    variables = {one["name"]: one for one in container["env"]}
+    assert "value" not in variables["MILLPOND_TOKEN"] and "value" not in variables["MILLPOND_STORE"]
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert services["pond"]["environment"]["MILLPOND_TOKEN"].startswith("${MILLPOND_TOKEN:?")
+
+
+def test_an_executor_gets_the_options_that_spark_passes(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\n')
+    java.chmod(0o755)
+    passed = {
+        "SPARK_JAVA_OPT_0": "-Da=b c", "SPARK_JAVA_OPT_1": "-Xss32m", "SPARK_JAVA_OPT_3": "after a gap",
+        "SPARK_EXECUTOR_MEMORY": "2048m", "SPARK_DRIVER_URL": "spark://x@pond-0.driver:7078", "SPARK_EXECUTOR_ID": "7",
+        "SPARK_EXECUTOR_CORES": "2", "SPARK_APPLICATION_ID": "app", "SPARK_EXECUTOR_POD_IP": "10.0.0.9",
+        "SPARK_RESOURCE_PROFILE_ID": "0", "SPARK_EXECUTOR_POD_NAME": "pond-exec-7", "SPARK_CONF_DIR": "/conf",
+        "JAVA_HOME": str(tmp_path), "SPARK_HOME": "/opt/spark", "SPARK_CLASSPATH": "/more.jar",
+    }  # fmt: skip
+    words = run(DEPLOY / "entrypoint.sh", "executor", **passed).splitlines()
+    assert words[:6] == ["-Da=b c", "-Xss32m", "-Xms2048m", "-Xmx2048m", "-cp", "/conf:/more.jar:/opt/spark/jars/*"]
+    assert words[6].endswith(".KubernetesExecutorBackend")
+    assert words[words.index("--driver-url") + 1] == "spark://x@pond-0.driver:7078"
+
+
+def test_other_words_are_a_subcommand(tmp_path: Path) -> None:
+    program = tmp_path / "millpond"
+    program.write_text('#!/bin/sh\necho "millpond $*"\n')
+    program.chmod(0o755)
+    said = run(DEPLOY / "entrypoint.sh", "serve", "a.sql", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert said == "millpond serve a.sql\n"
+
+
+class _Service(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/v1/health" else 503)
+        self.end_headers()
+        self.wfile.write(b'{"role": "standby"}')
+
+    def log_message(self, *words: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Service) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_health_check_fails_unless_the_service_answers(service: str) -> None:
+    script = [sys.executable, str(DEPLOY / "health.py")]
+    assert run(*script, MILLPOND_HEALTH_URL=f"{service}/v1/health") == '{"role": "standby"}\n'
+    refused = subprocess.run(script, capture_output=True, env=os.environ | {"MILLPOND_HEALTH_URL": f"{service}/else"})
+    assert refused.returncode == 1
