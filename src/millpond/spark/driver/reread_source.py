@@ -30,7 +30,7 @@ from millpond.spark.reading.event_source import event_source
 from millpond.spark.reading.read_frame import WantedStream, read
 from millpond.spark.reading.source_progress import FILE, Portion, gone
 from millpond.spark.session.failures import explained
-from millpond.spark.session.worker import worker_task
+from millpond.spark.session.worker import VersionChecked, worker_task
 
 _GONE = re.compile(
     r"PATH_NOT_FOUND|FILE_NOT_EXIST|FileNotFoundException|KAFKA_DATA_LOSS|may have been lost|OffsetOutOfRange"
@@ -38,7 +38,7 @@ _GONE = re.compile(
 )
 
 
-class _Take:
+class _Take(VersionChecked):
     """A Spark task function that writes the rows of a source to files of events."""
 
     def __init__(self, again: Again, open_files: OpenFiles, prefix: str) -> None:

@@ -29,7 +29,7 @@ from millpond.runtime.task.counters import in_receipt
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.plan_cache import received, sent
 from millpond.runtime.task.task_values import FoldTask, GatherTask
-from millpond.spark.session.worker import worker_task
+from millpond.spark.session.worker import VersionChecked, worker_task
 
 DIRECT, MISPLACED = in_receipt("direct"), in_receipt("misplaced")
 """Names of a direct epoch's counts: 1 for the epoch itself, and the number of misplaced keys."""
@@ -43,7 +43,7 @@ PACKETS = "instance int, packet binary"
 DELTAS = "receipt binary, body binary"
 
 
-class _Gather:
+class _Gather(VersionChecked):
     """Turns the events of one source partition into packets."""
 
     def __init__(self, task: GatherTask) -> None:
@@ -70,7 +70,7 @@ def _rows(instance: int, packet: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
 
 
-class _GatherStored:
+class _GatherStored(VersionChecked):
     """Turns rows of queries and retained events into packets; the input rows of a task are the numbers of its parts."""
 
     def __init__(self, task: GatherTask, open_files: OpenFiles) -> None:
@@ -84,7 +84,7 @@ class _GatherStored:
                     yield _rows(instance, packet)
 
 
-class _Fold:
+class _Fold(VersionChecked):
     """Folds the packets of one instance into its receipt and delta."""
 
     def __init__(self, task: FoldTask, open_files: OpenFiles) -> None:
@@ -100,7 +100,7 @@ class _Fold:
         yield _deltas([(msgspec.json.encode(receipt), body)])
 
 
-class _Direct:
+class _Direct(VersionChecked):
     """Turns the events of one source partition into the receipts of the instances that own its keys."""
 
     def __init__(self, gathering: GatherTask, folding: FoldTask, route: Route, open_files: OpenFiles) -> None:

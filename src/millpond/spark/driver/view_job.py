@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 
 from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
 from millpond.spark.session.failures import explained
-from millpond.spark.session.worker import worker_task
+from millpond.spark.session.worker import VersionChecked, worker_task
 from millpond.state.ports.files import check_sees
 from millpond.state.ports.store import BucketStore
 
 
-class _CatchUp:
+class _CatchUp(VersionChecked):
     """Applies the log to the view; the input rows of a task are positions of its instances among those that own
     buckets.
     """

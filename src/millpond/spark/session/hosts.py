@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from millpond.ids import writer_token
 from millpond.spark.masters import is_local_master
+from millpond.spark.session.worker import VersionChecked
 
 
 def is_local(spark: SparkSession) -> bool:
@@ -32,7 +33,7 @@ def is_on_every_host(spark: SparkSession, folder: Path) -> bool:
     return all(seen.column(0).to_pylist())
 
 
-class _Sees:
+class _Sees(VersionChecked):
     def __init__(self, path: str) -> None:
         self._path = path
 

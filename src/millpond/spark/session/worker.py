@@ -1,19 +1,56 @@
-"""Wraps each task of a Spark worker: error codes, garbage collection, and a silent end after a lost JVM."""
+"""Wraps each task of a Spark worker: version check, error codes, garbage collection, a silent end after a lost JVM."""
 
 from __future__ import annotations
 
+import socket
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from millpond.errors import MillpondError, of_machine
+from millpond.errors import MillpondError, SetupError, of_machine
 from millpond.gc_freeze import pass_by_what_is_loaded
+from millpond.version import VERSION
+
+SAME_VERSION_CURE = (
+    "Install the driver's version where Spark's workers run, or send them the driver's environment (spark.archives)."
+)
 
 _freezes_left = 3
 """How many further tasks freeze what is loaded: gathering and folding tasks load different modules, so the first three
 tasks do."""
+
+
+class VersionChecked:
+    """Base class of the functions that tasks run: a worker with another version of Millpond refuses to load them.
+
+    The version comes first in the pickled state, so it is checked before anything is loaded that may have changed.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"version": _Version()} | self.__dict__
+
+
+class _Version:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return check_version, (VERSION,)
+
+
+def check_version(driver: str) -> str:
+    """Returns the driver's version, which must be the version of this process.
+
+    Raises:
+        SetupError: it is not.
+    """
+    if driver != VERSION:
+        error = SetupError(
+            f"A Python worker on {socket.gethostname()} has Millpond {VERSION}, and the driver has {driver}.",
+            SAME_VERSION_CURE,
+        )
+        error.flattened = True
+        raise error
+    return driver
 
 
 @contextmanager

@@ -5,7 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+from pyspark import cloudpickle
+
+from millpond.errors import SetupError, from_text
 from millpond.spark.driver.tasks import _rows
+from millpond.spark.driver.view_job import _CatchUp
+from millpond.spark.session import worker
+from millpond.spark.session.worker import VersionChecked
 
 PROGRAM = """
 import gc
@@ -48,3 +55,36 @@ def test_a_large_packet_brings_empty_rows_so_that_rows_bound_the_bytes_of_a_batc
     small, large = _rows(3, b"x" * 100), _rows(3, b"y" * 1_000_000)
     assert small.num_rows == 1 and 1_000_000 / large.num_rows < 1 << 14
     assert large.column(1).drop_null().to_pylist() == [b"y" * 1_000_000] and set(large.column(0).to_pylist()) == {3}
+
+
+class _Later(VersionChecked):
+    """A task function whose state another version cannot load."""
+
+    def __init__(self) -> None:
+        self.loads = _Unknown()
+
+
+class _Unknown:
+    def __reduce__(self) -> tuple[object, ...]:
+        return _missing, ()
+
+
+def _missing() -> None:
+    raise AttributeError("another version lacks this")
+
+
+def test_a_task_is_loaded_by_the_version_that_made_it() -> None:
+    task = _CatchUp("share", "pond", open)  # type: ignore[arg-type]
+    loaded = cloudpickle.loads(cloudpickle.dumps(task))
+    assert {name: loaded.__dict__[name] for name in task.__dict__} == task.__dict__
+
+
+def test_another_version_refuses_a_task_before_it_loads_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = cloudpickle.dumps(_Later())
+    with pytest.raises(AttributeError):
+        cloudpickle.loads(sent)
+    monkeypatch.setattr(worker, "VERSION", "0.1.9")
+    with pytest.raises(SetupError, match=r"has Millpond 0.1.9, and the driver has 0") as caught:
+        cloudpickle.loads(sent)
+    read = from_text(f"PythonException: Traceback\nmillpond.errors.SetupError: {caught.value}\n\tat org.apache")
+    assert read is not None and read.code == "MP-SETUP" and "spark.archives" in read.cure
