@@ -322,9 +322,9 @@ def repair(
     file: File, store: StoreAddress = "lmdb", checkpoint: Checkpoint = None, master: Master = "local[1]",
     memory: Memory = "1g",
 ) -> None:  # fmt: skip
-    """Set Spark's checkpoint and the sinks back to the log.
+    """Rewind sinks that are ahead of the log.
 
-    For use after one of them was lost, damaged or restored from a backup.
+    For use after the log was lost or restored from a backup.
     """
     from millpond.control.commands.run import Run, repair_file
 

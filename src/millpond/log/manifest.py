@@ -29,6 +29,7 @@ from millpond.log.records import (
     Receipt,
     Section,
     SectionKind,
+    SourceUpdate,
     decode,
     section_id,
 )
@@ -36,6 +37,7 @@ from millpond.log.records import (
 MAGIC = b"MPMAN1\n"
 _CHECKSUM_BYTES = 32
 _BEFORE_THE_LOG = -1
+_FILES = "_files"
 T = TypeVar("T")
 
 
@@ -76,12 +78,23 @@ class Fed(msgspec.Struct, frozen=True):
     value: str
 
 
+class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the log knows of what Spark stores about a source, besides its offsets.
+
+    The files of all batches up to `batch` are in records (`SourceUpdate.files`); it is -1 for other sources. `stored`:
+    see `SourceUpdate`.
+    """
+
+    batch: int = -1
+    stored: dict[str, str] = {}
+
+
 class Manifest(msgspec.Struct, frozen=True, dict=True):
     """The fold of records 0..n; n is -1 before the first record. Its maps must not be changed.
 
     `sections` maps ids to live sections, in the order of the log. `offsets` are the newest end offsets per stream.
     `max_time` (microseconds) never decreases. `quarantined` maps queries to reasons. `batch` is -1 before the first
-    epoch.
+    epoch. `sources` is unset before the first record that has some.
     """
 
     n: int = _BEFORE_THE_LOG
@@ -101,6 +114,12 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
     quarantined: dict[str, str] = {}
     sections: dict[str, LiveSection] = {}
     fed: dict[str, Fed] | msgspec.UnsetType = msgspec.UNSET
+    sources: dict[str, SourceState] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def known_sources(self) -> dict[str, SourceState]:
+        """The value of `sources`, empty if it is unset."""
+        return {} if isinstance(self.sources, msgspec.UnsetType) else self.sources
 
     def live(self, instance: int, group: str, kind: SectionKind) -> tuple[LiveSection, ...]:
         """Returns the live sections of one kind that an instance wrote for a group, in the order of the log."""
@@ -191,6 +210,10 @@ class _Draft:
         if record.fed:
             before = {} if isinstance(fields["fed"], msgspec.UnsetType) else fields["fed"]
             fields["fed"] = before | {name: Fed(record.n, value) for name, value in record.fed.items()}
+        if record.sources:
+            known = {} if isinstance(fields["sources"], msgspec.UnsetType) else fields["sources"]
+            new = {name: _updated(known.get(name), update) for name, update in record.sources.items()}
+            fields["sources"] = known | new
         self._add_sections(record.n, record.receipts)
         for old in record.retired:
             fields["sections"].pop(old, None)
@@ -220,6 +243,13 @@ def _located(n: int, receipt: Receipt, ordinal: int, section: Section) -> LiveSe
         file=receipt.file,
         info=section.info,
     )
+
+
+def _updated(known: SourceState | None, update: SourceUpdate) -> SourceState:
+    before = known or SourceState()
+    stored = before.stored | update.stored
+    batch = before.batch if update.files is None else max((before.batch, *update.files.batches[-1:]))
+    return SourceState(batch, {name: content for name, content in stored.items() if content is not None})
 
 
 def _later(old: dict[str, int], new: dict[str, int]) -> dict[str, int]:
@@ -271,6 +301,14 @@ class Manifests:
         for n in found:
             if n not in kept:
                 self._folder.remove(numbered_name(n))
+
+    def save_files(self, data: bytes) -> None:
+        """Replaces the stored lists of the files that were read; see `file_lists`."""
+        self._folder.replace(_FILES, data)
+
+    def files(self) -> bytes | None:
+        """The stored lists of the files that were read, if there are any."""
+        return self._folder.read(_FILES)
 
     def newest(self, at_most: int | None = None) -> Iterator[Manifest]:
         """Yields the undamaged manifests up to record `at_most`: that of the hint, then the others, newest first."""

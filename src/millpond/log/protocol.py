@@ -252,8 +252,8 @@ class Writer:
         raise OffsetGapError(
             f"{what} reads from {_shown(start)} to {_shown(end)}, but the log, at record {self.manifest.n},"
             f" ends at {_shown(known)}.",
-            "Spark's checkpoint, or the log, was lost in part, restored or moved. Restore what is older, "
-            "or run `millpond repair`, which sets the checkpoint to the log and compares the sinks with it.",
+            "Spark's checkpoint was changed while the pond ran. Start the pond again: its driver makes the checkpoint "
+            "from the log.",
         )
 
 

@@ -88,6 +88,31 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     fed: dict[str, tuple[int, list[str] | None]] = {}
 
 
+class FileList(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Files that batches of a source of files were the first to read, as columns, in the order of the batches.
+
+    A path is `folder` and the line of `names`, as Spark encodes it, so it contains no line feed. `times` are the
+    modification times in milliseconds since 1970 UTC, and `batches` the numbers of the source's batches.
+    """
+
+    folder: str = ""
+    names: str = ""
+    times: list[int] = []
+    batches: list[int] = []
+
+
+class SourceUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What Spark has stored about a source since the previous epoch, besides its offsets.
+
+    `files`: the files that it was the first to read. `stored`: the content of other files in the source's folder, by
+    name, each byte as the character of that number; None: the file was removed. The first epoch that reads the source
+    has an update, even if it is empty.
+    """
+
+    files: FileList | None = None
+    stored: dict[str, str | None] = {}
+
+
 class ClaimRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="claim", kw_only=True):
     """The takeover by a driver: every later append by an earlier writer fails; `spec` is opaque canonical JSON."""
 
@@ -124,7 +149,7 @@ class EpochRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch", kw
     All times are event times in microseconds since 1970 UTC, except `at`, which is of the writer's clock and never
     less than in the record before it. `max_time` is the largest event time by stream and source partition ("*" for
     unordered sources). `fed`: the new values (opaque JSON) that rows of this epoch give to parameters, from the next
-    epoch on.
+    epoch on. `sources`: by stream.
     """
 
     n: int
@@ -147,6 +172,7 @@ class EpochRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch", kw
     retired: tuple[str, ...] = ()
     quarantined: dict[str, str] = {}
     fed: dict[str, str] = {}
+    sources: dict[str, SourceUpdate] = {}
 
 
 Record = ClaimRecord | ChangeRecord | EpochRecord

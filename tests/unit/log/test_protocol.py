@@ -118,7 +118,7 @@ def test_offsets_that_do_not_continue_the_log_are_a_gap(pond: Pond, start: Offse
         pond.begin(writer, 1, start, end)
     told = str(gap.value)
     assert told.startswith("[MP-OFFSET-GAP]")
-    assert "millpond repair" in told
+    assert "Start the pond again" in told
     for offset in (*start.values(), *end.values(), "5", "2"):
         assert f'"{offset}"' in told
 

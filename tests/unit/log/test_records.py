@@ -23,15 +23,17 @@ from kit.inputs.log_examples import (
 )
 from millpond.errors import CorruptError
 from millpond.log.blocks import Packed, pack
-from millpond.log.manifest import Manifest, decode_manifest, encode_manifest, fold_all
+from millpond.log.manifest import Manifest, SourceState, decode_manifest, encode_manifest, fold_all
 from millpond.log.records import (
     ChangeRecord,
     ClaimRecord,
     Entry,
     EpochRecord,
+    FileList,
     Receipt,
     Record,
     Section,
+    SourceUpdate,
     decode,
     encode,
     without_body,
@@ -61,6 +63,15 @@ EPOCH = EpochRecord(
     counts={"q:spend": {"applied": 3, "late": 1}},
     retired=("1/0/0", "1/1/0"),
     quarantined={"q:broken": "raised: division by zero – ÷0"},
+)
+SOURCES = msgspec.structs.replace(
+    EPOCH,
+    sources={
+        "ev": SourceUpdate(FileList("file:///in/", "a%20b.json\nc/d.json", [1_700_000_000_000, -1], [3, 4])),
+        "tx": SourceUpdate(stored={"0": "\0v1\n{}", "gone": None}),
+        "rows": SourceUpdate(),
+    },
+    receipts=(),
 )
 SEAL = hashlib.sha256(b"").digest()
 GOLDEN_RECORDS: dict[str, tuple[Record, bytes]] = {
@@ -93,6 +104,19 @@ def test_golden_record(name: str) -> None:
         found = decode(stored)
         assert (found.record, body_in(found)) == (record, body)
         assert found.digest == stored[-32:].hex()
+
+
+def test_golden_record_of_an_epoch_with_sources() -> None:
+    stored = golden("epoch-with-sources", encode(SOURCES), "v2")
+    assert decode(stored).record == SOURCES
+    manifest = fold_all(Manifest(), [decode(data) for data in chain(CLAIM, EMPTY_EPOCH, SOURCES)])
+    kept = {"ev": SourceState(4), "tx": SourceState(stored={"0": "\0v1\n{}"}), "rows": SourceState()}
+    assert manifest.sources == kept
+    found = golden("manifest-with-sources", encode_manifest(manifest), "v2")
+    assert decode_manifest(found).sources == kept and found == encode_manifest(manifest)
+    later = msgspec.structs.replace(SOURCES, sources={"tx": SourceUpdate(stored={"0": None, "1": "x"})})
+    manifest = fold_all(Manifest(), [decode(data) for data in chain(CLAIM, SOURCES, EMPTY_EPOCH, later)])
+    assert manifest.known_sources == {**kept, "tx": SourceState(stored={"1": "x"})}
 
 
 def test_golden_manifest() -> None:

@@ -161,7 +161,7 @@ class _Says(logging.Handler):
 
 @explaining()
 def repair_file(asked: Run) -> list[str]:
-    """Make Spark's checkpoint and the sinks of a file's pond agree with its log; returns a sentence for each action.
+    """Rewind the sinks of a file's pond that are ahead of its log; returns a sentence for each action.
 
     Raises:
         MillpondError: see `Pond.load` and `Pond.repair`.
@@ -170,4 +170,4 @@ def repair_file(asked: Run) -> list[str]:
     with Pond(spark_session(asked.master, driver_memory=asked.memory), asked.folder, store=store) as pond:
         given_parameters(pond, asked.folder, asked.parameters)
         pond.load(asked.text)
-        return pond.repair()
+        return pond.repair() or ["No sink is ahead of the log."]

@@ -261,18 +261,16 @@ class Lifetime:
 
     @explaining()
     def repair(self) -> list[str]:
-        """Make Spark's checkpoint and the sinks agree with the log again; returns one sentence for each action.
+        """Rewind the sinks that have rows of records which the log has lost; return one sentence for each of them.
 
-        Use it if the checkpoint or the log was lost, damaged or restored from an older copy. A sink that has rows of
-        records which the log has lost is rewound first, because the events of these records are read again.
+        Use it after the log was lost, or restored from an older copy. The events of the lost records are read again.
 
         Raises:
             AheadError: a sink cannot be rewound; the message says what is left to do.
-            OffsetGapError: the lost data was stored nowhere else; the message says what is left to do.
         """
         done: list[str] = []
-        opened = self._open(lambda truth, sinks: done.extend(reconcile(truth, sinks)))
-        return [*done, opened.driver.repair()]
+        self._open(lambda truth, sinks: done.extend(reconcile(truth, sinks)))
+        return done
 
     def settle(self, timeout: float = 60.0) -> None:
         """Wait until every sink and the view have every committed row.

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.clock import lap_us
-from millpond.errors import FencedError, FilesLostError, HostError, MillpondError, OffsetGapError, SparkError
+from millpond.errors import FencedError, FilesLostError, HostError, MillpondError, SparkError
 from millpond.faults import reached
 from millpond.followers.view.shard_watch import WantedOwners
 from millpond.log.manifest import Manifest, Manifests
@@ -38,11 +38,7 @@ from millpond.runtime.epoch import (
 from millpond.runtime.task.file_sync import FileTransport
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.driver.advisers import Advisers
-from millpond.spark.driver.checkpoint import (
-    check_continues,
-    own_checkpoint,
-    repair,
-)
+from millpond.spark.driver.checkpoint import make_checkpoint
 from millpond.spark.driver.epoch_run import Begun, Deferred, EpochRunner
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.driver.log_head import LogHead
@@ -56,6 +52,8 @@ from millpond.spark.session.failures import explained
 from millpond.spark.session.session import jvm_failure
 from millpond.spark.sources.file_tables import Lookups
 from millpond.spark.sources.parsed_values import learnt
+
+_COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"
 
 
 class Driver:
@@ -92,21 +90,13 @@ class Driver:
             self._head.writer.take_over(self._head.now(), socket.gethostname(), os.getpid(), version, spec)
         )
         try:
-            root, query = Path(self.setting.folder) / "spark", done.manifest.spark_query
-            self._checkpoint = own_checkpoint(root, done.n, query)
+            root, interval = Path(self.setting.folder) / "spark", int(self._spark.conf.get(_COMPACTION) or 10)
+            self._checkpoint = make_checkpoint(root, done.n, done.manifest, self._head.files_read(), interval)
         except MillpondError as error:
             raise self._fenced_or(error) from error  # or a newer driver removed the checkpoint
         self._files.begin(self._head.manifest)
         self._head.spec = self._changes.spec(done.manifest)
         return done.n
-
-    def repair(self) -> str:
-        """Set Spark's checkpoint to the log after one of the two was lost, damaged or restored; return what was done.
-
-        Raises:
-            OffsetGapError: the lost information was stored nowhere else.
-        """
-        return repair(self._checkpoint, self._head.manifest)
 
     def run(self, reading: Callable[[Mapping[str, int]], Reading], *, once: bool) -> bool:
         """Run epochs until all existing input has been read (`once`) or `stop` is called; return False after `stop`.
@@ -143,9 +133,8 @@ class Driver:
         found = reading(self._advisers.pace.begun(paced(self.setting.streams)))
         self._reads(found)
         try:
-            check_continues(self._checkpoint, self._head.manifest)
             self._lookups.renew()
-        except (OffsetGapError, Py4JError) as error:
+        except Py4JError as error:
             raise self._explained(error) from error
         self._life.start()
         return started(found.frame, self._epoch, self._checkpoint, once=self._once)

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
 from pyspark.sql import DataFrame
 
 from millpond.clock import lap_us, now_us
 from millpond.faults import reached
 from millpond.followers.view.shard_watch import WantedOwners
 from millpond.log.protocol import AlreadyTrue, Run, moved
-from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt
+from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt, SourceUpdate
 from millpond.placement.moves import BucketMap
 from millpond.reconfigure.apply import is_read
 from millpond.runtime.epoch import (
@@ -50,6 +51,7 @@ from millpond.spark.driver.checkpoint import check_names, query_id, read_offsets
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.driver.log_head import LogHead
 from millpond.spark.reading.intake import Intake
+from millpond.spark.reading.source_updates import source_updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,15 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The epoch continues the log, as the record of `run`. `idle`: the partitions that watermarks do not wait for."""
+    """The epoch continues the log, as the record of `run`.
+
+    `idle`: the partitions that watermarks do not wait for. `sources`: what the record stores about its sources.
+    """
 
     planned: Planned
     run: Run
     idle: Idle
+    sources: Mapping[str, SourceUpdate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +234,13 @@ class EpochRunner:
             run = head.catch_up()
             head.arrange(run.manifest)
             head.expect(batch.end)
-            return Begun(planned, run, {})
+            return Begun(planned, run, {}, {})
         begun = head.perform(head.writer.begin(batch.number, batch.start, batch.end, batch.spark_query))
         reached("begin.decided")
         if isinstance(begun, AlreadyTrue):
             return Repeated()
-        self._intake.planned(planned.checkpoint, batch.number, batch.start, batch.end)
+        sources = source_updates(planned.checkpoint, batch.end, begun.manifest.known_sources)
+        self._intake.planned(planned.checkpoint, batch.start, batch.end, sources)
         head.arrange(begun.manifest)
         head.expect(batch.end)
         unread = head.setting is not self._read_for and not is_read(head.setting)
@@ -242,7 +249,7 @@ class EpochRunner:
         self._read_for = head.setting
         idle = self._advisers.idle.idle(begun.manifest.max_time, lap_us())
         due = self._advisers.idle.is_news(idle) or pending(head.setting, begun.manifest)
-        return Skipped() if begun.idle and not due else Begun(planned, begun, idle)
+        return Skipped() if begun.idle and not due else Begun(planned, begun, idle, sources)
 
     def _compute(self, begun: Begun) -> Computed:
         planned, run, setting = begun.planned, begun.run, self._head.setting
@@ -263,7 +270,7 @@ class EpochRunner:
             setting, begun.run, computed.task, begun.planned.batch, computed.deltas, self._head.now(), self._followed()
         )
         self._breaker.check(setting.layout, record)
-        return Assembled(computed, record, body)
+        return Assembled(computed, msgspec.structs.replace(record, sources=dict(begun.sources)), body)
 
     def _append(self, assembled: Assembled) -> Appended | Repeated:
         done = self._head.commit(assembled.record, assembled.body)

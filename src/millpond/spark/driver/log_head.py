@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from millpond.clock import ForwardClock, lap_us
+from millpond.log.file_lists import ListWriter, load_lists
 from millpond.log.manifest import Manifest, Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
-from millpond.log.records import ChangeRecord, EpochRecord, Offsets
+from millpond.log.records import ChangeRecord, EpochRecord, FileList, Offsets
 from millpond.model.spec import PondSpec
 from millpond.reconfigure.apply import arranged, clear_tables
 from millpond.runtime.epoch import Setting
@@ -40,6 +41,7 @@ class LogHead:
         self.spec: PondSpec | None = None
         self._log, self._manifests, self._announce, self._catalog = log, manifests, announce, catalog
         self._idle, self._clock = idle, ForwardClock()
+        self._lists: ListWriter | None = None
 
     @property
     def manifest(self) -> Manifest:
@@ -60,7 +62,22 @@ class LogHead:
 
     def commit(self, record: EpochRecord | ChangeRecord, body: bytes = b"") -> Committed | AlreadyTrue:
         """Append a record; see `Writer.commit`."""
-        return self.perform(self.writer.commit(record, body))
+        done = self.perform(self.writer.commit(record, body))
+        if self._lists is not None:
+            self._lists.add(record, self.manifest)
+        return done
+
+    def files_read(self) -> dict[str, FileList]:
+        """The files that each source of files has read up to the driver's claim, by stream.
+
+        From now on, the lists are stored with the log from time to time.
+
+        Raises:
+            CorruptError: a record is damaged.
+        """
+        lists = load_lists(self._log, self._manifests, self.manifest)
+        self._lists = ListWriter(self._log, self._manifests, self.manifest, lists)
+        return lists
 
     def now(self) -> int:
         """The time for records and for `max_ahead`; it never goes back, nor behind the newest record."""

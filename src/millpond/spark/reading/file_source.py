@@ -10,10 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.errors import UnsupportedQuery
+from millpond.log.file_lists import ListedFile
 from millpond.model.stream import DROP, Stream
 from millpond.runtime.inputs.backfill import PastEpoch, path_of
 from millpond.spark.catalyst.data_types import schema_of
-from millpond.spark.reading.source_progress import FILE, Portion, SeenFile, batch_of, gone, seen_files
+from millpond.spark.reading.source_progress import FILE, Portion, batch_of, gone, listed_files
 from millpond.spark.reading.spark_source import SparkSource, as_json, prepare
 from millpond.spark.sources.malformed_files import MarkedFiles, drops_malformed
 
@@ -70,9 +71,9 @@ class FileSource(SparkSource):
         for run in _runs(_files(folder, epochs)):
             for files in _bounded(run, self._sizes(spark, run)):
                 places = [bisect_left(ends, one.batch) for one in files]  # batch numbers only grow
-                mine = {path_of(one.path): at - places[0] for one, at in zip(files, places, strict=True)}
+                mine = {path_of(one.decoded): at - places[0] for one, at in zip(files, places, strict=True)}
                 some = tuple(epochs[places[0] : places[-1] + 1])
-                yield Portion(self._batch(spark, [one.path for one in files]), some, files=mine)
+                yield Portion(self._batch(spark, [one.decoded for one in files]), some, files=mine)
 
     def _batch(self, spark: SparkSession, files: Sequence[str]) -> DataFrame:
         """Some files as a batch, with the stream's options, as a streaming query reads them, and the column `FILE`."""
@@ -90,7 +91,7 @@ class FileSource(SparkSource):
         # Spark returns the path as an encoded URI.
         return frame.select("*", F.url_decode(F.replace("_metadata.file_path", F.lit("+"), F.lit("%2B"))).alias(FILE))
 
-    def _sizes(self, spark: SparkSession, files: Sequence[SeenFile]) -> list[int]:
+    def _sizes(self, spark: SparkSession, files: Sequence[ListedFile]) -> list[int]:
         """The current sizes of files.
 
         Raises:
@@ -98,32 +99,32 @@ class FileSource(SparkSource):
         """
         reader = spark.read.format("binaryFile").option("__globPaths__", "false")
         table = (
-            reader.load([one.path for one in files])
+            reader.load([one.decoded for one in files])
             .select("path", "length", F.unix_millis("modificationTime").alias("changed")).toArrow()
         )  # fmt: skip
         found = {path_of(row["path"]): row for row in table.to_pylist()}
         for one in files:
-            row = found.get(path_of(one.path))
+            row = found.get(path_of(one.decoded))
             if row is None:
-                raise gone(self.stream, f"{one.path} is not there.")
-            if row["changed"] != one.changed_ms:
-                raise gone(self.stream, f"{one.path} was changed since it was read.")
-        return [found[path_of(one.path)]["length"] for one in files]
+                raise gone(self.stream, f"{one.decoded} is not there.")
+            if row["changed"] != one.timestamp:
+                raise gone(self.stream, f"{one.decoded} was changed since it was read.")
+        return [found[path_of(one.decoded)]["length"] for one in files]
 
 
-def _files(folder: Path, epochs: Sequence[PastEpoch]) -> list[SeenFile]:
+def _files(folder: Path, epochs: Sequence[PastEpoch]) -> list[ListedFile]:
     if not epochs:
         return []
     after = batch_of(epochs[0].start)
-    return [one for one in seen_files(folder, batch_of(epochs[-1].end)) if one.batch > after]
+    return listed_files(folder, after, batch_of(epochs[-1].end))
 
 
-def _runs(files: Sequence[SeenFile]) -> Iterator[Sequence[SeenFile]]:
+def _runs(files: Sequence[ListedFile]) -> Iterator[Sequence[ListedFile]]:
     for first in range(0, len(files), PORTION_FILES):
         yield files[first : first + PORTION_FILES]
 
 
-def _bounded(files: Sequence[SeenFile], sizes: Sequence[int]) -> Iterator[Sequence[SeenFile]]:
+def _bounded(files: Sequence[ListedFile], sizes: Sequence[int]) -> Iterator[Sequence[ListedFile]]:
     """Split files into runs of at most `PORTION_BYTES`; a larger file is a run of its own."""
     first, size = 0, 0
     for place, more in enumerate(sizes):

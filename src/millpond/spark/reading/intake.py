@@ -19,15 +19,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millpond.clock import Clock, now_us
 from millpond.errors import CorruptError
 from millpond.log.protocol import TICK
-from millpond.log.records import Offsets
+from millpond.log.records import Offsets, SourceUpdate
 from millpond.spark.catalyst.private_names import items
-from millpond.spark.reading.checkpoint_digests import CheckpointDigests
-from millpond.spark.reading.source_progress import COMPACT, Ranges, batch_of, first_offsets, listed_in
-
-_FILES = '{"logOffset"'
-"""The beginning of a file source's offset."""
-
-_LOCAL = "file://"
+from millpond.spark.reading.source_progress import Ranges, batch_of, first_offsets, has_list
+from millpond.spark.reading.source_updates import local_paths
 
 AGE_SECONDS = 7 * 24 * 3600.0
 """Spark's `maxFileAge`: a file that is older than the newest one by more than this is never read."""
@@ -55,24 +50,25 @@ class Intake:
         self._files: dict[str, tuple[str, int]] = {}
         self._missing: dict[str, tuple[str, ...]] = {}
         self._ahead: dict[str, tuple[str, ...]] = {}
-        self._digests = CheckpointDigests()
 
-    def planned(self, checkpoint: Path, batch: int, start: Offsets, end: Offsets) -> None:
-        """Record Spark's batch `batch` before it is read, and which of its local files are missing or dated ahead.
+    def planned(
+        self, checkpoint: Path, start: Offsets, end: Offsets, updates: Mapping[str, SourceUpdate]
+    ) -> None:  # fmt: skip
+        """Record a batch of Spark before it is read, and which of its local files are missing or dated ahead.
 
-        Spark silently skips a file that was deleted after it was listed, and a file that is much older than the newest
-        file that it has read.
+        `updates`: what the batch's record says about its sources. Spark silently skips a file that was deleted after it
+        was listed, and a file that is much older than the newest file that it has read.
         """
-        self._digests.update(checkpoint, batch)
         self._planned, self._files, self._missing, self._ahead = dict(end), {}, {}, {}
         latest = self._clock() / 1e6 + AGE_SECONDS
         for stream, offset in end.items():
             if _ranges(offset) and stream not in start:
                 with suppress(CorruptError):
                     self._first[stream] = first_offsets(checkpoint / "sources" / stream)
-            if not offset.startswith(_FILES) or start.get(stream) == offset:
+            if not has_list(offset) or start.get(stream) == offset:
                 continue
-            paths = list(_files_of(checkpoint / "sources" / stream, start.get(stream, ""), offset))
+            files = updates[stream].files if stream in updates else None
+            paths = local_paths(files, batch_of(start.get(stream, "")))
             self._files[stream] = offset, len(paths)
             dates = {path: _date_of(path) for path in paths}
             if gone := tuple(path for path, date in dates.items() if date is None):
@@ -104,7 +100,7 @@ class Intake:
         planned = self._planned.get(stream)
         if planned is None:
             return Behind(stream, "records", None)
-        if planned.startswith(_FILES):
+        if has_list(planned):
             offset, files = self._files.get(stream, (committed, 0))
             return Behind(stream, "files", 0 if committed == offset else files)
         read = _ranges(committed) or self._first.get(stream, {})
@@ -113,17 +109,6 @@ class Intake:
             for partition, last in newest.get(topic, {}).items():
                 waiting += max(0, last - read.get(topic, {}).get(partition, 0))
         return Behind(stream, "records", waiting)
-
-
-def _files_of(folder: Path, start: str, end: str) -> Iterable[str]:
-    """The local files of the batches of a file source between two of its offsets."""
-    for number in range(batch_of(start) + 1, batch_of(end) + 1):
-        for name in (str(number), f"{number}{COMPACT}"):
-            with suppress(FileNotFoundError):
-                for path in listed_in(folder / name, number):
-                    if path.startswith(_LOCAL):
-                        yield path.removeprefix(_LOCAL)
-                break
 
 
 def _date_of(path: str) -> float | None:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote
 
 import msgspec
 from pyspark.sql import DataFrame
 
 from millpond.errors import CorruptError, GoneError, of_machine
+from millpond.log.file_lists import ListedFile
 from millpond.model.stream import Stream
 from millpond.runtime.inputs.backfill import PastEpoch
 
@@ -25,26 +25,12 @@ COMPACT = ".compact"
 """The ending of the name of a list into which Spark has compacted the earlier ones."""
 
 _VERSION = "v1"
-_TAIL_BYTES = 8 << 20
+_TAIL_BYTES = 1 << 20
 _TRIES = 3
 """Attempts to read a list: Spark may compact it and delete the compacted files while it is read."""
 
 
-class _Entry(msgspec.Struct):
-    path: str
-    timestamp: int
-    batch: int = msgspec.field(name="batchId")
-
-
-_decoder = msgspec.json.Decoder(_Entry)
-
-
-class SeenFile(NamedTuple):
-    """A file that a batch of the source read: its path, its modification time (ms since 1970 UTC), and the batch."""
-
-    path: str
-    changed_ms: int
-    batch: int
+_decoder = msgspec.json.Decoder(ListedFile)
 
 
 def list_batch(name: str) -> int:
@@ -57,69 +43,89 @@ def list_batch(name: str) -> int:
     return int(text) if text.isdecimal() else -1
 
 
-def seen_files(folder: Path, upto: int) -> list[SeenFile]:
-    """The files of a file source's batches up to `upto`, in the order of batches; `folder` is its folder in a
-    checkpoint.
+def listed_files(folder: Path, after: int, upto: int) -> list[ListedFile]:
+    """The files of a file source's batches after `after` and up to `upto`, in the order of batches.
+
+    `folder` is the source's folder in a checkpoint.
 
     Raises:
         CorruptError: the list is lost or incomplete.
     """
     for _ in range(_TRIES - 1):
         try:
-            return _seen(folder, upto)
+            return _listed(folder, after, upto)
         except FileNotFoundError:
             continue
     try:
-        return _seen(folder, upto)
+        return _listed(folder, after, upto)
     except OSError as error:
         raise of_machine(error) or CorruptError(
-            f"Spark's list of files cannot be read: {error}.", "Restore the folder `spark`."
+            f"Spark's list of files cannot be read: {error}.", "Start the pond again, which makes it from the log."
         ) from error
 
 
-def _seen(folder: Path, upto: int) -> list[SeenFile]:
+def _listed(folder: Path, after: int, upto: int) -> list[ListedFile]:
+    if upto == after + 1:
+        return _batch(folder, upto)
     names = os.listdir(folder)
     merged = max((list_batch(name) for name in names if name.endswith(COMPACT)), default=-1)
     lists = [] if merged < 0 else [f"{merged}{COMPACT}"]
     later = {int(name) for name in names if name.isdecimal() and merged < int(name) <= upto}
-    lacking = sorted({*range(merged + 1, upto + 1)} - later)
-    if lacking:
-        raise CorruptError(
-            f"Spark's list of files in {folder} lacks batch {lacking[0]}.", "Restore the folder `spark` from a copy."
-        )
+    _check_no_gap(folder, {*range(merged + 1, upto + 1)} - later)
     lists += [str(number) for number in sorted(later)]
     found = [_file(line) for name in lists for line in _lines(folder / name)]
-    return sorted((one for one in found if one.batch <= upto), key=lambda one: one.batch)
+    found = sorted((one for one in found if after < one.batch <= upto), key=lambda one: one.batch)
+    _check_no_gap(folder, {*range(after + 1, upto + 1)} - {one.batch for one in found})
+    return found
 
 
-def listed_in(path: Path, batch: int) -> list[str]:
-    """The paths of the files of one batch, from the list that Spark wrote for it; a large list is read from its end.
+def _check_no_gap(folder: Path, lacking: Collection[int]) -> None:
+    if lacking:
+        raise CorruptError(
+            f"Spark's list of files in {folder} lacks batch {min(lacking)}.", "Restore the folder `spark` from a copy."
+        )
 
-    Raises:
-        FileNotFoundError: the list does not exist.
-        CorruptError: a line does not decode.
-    """
+
+def _batch(folder: Path, batch: int) -> list[ListedFile]:
+    """The files of one batch; of a list into which Spark has compacted earlier ones, only the end is read."""
+    try:
+        return [one for one in map(_file, _lines(folder / str(batch))) if one.batch == batch]
+    except FileNotFoundError:
+        path = folder / f"{batch}{COMPACT}"
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TAIL_BYTES))
-        # the first line is the version or an incomplete line
-        _, *lines = file.read().decode(errors="replace").splitlines()
-    return [one.path for one in map(_file, lines) if one.batch == batch]
+        tail = _TAIL_BYTES
+        while True:
+            file.seek(max(0, size - tail))
+            # the first line is the version or an incomplete line
+            _, *lines = file.read().decode(errors="replace").splitlines()
+            found = [*map(_file, lines)]
+            if tail >= size or (found and found[0].batch < batch):
+                return [one for one in found if one.batch == batch]
+            tail *= 8
 
 
 def _lines(path: Path) -> Sequence[str]:
-    version, *lines = path.read_text(encoding="utf-8").splitlines()
+    version, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
     if version != _VERSION:
         raise CorruptError(f"{path} is of a form this Spark does not write.", "Use Spark 4.3.")
     return lines
 
 
-def _file(line: str) -> SeenFile:
+def _file(line: str) -> ListedFile:
     try:
-        entry = _decoder.decode(line)
+        return _decoder.decode(line)
     except msgspec.MsgspecError as error:
         raise CorruptError(f"A line of Spark's list of files does not decode: {error}.", "Restore it.") from error
-    return SeenFile(unquote(entry.path), entry.timestamp, entry.batch)
+
+
+def has_list(offset: str) -> bool:
+    """Whether the offset is the number of a file source's batch.
+
+    >>> has_list('{"logOffset":3}'), has_list("17"), has_list('{"topic":{"0":5}}')
+    (True, False, False)
+    """
+    return offset.startswith('{"logOffset"')
 
 
 def batch_of(offset: str) -> int:

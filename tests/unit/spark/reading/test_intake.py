@@ -8,7 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from millpond.log.manifest import SourceState
+from millpond.log.records import Offsets
 from millpond.spark.reading.intake import Behind, Intake
+from millpond.spark.reading.source_progress import batch_of
+from millpond.spark.reading.source_updates import source_updates
 
 
 def progress(*latest: str, at_hand: str | None = None) -> Any:
@@ -31,13 +35,19 @@ def listed(folder: Path, batch: int, *paths: Path, merged: bool = False) -> None
     (folder / name).write_text("\n".join(["v1", *older, *lines]))
 
 
+def planned(intake: Intake, checkpoint: Path, start: Offsets, end: Offsets) -> None:
+    """Plan a batch after one that ended at `start`, as the driver does."""
+    known = {stream: SourceState(batch_of(offset)) for stream, offset in start.items()}
+    intake.planned(checkpoint, start, end, source_updates(checkpoint, end, known))
+
+
 def test_records_of_kafka_that_are_not_committed(tmp_path: Path) -> None:
     intake = Intake()
     assert intake.behind(["tx"], {}, None) == [Behind("tx", "records", None)]
     first = tmp_path / "sources" / "tx"
     first.mkdir(parents=True)
     (first / "0").write_bytes(b'\0v1\n{"t":{"0":100,"1":0}}')
-    intake.planned(tmp_path, 0, {}, {"tx": '{"t":{"0":150,"1":7}}'})
+    planned(intake, tmp_path, {}, {"tx": '{"t":{"0":150,"1":7}}'})
     # retention has deleted the records before offset 100, so they are not behind
     assert intake.behind(["tx"], {}, None) == [Behind("tx", "records", 57)]
     committed = {"tx": '{"t":{"0":150,"1":7}}'}
@@ -56,11 +66,11 @@ def test_files_of_the_batch_at_hand(tmp_path: Path) -> None:
         path.write_text("{}")
     intake = Intake()
     listed(tmp_path / "sources" / "tx", 0, *there)
-    intake.planned(tmp_path, 0, {}, {"tx": '{"logOffset":0}'})
+    planned(intake, tmp_path, {}, {"tx": '{"logOffset":0}'})
     assert intake.missing() == {}
     assert intake.behind(["tx"], {}, None) == [Behind("tx", "files", 2)]
     assert intake.behind(["tx"], {"tx": '{"logOffset":0}'}, None) == [Behind("tx", "files", 0)]
-    intake.planned(tmp_path, 1, {"tx": '{"logOffset":0}'}, {"tx": '{"logOffset":0}'})
+    planned(intake, tmp_path, {"tx": '{"logOffset":0}'}, {"tx": '{"logOffset":0}'})
     assert intake.behind(["tx"], {"tx": '{"logOffset":0}'}, None) == [Behind("tx", "files", 0)]
 
 
@@ -69,7 +79,7 @@ def test_files_that_disappear_between_listing_and_reading(tmp_path: Path) -> Non
     kept.write_text("{}")
     intake = Intake()
     listed(tmp_path / "sources" / "tx", 9, kept, gone, merged=True)
-    intake.planned(tmp_path, 1, {"tx": '{"logOffset":8}'}, {"tx": '{"logOffset":9}'})
+    planned(intake, tmp_path, {"tx": '{"logOffset":8}'}, {"tx": '{"logOffset":9}'})
     assert intake.missing() == {"tx": (str(gone),)}
     assert intake.missing() == {}  # reported once
 
@@ -82,6 +92,6 @@ def test_files_that_are_dated_so_far_ahead_that_later_ones_are_skipped(tmp_path:
         os.utime(path, (date, date))
     intake = Intake(lambda: now * 1_000_000)
     listed(tmp_path / "sources" / "tx", 0, *files)
-    intake.planned(tmp_path, 0, {}, {"tx": '{"logOffset":0}'})
+    planned(intake, tmp_path, {}, {"tx": '{"logOffset":0}'})
     assert (intake.missing(), intake.ahead()) == ({}, {"tx": (str(tmp_path / "far"),)})
     assert intake.ahead() == {}  # reported once
