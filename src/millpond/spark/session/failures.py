@@ -23,6 +23,7 @@ from millpond.errors import (
     from_text,
     no_room,
 )
+from millpond.spark.session.worker import SAME_VERSION_CURE
 
 _MEMORY = re.compile(r"java\.lang\.OutOfMemoryError(?:: [^\n]*)?|\[UNABLE_TO_ACQUIRE_MEMORY\][^\n]*")
 _SHORT = re.compile(r"(?:MemoryError|ArrowMemoryError)(?:: [^\n]*)?$|Cannot allocate memory", re.MULTILINE)
@@ -39,6 +40,10 @@ _NO_TOPIC = re.compile(r"kafka\.common\.errors\.UnknownTopicOrPartitionException
 _SILENT = re.compile(r"kafka\.common\.errors\.TimeoutException: ([^\n]*)")
 _REMOVED = re.compile(r"Master removed our application: \w+|All masters are unresponsive[^\n]*")
 _NO_CLASS = re.compile(r"ClassNotFoundException: (?:Class )?([\w.$]+FileSystem)\b|No FileSystem for scheme \"(\w+)\"")
+_NO_PYTHON = re.compile(r"Cannot run program \"([^\"]*python[^\"]*)\"")
+_OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] \D*(\d+\.\d+)\D+(\d+\.\d+)")
+_OTHER_CODE = re.compile(r"Can't get attribute '[^']*' on <module 'millpond\b[^>]*>")
+_THROWN = re.compile(r"^: (?:[\w.$]+\.)?([\w$]+(?:: [^\n]*)?)$", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?([\w$]+(?:: [^\n]*)?)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt)(?:: [^\n]*)?)$", re.MULTILINE)
 
@@ -171,18 +176,40 @@ def _of_spark(text: str) -> SparkError:
             f"A Python worker died more often than Spark retries: {_shortened(found.group())}.",
             "Often the system killed it for its memory: run fewer instances, or give the machine more.",
         )
+    if (known := _of_python(text)) is not None:
+        return known
+    cure = "Run with -v for the trace; committed results are not affected."
+    return SparkError(f"Spark failed: {_innermost(text)}.", cure)
+
+
+def _of_python(text: str) -> SparkError | None:
+    """The error if an executor has no usable Python or other packages than the driver; None for other failures."""
+    if found := _NO_PYTHON.search(text):
+        return SparkError(
+            f"An executor cannot start {found[1]}.",
+            "Set PYSPARK_PYTHON to the path of Python on the hosts of executors; of an archive of spark.archives"
+            " ARCHIVE#NAME it begins with ./NAME/.",
+        )
+    if found := _OTHER_PYTHON.search(text):
+        return SparkError(
+            f"An executor has Python {found[1]}, and the driver has {found[2]}.",
+            f"Set PYSPARK_PYTHON to a Python {found[2]} on the hosts of executors.",
+        )
+    if _OTHER_CODE.search(text):
+        return SparkError("A Python worker has another version of Millpond than the driver.", SAME_VERSION_CURE)
     if found := _MODULE.search(text):
         return SparkError(
             f"A Python worker of Spark does not find the module {found[1]}.",
             "Install it where Spark's workers run (PYSPARK_PYTHON names their Python), or set PYTHONPATH there.",
         )
-    cure = "Run with -v for the trace; committed results are not affected."
-    return SparkError(f"Spark failed: {_innermost(text)}.", cure)
+    return None
 
 
 def _innermost(text: str) -> str:
-    """The innermost reason: the last cause of a Java trace, else a Python trace's last line, else the first line."""
-    if causes := _CAUSE.findall(text):
+    """The innermost reason: the last cause of a Java trace or what it begins with, else the last line of a Python
+    trace, else the first line.
+    """
+    if causes := _CAUSE.findall(text) or _THROWN.findall(text):
         return _shortened(causes[-1])
     if raised := _PYTHON.findall(text):
         return _shortened(raised[-1])

@@ -49,6 +49,24 @@ TEXTS = [
     ),
     (TASK + "PythonException: T\n  File x\nModuleNotFoundError: No module named 'my'\n\tat x", "MP-SPARK", "module my"),
     (
+        TASK + 'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file or directory',
+        "MP-SPARK", "An executor cannot start ./environment/bin/python",
+    ),
+    (
+        TASK + "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that "
+        "in driver: 3.11, PySpark cannot run with different minor versions.\nPlease check environment variables",
+        "MP-SPARK", "An executor has Python 3.12, and the driver has 3.11.",
+    ),
+    (
+        TASK + "AttributeError: Can't get attribute '_A' on <module 'millpond.spark.driver.tasks' from '/x'>\n\tat",
+        "MP-SPARK", "another version of Millpond than the driver",
+    ),
+    (
+        "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: org.apache.spark."
+        "SparkException: spark.dynamicAllocation.schedulerBacklogTimeout must be > 0!\n\tat org.apache.spark",
+        "MP-SPARK", "Spark failed: SparkException: spark.dynamicAllocation.schedulerBacklogTimeout must be > 0!",
+    ),
+    (
         STREAM + "java.util.concurrent.ExecutionException\nCaused by: org.apache.kafka.common.errors."
         "SaslAuthenticationException: Authentication failed due to invalid credentials with SASL PLAIN\n\tat x",
         "MP-SOURCE", "Kafka refuses its reader: SaslAuthenticationException: Authentication failed",
