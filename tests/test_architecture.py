@@ -44,7 +44,7 @@ RANKS: dict[str, tuple[str, ...]] = {
         "view",
     ),
     "kit": (
-        "inputs servers simulator",
+        "costs inputs servers simulator",
         "naive",
         "judges",
     ),

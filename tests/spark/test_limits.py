@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from kit.costs.counted_calls import CountedCalls
 from millpond import Pond
 from millpond.errors import QueryRefused
 from millpond.spark.catalyst import user_scalars
-from millpond.spark.catalyst.value_bounds import VALUE_BYTES, accepted
+from millpond.spark.catalyst.private_names import analysed, items
+from millpond.spark.catalyst.value_bounds import VALUE_BYTES, Limiter, Size, accepted
 from millpond.spark.frontend.frontend import FrontEnd
 
 EVENTS = "CREATE TABLE ev (k STRING, n BIGINT, a ARRAY<STRING>, ts TIMESTAMP) USING json OPTIONS (path '{}');"
@@ -70,13 +73,51 @@ def nested(deep: int, start: str, step: str) -> str:
     return start
 
 
-def test_aggregates_within_each_other_are_refused_in_seconds(front: FrontEnd) -> None:
-    began, deep = time.monotonic(), 6
-    with pytest.raises(QueryRefused, match=r"so many lambdas|makes up to|takes more than"):
-        front.query_from_sql("deep", f"SELECT length({nested(deep, 'k', 'concat({a}, {more})')}) AS x FROM STREAM ev")
-    with pytest.raises(QueryRefused, match=r"so many lambdas|makes up to|takes more than"):
-        front.query_from_sql("constant", f"SELECT n, {nested(deep, '0', '{a} + {more}')} AS x FROM STREAM ev")
-    assert time.monotonic() - began < 20
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"length({nested(6, 'k', 'concat({a}, {more})')})",
+        nested(6, "0", "{a} + {more}"),
+        f"length(aggregate({MANY}, k, (a9, e9) -> {nested(3, 'a9', 'concat({a}, {more})')}))",
+    ],
+    ids=["texts", "numbers", "of an outer value"],
+)
+def test_the_visits_of_aggregates_within_each_other_do_not_multiply(
+    front: FrontEnd, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visits = CountedCalls(monkeypatch, Limiter, "_visit")
+    try:
+        front.query_from_sql("deep", f"SELECT n, {text} AS x FROM STREAM ev")
+    except QueryRefused as refused:
+        assert "takes more than" in str(refused)
+    else:
+        assert "a9" in text
+    assert visits.count < 20_000, "each level visits its body once per round of its own"
+
+
+@settings(max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_bounds_that_are_computed_once_are_those_computed_each_time(
+    spark: SparkSession, front: FrontEnd, data: st.DataObject
+) -> None:
+    values, text = ["k", "'x'"], "{}"
+    for level in range(data.draw(st.integers(1, 3))):
+        array = data.draw(st.sampled_from(["array(1, 2, 3)", "split(k, '')"]))
+        start = data.draw(st.sampled_from(values))
+        values.append(f"a{level}")
+        step = f"concat(a{level}, {data.draw(st.sampled_from(values))}, {{}})"
+        text = text.format(f"aggregate({array}, {start}, (a{level}, e{level}) -> {step})")
+    text = text.format(data.draw(st.sampled_from(values)))
+    [column] = items(analysed(spark.sql(f"SELECT {text} AS x FROM VALUES ('') AS t(k)")).projectList())
+
+    def bound() -> tuple[Size, str]:
+        found = Limiter(front._catalyst, refuses=False)._visit(column, {}, 1.0)
+        return found.size, found.node.toString()
+
+    once = bound()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Limiter, "_computed_once", Limiter._higher)
+        assert bound() == once
 
 
 def test_a_nest_of_aggregates_that_was_accepted_before_is_checked(front: FrontEnd) -> None:

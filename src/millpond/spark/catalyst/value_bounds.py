@@ -149,6 +149,8 @@ class Limiter:
         self._whole: JavaObject = None
         self._literals: dict[int, Bound] = {}
         self._in_rounds, self._rounds = False, _Rounds(self._refuses)
+        self._computed: dict[tuple[int, tuple[Size | None, ...]], Bound] = {}
+        self._variables: dict[int, tuple[int, ...]] = {}
         self._rules: dict[str, Callable[[JavaObject, list[Size]], Size]] = {
             "StringReplace": self._replaced, "RegExpReplace": self._replaced_by_pattern, "StringSplit": _split,
             "ConcatWs": _joined, "ArrayJoin": _joined, "StringRepeat": self._repeated, "ArrayRepeat": self._repeated,
@@ -163,6 +165,7 @@ class Limiter:
             QueryRefused: its constants make too large values, or it takes too many steps.
         """
         self._steps, self._whole, self._literals, self._rounds = 0.0, expression, {}, _Rounds(self._refuses)
+        self._computed, self._variables = {}, {}
         return self._visit(expression, {}, 1.0).node
 
     def elements(self, array: JavaObject) -> float:
@@ -194,7 +197,7 @@ class Limiter:
             return Bound(node, _narrowed(node, known.get(id_of(node), default)))
         parts = children(node)
         if any(kind_of(part) == "LambdaFunction" for part in parts):
-            bound = self._higher(node, kind, parts, known, times)
+            bound = self._computed_once(node, kind, parts, known, times)
         else:
             bounds = [self._visit(part, known, times) for part in parts]
             size = self._size(node, kind, [bound.size for bound in bounds])
@@ -223,6 +226,30 @@ class Limiter:
             nested = kind == "Cast" and type_of(node) == "string"
             return Size(total + (_ELEMENT * count if nested else 0) + _ROOM, max(count, 1), varies)
         return Size(_FACTOR * total + _ROOM, _FACTOR * total + 1, varies)
+
+    def _computed_once(
+        self, node: JavaObject, kind: str, parts: list[JavaObject], known: Sizes, times: float
+    ) -> Bound:
+        """The bound of a higher-order function; in rounds of `aggregate` it is computed once for equal variables.
+
+        Without this, the visits of an `aggregate` multiply with the rounds of each one around it.
+        """
+        if not self._in_rounds:
+            return self._higher(node, kind, parts, known, times)
+        key = id(node), tuple(known.get(variable) for variable in self._variables_of(node))
+        if key not in self._computed:  # the bound holds the node, so that no other one gets its id
+            self._computed[key] = self._higher(node, kind, parts, known, times)
+        return self._computed[key]
+
+    def _variables_of(self, node: JavaObject) -> tuple[int, ...]:
+        """The expression ids of the columns and lambda variables in an expression."""
+        if id(node) not in self._variables:
+            if kind_of(node) in ("AttributeReference", "NamedLambdaVariable"):
+                found = {id_of(node)}
+            else:
+                found = {variable for part in children(node) for variable in self._variables_of(part)}
+            self._variables[id(node)] = tuple(sorted(found))
+        return self._variables[id(node)]
 
     def _higher(self, node: JavaObject, kind: str, parts: list[JavaObject], known: Sizes, times: float) -> Bound:
         """The bound of a higher-order function, whose lambdas are evaluated for each element."""
@@ -291,6 +318,7 @@ class Limiter:
         quiet = Limiter(self._catalyst, checks=False, refuses=False)
         quiet._whole, quiet._literals = self._whole, self._literals
         quiet._in_rounds, quiet._rounds = True, self._rounds
+        quiet._computed, quiet._variables = self._computed, self._variables
         return quiet
 
     def _lambda(self, function: JavaObject, body: Bound) -> Bound:
