@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -28,11 +27,12 @@ def test_others_go_on_beside_an_analysis(spark: SparkSession, tmp_path: Path, mo
     def slowly(catalyst, frame, terms, *rest):  # type: ignore[no-untyped-def]
         if terms.name == "slow":
             began.set()
-            go_on.wait(60)
+            went_on.append(go_on.wait(600))
         return extract(catalyst, frame, terms, *rest)
 
     monkeypatch.setattr(frontend, "extract_any", slowly)
     found: list[MillpondError] = []
+    went_on: list[bool] = []
 
     def ask(pond: Pond) -> None:
         try:
@@ -47,7 +47,7 @@ def test_others_go_on_beside_an_analysis(spark: SparkSession, tmp_path: Path, mo
     try:
         asking = threading.Thread(target=ask, args=(pond,))
         asking.start()
-        assert began.wait(30)
+        assert began.wait(120)
         pond.add("second", "SELECT n, reverse(k) AS r FROM STREAM ev")  # asks Spark for more than it reads
         assert pond.price_of("add", "third", TEXT).cost == "at once"
         (source / "2.json").write_text(json.dumps({"k": "bc", "n": 2}))
@@ -56,10 +56,9 @@ def test_others_go_on_beside_an_analysis(spark: SparkSession, tmp_path: Path, mo
         pond.alter("second", "SELECT n, k AS r FROM STREAM ev WHERE n > 1")
         pond.drop("second")
         assert not found and asking.is_alive()
-        ended = time.monotonic()
         pond.end()
-        asking.join(10)
-        assert time.monotonic() - ended < 10 and isinstance(found[0], NotServingError)
+        asking.join(120)
+        assert isinstance(found[0], NotServingError) and not went_on, "the end waits for no analysis"
     finally:
         go_on.set()
         pond.end()
@@ -76,7 +75,7 @@ def test_an_analysis_that_takes_too_long_is_refused_and_leaves_nothing(
         go_on, extract = threading.Event(), frontend.extract_any
 
         def slowly(*given):  # type: ignore[no-untyped-def]
-            go_on.wait(60)
+            go_on.wait(600)
             return extract(*given)
 
         with monkeypatch.context() as patch:

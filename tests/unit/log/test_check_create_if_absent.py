@@ -54,11 +54,9 @@ class Refusing(MemoryFolder):
         return False
 
 
-def test_a_local_folder_passes_quickly_and_is_left_empty(tmp_path: Path) -> None:
+def test_a_local_folder_passes_and_is_left_empty(tmp_path: Path) -> None:
     folder = LocalFolder(tmp_path)
-    started = time.perf_counter()
     check_create_if_absent(folder, "token")
-    assert time.perf_counter() - started < 5.0
     assert folder.names() == []
 
 

@@ -33,10 +33,9 @@ def backtrack() -> object:
 
 @pytest.mark.parametrize("function", [stubborn, spin, backtrack])
 def test_a_call_ends_at_its_deadline(function: Callable[[], object]) -> None:
-    before, began = signal.getsignal(signal.SIGALRM), time.monotonic()
-    with pytest.raises(CallLate):
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(CallLate):  # without the deadline, none of them would end
         within(0.2, function, [])
-    assert time.monotonic() - began < 30
     assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 

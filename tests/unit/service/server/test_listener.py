@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from millpond.service.server import process
+from millpond.service.server import guard, process
 from millpond.service.server.guard import HEAD_BYTES, Receive, Scope, Send
 from millpond.service.server.listener import STRANGERS_OF_ADDRESS, Strangers, origin_of
 from millpond.service.server.process import Web
@@ -170,7 +170,7 @@ def test_a_network_of_ipv6_is_one_address() -> None:
 
 def raw(port: int, sent: bytes) -> bytes:
     """All that is answered to bytes; a connection that is reset is an error."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(sent)
         got = b""
         while part := connection.recv(65536):
@@ -204,7 +204,8 @@ def test_a_head_has_its_limit_also_in_one_piece() -> None:
             assert raw(port, sent).startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
 
 
-def test_a_body_that_is_too_long_is_answered_and_not_reset() -> None:
+def test_a_body_that_is_too_long_is_answered_and_not_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_DISCARD_SECONDS", 600.0)  # an answer that waited for it would come too late
     body = b"x" * 300_000
     chunked = b"493E0\r\n" + body + b"\r\n0\r\n\r\n"
     kind = "Content-Type: application/json"
@@ -214,9 +215,7 @@ def test_a_body_that_is_too_long_is_answered_and_not_reset() -> None:
             request("POST /v1/queries HTTP/1.1", kind, "Content-Length: 300000", body=body),
             request("GET /v1/status HTTP/1.1", "Content-Length: 300000", body=body),
         ):
-            began = time.monotonic()
             answer = raw(port, sent)
             assert answer.startswith(b"HTTP/1.1 413") and b"MP-REQUEST" in answer
-            assert time.monotonic() - began < 1.5
         plain = raw(port, request("POST /v1/queries HTTP/1.1", "Content-Length: 200000", body=body[:200_000]))
         assert plain.startswith(b"HTTP/1.1 415")

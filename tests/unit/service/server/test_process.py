@@ -86,7 +86,7 @@ def shaking_hands(web: Web) -> Iterator[str]:
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         yield str(listener.getsockname()[1])
-        thread.join(10)
+        thread.join(60)
 
 
 def test_a_certificate_that_is_not_taken_is_told_as_such(certified: Certified) -> None:
@@ -128,24 +128,24 @@ def answering(app: Application, web: Web) -> Iterator[int]:
 
 async def silent(_scope: Scope, _receive: Receive, send: Send) -> None:
     """An application that takes its time, longer than a connection may do nothing."""
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(2.0)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"{}"})
 
 
 def test_a_connection_that_asks_nothing_is_closed_and_one_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(listener, "HEAD_SECONDS", 0.7)
     with answering(silent, Web()) as port:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
             assert client.get("/").status_code == 200
         for sent in (b"", b"GET / HTTP/1.1\r\nHost:"):
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as idle:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as idle:
                 idle.sendall(sent)
                 assert idle.recv(1) == b""
 
 
 def test_a_client_that_waits_in_vain_is_told_that_a_change_may_still_be_made() -> None:
-    with answering(silent, Web()) as port, Client(f"http://127.0.0.1:{port}", "token", timeout=0.1) as client:
+    with answering(silent, Web()) as port, Client(f"http://127.0.0.1:{port}", "token", timeout=0.7) as client:
         with pytest.raises(NotServingError, match="has not answered in time") as told:
             client.drop("q")
         assert "millpond history" in told.value.cure

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.servers.servers import until
 from millpond.control.commands.watchdog import Watchdog
 from millpond.errors import (
     CorruptError,
@@ -245,12 +246,12 @@ def test_a_leader_that_has_stalled_gives_no_sign_of_life_until_it_goes_on(
     seen = []
 
     def run() -> None:
-        seen.append(moves(10))
+        seen.append(moves(60))
         bench.now += round(EPOCH_SECONDS * 1e6) + 1  # nothing comes from Spark
-        time.sleep(0.05)
+        until(lambda: any("no more signs of life" in line for line in bench.said), "the stall is noticed")
         seen.append(moves(0.3))
         bench.it.alive(None)
-        seen.append(moves(10))
+        seen.append(moves(60))
         bench.it.stop()
 
     bench = Bench(tmp_path, FakePond([run]))
@@ -360,7 +361,7 @@ def standing_by(bench: Bench) -> Iterator[None]:
             thread.join(0.01)
         yield
         bench.it.stop()
-        thread.join(10)
+        thread.join(60)
     finally:
         other.leave()
 
@@ -384,7 +385,7 @@ def test_a_pond_without_queries_leads_and_runs_once_it_is_woken(tmp_path: Path) 
     assert bench.it.leading() is pond
     assert pond.did == []
     bench.it.wake()
-    thread.join(10)
+    thread.join(60)
     assert pond.did == ["run", "end"]
 
 
