@@ -229,18 +229,30 @@ def is_loopback(host: str) -> bool:
 
 
 class _Reached(msgspec.Struct, frozen=True):
-    """The fields of a connection of any kind that say which host it reaches and whether it is encrypted."""
+    """The fields of Millpond's own kinds that say which host a connection reaches and whether it is encrypted."""
 
-    kind: str = "kafka"
     security: str = "plaintext"
     servers: str = ""
     host: str = ""
     url: str = ""
     registry: Registry | None = None
 
+    def plain_hosts(self, kind: str) -> tuple[set[str], str]:
+        """The hosts to which data goes in plain text, and the cure."""
+        urls = [self.url, *([] if self.registry is None else [self.registry.url])]
+        hosts = {urlsplit(url).hostname or "" for url in urls if url.startswith("http://")}
+        if kind == "http" or self.security.endswith("ssl"):
+            return hosts, "Use https://."
+        if kind == "postgres":
+            return hosts | {self.host}, 'Set "security": "ssl".'
+        servers = {server.rpartition(":")[0] for server in self.servers.split(",")}
+        return hosts | servers, 'Set "security": "ssl" or "sasl_ssl".'
+
 
 def unencrypted(environ: Mapping[str, str] | None = None) -> list[str]:
     """One sentence with advice for each connection that sends data and passwords in plain text to another host.
+
+    Only Kafka, PostgreSQL and HTTP are judged: what the fields of another kind mean is known to its package only.
 
     Raises:
         SetupError: the file of connections cannot be read.
@@ -248,25 +260,20 @@ def unencrypted(environ: Mapping[str, str] | None = None) -> list[str]:
     place = (os.environ if environ is None else environ).get(VARIABLE)
     if place is None:
         return []
+    warnings = []
     try:
-        known = msgspec.json.decode(_text(place), type=dict[str, _Reached])
+        for name, text in msgspec.json.decode(_text(place), type=dict[str, msgspec.Raw]).items():
+            kind = msgspec.json.decode(text, type=_Kind).kind
+            if kind not in ("kafka", "postgres", "http"):
+                continue
+            hosts, cure = msgspec.json.decode(text, type=_Reached).plain_hosts(kind)
+            far = sorted(host for host in hosts if host and not is_loopback(host))
+            if far:
+                what = f"The connection {name} ({kind}) is not encrypted on its way to {', '.join(far)}"
+                warnings.append(f"{what}: others may read data and passwords. {cure}")
     except msgspec.MsgspecError as error:
         raise SetupError(f"{place} is no file of connections: {error}.", _CURE) from error
-    found = []
-    for name, one in known.items():
-        urls = [one.url, *([] if one.registry is None else [one.registry.url])]
-        parsed = [urlsplit(url) for url in urls if url.startswith("http://")]
-        far = {url.hostname or "" for url in parsed}
-        cure = "Use https://."
-        if one.kind != "http" and not one.security.endswith("ssl"):
-            hosts = [one.host] if one.kind == "postgres" else one.servers.split(",")
-            far |= {host if one.kind == "postgres" else host.rpartition(":")[0] for host in hosts}
-            cure = 'Set "security": "ssl".' if one.kind == "postgres" else 'Set "security": "ssl" or "sasl_ssl".'
-        far = {host for host in far if host and not is_loopback(host)}
-        if far:
-            what = f"The connection {name} ({one.kind}) is not encrypted on its way to {', '.join(sorted(far))}"
-            found.append(f"{what}: others may read data and passwords. {cure}")
-    return found
+    return warnings
 
 
 def _quoted(text: str) -> str:

@@ -121,6 +121,7 @@ def test_connections_in_plain_text_to_other_hosts_are_reported(tmp_path: Path) -
         "pager": {"kind": "http", "url": "http://pager.example/x"},
         "hook": {"kind": "http", "url": "https://pager.example/x"},
         "here": {"kind": "http", "url": "http://localhost:80/x"},
+        "plug": {"kind": "of_a_package", "servers": ["a.example"], "security": {"tls": True}},
     }
     file.write_text(json.dumps(known))
     told = unencrypted({VARIABLE: str(file)})
