@@ -33,6 +33,7 @@ RANKS: dict[str, tuple[str, ...]] = {
         "__main__ kit",
     ),
     "control": (
+        "stall_limits",
         "wiring",
         "checks diagnose",
         "pond",

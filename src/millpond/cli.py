@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from millpond.clock import utc
+from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.errors import MillpondError, QueryTypeError, of_machine
 from millpond.local_path import local_path
 from millpond.service.api.serve_options import Options
@@ -85,7 +86,7 @@ def run(
     checkpoint: Checkpoint = None,
     instances: Instances = None,
     memory: Memory = "2g",
-    stalled_after: Stalled = 540.0,
+    stalled_after: Stalled = STALLED_SECONDS,
     param: commands.Params = None,
 ) -> None:
     """Run the queries of a file until Ctrl-C.
@@ -373,7 +374,7 @@ def serve(
     allow_origin: commands.Origins = None,
     out: commands.Out = None,
     patience: commands.Patience = 10.0,
-    stalled_after: Stalled = 540.0,
+    stalled_after: Stalled = STALLED_SECONDS,
     shard: commands.Shards = None,
     autoscale: commands.Autoscale = None,
     target: commands.Target = 0.5,

@@ -117,7 +117,7 @@ def test_a_service_whose_java_starts_no_workers_starts_itself_anew(tmp_path: Pat
 
 
 HASTY = """
-from millpond.control.pond.stalled_epoch import STALLED_SECONDS
+from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.service.server import leader_progress, process, supervisor
 leader_progress.IDLE_SECONDS, supervisor.RESTART_SECONDS = 6.0, 4
 process.TAKE_OVER_SECONDS = 15.0 - STALLED_SECONDS  # a step may take 15 s

@@ -22,7 +22,7 @@ from millpond.control.pond.placement import BucketPlacement
 from millpond.control.pond.readings import Readings
 from millpond.control.pond.report import Reports
 from millpond.control.pond.request_change import ChangeRequests
-from millpond.control.pond.stalled_epoch import STALLED_SECONDS
+from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.control.wiring.adapters import checked_store
 from millpond.control.wiring.latest_rows import own_tables
 from millpond.errors import MillpondError, StoreError

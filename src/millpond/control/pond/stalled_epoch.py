@@ -15,11 +15,6 @@ from millpond.errors import SetupError, StalledError
 from millpond.spark.driver.spark_progress import Alive
 from millpond.spark.session.session import own_gateway
 
-STALLED_SECONDS = 540.0
-"""The default time without progress after which the JVM is ended."""
-TAKE_OVER_SECONDS = 60.0
-"""How much later a standby takes over, so that the leader can record which query is responsible."""
-
 _log = logging.getLogger("millpond.pond")
 
 

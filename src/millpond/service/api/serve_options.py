@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.placement.autoscale_policy import Policy
 
 if TYPE_CHECKING:  # the import would load numpy
@@ -31,4 +32,4 @@ class Options(NamedTuple):
     shards: tuple[str, ...] = ()
     autoscale: Policy | None = None
     parameters: tuple[tuple[str, Constant], ...] = ()
-    stalled_after: float = 540.0
+    stalled_after: float = STALLED_SECONDS

@@ -9,7 +9,7 @@ Spark. A wrong guess costs a take-over or a restart, but never a row, because th
 from __future__ import annotations
 
 from millpond.clock import Clock, lap_us
-from millpond.control.pond.stalled_epoch import STALLED_SECONDS, TAKE_OVER_SECONDS
+from millpond.control.stall_limits import STALLED_SECONDS, TAKE_OVER_SECONDS
 
 IDLE_SECONDS = 60.0
 """Between two epochs Spark is pinged once a second, and must respond within this time."""

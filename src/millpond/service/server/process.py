@@ -23,7 +23,7 @@ from millpond.control.commands.run import given_parameters, parameter_notes
 from millpond.control.commands.watchdog import Watchdog, end_process
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import LOGGER
-from millpond.control.pond.stalled_epoch import TAKE_OVER_SECONDS
+from millpond.control.stall_limits import TAKE_OVER_SECONDS
 from millpond.control.wiring.adapters import address_at, checked_store, holds_something, open_truth
 from millpond.errors import SetupError
 from millpond.gc_freeze import pass_by_what_is_loaded
