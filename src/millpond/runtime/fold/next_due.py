@@ -57,8 +57,7 @@ def next_count(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:
     """The count window that the earliest event completes."""
     found = []
     for one in stored:
-        size = sum(place.rows for place in one.state.keys)
-        passed = passed_now(one.log(), plan, one.segments(), size, one.mark, Watermark(floor_us=_LAST))
+        passed = passed_now(one.log(), plan, one.segments(), one.state.key_count, one.mark, Watermark(floor_us=_LAST))
         due = None if passed is None else passed.due(plan)
         if due is not None and len(due.at):
             first = int(np.argmin(due.ends_us))

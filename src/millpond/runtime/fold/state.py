@@ -126,9 +126,9 @@ class State(ABC):
         """
         group, state, files, mark = stored
         horizon = slices_needed_from(group, mark)
-        departed, size = departed_slots(files, state), sum(place.rows for place in state.keys)
+        departed = departed_slots(files, state)
         here = without_departed(
-            (part_of(cells, needed_slices(cells, horizon)) for cells in stored.segments()), departed, size
+            (part_of(cells, needed_slices(cells, horizon)) for cells in stored.segments()), departed, state.key_count
         )
         pieces = [piece_of(cells) for cells in here]
         slots = max((int(piece.slots.max()) for piece in pieces if len(piece.slots)), default=0)

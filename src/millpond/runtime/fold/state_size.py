@@ -61,7 +61,7 @@ class Stored(NamedTuple):
     @property
     def bytes_per_key(self) -> float:
         """The mean size of a key in the dictionary."""
-        keys = sum(place.rows for place in self.state.keys)
+        keys = self.state.key_count
         return sum(place.size for place in self.state.keys) / keys if keys else 0.0
 
     def segments(self) -> CurrentCells:

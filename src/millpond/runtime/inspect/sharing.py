@@ -73,7 +73,7 @@ def group_cells(group: GroupPlan, manifest: Manifest, folder: Path, instances: i
         cells = state_kind(group).needed_cells(Stored(group, state, files, mark))
         rows, keys = rows + cells.rows, keys + len(distinct_of(cells.slots))
         key_bytes += sum(place.size for place in state.keys)
-        stored_keys += sum(place.rows for place in state.keys)
+        stored_keys += state.key_count
         columns = max(columns, columns_of(cells, None))
         of_measure = {name: max(most, columns_of(cells, {name})) for name, most in of_measure.items()}
     return GroupCells(rows, keys, key_bytes / max(stored_keys, 1), columns, of_measure)

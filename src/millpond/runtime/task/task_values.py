@@ -172,6 +172,11 @@ class GroupState(msgspec.Struct, frozen=True):
         return (*read, *self.portions)
 
     @property
+    def key_count(self) -> int:
+        """The number of live keys, and of their slots."""
+        return sum(place.rows for place in self.keys)
+
+    @property
     def generation(self) -> int:
         """The generation of all live keys; segments and tiles belong to this or to the previous generation."""
         return self.keys[0].generation if self.keys else 0
