@@ -20,7 +20,7 @@ from millpond.plan.groups.edges import slices_of
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.event_order import ranks, ranks_and_signs
-from millpond.runtime.event_log.select_events import filter_name, value_name
+from millpond.runtime.event_log.select_events import passed_mask, value_name
 from millpond.runtime.keys.current_slots import used_slots
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw, values_of
 from millpond.runtime.task.task_values import Watermark
@@ -102,8 +102,7 @@ def _ties(events: Events, group: GroupPlan) -> list[Ints]:
 def _mask(events: Events, condition: Expression | None) -> Mask:
     if condition is None:
         return np.ones(events.rows, bool)
-    passed: Mask = events.columns[filter_name(condition)].fill_null(False).to_numpy(zero_copy_only=False)
-    return passed
+    return passed_mask(events.columns, condition)
 
 
 def _piece(group: GroupPlan, events: Events) -> Piece:

@@ -28,7 +28,7 @@ from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.histograms import Bins, binned
 from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.event_log.event_order import LEAST, POSITION, ranks
-from millpond.runtime.event_log.select_events import filter_name, value_name
+from millpond.runtime.event_log.select_events import passed_mask, value_name
 from millpond.state.keys.keys import canonical
 from millpond.state.layout.cells import order_codes
 from millpond.state.layout.event_log import Events
@@ -59,7 +59,7 @@ def taken_by(aggregate: Aggregate, presence: Expression | None, events: Events, 
 
 def passing(events: Events, condition: Expression | None) -> Events:
     """The events that pass a filter stored in the log; None: all pass."""
-    return events if condition is None else events.take(_mask(events.columns[filter_name(condition)]))
+    return events if condition is None else events.take(passed_mask(events.columns, condition))
 
 
 def taken_in(aggregate: Aggregate, presence: Expression | None, events: Events, low: Ints, high: Ints) -> Taken:
@@ -68,14 +68,9 @@ def taken_in(aggregate: Aggregate, presence: Expression | None, events: Events, 
     index = low[rows] + nth
     condition = logged_rows(aggregate, presence)
     if condition is not None:
-        taken = _mask(events.columns[filter_name(condition)])[index]
+        taken = passed_mask(events.columns, condition)[index]
         index, rows = index[taken], rows[taken]
     return Taken(aggregate, events, index, rows, len(low))
-
-
-def _mask(column: pa.Array) -> Any:
-    """The filter as a mask; NULL (no query used the filter when the event arrived) counts as not passed."""
-    return pc.fill_null(column, False).to_numpy(zero_copy_only=False)
 
 
 def rows_of(events: Events, found: Found) -> tuple[Ints, Ints]:

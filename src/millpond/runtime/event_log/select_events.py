@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,15 @@ def value_name(value: Expression) -> str:
 def filter_name(condition: Expression) -> str:
     """The name of the log column that states whether an event passes a filter, the same in every plan."""
     return f"f:{fingerprint(condition)}"
+
+
+def passed_mask(columns: Mapping[str, pa.Array], condition: Expression) -> Mask:
+    """Which events pass a filter that is stored in the log.
+
+    NULL, because no query used the filter when the event arrived, counts as not passed.
+    """
+    passed: Mask = columns[filter_name(condition)].fill_null(False).to_numpy(zero_copy_only=False)
+    return passed
 
 
 def column_types(log: LogPlan, ordered: bool) -> dict[str, pa.DataType]:

@@ -20,7 +20,7 @@ from millpond.plan.groups.event_log import logged_rows
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.plan.groups.tallies import Tally, keeps_tallies
 from millpond.runtime.event_log.retention import events_needed_from, needed_from
-from millpond.runtime.event_log.select_events import filter_name, value_name
+from millpond.runtime.event_log.select_events import filter_name, passed_mask, value_name
 from millpond.runtime.event_log.tallies import TallyLog
 from millpond.runtime.keys.current_slots import read_section
 from millpond.runtime.task.task_values import GroupState, Watermark
@@ -89,9 +89,8 @@ class LoggedSize(NamedTuple):
 def _any(part: Events, filters: Sequence[Expression | None]) -> Mask:
     kept = np.zeros(part.rows, bool)
     for condition in filters:
-        column = None if condition is None else part.columns.get(filter_name(condition))
-        if column is not None:
-            kept |= pc.fill_null(column, False).to_numpy(zero_copy_only=False)
+        if condition is not None and filter_name(condition) in part.columns:
+            kept |= passed_mask(part.columns, condition)
     return kept
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 import numpy as np
-import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask, distinct_rows
 from millpond.model.windows import Range, Sliding
@@ -16,7 +15,7 @@ from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.runtime.event_log.deduplicate import decided
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import ends_by, events_needed_from, needed_from, slices_needed_from
-from millpond.runtime.event_log.select_events import filter_name
+from millpond.runtime.event_log.select_events import passed_mask
 from millpond.runtime.event_log.tallies import needs_tallies, tallies_needed_from
 from millpond.runtime.fold.coalesce_slices import needed_edges
 from millpond.runtime.fold.next_due import Due, next_frame, next_window
@@ -195,5 +194,5 @@ def _needed_events(mark: Watermark, plan: QueryPlan, _log: GroupLog, every: Even
     if horizon is not None:
         needed &= every.times_us >= horizon
     if presence is not None:
-        needed &= pc.fill_null(every.columns[filter_name(presence)], False).to_numpy(zero_copy_only=False)
+        needed &= passed_mask(every.columns, presence)
     return needed

@@ -18,7 +18,7 @@ from millpond.model.join import LEFT, RIGHT, Join, Within
 from millpond.model.windows import Sliding
 from millpond.plan.groups.joins import JoinPlan, Joins, SideLog, alone_after_us, kept_rows, kept_us
 from millpond.runtime.event_log.event_log import GroupLog
-from millpond.runtime.event_log.select_events import filter_name, value_name
+from millpond.runtime.event_log.select_events import passed_mask, value_name
 from millpond.runtime.joins.joined_rows import Joined, SideEvents, equal_rows, joined_rows, passing
 from millpond.runtime.joins.merge_join import Candidates, Placed
 from millpond.runtime.packets.packet import GroupPart
@@ -148,8 +148,7 @@ class _JoinFold:
         join, rows = self._join, np.arange(events.rows)
         condition = kept_rows(join, side)
         if condition is not None:
-            passed = events.columns[filter_name(condition)]
-            rows = np.flatnonzero(passed.fill_null(False).to_numpy(zero_copy_only=False))
+            rows = np.flatnonzero(passed_mask(events.columns, condition))
         events = events.take(rows[ordered(events.slots[rows])])  # so that consecutive lookups are close in memory
         keys = [canonical(events.columns[value_name(key)]) for key in join.sides[side].keys]
         values = [events.columns[value_name(value)] for value in join.sides[side].values]

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask
 from millpond.model.expressions import Literal
@@ -23,7 +22,7 @@ from millpond.plan.groups.plan import GroupPlan, QueryPlan, fingerprint
 from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.event_order import ranks, signs
-from millpond.runtime.event_log.select_events import filter_name, value_name
+from millpond.runtime.event_log.select_events import passed_mask, value_name
 from millpond.runtime.keys.current_slots import used_slots
 from millpond.runtime.rows.frame_rows import DueFrames
 from millpond.runtime.task.task_values import SectionPlace, Watermark
@@ -125,7 +124,7 @@ def _contributions(events: Events, plan: QueryPlan) -> list[Ints]:
         rows = logged_rows(aggregate, presence) if aggregate.logged else measures_of(aggregate, presence)[-1].filter
         takes = np.ones(events.rows, bool)
         if rows is not None:
-            takes = pc.fill_null(events.columns[filter_name(rows)], False).to_numpy(zero_copy_only=False)
+            takes = passed_mask(events.columns, rows)
         found.append(takes.astype(np.int64))
         for one in aggregate.arguments:
             if not isinstance(one, Literal):
@@ -149,7 +148,7 @@ def needed_events(log: GroupLog, group: GroupPlan, mark: Watermark) -> list[Mask
         assert isinstance(window, Counted)
         mine = _takes(plan, every)
         if presence is not None:
-            mine &= pc.fill_null(every.columns[filter_name(presence)], False).to_numpy(zero_copy_only=False)
+            mine &= passed_mask(every.columns, presence)
         at = mark.at(plan.query.delay_us)
         if at is None:
             needed |= mine

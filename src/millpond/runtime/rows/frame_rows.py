@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask, places_of
 from millpond.kernels.columns import Array, Values, from_arrow
@@ -26,7 +25,7 @@ from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.event_log.event_aggregates import taken_in
 from millpond.runtime.event_log.event_order import in_order
-from millpond.runtime.event_log.select_events import filter_name, value_name
+from millpond.runtime.event_log.select_events import passed_mask, value_name
 from millpond.runtime.rows.query_families import Family, Made
 from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_found
 from millpond.state.keys.key_dictionary import KeyDictionary
@@ -119,10 +118,7 @@ class _EventFacts:
         return condition
 
     def passed(self, name: Any) -> Mask | None:
-        if name is None:
-            return None
-        passed: Mask = pc.fill_null(self._columns[filter_name(name)], False).to_numpy(zero_copy_only=False)
-        return passed
+        return None if name is None else passed_mask(self._columns, name)
 
     def values(self, expression: Expression) -> Array:
         known = from_arrow(self._columns[value_name(expression)], expression.type)
