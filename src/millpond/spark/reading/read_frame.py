@@ -155,10 +155,9 @@ def read(
             bases[base.name] = base
             copies.setdefault(base.name, []).append(_Copy(index, want, branch))
     most, known = limits or {}, given or {}
-    every = (_Base(spark, bases[name], of, most.get(name), known.get(name)) for name, of in copies.items())
+    every = [_Base(spark, bases[name], of, most.get(name), known.get(name)) for name, of in copies.items()]
     parts = [base.frame() for base in every]
-    policies = {base.name: malformed_policy(base) for base in bases.values()}
-    separated = tuple((name, *policy) for name, policy in policies.items() if policy is not None)
+    separated = tuple((base.name, *base.policy) for base in every if base.policy is not None)
     if tick:
         rate = spark.readStream.name(TICK_STREAM).format("rate").option("rowsPerSecond", 1).option("numPartitions", 1)
         parts.append(rate.load().select(F.lit(TICK).alias("stream")))
@@ -215,7 +214,7 @@ class _Copy(NamedTuple):
 
 
 class _Base:
-    """One source, and all forms in which it is needed."""
+    """One source, and all forms in which it is needed; `policy`: see `EventSource.malformed_policy`."""
 
     def __init__(
         self, spark: SparkSession, base: Stream, copies: list[_Copy], limit: int | None, given: DataFrame | None
@@ -224,12 +223,12 @@ class _Base:
         self._copies = copies
         self._frame = load(spark, base, limit=limit) if given is None else given
         sides = [side for copy in copies if copy.branch is not None for side in copy.branch.sides]
-        separates = malformed_policy(base) is not None
-        if separates and any(isinstance(side, Function) for side in sides):
-            self._frame = _without_dead(self._frame, base)
+        self.name, self.policy = base.name, malformed_policy(base)
+        if self.policy is not None and any(isinstance(side, Function) for side in sides):
+            self._frame = _without_dead(self._frame, base.name, self.policy[0])
         self._attributes = self._named(self._frame)
         names = list(self._attributes)
-        has_dead = separates and MALFORMED in names
+        has_dead = self.policy is not None and MALFORMED in names
         self._dead: Column | None = self._catalyst.column(self._attributes[MALFORMED]) if has_dead else None
         self._ordered = base.order is not None
         self._which: Column | None = None
@@ -402,16 +401,15 @@ class _Base:
             return placed if is_harmless(placed) else safe(self._catalyst, placed, owner)
 
 
-def _without_dead(frame: DataFrame, base: Stream) -> DataFrame:
+def _without_dead(frame: DataFrame, stream: str, action: str) -> DataFrame:
     """The records of a stream that parse, which are the only ones that a function of batches may see.
 
     Raises:
         UnsupportedQuery: malformed records are to be kept, which the rows of a function have no column for.
     """
-    policy = malformed_policy(base)
-    if policy is None or policy[0] != DROP:
+    if action != DROP:
         raise UnsupportedQuery(
-            f"A function of batches over {base.name} would see records that do not parse.",
+            f"A function of batches over {stream} would see records that do not parse.",
             "Leave these out: TBLPROPERTIES ('malformed' = 'drop').",
         )
     return frame.where(F.col(MALFORMED).isNull()).drop(MALFORMED)
