@@ -442,8 +442,7 @@ def test_an_instance_that_wakes_up_late_changes_nothing(redis_server: RedisServe
         share = Share(str(made.folder), OWNERS, made.sizes, n - 1)  # as of an older epoch
         zombie = subprocess.Popen(
             [sys.executable, "-c", ZOMBIE, msgspec.json.encode(share).decode(), made.url],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MILLPOND_FAULT_DIR": str(faults),
-                 "MILLPOND_FAULT": "view.before_apply:1:stop"},
+            env=os.environ | {"MILLPOND_FAULT_DIR": str(faults), "MILLPOND_FAULT": "view.before_apply:1:stop"},
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:

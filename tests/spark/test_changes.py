@@ -269,7 +269,6 @@ _spec.loader.exec_module(program)
 def run_until_killed(spark: SparkSession, base: Path, fault: str) -> None:
     """Run the program in a process of its own, which the planned fault kills; its Java machine is that of `spark`."""
     environment = os.environ | joining(spark) | {
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "MILLPOND_FAULT": f"{fault}:kill", "MILLPOND_FAULT_DIR": str(base / "faults"),
     }  # fmt: skip
     command = [sys.executable, str(PROGRAM), str(base)]

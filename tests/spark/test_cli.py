@@ -78,7 +78,7 @@ def millpond_here(*words: object) -> Done:
 
 
 def _environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TERM": "xterm"}
+    return os.environ | {"TERM": "xterm"}
 
 
 class Bench:

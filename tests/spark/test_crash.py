@@ -52,7 +52,6 @@ SECONDS = 120.0
 """How long one process may take; far more than it needs."""
 
 INHERITED = {name: value for name, value in os.environ.items() if not name.startswith("MILLPOND_FAULT")}
-INHERITED["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
 """What drivers inherit; read once, as pytest writes to the environment while threads start them."""
 
 _spec = importlib.util.spec_from_file_location("crash_program", PROGRAM)

@@ -388,10 +388,9 @@ def test_a_worker_without_memory_says_so(spark: SparkSession, tmp_path: Path) ->
 
 
 def _millpond(*words: object, **limits: Any) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.run(
         [sys.executable, "-m", "millpond", *map(str, words)],
-        capture_output=True, text=True, timeout=180, check=False, env=environment, **limits,
+        capture_output=True, text=True, timeout=180, check=False, **limits,
     )  # fmt: skip
 
 

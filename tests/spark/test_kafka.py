@@ -247,10 +247,9 @@ def test_a_driver_that_is_killed_loses_and_repeats_nothing(
     words = ["run", str(file), "--once", "--drain", "--instances", "2", "--master", "local[2,4]"]
     faults = "commit.before_append:2:kill,commit.after_append:3:kill,fold.before_delta:3:kill"
     environment = os.environ | {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(tmp_path / "faults")}
-    path = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     for _ in range(2):
         command = [sys.executable, str(Path(__file__).with_name("joined_session.py")), *words]
-        killed = subprocess.run(command, env=environment | path | joining(spark), capture_output=True)
+        killed = subprocess.run(command, env=environment | joining(spark), capture_output=True)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = subprocess.run([sys.executable, "-m", "millpond", *words], env=environment, capture_output=True)
     assert done.returncode in (0, INCOMPLETE), done.stderr  # whether it reads late events depends on the cut

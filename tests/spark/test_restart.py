@@ -69,11 +69,11 @@ class Service:
 
     @contextmanager
     def running(self, program: Sequence[str] = ("-m", "millpond")) -> Iterator[subprocess.Popen[bytes]]:
-        path = os.pathsep.join([str(self.folder / "site"), *(path for path in sys.path if path)])
-        told = {"PYTHONPATH": path, "BROKEN_JAVA": str(self.broken)}
+        path = os.pathsep.join([str(self.folder / "site"), os.environ["PYTHONPATH"]])
+        added = {"PYTHONPATH": path, "BROKEN_JAVA": str(self.broken)}
         command = [sys.executable, *program, "serve", "tx.sql", "--master", "local[2]", "--memory", "700m"]
         with self.log.open("wb") as log:
-            made = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=os.environ | told)
+            made = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=os.environ | added)
         try:
             yield made
         finally:

@@ -47,7 +47,7 @@ JOINED = Path(__file__).with_name("joined_session.py")
 @contextmanager
 def running(log: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """A Python process with these arguments, whose output goes to `log`; it is killed at the end."""
-    path = [str(JOINED.parent), *(path for path in sys.path if path)]
+    path = [str(JOINED.parent), os.environ["PYTHONPATH"]]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, *words], stdout=output, stderr=output,
