@@ -84,7 +84,7 @@ LINGERS = """
 import subprocess, sys
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print('@{"mark": "begin"}', flush=True)
-import time; time.sleep(1)
+import time; time.sleep(3)
 print('@{"mark": "end"}', flush=True)
 """
 
@@ -92,7 +92,7 @@ print('@{"mark": "end"}', flush=True)
 def test_what_a_program_leaves_behind_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "LAST_SECONDS", 1.0)
     found = meter.measured([sys.executable, "-c", LINGERS], {}, patience=60)
-    assert 0.5 < found.seconds < found.whole < 30  # a mark is timed when it is read, which may be late for the first
+    assert 0.5 < found.seconds < found.whole < 300  # a mark is timed when it is read, which may be late for the first
 
 
 def test_a_program_that_fails_says_what_it_printed() -> None:

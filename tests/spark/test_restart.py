@@ -113,7 +113,7 @@ def test_a_service_whose_java_starts_no_workers_starts_itself_anew(tmp_path: Pat
         client = Client.of(service.pond)
         assert (client.url, client.status().failure) == (url, None)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, service.log.read_text()
+        assert process.wait(240) == 0, service.log.read_text()
 
 
 HASTY = """
@@ -154,4 +154,4 @@ def test_a_lone_leader_whose_java_or_python_daemon_is_suspended_starts_itself_an
         client = Client.of(service.pond)
         assert (client.url, client.status().failure) == (url, None)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, service.log.read_text()
+        assert process.wait(240) == 0, service.log.read_text()

@@ -36,7 +36,7 @@ class Recorder:
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         assert (record.n, manifest.n) == (n, n) and n == self.at + 1
         self.entered.set()
-        self.go_on.wait(20)
+        self.go_on.wait(120)
         if self.failures:
             self.failures -= 1
             raise OSError(f"no luck with {n}")
@@ -77,14 +77,14 @@ def start(pond: Any, clock: Clock) -> Iterator[Any]:
 
     yield make
     for runner in runners:
-        assert runner.stop(20)
+        assert runner.stop(120)
 
 
 def test_all_reach_the_head(start: Any, head: int) -> None:
     new, half, done = Recorder("new"), Recorder("half", 7), Recorder("done", head)
     runner = start(new, half, done)
     runner.notify(head)
-    assert runner.wait(head, 20)
+    assert runner.wait(head, 120)
     assert new.applied == list(range(head + 1))
     assert half.applied == list(range(8, head + 1))
     assert done.applied == []
@@ -98,11 +98,11 @@ def test_goes_no_further_than_it_was_told(start: Any, head: int) -> None:
     runner = start(one)
     runner.notify(5)
     runner.notify(3)
-    assert runner.wait(5, 20)
+    assert runner.wait(5, 120)
     assert one.applied == list(range(6))
     assert not runner.wait(6, 0.05)
     runner.notify(head)
-    assert runner.wait(head, 20)
+    assert runner.wait(head, 120)
 
 
 def test_turns_are_shared(start: Any, head: int) -> None:
@@ -160,17 +160,17 @@ def test_failing_follower_stops_nobody(start: Any, head: int) -> None:
     assert not runner.wait(head, 0.2)
     assert good.at == head
     bad.failures = 1
-    assert runner.wait(head, 20)
+    assert runner.wait(head, 120)
 
 
 def test_follower_that_lost_its_effect_is_replayed(start: Any, pond: Any, head: int) -> None:
     one = Recorder("one")
     runner = start(one, first_delay=0.001)
     runner.notify(head - 1)
-    assert runner.wait(head - 1, 20)
+    assert runner.wait(head - 1, 120)
     one.at, one.failures = 3, 0  # the next apply fails its assertion, and it is asked again
     runner.notify(head)
-    assert runner.wait(head, 20)
+    assert runner.wait(head, 120)
     assert one.applied == [*range(head), *range(4, head + 1)]
 
 
@@ -179,22 +179,22 @@ def test_slow_follower_never_blocks_notify(start: Any, head: int) -> None:
     slow.go_on.clear()
     runner = start(slow)
     runner.notify(3)
-    assert slow.entered.wait(20)
+    assert slow.entered.wait(120)
     runner.notify(head)
     assert runner.status()[0].behind == head + 1
     slow.go_on.set()
-    assert runner.wait(head, 20)
+    assert runner.wait(head, 120)
 
 
 def test_followers_come_and_go(start: Any, head: int) -> None:
     one, two = Recorder("one"), Recorder("two", 4)
     runner = start(one)
     runner.notify(head)
-    assert runner.wait(head, 20)
+    assert runner.wait(head, 120)
     runner.add(two)
     with pytest.raises(ValueError, match="driven already"):
         runner.add(Recorder("two"))
-    assert runner.wait(head, 20)
+    assert runner.wait(head, 120)
     assert two.applied == list(range(5, head + 1))
     runner.remove("one")
     runner.remove("nobody")
@@ -207,11 +207,11 @@ def test_a_runner_that_has_no_follower_any_more_ends(start: Any, head: int) -> N
     for _ in range(3):
         runners.join(start(Recorder("comes"), running=False))
         runners.notify(head)
-        assert runners.wait(head, 20)
+        assert runners.wait(head, 120)
         runners.remove("comes")
         assert list(runners.cursors()) == ["stays"] and len(runners._runners) == 1
     until(lambda: sum(one.name == "millpond-followers" for one in threading.enumerate()) == 1, "threads have ended")
-    assert runners.stop(20)
+    assert runners.stop(120)
 
 
 class Connected(Recorder):
@@ -236,13 +236,13 @@ def test_who_is_driven_no_more_lets_go_of_what_it_holds(start: Any, head: int) -
     leaves.go_on.clear()
     runner = start(leaves, stays)
     runner.notify(head)
-    assert leaves.entered.wait(20)
+    assert leaves.entered.wait(120)
     runner.forget("leaves")
     assert not leaves.closed
     leaves.go_on.set()
     until(lambda: leaves.closed, "it is closed")
-    assert runner.wait(head, 20) and not stays.closed
-    assert runner.stop(20)
+    assert runner.wait(head, 120) and not stays.closed
+    assert runner.stop(120)
     assert (leaves.closed, stays.closed) == ([False], [False])
 
 
@@ -251,10 +251,10 @@ def test_who_leaves_with_its_runner_lets_go_too(start: Any, head: int) -> None:
     runners.start()
     runners.join(start(comes, running=False))
     runners.notify(head)
-    assert runners.wait(head, 20)
+    assert runners.wait(head, 120)
     runners.remove("comes")
     until(lambda: comes.closed == [False], "it is closed")
-    assert runners.stop(20)
+    assert runners.stop(120)
 
 
 def at_work(start: Any, head: int) -> tuple[Any, Recorder]:
@@ -263,7 +263,7 @@ def at_work(start: Any, head: int) -> tuple[Any, Recorder]:
     slow.go_on.clear()
     runner = start(slow)
     runner.notify(head)
-    assert slow.entered.wait(20)
+    assert slow.entered.wait(120)
     return runner, slow
 
 
@@ -274,7 +274,7 @@ def test_remove_waits_for_the_record_at_hand(start: Any, head: int) -> None:
     at = slow.at
     assert at >= 0
     runner.add(Recorder("next"))
-    assert runner.wait(head, 20)
+    assert runner.wait(head, 120)
     assert slow.at == at
 
 
@@ -286,7 +286,7 @@ def test_forget_waits_for_nobody(start: Any, head: int) -> None:
     assert len(slow.applied) == at and not runner.cursors()
     slow.go_on.set()
     runner.add(Recorder("next"))
-    assert runner.wait(head, 20)
+    assert runner.wait(head, 120)
     assert len(slow.applied) == at + 1, "the record at hand, and no more"
 
 
@@ -309,10 +309,10 @@ def test_stop_ends_between_records(pond: Any, head: int) -> None:
     with pytest.raises(RuntimeError):
         runner.start()
     runner.notify(head)
-    assert one.entered.wait(20)
+    assert one.entered.wait(120)
     assert not runner.stop(0.01)
     one.go_on.set()
-    assert runner.stop(20)
+    assert runner.stop(120)
     assert len(one.applied) == 1
 
 
@@ -325,7 +325,7 @@ def test_what_only_a_person_can_mend_ends_the_wait(start: Any, head: int, error:
     runner = start(Recorder("fine"), Full("full"), first_delay=0.001)
     runner.notify(head)
     with pytest.raises(type(error)) as caught:
-        runner.wait(head, 20)
+        runner.wait(head, 120)
     assert caught.value is error
 
 
@@ -344,12 +344,12 @@ def test_what_was_lost_in_silence_is_found(start: Any, head: int) -> None:
     forgetful = Recorder("forgetful")
     runner = start(forgetful, look_every=0.02)
     runner.notify(head)
-    assert runner.wait(head, 20)
+    assert runner.wait(head, 120)
     forgetful.at = 3
     again = threading.Event()
     apply = forgetful.apply
     forgetful.apply = lambda *given: (apply(*given), given[0] == head and again.set())  # type: ignore[method-assign]
-    assert again.wait(20)
+    assert again.wait(120)
     assert forgetful.applied == [*range(head + 1), *range(4, head + 1)]
 
 
@@ -363,6 +363,6 @@ def test_several_runners_are_one(start: Any, head: int) -> None:
     assert not runners.wait(head, 0.2)
     assert {status.name for status in runners.status() if status.behind} == {"held"}
     held.go_on.set()
-    assert runners.wait(head, 20)
+    assert runners.wait(head, 120)
     assert runners.cursors() == {"ahead": head, "held": head}
-    assert runners.stop(20)
+    assert runners.stop(120)

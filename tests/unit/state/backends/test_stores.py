@@ -153,7 +153,7 @@ def test_another_process_reads_while_the_map_grows(tmp_path: Path) -> None:
             reader.stdin.flush()
             assert reader.stdout.readline().split() == [str(n), str(size)]
         reader.stdin.close()
-        assert reader.wait(20) == 0
+        assert reader.wait(120) == 0
     store.close()
 
 
@@ -180,7 +180,7 @@ def test_killed_writer_leaves_a_committed_number(tmp_path: Path, after: int) -> 
         assert writer.stdout is not None
         said = [int(writer.stdout.readline()) for _ in range(after)]
         os.kill(writer.pid, signal.SIGKILL)
-        writer.wait(20)
+        writer.wait(120)
     store = LmdbStore(path)
     numbers = store.applied_many(range(4))
     assert len(set(numbers)) == 1 and numbers[0] >= said[-1]
