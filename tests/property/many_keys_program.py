@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import resource
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +71,12 @@ def peak_bytes() -> int:
 
 def main(folder: Path, keys: int) -> dict[str, Any]:
     """Run the pond and print its results."""
-    before, seconds = peak_bytes(), []
+    before = peak_bytes()
     sink = MemorySink("twice", RowsReader(lambda _n, receipt, section: _section(folder, receipt, section)))
     pond = ChangingPond(folder, [STREAM], QUERIES, followers=[sink])
     order = np.random.default_rng(5).permutation(keys)
     for i, part in enumerate(np.array_split(order, EPOCHS)):
         pond.epoch({"tx": [events(part, i)]})
-        seconds.append(time.perf_counter())
     pond.epoch({"tx": [events(np.arange(0, keys, EVERY), 1800)]})
     live = [section for section in pond.manifest.sections.values() if section.kind == "keys"]
     pond.drain()
@@ -91,7 +89,6 @@ def main(folder: Path, keys: int) -> dict[str, Any]:
         "table_bytes": sum(path.stat().st_size for path in (folder / "cache").rglob("*.npy")),
         "twice": sink.table().sort_by("total").to_pylist(),
         "peak_bytes": peak_bytes() - before,
-        "last_epoch_seconds": seconds[-1] - seconds[-2],
     }
 
 

@@ -267,13 +267,13 @@ class Terminal:
         # the terminal sends SIGINT to its whole foreground process group
         os.write(self._side, b"\x03")
 
-    def await_text(self, pattern: str, seconds: float = 90.0) -> None:
+    def await_text(self, pattern: str, seconds: float = 240.0) -> None:
         until = time.monotonic() + seconds
         while not re.search(pattern, self.text):
             assert time.monotonic() < until, f"{pattern} did not appear in:\n{self.text}"
             self._read(0.2)
 
-    def end(self, seconds: float = 60.0) -> int:
+    def end(self, seconds: float = 240.0) -> int:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._read(0.1)
