@@ -95,14 +95,14 @@ def test_the_visits_of_aggregates_within_each_other_do_not_multiply(
     assert visits.count < 20_000, "each level visits its body once per round of its own"
 
 
-@settings(max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_bounds_that_are_computed_once_are_those_computed_each_time(
     spark: SparkSession, front: FrontEnd, data: st.DataObject
 ) -> None:
     values, text = ["k", "'x'"], "{}"
     for level in range(data.draw(st.integers(1, 3))):
-        array = data.draw(st.sampled_from(["array(1, 2, 3)", "split(k, '')"]))
+        array = data.draw(st.sampled_from(["array(1, 2, 3)", "split(k, '')"][: 1 if level else 2]))  # 3 or 64 rounds
         start = data.draw(st.sampled_from(values))
         values.append(f"a{level}")
         step = f"concat(a{level}, {data.draw(st.sampled_from(values))}, {{}})"
