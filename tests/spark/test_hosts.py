@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,31 +73,48 @@ class Cluster:
         """The master's address."""
         return f"spark://127.0.0.1:{self._port}"
 
-    def _start(self, name: str, words: list[str], before: list[str]) -> None:
+    def _start(self, name: str, words: list[str], before: list[str], environment: Mapping[str, str] = {}) -> None:
         jars = Path(pyspark.__file__).parent / "jars" / "*"
         page = str(self._page if name == "master" else free_ports(1)[0])
         command = [*before, self._java, "-Xmx256m", "-cp", str(jars), f"org.apache.spark.{words[0]}"]
         with open(self.root / f"{name}.log", "wb") as log:
             self._processes[name] = subprocess.Popen(
                 [*command, "--webui-port", page, *words[1:]], stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, **_SPARK_ENV},
+                env={**os.environ, **_SPARK_ENV, **environment},
             )  # fmt: skip
 
-    def worker(self, number: int, *, blind: bool = False) -> None:
-        """Start a worker, and wait until the master knows it; a `blind` one does not see `hidden`."""
+    def worker(self, number: int, *, blind: bool = False, faults: str | None = None) -> None:
+        """Start a worker, and wait until the master knows it; a `blind` one does not see `hidden`.
+
+        Each has an address of its own, because Spark repeats a slow task on another host only.
+        """
         name, folder = f"worker{number}", self.root / f"work{number}"
-        words = ["deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--work-dir"]
+        host = f"127.0.0.{number}"
+        words = ["deploy.worker.Worker", "--host", host, "--cores", "1", "--memory", "1g", "--work-dir"]
         hide = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none "{self.hidden}" && exec "$@"', "sh"]
-        self._start(name, [*words, str(folder), self.url], hide if blind else [])
+        planned = {} if faults is None else {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(self.root / "faults")}
+        (self.root / "faults").mkdir(exist_ok=True)
+        self._start(name, [*words, str(folder), self.url], hide if blind else [], planned)
         log = self.root / f"{name}.log"
         until(lambda: "Successfully registered with master" in log.read_text(), f"{name} registers", 120)
+
+    def stopped(self, fault: str) -> str:
+        """The worker on which a process has stopped at a fault; waits until there is one."""
+        marker = self.root / "faults" / f"{fault}.stop"
+        until(lambda: marker.is_file() and marker.read_text() != "", fault, 240)
+        found = {name for name in self._processes if int(marker.read_text()) in _children(self._work(name))}
+        assert len(found) == 1, found
+        return found.pop()
+
+    def _work(self, name: str) -> str:
+        return str(self.root / name.replace("worker", "work"))
 
     def end(self, name: str) -> None:
         """Kill a process and its children: of a worker its executors."""
         process = self._processes.pop(name)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        for child in _children(str(self.root / name.replace("worker", "work"))):
+        for child in _children(self._work(name)):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         process.wait()
@@ -133,8 +150,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 class Run:
     """`millpond run`, or `serve`, on a pond below the hidden folder."""
 
-    def __init__(self, cluster: Cluster, *, master: str, store: str | None = None, verb: str = "run") -> None:
+    def __init__(
+        self, cluster: Cluster, *, master: str, store: str | None = None, verb: str = "run", settings: str = ""
+    ) -> None:  # fmt: skip
         self.root, self.pond = cluster.root, cluster.hidden / "ev.pond"
+        (self.root / "spark-defaults.conf").write_text(settings)
         self.store = [] if store is None else ["--store", store]
         (self.root / "input").mkdir(exist_ok=True)
         sql = self.root / "ev.sql"
@@ -144,15 +164,16 @@ class Run:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "millpond", verb, str(sql), "--checkpoint", str(self.pond), *self.store,
                  "--master", master, "--memory", "1g"],
-                stdout=log, stderr=log,
+                stdout=log, stderr=log, env={**os.environ, "SPARK_CONF_DIR": str(self.root)},
             )  # fmt: skip
 
     def feed(self, number: int) -> None:
         """One more file of events."""
         path = self.root / "input" / f"{number}.json"
         lines = [json.dumps({"k": k, "v": number, "ts": f"2026-01-01T00:0{number}:00Z"}) for k in range(EVENTS)]
-        path.with_suffix(".part").write_text("\n".join(lines))
-        path.with_suffix(".part").rename(path)
+        hidden = path.with_name(f".{path.name}")
+        hidden.write_text("\n".join(lines))
+        hidden.rename(path)
 
     def manifest(self) -> Manifest:
         """What the pond's log says now."""
@@ -194,17 +215,31 @@ def expected(files: int) -> list[tuple[int, int]]:
     return sorted((k, number) for k in range(EVENTS) for number in range(files))
 
 
-def test_a_host_that_comes_later_ends_the_run_by_name_and_loses_nothing(
+SPECULATION = """
+spark.speculation true
+spark.speculation.quantile 0.5
+spark.speculation.minTaskRuntime 1s
+"""
+
+
+def test_hosts_that_stop_or_end_change_no_row_and_one_without_the_folder_ends_the_run(
     spark: SparkSession, cluster: Cluster
 ) -> None:
-    cluster.worker(1)
-    run = Run(cluster, master=cluster.url)
+    # with two instances, the third packet is the first one of the second epoch
+    for number in (1, 2):
+        cluster.worker(number, faults="fold.after_delta:1:stop,gather.packet:3:stop")
+    run = Run(cluster, master=cluster.url, settings=SPECULATION)
     run.feed(0)
-    until(lambda: run.has_read(0), "the first epoch", 240)
-
-    cluster.worker(2, blind=True)
-    cluster.end("worker1")
+    until(lambda: run.has_read(0), "the first epoch, of which one fold is repeated on another host", 240)
+    assert cluster.stopped("fold.after_delta.1")
     run.feed(1)
+    ended = cluster.stopped("gather.packet.3")
+    cluster.end(ended)
+    until(lambda: run.has_read(1), "the second epoch, in whose midst a host ends", 240)
+
+    cluster.worker(3, blind=True)
+    cluster.end("worker2" if ended == "worker1" else "worker1")
+    run.feed(2)
     status, said = run.ended()
 
     assert status == 1
@@ -215,7 +250,7 @@ def test_a_host_that_comes_later_ends_the_run_by_name_and_loses_nothing(
     again = Run(cluster, master=cluster.url)
     status, said = again.ended()
     assert status == 1 and "is not on every executor's host" in said
-    assert run.rows() == expected(2)
+    assert run.rows() == expected(3)
 
 
 def test_a_host_that_comes_later_gets_the_files_through_a_store_on_the_network(
