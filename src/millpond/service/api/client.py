@@ -42,11 +42,17 @@ from millpond.service.api.messages import (
 from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, Places, only_pond
 
 T = TypeVar("T")
+_HEALTH_S = 5.0
+"""The longest time in seconds until a service says whether it leads; then the next one is asked."""
+
 _Params = dict[str, str | int | Sequence[str]]
 
 
 class Client:
     """A client of the service at `url`, with its `token`. `certificate`: a PEM file to trust besides the system's.
+
+    `url` may name several services of one pond, separated by commas: requests go to the one that leads. If it no longer
+    answers or leads, the others are asked, and a request that was not made is sent to the new leader.
 
     Every method raises NotServingError if the service does not answer or does not lead, CertificateError if its
     certificate is not trusted, and otherwise the pond's own error, with its class and text. `who` (default: the user of
@@ -61,10 +67,12 @@ class Client:
             with suppress(KeyError, OSError):  # a process without a user's name
                 who = getpass.getuser()
         headers = {"authorization": f"Bearer {token}", "millpond-who": (who or "").encode("ascii", "replace").decode()}
-        self.url = url
+        self._urls = [one.strip().rstrip("/") for one in url.split(",") if one.strip()] or [url]
+        self.url = self._urls[0]
+        self._found = len(self._urls) == 1
         self._http = httpx.Client(
-            base_url=url, headers=headers, timeout=timeout, transport=transport, trust_env=False,
-            verify=trusting(certificate) if url.startswith("https") else True,
+            headers=headers, timeout=timeout, transport=transport, trust_env=False,
+            verify=trusting(certificate) if any(one.startswith("https") for one in self._urls) else True,
         )  # fmt: skip
 
     @classmethod
@@ -239,10 +247,39 @@ class Client:
         self, method: str, path: str, kind: type[T], params: _Params | None = None, content: bytes | None = None,
         patient: bool = False,
     ) -> T:  # fmt: skip
+        if not self._found:
+            self._find_leader()
+        asked = method, path, kind, params, content, patient
+        try:
+            return self._ask_one(*asked)
+        except _NotMade as unmade:
+            before = self.url
+            self._find_leader()
+            if self.url == before:
+                raise unmade.error from unmade.__cause__
+        try:
+            return self._ask_one(*asked)
+        except _NotMade as unmade:
+            raise unmade.error from unmade.__cause__
+
+    def _find_leader(self) -> None:
+        """Use the service that leads; if none does, the one that was used before."""
+        if len(self._urls) == 1:
+            return
+        for url in self._urls:
+            with suppress(httpx.HTTPError, msgspec.MsgspecError):
+                found = self._http.get(f"{url}/v1/health", timeout=_HEALTH_S)
+                if msgspec.json.decode(found.content, type=Health).role == "leader":
+                    self.url, self._found = url, True
+                    return
+
+    def _ask_one(
+        self, method: str, path: str, kind: type[T], params: _Params | None, content: bytes | None, patient: bool
+    ) -> T:  # fmt: skip
         headers = {} if content is None else {"content-type": "application/json"}
         try:
             answer = self._http.request(
-                method, f"/v1/{path}", params=params, content=content, headers=headers,
+                method, f"{self.url}/v1/{path}", params=params, content=content, headers=headers,
                 timeout=httpx.Timeout(None, connect=10) if patient else httpx.USE_CLIENT_DEFAULT,
             )  # fmt: skip
         except httpx.HTTPError as error:
@@ -253,7 +290,9 @@ class Client:
                 raise NotServingError(f"{self.url} has not answered in time.", cure) from error
             why = "no pond is served there now" if _is_refused(error) else str(error) or type(error).__name__
             cure = "Start `millpond serve`, or wait."
-            raise NotServingError(f"Nobody answers at {self.url}: {why}.", cure) from error
+            unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) or method == "GET"
+            failed = NotServingError(f"Nobody answers at {self.url}: {why}.", cure)
+            raise (_NotMade(failed) if unsent else failed) from error
         try:
             if answer.is_success:
                 return msgspec.json.decode(answer.content, type=kind)
@@ -262,7 +301,16 @@ class Client:
             raise RequestError(
                 f"{self.url} answers {answer.status_code}, and nothing that is known here.", "Ask a `millpond serve`."
             ) from error
-        raise of_code(refused.code)(refused.what, refused.cure)
+        failure = of_code(refused.code)(refused.what, refused.cure)
+        raise _NotMade(failure) if isinstance(failure, NotServingError) else failure
+
+
+class _NotMade(Exception):
+    """A request was certainly not made, because of `error`, so it may be sent to another service."""
+
+    def __init__(self, error: NotServingError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def _is_refused(error: BaseException | None) -> bool:

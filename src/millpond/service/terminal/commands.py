@@ -42,7 +42,7 @@ Folder = Annotated[
 ]
 Url = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--url", metavar="URL", help="Address of the service [default: from DIR, else MILLPOND_URL]."),
+    typer.Option("--url", metavar="URL,…", help="Address of the service [default: from DIR, else MILLPOND_URL]."),
 ]
 Token = Annotated[
     Optional[str],  # noqa: UP045
