@@ -101,7 +101,7 @@ class Files:
 
     def tell(self, file: str, data: bytes) -> None:
         """Publishes a small file for tasks that wait for it; it appears atomically, and may be lost."""
-        _leave(self._folder / file, [data])
+        leave(self._folder / file, [data])
 
     def told(self, files: Sequence[str]) -> list[bytes | None]:
         """The contents of small files; None for a missing file."""
@@ -122,13 +122,20 @@ class Files:
             raise CorruptError(f"The body of {record} was removed.", "Restore the file from a copy.")
         return body
 
+    def open(self, file: str) -> pa.Buffer:
+        """Maps a whole file.
+
+        Raises:
+            FileNotFoundError: it does not exist. OSError, ValueError: it cannot be mapped.
+        """
+        with open(self._folder / file, "rb") as handle:
+            return pa.py_buffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
+
     def _map(self, file: str) -> pa.Buffer:
-        path = self._folder / file
         try:
-            with open(path, "rb") as handle:
-                return pa.py_buffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
+            return self.open(file)
         except (OSError, ValueError) as error:
-            raise unreadable(path, error) from error
+            raise unreadable(self._folder / file, error) from error
 
 
 def check_sees(folder: Path, pond: str) -> None:
@@ -170,7 +177,7 @@ class CarriedFiles(Files):
     def write(self, file: str, parts: Parts) -> None:
         """See `Files.write`: puts the file into the store; it is durable once the driver has taken it."""
         self._store.put(file, parts)
-        _leave(self._folder / file, parts)
+        leave(self._folder / file, parts)
 
     def hand_over(self, file: str, parts: Parts) -> None:
         """See `Files.hand_over`; this host keeps no copy."""
@@ -190,7 +197,7 @@ class CarriedFiles(Files):
             if data is None:
                 lost += 1
             else:
-                _leave(self._folder / name, [data])
+                leave(self._folder / name, [data])
         if lost:
             raise FilesLostError(f"The store has lost {lost} files of the pond.", "They are restored from its folder.")
 
@@ -222,8 +229,8 @@ class CarriedFiles(Files):
         return super()._map(file)
 
 
-def _leave(path: Path, parts: Parts) -> None:
-    """Writes a file that appears atomically; it need not survive a crash of the machine."""
+def leave(path: Path, parts: Parts) -> None:
+    """Writes a file of this host that appears atomically; it need not survive a crash of the machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
     number, temporary = tempfile.mkstemp(dir=path.parent.parent, prefix=".")
     try:

@@ -1,0 +1,79 @@
+"""The address of a pond: a folder of this machine, or a prefix of an object store."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from millpond.errors import PlaceError
+from millpond.local_path import local_path, scheme_of
+from millpond.log.local_folder import LocalFolder
+from millpond.log.object_store import Objects, ObjectStoreFolder, objects_at
+from millpond.log.port import Folder
+
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+"""The schemes of object stores."""
+
+FORMS = "a path of this machine, `s3://BUCKET/PREFIX`, `gs://…`, `az://…` or `abfss://…`"
+
+Given: TypeAlias = "str | os.PathLike[str] | Address"
+"""An address as a user gives it. A `Path` reduces the two slashes of a URL to one, which is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a pond is: `text` as a user would write it, and `path` if it is a folder of this machine."""
+
+    text: str
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    def folder(self, name: str = "") -> Folder:
+        """The flat folder `name` of the pond, or the pond's own folder.
+
+        Raises:
+            PlaceError: it cannot be created or reached.
+        """
+        if self.path is not None:
+            return LocalFolder(self.path / name)
+        objects = self.objects()
+        return ObjectStoreFolder(objects.below(name) if name else objects)
+
+    def objects(self) -> Objects:
+        """The objects of a pond in an object store."""
+        assert self.path is None
+        return objects_at(self.text)
+
+
+def address_of(given: Given, what: str = "The pond's folder", home: str | os.PathLike[str] | None = None) -> Address:
+    """The address that a user gave; `what` names it in messages, and a relative path is resolved against `home`.
+
+    Raises:
+        PlaceError: the scheme is not supported, or the address contains a password.
+
+    >>> str(address_of("s3://bucket/ponds/a/")), str(address_of(Path("gs://bucket/a"))), str(address_of("file:///a/b"))
+    ('s3://bucket/ponds/a', 'gs://bucket/a', '/a/b')
+    """
+    if isinstance(given, Address):
+        return given
+    scheme = scheme_of(given)
+    if scheme in (None, "file"):
+        path = local_path(given, what, home)
+        return Address(str(path), path)
+    shown = re.sub(":/+", "://", os.fspath(given), count=1).rstrip("/")
+    host, _, prefix = shown.partition("://")[2].partition("/")
+    if ":" in host or "?" in shown or (scheme in ("s3", "s3a", "gs") and "@" in host):
+        raise PlaceError(
+            f"{what} is given as an address of {scheme}:// with a password or options.",
+            "Write the bucket and the prefix only; credentials are found as by the platform's own tools.",
+        )
+    if scheme not in SCHEMES:
+        raise PlaceError(f"{what}, {shown}, cannot be at {scheme}://.", f"Name {FORMS}.")
+    if not host or not prefix:
+        raise PlaceError(f"{what}, {shown}, names no prefix of a bucket.", f"Name {FORMS}.")
+    return Address(f"{scheme}://{host}/{prefix}")

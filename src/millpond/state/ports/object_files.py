@@ -1,0 +1,200 @@
+"""Reads and writes the files of a pond in an object store; each host maps copies in a folder of bounded size.
+
+A file is one object, whose name is that of the file in a pond's folder. Objects carry the digest of their content,
+which is compared when a copy is made. A copy may be deleted at any time: whoever needs it makes it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from millpond.errors import CorruptError, unreadable
+from millpond.log.object_store import Objects, objects_at
+from millpond.state.ports.file_store import Parts
+from millpond.state.ports.files import Files
+
+LIMIT_VARIABLE = "MILLPOND_CACHE_BYTES"
+"""The environment variable with the most bytes of copies on this host."""
+
+_SHARE_OF_DISK = 4
+"""Without the variable, copies take at most this fraction of the disk: a quarter."""
+
+_LOOKS_PER_LIMIT = 16
+"""The folder is looked at whenever this process has added a sixteenth of the limit."""
+
+_PARALLEL = 8
+_TRIES = 3
+
+
+class HostCopies:
+    """The copies of files in `folder`, of at most `limit` bytes; what was used least recently is deleted first.
+
+    All processes of a host share the folder. Each looks at it after it has added a part of the limit, so together they
+    may exceed the limit by such a part each.
+    """
+
+    def __init__(self, folder: Path, limit: int | None = None) -> None:
+        self.folder = folder
+        self._limit = limit if limit is not None else _limit_of(folder)
+        self._added = self._limit  # look at the folder when the first copy is made
+
+    def path(self, file: str) -> Path:
+        """Where the copy of a file is, if there is one."""
+        return self.folder / file
+
+    def has(self, file: str) -> bool:
+        """Whether there is a copy of a file."""
+        return self.path(file).exists()
+
+    def add(self, file: str, write: Callable[[Path], object]) -> None:
+        """Makes a copy, which appears atomically; `write` writes it to the path that it is given."""
+        path = self.path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, temporary = tempfile.mkstemp(dir=self.folder, prefix=".")
+        os.close(number)
+        try:
+            write(Path(temporary))
+            self._added += os.path.getsize(temporary)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        if self._added * _LOOKS_PER_LIMIT >= self._limit:
+            self.bound()
+
+    def used(self, file: str) -> None:
+        """Notes that a copy is used now."""
+        with suppress(OSError):
+            os.utime(self.path(file))
+
+    def bound(self) -> None:
+        """Deletes the copies that were used least recently, until the others take less than the limit."""
+        self._added, found, size = 0, [], 0
+        for path in self._copies():
+            with suppress(FileNotFoundError):
+                entry = path.stat()
+                found.append((entry.st_mtime_ns, entry.st_size, path))
+                size += entry.st_size
+        for _, one, path in sorted(found):
+            if size <= self._limit:
+                return
+            path.unlink(missing_ok=True)
+            size -= one
+            with suppress(OSError):  # it contains other copies
+                path.parent.rmdir()
+
+    def _copies(self) -> Iterator[Path]:
+        for parent, _, names in os.walk(self.folder):
+            yield from (Path(parent, name) for name in names if Path(parent) != self.folder)
+
+
+class ObjectFiles(Files):
+    """The files of a pond in `objects`, with the copies of this host.
+
+    `messages`: the folder for small files between tasks that all run on one host; None: they go through the store.
+    """
+
+    def __init__(self, copies: HostCopies, objects: Objects, messages: Path | None = None) -> None:
+        super().__init__(copies.folder)
+        self._copies, self._objects = copies, objects
+        self._messages = None if messages is None else Files(messages)
+
+    def write(self, file: str, parts: Parts) -> None:
+        """See `Files.write`; this host keeps a copy, because the next epoch usually reads it here."""
+        data = self._put(file, parts)
+        self._copies.add(file, lambda path: path.write_bytes(data))
+
+    def hand_over(self, file: str, parts: Parts) -> None:
+        """See `Files.hand_over`; this host keeps no copy."""
+        self._put(file, parts)
+
+    def _put(self, file: str, parts: Parts) -> bytes:
+        data = b"".join(parts)
+        self._objects.put_file(file, data, hashlib.sha256(data).hexdigest())
+        return data
+
+    def fetch(self, names: Iterable[str]) -> None:
+        """See `Files.fetch`; the requests run in parallel.
+
+        Raises:
+            CorruptError: an object does not exist, or differs from its digest.
+        """
+        absent = [name for name in dict.fromkeys(names) if name not in self._mapped and not self._copies.has(name)]
+        if len(absent) < 2:
+            found = [self._copied(name) for name in absent]
+        else:
+            with ThreadPoolExecutor(min(_PARALLEL, len(absent)), thread_name_prefix="fetch") as pool:
+                found = [*pool.map(self._copied, absent)]
+        lost = [name for name, there in zip(absent, found, strict=True) if not there]
+        if lost:
+            raise CorruptError(f"{self._objects.where}/{lost[0]} does not exist.", "Restore the object from a copy.")
+
+    def open(self, file: str) -> pa.Buffer:
+        """See `Files.open`; makes a copy if this host has none."""
+        for _ in range(_TRIES):  # another process may delete a copy to make room
+            if not self._copies.has(file) and not self._copied(file):
+                break
+            with suppress(FileNotFoundError):
+                mapped = super().open(file)
+                self._copies.used(file)
+                return mapped
+        raise FileNotFoundError(f"{self._objects.where}/{file} does not exist")
+
+    def tell(self, file: str, data: bytes) -> None:
+        if self._messages is None:
+            self._objects.put(file, data)
+        else:
+            self._messages.tell(file, data)
+
+    def told(self, files: Sequence[str]) -> list[bytes | None]:
+        if self._messages is None:
+            return [self._objects.get(file) for file in files]
+        return self._messages.told(files)
+
+    def forget(self, files: Iterable[str]) -> None:
+        if self._messages is None:
+            self._objects.remove(files)
+        else:
+            self._messages.forget(files)
+
+    def _copied(self, file: str) -> bool:
+        """Makes a copy of an object; False if it does not exist."""
+        there = [False]
+
+        def write(path: Path) -> None:
+            there[0] = self._objects.get_file(file, path)
+            if not there[0]:
+                raise FileNotFoundError
+
+        try:
+            with suppress(FileNotFoundError):
+                self._copies.add(file, write)
+        except OSError as error:
+            raise unreadable(self._copies.path(file), error) from error
+        return there[0]
+
+
+def object_files(url: str, copies: str, messages: str | None) -> ObjectFiles:
+    """The files of the pond at `url` on this host; a task calls it.
+
+    Raises:
+        PlaceError: the address, or the configuration of this host, is not valid.
+    """
+    return ObjectFiles(HostCopies(Path(copies)), objects_at(url), None if messages is None else Path(messages))
+
+
+def _limit_of(folder: Path) -> int:
+    told = os.environ.get(LIMIT_VARIABLE, "")
+    if told.isdecimal():
+        return int(told)
+    folder.mkdir(parents=True, exist_ok=True)
+    return shutil.disk_usage(folder).total // _SHARE_OF_DISK

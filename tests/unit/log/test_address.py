@@ -1,0 +1,60 @@
+"""Tests of the addresses of ponds: what is accepted, what is refused by name, and which folders follow from it."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import PlaceError
+from millpond.log.address import Address, address_of
+from millpond.log.local_folder import LocalFolder
+from millpond.log.object_store import ObjectStoreFolder
+
+
+def test_a_path_is_a_folder_of_this_machine(tmp_path: Path) -> None:
+    for given in (tmp_path / "pond", str(tmp_path / "pond"), f"file://{tmp_path}/pond"):
+        assert address_of(given) == Address(f"{tmp_path}/pond", tmp_path / "pond")
+    assert address_of("pond", home=tmp_path).path == tmp_path / "pond"
+    folder = address_of(tmp_path / "pond").folder("log")
+    assert isinstance(folder, LocalFolder) and folder.where == f"{tmp_path}/pond/log"
+
+
+@pytest.mark.parametrize(
+    "text", ["s3://bucket/a", "s3a://bucket/a/b", "gs://bucket/a", "az://container/a", "abfss://c@account.x/a"]
+)
+def test_a_url_is_a_prefix_of_an_object_store(text: str) -> None:
+    for given in (text, f"{text}/", Path(text)):
+        assert str(address_of(given)) == text and address_of(given).path is None
+    address = address_of(text)
+    assert address_of(address) is address and pickle.loads(pickle.dumps(address)) == address
+
+
+@pytest.mark.parametrize("text", ["hdfs://host/a", "ftp://host/a", "dbfs:/a"])
+def test_another_scheme_is_refused_by_name(text: str) -> None:
+    with pytest.raises(PlaceError, match=f"cannot be at {text.partition(':')[0]}://.*s3://BUCKET/PREFIX"):
+        address_of(text)
+
+
+@pytest.mark.parametrize("text", ["s3://bucket", "s3://bucket/", "s3:///a"])
+def test_an_address_names_a_bucket_and_a_prefix(text: str) -> None:
+    with pytest.raises(PlaceError, match="names no prefix of a bucket"):
+        address_of(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["s3://key:secret@bucket/a", "abfss://c:secret@account.x/a", "az://container/a?sig=secret", "s3://k@b/a"]
+)
+def test_secrets_in_an_address_are_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(PlaceError, match="with a password or options") as refused:
+        address_of(text)
+    assert "secret" not in str(refused.value)
+
+
+def test_the_folders_of_a_bucket_are_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    address = address_of("s3://bucket/a")
+    log, root = address.folder("log"), address.folder()
+    assert isinstance(log, ObjectStoreFolder) and log.where == "s3://bucket/a/log"
+    assert root.where == "s3://bucket/a"

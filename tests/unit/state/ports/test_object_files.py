@@ -1,0 +1,103 @@
+"""The files of a pond in an object store: copies are complete, verified, few, and made again when they are gone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from obstore.store import MemoryStore
+
+from millpond.errors import CorruptError
+from millpond.log.object_store import Objects
+from millpond.state.ports.object_files import HostCopies, ObjectFiles
+
+ONE = "delta/00000000000000000001/0-a-1.arrow"
+
+
+def name(n: int) -> str:
+    return f"delta/{n:020d}/0-a-1.arrow"
+
+
+def on_host(folder: Path, objects: Objects, limit: int = 1 << 20) -> ObjectFiles:
+    return ObjectFiles(HostCopies(folder, limit), objects)
+
+
+@pytest.fixture
+def objects() -> Objects:
+    return Objects(MemoryStore(), "pond", "s3://bucket/pond")
+
+
+def test_what_one_host_writes_another_one_reads(tmp_path: Path, objects: Objects) -> None:
+    on_host(tmp_path / "a", objects).write(ONE, [b"abc", b"def"])
+    there = on_host(tmp_path / "b", objects)
+    there.fetch([ONE, ONE])
+    objects.remove([ONE])
+    assert bytes(there.read(ONE, 1, 3)) == b"bcd", "from the copy"
+    assert bytes(on_host(tmp_path / "a", objects).read(ONE, 0, 6)) == b"abcdef", "the writer keeps a copy, too"
+
+
+def test_a_handed_over_file_leaves_no_copy(tmp_path: Path, objects: Objects) -> None:
+    on_host(tmp_path, objects).hand_over(ONE, [b"abc"])
+    assert not [*tmp_path.rglob("*.arrow")] and objects.get(ONE) == b"abc"
+
+
+def test_a_missing_object_is_named(tmp_path: Path, objects: Objects) -> None:
+    files = on_host(tmp_path, objects)
+    with pytest.raises(CorruptError, match=f"s3://bucket/pond/{ONE} does not exist"):
+        files.fetch([ONE])
+    with pytest.raises(CorruptError, match=ONE):
+        files.read(ONE, 0, 1)
+    with pytest.raises(FileNotFoundError):
+        files.open(ONE)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_an_object_that_differs_from_its_digest_is_refused(tmp_path: Path, objects: Objects) -> None:
+    objects.put_file(ONE, b"abd", hashlib.sha256(b"abc").hexdigest())
+    files = on_host(tmp_path, objects)
+    for read in (lambda: files.fetch([ONE]), lambda: files.read(ONE, 0, 1)):
+        with pytest.raises(CorruptError, match="has the digest"):
+            read()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_copies_stay_below_the_limit_and_the_least_used_go_first(tmp_path: Path, objects: Objects) -> None:
+    writer = on_host(tmp_path / "a", objects)
+    for n in range(10):
+        writer.hand_over(name(n), [bytes(100)])
+    copies = HostCopies(tmp_path / "b", 450)
+    reader = ObjectFiles(copies, objects)
+    for n in range(4):
+        reader.fetch([name(n)])
+        os.utime(copies.path(name(n)), ns=(n, n))
+    reader.open(name(0))  # used again, so that 1 is now the oldest
+    for n in range(4, 10):
+        reader.fetch([name(n)])
+        os.utime(copies.path(name(n)), ns=(n, n))
+        size = sum(path.stat().st_size for path in (tmp_path / "b").rglob("*") if path.is_file())
+        assert size <= 450 and copies.has(name(0)) and copies.has(name(n))
+    assert not copies.has(name(1))
+
+
+def test_a_copy_that_was_deleted_is_made_again(tmp_path: Path, objects: Objects) -> None:
+    on_host(tmp_path, objects).write(ONE, [b"abc"])
+    files, copies = on_host(tmp_path, objects), HostCopies(tmp_path, 1)
+    files.fetch([ONE])
+    copies.bound()
+    assert not copies.has(ONE)
+    mapped = files.read(ONE, 0, 3)
+    copies.bound()
+    assert bytes(mapped) == bytes(files.read(ONE, 0, 3)) == b"abc", "what is mapped stays readable"
+
+
+def test_messages_go_through_the_store_or_a_folder_of_the_only_host(tmp_path: Path, objects: Objects) -> None:
+    copies = HostCopies(tmp_path / "copies", 1000)
+    for messages in (None, tmp_path / "messages"):
+        files = ObjectFiles(copies, objects, messages)
+        files.tell("tell/1/0", b"one")
+        assert files.told(["tell/1/0", "tell/1/1"]) == [b"one", None]
+        assert (objects.get("tell/1/0") is None) == (messages is not None)
+        files.forget(["tell/1/0", "tell/1/1"])
+        assert files.told(["tell/1/0"]) == [None]
