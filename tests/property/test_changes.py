@@ -30,6 +30,7 @@ from millpond.errors import ChangeRefused, UnsupportedQuery
 from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.in_process import MemorySink
+from millpond.log.local_folder import LocalFolder
 from millpond.log.records import ChangeRecord, Receipt, decode
 from millpond.model.aggregates import Aggregate
 from millpond.model.change_history import ALWAYS
@@ -113,7 +114,7 @@ class Changing:
         again = Again(layout, "ts", tuple(epochs), len(fields) + 1, files)
         batches = (_read_again(name, table) for name, table in pairs)
         staged = list(take(again, batches, Files(self._folder), f"backfill/{change.name}{n}/0"))
-        return brought(self._folder, staged, f"{change.name}@0", fields, n)
+        return brought(Files(self._folder), staged, f"{change.name}@0", fields, n)
 
     def restart(self) -> None:
         """Another driver takes over, without given queries."""
@@ -504,7 +505,7 @@ def many_keys(second: int) -> list[dict[str, Any]]:
 
 def test_what_is_dropped_gives_its_bytes_back(tmp_path: Path) -> None:
     run = Changing(tmp_path, [aggregated(1)], 2)
-    run.pond.follow(PruneFollower(tmp_path, lambda: 1 << 62, 0.0))
+    run.pond.follow(PruneFollower(Files(tmp_path), LocalFolder(tmp_path / "log"), lambda: 1 << 62, 0.0))
     places = "delta", "cache"
     for second in range(3):
         run.epoch([many_keys(second)])

@@ -24,6 +24,7 @@ from millpond.plan.groups import plan
 from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.gather import gather
 from millpond.runtime.inspect.sharing import sharing
+from millpond.state.ports.files import Files
 from millpond.testing.compare import assert_same_rows
 
 Event = dict[str, Any]
@@ -187,7 +188,7 @@ def test_what_is_shared_is_counted_over_both_generations(tmp_path: Path, monkeyp
         manifest = run.pond.manifest
         newest = manifest.max_time[STREAM.name]["*"]
         kept = _accepted(epochs[: epochs.index(rows) + 1], newest // (30 * SECOND) * 30 * SECOND)
-        assert sharing(run.pond.plan, manifest, tmp_path, 2).shared.keys == distinct(kept)
+        assert sharing(run.pond.plan, manifest, Files(tmp_path), 2).shared.keys == distinct(kept)
     assert both > 3
 
 

@@ -18,7 +18,6 @@ from kit.naive.expressions import Raised
 from kit.naive.queries import join as naive_join
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
-from millpond.control.wiring.adapters import IDENTITY
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import ChangeRefused, QueryTypeError, UnsupportedQuery
 from millpond.kernels.columns import from_arrow
@@ -43,6 +42,7 @@ from millpond.runtime.event_log.select_events import LoggedRows, value_name
 from millpond.runtime.fold import fold
 from millpond.runtime.joins import fold_joins, merge_join
 from millpond.runtime.joins.keyless_grid import dealt_events
+from millpond.state.ports.files import IDENTITY
 from millpond.testing import Trial
 from millpond.testing.compare import assert_same_rows, rows_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,11 @@ from millpond.control.commands.autoscale import Autoscaler
 from millpond.control.diagnose.cost_report import measure
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.pond.move import RowMover
-from millpond.control.wiring.adapters import IDENTITY, Truth
 from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.truth import Truth
 from millpond.errors import CorruptError
 from millpond.followers.prune import PruneFollower
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest
 from millpond.log.records import decode
 from millpond.model.aggregates import Aggregate
@@ -29,8 +31,8 @@ from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
 from millpond.placement.autoscale import Policy
 from millpond.state.backends.memory import MemoryStore
-from millpond.state.layout.delta import check_deltas
-from millpond.state.ports.files import Files
+from millpond.state.layout.delta import check_delta, check_deltas
+from millpond.state.ports.files import IDENTITY, Files
 from millpond.state.ports.sharded import ShardedStore
 
 SECOND = 1_000_000
@@ -56,7 +58,7 @@ class Stale:
             })]})  # fmt: skip
             if second == 20:
                 self.early, self.spec = read_truth(folder)
-        PruneFollower(folder, lambda: 1 << 62, 0.0).sweep(self.pond.manifest)
+        PruneFollower(Files(folder), LocalFolder(folder / "log"), lambda: 1 << 62, 0.0).sweep(self.pond.manifest)
 
     def read(self, _folder: Path) -> tuple[Truth, PondSpec]:
         return self.early, self.spec
@@ -97,11 +99,11 @@ def test_who_balances_and_moves_buckets(stale: Stale, monkeypatch: pytest.Monkey
 
 def test_a_driver_that_checks_what_another_prunes(stale: Stale) -> None:
     early, now = stale.early, stale.pond.manifest
-    check_deltas(stale.folder, early.log, early.manifests, early.manifest)
+    check_deltas(partial(check_delta, stale.folder), early.log, early.manifests, early.manifest)
     live = next(one for one in now.sections.values() if one.kind == "segment")
     place = stale.folder / (live.file or f"log/{live.n:020d}")
     damaged = bytearray(place.read_bytes())
     damaged[-80] ^= 1
     place.write_bytes(damaged)
     with pytest.raises(CorruptError):
-        check_deltas(stale.folder, early.log, early.manifests, now)
+        check_deltas(partial(check_delta, stale.folder), early.log, early.manifests, now)

@@ -16,11 +16,12 @@ from kit.judges.answers import dealt, table_of
 from kit.simulator.changing_pond import ChangingPond
 from millpond.control.pond import move as moving
 from millpond.control.pond.move import RowMover, routed, sweep
-from millpond.control.wiring.adapters import Truth
+from millpond.control.wiring.truth import Truth
 from millpond.errors import ChangeRefused, StoreError
 from millpond.followers.record_rows import RowsReader, section_reader
 from millpond.followers.view import move_rows
 from millpond.followers.view.view import ViewFollower, scan
+from millpond.log.address import address_of
 from millpond.log.manifest import load
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
@@ -31,6 +32,7 @@ from millpond.reconfigure.placement_changes import move
 from millpond.reconfigure.validate import KnownPond
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
+from millpond.state.ports.files import Files
 from millpond.state.ports.sharded import ShardedStore
 from millpond.state.ports.store import BucketStore
 
@@ -71,13 +73,14 @@ class Bench:
             view = ViewFollower(store, self.rows(), BUCKETS, lambda: self.sizes, self.head, self.pond.log.read)
             view.name = f"view-{number}"  # type: ignore[misc]
             self.pond.follow(view)
-        truth = Truth(self.folder, "local", self.pond.log, self.pond.manifests, self.pond.manifest)
+        pond, address = self.pond, address_of(self.folder)
+        truth = Truth(address, self.folder, "local", pond.log, pond.manifests, pond.manifest)
         runner = SimpleNamespace(wait=lambda _n, _seconds: True)
         followers: Any = SimpleNamespace(store=self.store, attached=SimpleNamespace(served=self.sizes), runner=runner)
         self.moving = RowMover(truth, followers, "lmdb")
 
     def rows(self) -> RowsReader:
-        return RowsReader(section_reader(self.folder))
+        return RowsReader(section_reader(Files(self.folder)))
 
     def head(self) -> Any:
         return load(self.pond.log, self.pond.manifests)

@@ -108,7 +108,7 @@ def test_a_table_whose_rows_have_no_key_is_not_set_back(
     asked = program.query(Sink("postgres", None, (("table", table),)))
     asked = msgspec.structs.replace(asked, event=(Column("id", "bigint"),))  # rows of events
     log = list(program.make_pond(tmp_path))
-    sink = PostgresSink(asked, "p", program.RowsReader(program.section_reader(tmp_path)))
+    sink = PostgresSink(asked, "p", program.RowsReader(program.section_reader(program.Files(tmp_path))))
     program.bring(tmp_path, sink)
     before = sink.cursor()
     with pytest.raises(AheadError, match=r"have no key.*after record 2 .*UPDATE millpond_cursors SET n = 2"):
@@ -154,7 +154,7 @@ def test_rows_without_a_key_are_added_once(
     asked = program.query(Sink("postgres", None, (("table", table),)))
     asked = msgspec.structs.replace(asked, event=(Column("id", "bigint"),))  # rows of events
     log = list(program.make_pond(tmp_path))
-    reader = program.RowsReader(program.section_reader(tmp_path))
+    reader = program.RowsReader(program.section_reader(program.Files(tmp_path)))
     one, other = (PostgresSink(asked, "p", reader) for _ in range(2))
     assert one.cursor().n == other.cursor().n == -1
     for n, entry, manifest in log:

@@ -14,11 +14,13 @@ from kit.inputs.cases import Menu, random_case
 from kit.judges.answers import Run, dealt
 from kit.servers.redis_servers import RedisServer
 from millpond.control.pond.move import RowMover, routed
-from millpond.control.wiring.adapters import Truth, instance_store, network_store, split
+from millpond.control.wiring.adapters import instance_store, network_store, split
+from millpond.control.wiring.truth import Truth
 from millpond.errors import ChangeRefused
 from millpond.followers.record_rows import RowsReader, section_reader
 from millpond.followers.view.shared_view import Share, SharedView, catch_up, owners_of
 from millpond.followers.view.view import ViewFollower, scan
+from millpond.log.address import address_of
 from millpond.log.manifest import load
 from millpond.model.query import Query
 from millpond.model.windows import length_us
@@ -28,6 +30,7 @@ from millpond.reconfigure.placement_changes import move
 from millpond.reconfigure.validate import KnownPond
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
+from millpond.state.ports.files import Files
 from millpond.state.ports.sharded import ShardedStore
 from millpond.state.ports.store import BucketStore
 
@@ -47,7 +50,7 @@ class Bench:
         log, manifests = self.run.pond.log, self.run.pond.manifests
         head = partial(load, log, manifests)
         self.store = ShardedStore(self.opened, (OWN,) * BUCKETS)
-        reader = RowsReader(section_reader(self.folder))
+        reader = RowsReader(section_reader(Files(self.folder)))
         read = self.run.pond.log.read
         self.run.pond.follow(ViewFollower(self.stays, reader, BUCKETS, lambda: self.sizes, head, read))
         view: Any
@@ -61,7 +64,7 @@ class Bench:
         self.run.pond.follow(view)
         runner = SimpleNamespace(wait=lambda _n, _seconds: True)
         followers: Any = SimpleNamespace(store=self.store, attached=SimpleNamespace(served=self.sizes), runner=runner)
-        truth = Truth(self.folder, "local", log, manifests, self.run.pond.manifest)
+        truth = Truth(address_of(self.folder), self.folder, "local", log, manifests, self.run.pond.manifest)
         self.moving = RowMover(truth, followers, own)
 
     def opened(self, place: str) -> BucketStore:

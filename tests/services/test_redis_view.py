@@ -39,6 +39,7 @@ from millpond.placement.slots import even_owners, hash_tags, slots_of
 from millpond.runtime.epoch import maps
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
+from millpond.state.ports.files import Files
 from millpond.state.ports.store import BucketStore, TableWrite
 from millpond.testing.compare import difference
 
@@ -65,8 +66,8 @@ class Bench:
         self.plain = MemoryStore()
         log, manifests = self.run.pond.log, self.run.pond.manifests
         view = ViewFollower(
-            self.plain, RowsReader(section_reader(folder)), BUCKETS, lambda: self.sizes, lambda: load(log, manifests),
-            log.read,
+            self.plain, RowsReader(section_reader(Files(folder))), BUCKETS, lambda: self.sizes,
+            lambda: load(log, manifests), log.read,
         )  # fmt: skip
         self.run.pond.follow(view)
         self.deal = dealt(seed)

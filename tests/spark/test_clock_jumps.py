@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from millpond import Pond
 from millpond.clock import ForwardClock, now_us
-from millpond.control.wiring.adapters import open_truth
+from millpond.control.wiring.truth import open_truth
 from millpond.log.records import decode
 from millpond.spark.driver import log_head
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from millpond import local_path
-from millpond.control.wiring.adapters import open_truth
 from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.truth import open_truth
 from millpond.errors import MillpondError
 from millpond.followers.cursors import CursorFile
 from millpond.log.cursor import Cursor

@@ -10,7 +10,8 @@ import pytest
 
 from kit.inputs.plugin_packages import install_plugin
 from millpond.control.checks.input_files import check_files
-from millpond.control.wiring.adapters import files_on_network, keyed_rows, open_store, open_truth
+from millpond.control.wiring.adapters import files_on_network, keyed_rows, open_store
+from millpond.control.wiring.truth import open_truth
 from millpond.errors import SetupError, StoreError
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.make_sink import sink_follower

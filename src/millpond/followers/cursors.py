@@ -115,7 +115,7 @@ def follower_name(query: str, late: bool) -> str:
 
 
 @contextmanager
-def explained(folder: Path) -> Iterator[None]:
+def explained(folder: Path | str) -> Iterator[None]:
     """Convert an OSError in this context into a MillpondError that names the folder."""
     try:
         yield

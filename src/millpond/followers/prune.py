@@ -15,56 +15,56 @@ is harmless, because a file that one record no longer names is named by no later
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 from millpond.clock import Clock, lap_us
 from millpond.faults import reached
 from millpond.followers.cursors import explained, is_next
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
 from millpond.log.drop_bodies import Bodies
-from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest
+from millpond.log.port import Folder
 from millpond.log.records import Entry
+from millpond.state.ports.files import DELTA_FOLDER, Files
 
-DELTA_FOLDER = "delta"
 _US = 1_000_000
 _SWEEPS_PER_GRACE = 4
-_NUMBER_DIGITS = 20
 _BODIES_PER_SWEEP = 256
 """The most deletions of record bodies per sweep: each is a synced write, and must not delay the pond's end."""
 
 
 class PruneFollower:
-    """Prunes the folder of one pond.
+    """Prunes the files of one pond, and the bodies of the records in the folder `log`.
 
     `lowest_cursor` returns the smallest cursor of all other followers. `start` is the record to begin after: the head
-    at start-up, because a sweep looks at the folder, so older records need not be read again. `removed` is called with
-    the deleted files. Reading its cursor also sweeps, so its driver should do this now and then while no records
-    arrive.
+    at start-up, because a sweep looks at all files, so older records need not be read again. `removed` is called with
+    the deleted files. Sweeps are `sweep_seconds` apart at least. Reading its cursor also sweeps, so its
+    driver should do this now and then while no records arrive.
     """
 
     name = "prune"
 
     def __init__(
         self,
-        pond: Path,
+        files: Files,
+        log: Folder,
         lowest_cursor: Callable[[], int],
         grace_seconds: float,
         removed: Callable[[Iterable[str]], None] = lambda _names: None,
         *,
         start: int = NOTHING_APPLIED,
+        sweep_seconds: float = 0.0,
         clock: Clock = lap_us,
     ) -> None:
-        self._pond = pond
+        self._files = files
         self._lowest_cursor = lowest_cursor
         self._removed = removed
         self._grace_us = round(grace_seconds * _US)
+        self._sweep_us = max(self._grace_us // _SWEEPS_PER_GRACE, round(sweep_seconds * _US))
         self._clock = clock
         self._reached = Cursor(start)
         self._newest: Manifest | None = None
-        self._bodies = Bodies(LocalFolder(pond / "log"))
+        self._bodies = Bodies(log)
         self._unneeded_since: dict[str, int] = {}
         self._bare_since: dict[int, int] = {}
         self._next_sweep_us: int | None = None
@@ -88,7 +88,7 @@ class PruneFollower:
         now = self._clock()
         if self._next_sweep_us is None or now >= self._next_sweep_us:
             self.sweep(manifest)
-            self._next_sweep_us = now + self._grace_us // _SWEEPS_PER_GRACE
+            self._next_sweep_us = now + self._sweep_us
 
     def sweep(self, manifest: Manifest) -> int:
         """Delete what is not needed as of `manifest`, the newest known; returns the number of deleted files."""
@@ -98,23 +98,19 @@ class PruneFollower:
         now = self._clock()
         unneeded: dict[str, int] = {}
         gone: list[str] = []
-        with explained(self._pond):
-            for n, folder in self._delta_folders():
-                if n > last:
+        with explained(self._files.where(DELTA_FOLDER)):
+            for file, n in self._files.written():
+                if n > last or file in named:
                     continue
-                left = 0
-                for entry in list(os.scandir(folder)):
-                    file = f"{DELTA_FOLDER}/{folder.name}/{entry.name}"
-                    since = self._unneeded_since.get(file, now)
-                    if file in named or now - since < self._grace_us:
-                        left += 1
-                        if file not in named:
-                            unneeded[file] = since
-                    else:
-                        self._delete(entry)
-                        gone.append(file)
-                if not left:
-                    _remove_if_empty(folder)
+                since = self._unneeded_since.get(file, now)
+                if now - since < self._grace_us:
+                    unneeded[file] = since
+                else:
+                    gone.append(file)
+            if gone:
+                reached("prune.before_delete")
+            self.deleted_bytes += self._files.delete(gone)
+        self.deleted_files += len(gone)
         self._unneeded_since = unneeded
         if gone:
             self._removed(gone)
@@ -132,29 +128,3 @@ class PruneFollower:
             del since[n]
         self._bare_since = since
         self._bodies.save()
-
-    def _delta_folders(self) -> Iterator[tuple[int, Path]]:
-        folder = self._pond / DELTA_FOLDER
-        if not folder.exists():
-            return
-        for name in sorted(os.listdir(folder)):
-            if len(name) == _NUMBER_DIGITS and name.isdecimal():
-                yield int(name), folder / name
-
-    def _delete(self, entry: os.DirEntry[str]) -> None:
-        try:
-            size = entry.stat().st_size
-            reached("prune.before_delete")
-            os.unlink(entry.path)
-        except FileNotFoundError:
-            return
-        self.deleted_files += 1
-        self.deleted_bytes += size
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        # A late attempt has just written a file there; the next sweep finds it.
-        return

@@ -6,11 +6,9 @@ Results, late rows, dead letters and differences of a shadow are sections of the
 from __future__ import annotations
 
 import hashlib
-import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -23,6 +21,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.windows import RUNNING
 from millpond.runtime.packets.row_batches import leaving
+from millpond.state.ports.files import Files
 
 ReadSection: TypeAlias = Callable[[int, Receipt, Section], pa.Buffer]
 """Reads the bytes of a section whose delta is a file, by `(n, receipt, section)`; FileNotFoundError: deleted."""
@@ -121,18 +120,17 @@ class RowsReader:
         return pa.py_buffer(entry.inline(receipt)[section.offset : section.offset + section.size])
 
 
-def section_reader(folder: Path) -> ReadSection:
-    """A reader of sections of delta files in a pond's folder; checks the digest of a file at its first read."""
+def section_reader(files: Files) -> ReadSection:
+    """A reader of sections of a pond's delta files; checks the digest of a file at its first read."""
     checked: OrderedDict[str, None] = OrderedDict()
 
     def read(_n: int, receipt: Receipt, section: Section) -> pa.Buffer:
-        path = folder / str(receipt.file)
-        with open(path, "rb") as file:
-            mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        if path.name not in checked:
+        name = str(receipt.file)
+        mapped = files.open(name)
+        if name not in checked:
             if hashlib.sha256(mapped).hexdigest() != receipt.digest:
-                raise CorruptError(f"{path} fails its digest.", "Restore the file from a copy.")
-            checked[path.name] = None
+                raise CorruptError(f"{files.where(name)} fails its digest.", "Restore the file from a copy.")
+            checked[name] = None
             if len(checked) > _REMEMBERED_FILES:
                 checked.popitem(last=False)
         return mapped.slice(section.offset, section.size)

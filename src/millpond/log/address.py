@@ -65,6 +65,8 @@ def address_of(given: Given, what: str = "The pond's folder", home: str | os.Pat
     if scheme in (None, "file"):
         path = local_path(given, what, home)
         return Address(str(path), path)
+    if scheme not in SCHEMES:
+        raise PlaceError(f"{what} cannot be at {scheme}://.", f"Name {FORMS}.")
     shown = re.sub(":/+", "://", os.fspath(given), count=1).rstrip("/")
     host, _, prefix = shown.partition("://")[2].partition("/")
     if ":" in host or "?" in shown or (scheme in ("s3", "s3a", "gs") and "@" in host):
@@ -72,8 +74,6 @@ def address_of(given: Given, what: str = "The pond's folder", home: str | os.Pat
             f"{what} is given as an address of {scheme}:// with a password or options.",
             "Write the bucket and the prefix only; credentials are found as by the platform's own tools.",
         )
-    if scheme not in SCHEMES:
-        raise PlaceError(f"{what}, {shown}, cannot be at {scheme}://.", f"Name {FORMS}.")
     if not host or not prefix:
         raise PlaceError(f"{what}, {shown}, names no prefix of a bucket.", f"Name {FORMS}.")
     return Address(f"{scheme}://{host}/{prefix}")

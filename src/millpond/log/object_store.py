@@ -132,6 +132,11 @@ class Objects:
                 for found in page:
                     yield str(found["path"]).removeprefix(self._prefix), int(found["size"])
 
+    def rename(self, name: str, to: str) -> None:
+        """Gives an object another name: the store copies it, and deletes the old one."""
+        with self._explained():
+            obstore.rename(self._store, self._prefix + name, self._prefix + to)
+
     def remove(self, names: Iterable[str]) -> None:
         """Removes objects; a missing one is not an error."""
         paths = [self._prefix + name for name in names]

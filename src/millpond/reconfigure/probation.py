@@ -10,15 +10,14 @@ added last is quarantined.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TypeAlias
 
-from millpond.errors import NoMemoryError, StalledError
+from millpond.errors import NoMemoryError, PlaceError, StalledError
 from millpond.log.manifest import Manifest
-from millpond.log.port import Log
+from millpond.log.port import Folder, Log
 from millpond.log.records import EpochRecord
 from millpond.model.expressions import Foreign, walk
 from millpond.model.selection import AnyQuery, expressions_of
@@ -38,10 +37,10 @@ Fatal: TypeAlias = NoMemoryError | StalledError
 
 
 class Probation:
-    """The queries of one pond that are on probation; each driver creates its own. `folder`: the pond's folder."""
+    """The queries of one pond that are on probation; each driver creates its own. `folder` opens the pond's."""
 
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / MEMORY
+    def __init__(self, folder: Callable[[], Folder]) -> None:
+        self._folder = folder
         self._new: set[str] = set()
         self._shadows: set[str] = set()
 
@@ -102,12 +101,12 @@ class Probation:
     def _again(self, batch: tuple[str, int], names: list[str]) -> list[str]:
         """The query that was added last, if the same batch ran out of memory before; else none. Remembers the batch."""
         known: object = None
-        with suppress(OSError, ValueError):
-            known = json.loads(self._file.read_text())
+        with suppress(PlaceError, ValueError):
+            known = json.loads(self._folder().read(MEMORY) or b"null")
         if known == [*batch]:
             return names[-1:]
-        with suppress(OSError):
-            self._file.write_text(json.dumps(batch))
+        with suppress(PlaceError):
+            self._folder().replace(MEMORY, json.dumps(batch).encode())
         return []
 
 

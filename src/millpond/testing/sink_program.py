@@ -33,6 +33,7 @@ from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.runtime.packets.row_batches import rows_stream
+from millpond.state.ports.files import Files
 
 EPOCHS, COUNT = 6, 50
 """Number of records with rows, and of rows in each; the records between them have no rows."""
@@ -106,7 +107,7 @@ def _records(log: Log) -> Iterator[tuple[int, Entry, Manifest]]:
 
 def entries(folder: Path) -> list[tuple[int, pa.Table]]:
     """The rows of each record that has rows."""
-    reader = RowsReader(section_reader(folder))
+    reader = RowsReader(section_reader(Files(folder)))
     found = ((n, reader.table(entry, "q")) for n, entry, _ in make_pond(folder))
     return [(n, table) for n, table in found if table is not None]
 
@@ -118,7 +119,8 @@ def open_sink(folder: Path, sink: Sink, arguments: str = "") -> Follower:
         module, _, function = arguments.partition(":")
         more = getattr(import_module(module), function)()
     columns = entries(folder)[0][1].column_names
-    return sink_follower(query(sink, columns), "p", RowsReader(section_reader(folder)), folder / "cursors", **more)
+    rows = RowsReader(section_reader(Files(folder)))
+    return sink_follower(query(sink, columns), "p", rows, folder / "cursors", **more)
 
 
 def sink_of(folder: Path, form: str, path: str | None = None, **options: str) -> Any:

@@ -16,7 +16,7 @@ import pytest
 from kit.simulator.changing_pond import ChangingPond
 from millpond.control.commands.dead_letters import parts
 from millpond.control.pond.function_file import VARIABLE, declared_functions
-from millpond.control.wiring.adapters import open_truth
+from millpond.control.wiring.truth import open_truth
 from millpond.errors import MillpondError
 from millpond.followers.record_rows import RowsReader, section_reader
 from millpond.followers.sinks.file_formats import format_of
@@ -37,8 +37,9 @@ from millpond.model.windows import Sliding
 from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.service.api.service_files import Places
 from millpond.state.backends.lmdb import LmdbStore
-from millpond.state.layout.delta import check_deltas
+from millpond.state.layout.delta import check_delta, check_deltas
 from millpond.state.ports import files
+from millpond.state.ports.files import Files
 from millpond.state.ports.store import Stand
 
 S = 1_000_000
@@ -95,7 +96,7 @@ class Made(NamedTuple):
 
 
 def read_rows(pond: ChangingPond, folder: Path) -> list[Any]:
-    reader, found = RowsReader(section_reader(folder)), list[Any]()
+    reader, found = RowsReader(section_reader(Files(folder))), list[Any]()
     for n in range(pond.manifest.n + 1):
         table = reader.table(decode(pond.log.read(n) or b""), "q")
         found += [] if table is None else [tuple(map(str, row.values())) for row in table.to_pylist()]
@@ -124,7 +125,7 @@ def goes_on(made: Made) -> list[Any]:
 def opened(folder: Path) -> Any:
     """What a driver that comes finds, before it claims: the log is read and everything it names is compared."""
     truth = open_truth(folder)
-    check_deltas(folder, truth.log, truth.manifests, truth.manifest)
+    check_deltas(partial(check_delta, folder), truth.log, truth.manifests, truth.manifest)
     return truth
 
 
@@ -187,7 +188,7 @@ def test_the_view(made: Made, tmp_path: Path, damage: Damage) -> None:
     path = tmp_path / "view" / "rows.lmdb"
 
     def followed() -> tuple[LmdbStore, list[Any]]:
-        store, reader, log = LmdbStore(path), RowsReader(section_reader(made.folder)), made.pond.log
+        store, reader, log = LmdbStore(path), RowsReader(section_reader(Files(made.folder))), made.pond.log
         head = partial(load, log, made.pond.manifests)
         view = ViewFollower(store, reader, 64, lambda: {"q": 10 * S}, head, log.read)
         for n in range(view.cursor().n + 1, made.pond.manifest.n + 1):

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from kit.naive.redis_tables import DictRows
 from millpond.control.checks.sinks_and_log import check_sinks, reconcile
-from millpond.control.wiring.adapters import Truth
+from millpond.control.wiring.truth import Truth
 from millpond.errors import AheadError, CorruptError
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks import kafka
@@ -25,6 +25,7 @@ from millpond.followers.sinks.make_sink import dead_letter_follower, sink_follow
 from millpond.followers.sinks.redis_rows import KeyedSink, target_of
 from millpond.followers.sinks.webhook import WebhookSink
 from millpond.followers.view.view import ViewFollower, lookup
+from millpond.log.address import address_of
 from millpond.log.cursor import Cursor, cursor_at, last_common
 from millpond.log.follower import Follower, Pump, pump
 from millpond.model.endpoints import Sink
@@ -162,7 +163,7 @@ def go_on(pond: Any, make_row: Any) -> None:
 
 
 def truth_of(pond: Any) -> Truth:
-    return Truth(pond.path, "p", pond.log, pond.manifests, pond.head())
+    return Truth(address_of(pond.path), pond.path, "p", pond.log, pond.manifests, pond.head())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,6 +12,7 @@ from millpond.followers.record_rows import RowsGone
 from millpond.log.drop_bodies import HINT_NAME, Bodies
 from millpond.log.local_folder import LocalFolder
 from millpond.log.records import decode
+from millpond.state.ports.files import Files
 
 SECOND = 1_000_000
 
@@ -45,7 +46,8 @@ def filled(pond: Any, make_row: Any) -> Any:
 
 
 def pruner(pond: Any, world: World, grace: float = 10, start: int = 3) -> PruneFollower:
-    return PruneFollower(pond.path, lambda: world.lowest, grace, start=start, clock=lambda: world.us)
+    files, log = Files(pond.path), LocalFolder(pond.path / "log")
+    return PruneFollower(files, log, lambda: world.lowest, grace, start=start, clock=lambda: world.us)
 
 
 def files(pond: Any) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from millpond.errors import NoMemoryError
+from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest
 from millpond.log.records import EpochRecord
 from millpond.model.change_history import Changed
@@ -44,7 +46,7 @@ def halted(probation: Probation, spec: PondSpec, batch: int = 7) -> tuple[str, l
 
 
 def test_queries_that_spark_has_not_evaluated_in_an_epoch_are_responsible(tmp_path: Path) -> None:
-    spec, probation = pond(), Probation(tmp_path)
+    spec, probation = pond(), Probation(partial(LocalFolder, tmp_path))
     probation.began(spec, None, Manifest())  # type: ignore[arg-type]
     assert halted(probation, spec)[1] == ["new", "newer", "old"]
     probation.committed(epoch(old=5, new=0, plain=5))
@@ -54,21 +56,21 @@ def test_queries_that_spark_has_not_evaluated_in_an_epoch_are_responsible(tmp_pa
 
 
 def test_without_one_on_probation_the_query_that_came_last_is_it_the_second_time(tmp_path: Path) -> None:
-    spec, probation = pond(new=4, newer=9), Probation(tmp_path)
+    spec, probation = pond(new=4, newer=9), Probation(partial(LocalFolder, tmp_path))
     probation.changed(Pause("new"))
     probation.changed(Drop("old"))
     assert halted(probation, spec) == (str(ERROR), [])
-    assert halted(Probation(tmp_path), spec, batch=8) == (str(ERROR), [])
-    again = Probation(tmp_path)
+    assert halted(Probation(partial(LocalFolder, tmp_path)), spec, batch=8) == (str(ERROR), [])
+    again = Probation(partial(LocalFolder, tmp_path))
     assert halted(again, spec, batch=8)[1] == ["newer"]
     spec = msgspec.structs.replace(spec, changed=Changed(added={"new": 4, "newer": 9}, halted={"newer": "why"}))
-    assert halted(Probation(tmp_path), spec, batch=8)[1] == ["new"]
+    assert halted(Probation(partial(LocalFolder, tmp_path)), spec, batch=8)[1] == ["new"]
 
 
 def test_a_damaged_note_is_as_none(tmp_path: Path) -> None:
     (tmp_path / MEMORY).write_text("{")
-    assert halted(Probation(tmp_path), pond()) == (str(ERROR), [])
-    assert halted(Probation(tmp_path), pond())[1] == ["old"]  # the last of those that came at once
+    assert halted(Probation(partial(LocalFolder, tmp_path)), pond()) == (str(ERROR), [])
+    assert halted(Probation(partial(LocalFolder, tmp_path)), pond())[1] == ["old"]  # the last one
 
 
 def test_what_spark_evaluates(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
 from millpond.errors import ChangeRefused, ForeignPondError
+from millpond.log.address import Address
 from millpond.log.manifest import Manifest
 from millpond.model.change_history import Changed
 from millpond.model.expressions import Literal
@@ -24,7 +24,7 @@ _TYPE = re.compile(r'"type":"(?:[^"\\]|\\.)*"')
 
 
 def checked_spec(
-    path: Path, known: PondSpec | None, queries: Sequence[AnyQuery], declared: Sequence[Stream], instances: int,
+    path: Address, known: PondSpec | None, queries: Sequence[AnyQuery], declared: Sequence[Stream], instances: int,
     parameters: Mapping[str, Literal],
 ) -> PondSpec:  # fmt: skip
     """The spec of the given queries, without owners, if it equals the spec `known` of the pond at `path`.
@@ -70,7 +70,7 @@ def spec_to_claim(loaded: Manifest, spec: PondSpec, manifest: Manifest) -> str:
     return to_json(spec)
 
 
-def _foreign(path: Path, known: PondSpec, given: PondSpec) -> ForeignPondError:
+def _foreign(path: Address, known: PondSpec, given: PondSpec) -> ForeignPondError:
     """The error that an existing pond has other queries, streams or instances than given, and how to change it."""
     has = f"The pond in {path} has {_listed([query.name for query in known.all_queries])}"
     old, new = ({query.name: query for query in spec.meaning.all_queries} for spec in (known, given))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millpond.control.wiring.adapters import Truth
+from millpond.control.wiring.truth import Truth
 from millpond.errors import AheadError
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at, cursor_of, last_common, named
 from millpond.log.follower import Follower, Remote, Reversible

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from millpond.control.diagnose.facts import RECORDS_READ
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError, MillpondError
+from millpond.log.address import Address, Given
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, decode
@@ -23,6 +23,7 @@ from millpond.plan.explain.words import count_of
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.moves.bucket_load import bucket_loads
 from millpond.runtime.task.counters import WHOLE_POND, in_receipt
+from millpond.state.ports.files import Files
 
 LOOK_EVERY_US = 10_000_000
 """The length of the stretch of epochs on which one decision is based."""
@@ -36,7 +37,7 @@ _FOLDED, _EVENTS = in_receipt("fold_us"), "events"
 class Scaled(Protocol):
     """The part of a pond that the autoscaler changes."""
 
-    path: Path
+    address: Address
 
     def scale(self, instances: int, *, who: str | None = None, why: str = "asked") -> None:
         """See `Pond.scale`."""
@@ -90,18 +91,18 @@ class Autoscaler:
         if decision.instances != seen.instances:
             pond.scale(decision.instances, who=WHO, why=decision.why)
         elif decision.balance:
-            truth, spec = read_truth(pond.path)
-            owners = truth.sections(lambda now: better_owners(spec, now, truth.folder, self._policy))
+            truth, spec = read_truth(pond.address)
+            owners = truth.sections(lambda now: better_owners(spec, now, truth.files(), self._policy))
             if owners is not None:
                 pond.assign(owners, seen.instances, decision.why, who=WHO)
 
 
-def better_owners(spec: PondSpec, manifest: Manifest, folder: Path, policy: Policy) -> Owners | None:
+def better_owners(spec: PondSpec, manifest: Manifest, files: Files, policy: Policy) -> Owners | None:
     """Owners that distribute the last epoch's load more evenly; None: no move helps, or buckets still migrate."""
     current, target = maps_in(spec, manifest)[0], requested_map_in(spec, manifest)
     if current.owners != target.owners:
         return None
-    loads = bucket_loads(plan_of(spec), manifest, folder, current.instances, spec.buckets)
+    loads = bucket_loads(plan_of(spec), manifest, files, current.instances, spec.buckets)
     owners = balanced(target.owners, loads, target.instances, policy.skew)
     return owners if owners != target.owners else None
 
@@ -123,7 +124,7 @@ class Advice(msgspec.Struct, frozen=True):
     why: str
 
 
-def advice(folder: Path, policy: Policy, stretch_us: int = 6 * LOOK_EVERY_US) -> Advice:
+def advice(folder: Given, policy: Policy, stretch_us: int = 6 * LOOK_EVERY_US) -> Advice:
     """The advice for the pond in `folder`, from its newest epochs on the current instances; nothing is changed.
 
     Raises:
@@ -138,7 +139,7 @@ def advice(folder: Path, policy: Policy, stretch_us: int = 6 * LOOK_EVERY_US) ->
     memory, decision = Memory(), Decision(seen.instances, False, "")
     for _ in range(policy.steady):
         decision, memory = decide(policy, memory, seen)
-    owners = truth.sections(lambda now: better_owners(spec, now, folder, policy) if decision.balance else None)
+    owners = truth.sections(lambda now: better_owners(spec, now, truth.files(), policy) if decision.balance else None)
     before = requested_map_in(spec, truth.manifest).owners
     moved = sum(old != new for old, new in zip(before, owners or before, strict=True))
     return Advice(

@@ -22,12 +22,14 @@ from rich.console import Console
 
 from millpond.clock import Clock, lap_us
 from millpond.connections import is_loopback, unencrypted
-from millpond.control.wiring.adapters import holds_something, network_store, open_rows, opened
+from millpond.control.wiring.adapters import network_store, open_rows, opened
 from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.truth import holds_something
 from millpond.errors import MillpondError, PlaceError
 from millpond.followers.sinks.kinds import SINKS, sink_kind
 from millpond.ids import writer_token
 from millpond.local_path import local_path
+from millpond.log.address import address_of
 from millpond.log.check_create_if_absent import check_create_if_absent
 from millpond.log.local_folder import LocalFolder
 from millpond.model.spec import BUCKETS
@@ -295,7 +297,7 @@ def _pond(folder: Path, named: bool) -> Check:
     if folder.exists() and not folder.is_dir():
         return Check("pond", "problem", f"{folder} is not a folder.", "Name a new or empty folder.")
     try:
-        taken = named and holds_something(folder)
+        taken = named and holds_something(address_of(folder))
     except PlaceError as error:
         return Check("pond", "problem", error.what, error.cure)
     if taken:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from millpond.control.diagnose.facts import RECORDS_READ
 from millpond.control.diagnose.picture import bar
-from millpond.control.wiring.adapters import Truth
 from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.truth import Truth
+from millpond.log.address import Given
 from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import PondSpec
 from millpond.model.windows import Framed
@@ -37,7 +37,7 @@ class Measured(NamedTuple):
     sharing: Sharing
 
 
-def measure(folder: Path) -> Measured:
+def measure(folder: Given) -> Measured:
     """Measure the pond in `folder` with its current queries; read-only.
 
     Raises:
@@ -52,7 +52,7 @@ def measure(folder: Path) -> Measured:
             for name in totals:
                 totals[name] += record.counts.get(WHOLE_POND, {}).get(name, 0)
     instances = maps_in(spec, truth.manifest)[0].instances
-    found = truth.sections(lambda now: sharing(plan_of(spec), now, truth.folder, instances))
+    found = truth.sections(lambda now: sharing(plan_of(spec), now, truth.files(), instances))
     return Measured(truth, spec, epochs, totals, found)
 
 
@@ -96,7 +96,7 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
     if measured is not None and price.before is not None:
         truth, spec = measured.truth, measured.spec
         group, instances = price.before, maps_in(spec, truth.manifest)[0].instances
-        cells = truth.sections(lambda now: group_cells(group, now, truth.folder, instances))
+        cells = truth.sections(lambda now: group_cells(group, now, truth.files(), instances))
     kept = () if price.before is None else price.before.kept
     more = sum(_columns(one, price, cells) for one in price.group.kept if one not in kept)
     lines = []

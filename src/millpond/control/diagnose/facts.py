@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from millpond.control.wiring.adapters import Truth
+from millpond.control.wiring.truth import Truth
 from millpond.errors import QueryTypeError
 from millpond.followers.runner import FollowerStatus
 from millpond.followers.sinks.make_sink import sink_cursor
@@ -39,7 +39,6 @@ from millpond.runtime.fold.next_due import Due
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.inspect.next_close import next_due
 from millpond.runtime.task.task_values import Watermark
-from millpond.state.ports.files import Files
 
 RECORDS_READ = 1000
 """The number of newest records that are counted; older ones do not explain why nothing is emitted now."""
@@ -160,7 +159,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         mark_us = watermarks(manifest).get(query.stream, Watermark()).at(query.delay_us)
         if not query.updating and name not in spec.left.halted:  # updates are emitted with their events
             holding = maps_in(spec, manifest)[0].instances
-            due = truth.sections(lambda now: next_due(group, plan, now, Files(truth.folder), holding))
+            due = truth.sections(lambda now: next_due(group, plan, now, truth.files(), holding))
     elif isinstance(query, Join):
         marks = {side.stream: _mark(manifest, side) for side in (query.right, query.left)}
         slower = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))

@@ -11,6 +11,7 @@ from millpond.control.pond.declare import Declarations, QueryOptions
 from millpond.control.pond.lifetime import Lifetime
 from millpond.control.pond.readings import Readings
 from millpond.control.pond.request_change import ChangeRequests, named
+from millpond.control.wiring.truth import holds_pond
 from millpond.errors import QueryTypeError
 from millpond.model.change_history import ALWAYS
 from millpond.model.endpoints import Sink
@@ -24,7 +25,6 @@ from millpond.runtime.inputs.backfill import Past
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.driver.reread_source import SourceRereader
 from millpond.spark.session.session import Frame, explaining
-from millpond.state.ports.files import IDENTITY
 
 Backfill = bool | str | datetime
 """Which earlier events are read again: none (False), all (True, "all"), or those from a time on."""
@@ -72,7 +72,7 @@ class QueryAdditions:
         options = QueryOptions(sink, serve, late, mode, repeats, budget, incomplete, backfill_from(backfill))
         if self._lifetime.is_open():
             return self._add(name, query, options, who)
-        if options.backfill_us is not None and (self._lifetime.location.path / IDENTITY).is_file():
+        if options.backfill_us is not None and holds_pond(self._lifetime.location.address):
             raise QueryTypeError(f"{name} can be backfilled when the pond is open.", "Call `pond.open()` first.")
         return self._declarations.add(name, query, options)
 
@@ -123,7 +123,7 @@ class QueryAdditions:
         opened = self._lifetime.open()
         past = Past(opened.truth.log, query.streams[0])
         return BackfillRun(
-            opened.truth.folder, query.name, self._source(query), past, from_us, opened.files
+            opened.truth.files(), query.name, self._source(query), past, from_us, opened.files
         )  # fmt: skip
 
     def _source(self, query: AnyQuery) -> SourceRereader:

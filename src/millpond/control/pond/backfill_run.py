@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from millpond.errors import PlaceError, of_machine
@@ -25,6 +23,7 @@ from millpond.runtime.task.file_sync import FileTransport
 from millpond.spark.driver.reread_source import SourceRereader
 from millpond.spark.reading.read_frame import WantedStream
 from millpond.spark.session.session import Session
+from millpond.state.ports.files import Files
 
 _SOON_S = 2.0
 """If a round of reading takes less than this, the rest can be read between two epochs."""
@@ -50,9 +49,9 @@ class BackfillRun:
     """
 
     def __init__(
-        self, folder: Path, name: str, source: SourceRereader, past: Past, from_us: int, files: FileTransport
+        self, stored: Files, name: str, source: SourceRereader, past: Past, from_us: int, files: FileTransport
     ) -> None:
-        self._folder, self.name, self._source, self._past, self._from_us = folder, name, source, past, from_us
+        self._stored, self.name, self._source, self._past, self._from_us = stored, name, source, past, from_us
         self._files = files
         self._token = writer_token()
         self._staged: list[Staged] = []
@@ -124,7 +123,7 @@ class BackfillRun:
 
     def _brought(self, n: int) -> tuple[Receipt, ...]:
         try:
-            receipts = brought(self._folder, self._staged, version_name(self.name, 0), self._source.columns, n)
+            receipts = brought(self._stored, self._staged, version_name(self.name, 0), self._source.columns, n)
         except OSError as error:
             raise of_machine(error) or PlaceError(
                 f"What was read again cannot be put in its place: {error}.", "The pond's folder must be writable."
@@ -135,11 +134,9 @@ class BackfillRun:
 
     def clear(self) -> None:
         """Remove the staged files, which no record names."""
-        shutil.rmtree(self._folder / STAGED / self._token, ignore_errors=True)
-        with suppress(OSError):  # another backfill still has files there
-            (self._folder / STAGED).rmdir()
+        self._stored.clear(f"{STAGED}/{self._token}")
 
 
-def clear_staged(folder: Path) -> None:
+def clear_staged(files: Files) -> None:
     """Remove staged files of earlier drivers' backfills; files that no record names are never needed."""
-    shutil.rmtree(folder / STAGED, ignore_errors=True)
+    files.clear(STAGED)

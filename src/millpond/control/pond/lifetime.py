@@ -20,14 +20,14 @@ from millpond.control.pond.stalled_epoch import StalledEpoch
 from millpond.control.wiring.adapters import (
     STOP_SECONDS,
     Followers,
-    Truth,
     follow,
     new_writer,
-    open_truth,
     owners_for,
 )
-from millpond.control.wiring.file_transport import PondFiles, pond_files
+from millpond.control.wiring.file_transport import PondFiles, delta_check, pond_files
+from millpond.control.wiring.truth import Truth, holds_pond, open_truth
 from millpond.errors import MillpondError, NoMemoryError, NotServingError, QueryTypeError, SparkError, StoreError
+from millpond.log.address import Address
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest, load
 from millpond.model.change_json import Move
@@ -43,7 +43,6 @@ from millpond.spark.driver.epochs import Epoch
 from millpond.spark.driver.spark_progress import Alive
 from millpond.spark.session.session import Session, default_instances, explaining
 from millpond.state.layout.delta import check_deltas
-from millpond.state.ports.files import IDENTITY
 from millpond.version import VERSION
 
 _WAITS = "at work or waiting; a stopped process that holds the lock of its store must be continued or killed"
@@ -52,12 +51,12 @@ _WAITS = "at work or waiting; a stopped process that holds the lock of its store
 class Location(NamedTuple):
     """Where a pond is and how it is divided, as `Pond` takes it.
 
-    - `path`: its folder, and `cache`: the folder of this host for copies of its state.
+    - `address`: its folder or prefix, and `cache`: the folder of this host for copies of its state.
     - `store`: the address of the store of served rows.
     - `instances`: the number of parallel folds; None for the default.
     """
 
-    path: Path
+    address: Address
     cache: Path
     store: str
     instances: int | None
@@ -110,7 +109,7 @@ class Lifetime:
         self.opened: OpenPond | None = None
         self._spark, self._declarations, self._readings, self._observers = spark, declarations, readings, observers
         self._opening, self._ended = threading.RLock(), False
-        self._probation = Probation(location.path)
+        self._probation = Probation(location.address.folder)
         self._stalled = StalledEpoch(stalled_after, self._suspects, self._evaluated, on_alive)
 
     def is_open(self) -> bool:
@@ -144,14 +143,14 @@ class Lifetime:
             return self.opened
 
     def _claim(self, compare: Callable[[Truth, Sequence[Follower]], None]) -> OpenPond:
-        declared, (path, cache, store, _) = self._declarations, self.location
+        declared, (address, cache, store, _) = self._declarations, self.location
         truth = self._known_truth()
         if not declared.queries and not (truth and truth.manifest.spec):
             raise QueryTypeError("The pond has no queries.", "Add one first.")
         queries = (*declared.queries.values(),)
         readings = declared.front.readings(queries)
         check_files(readings)
-        truth = truth or open_truth(path)
+        truth = truth or open_truth(address, cache)
         spec = self._spec_of(truth)
         files = pond_files(self._readings.session, truth, spec, cache, store)
         read_streams = [reading.stream for reading in readings]
@@ -162,18 +161,18 @@ class Lifetime:
         try:
             compare(truth, followers.runner.followers())
             spec = still_leaving(spec, followers.attached.lagging, truth.manifest.map)
-            setting = setting_of(truth.pond, path, cache, spec, owners_in(spec))
+            setting = setting_of(truth.pond, truth.folder, cache, spec, owners_in(spec))
             driver = Driver(
                 self._readings.session, setting, truth.log, truth.manifests, new_writer(truth),
                 followers.runner.notify, followers.followed, self._committed, self._changed,
                 files, followers.wanted, self._stalled,
             )  # fmt: skip
-            check_deltas(path, truth.log, truth.manifests, truth.manifest)
+            check_deltas(delta_check(truth), truth.log, truth.manifests, truth.manifest)
             head = driver.take_over(VERSION, partial(spec_to_claim, truth.manifest, spec))
         except BaseException:
             followers.close()
             raise
-        clear_staged(path)
+        clear_staged(truth.files())
         self._probation.began(spec, truth.log, driver.manifest)
         followers.runner.start()
         followers.runner.notify(head)
@@ -181,21 +180,21 @@ class Lifetime:
 
     def _spec_of(self, truth: Truth) -> PondSpec:
         """The spec of the declared queries, with the owners of buckets that the pond was created with."""
-        (path, _, store, given), declared = self.location, self._declarations
+        (address, _, store, given), declared = self.location, self._declarations
         known = in_force(truth.manifest) if truth.manifest.spec else None
         instances = initial_instances(known, given) or default_instances(self._spark)
         queries = (*declared.queries.values(),)
-        spec = checked_spec(path, known, queries, declared.streams, instances, declared.front.parameters)
+        spec = checked_spec(address, known, queries, declared.streams, instances, declared.front.parameters)
         # recorded changes of owners apply to the owners that the pond was created with
         owned = owners_in(known) if known else owners_for(queries, store, instances, spec.buckets)
         return with_owners(spec, owned)
 
     def _known_truth(self) -> Truth | None:
         """The existing pond in the folder if no queries were given: it continues with the queries in force."""
-        declared, path = self._declarations, self.location.path
-        if declared.queries or not (path / IDENTITY).is_file():
+        declared, (address, cache, _, _) = self._declarations, self.location
+        if declared.queries or not holds_pond(address):
             return None
-        truth = open_truth(path)
+        truth = open_truth(address, cache)
         if truth.manifest.spec:
             spec = in_force(truth.manifest)
             declared.front.parameters |= spec.left.parameters

@@ -9,7 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from millpond.control.wiring.adapters import Followers, Truth, instances_reach
+from millpond.control.wiring.adapters import Followers, instances_reach
+from millpond.control.wiring.truth import Truth
 from millpond.errors import ChangeRefused, StoreError
 from millpond.faults import reached
 from millpond.followers.record_rows import section_reader
@@ -59,7 +60,7 @@ class RowMover:
         manifest = load(self._truth.log, self._truth.manifests)
         instances = maps_in(spec, manifest)[0].instances
         loads = self._truth.sections(
-            lambda now: bucket_loads(plan_of(spec), now, self._truth.folder, instances, spec.buckets), manifest
+            lambda now: bucket_loads(plan_of(spec), now, self._truth.files(), instances, spec.buckets), manifest
         )
         return tuple(np.array(named)[np.argsort(-loads[list(named)], kind="stable")].tolist())
 
@@ -97,7 +98,7 @@ class RowMover:
         if not leaving:
             raise ChangeRefused(f"These rows are kept at {to or 'own'} already.", "Nothing is left to do.")
         head = partial(load, truth.log, truth.manifests)
-        rows, served = BucketRows(section_reader(truth.folder), leaving), self._followers.attached.served
+        rows, served = BucketRows(section_reader(truth.files()), leaving), self._followers.attached.served
         view = ViewFollower(target, rows, leaving, lambda: dict(served), head, truth.log.read)
         catching = CatchingUp(view, truth.log, truth.manifests)
         reached("move.before")

@@ -95,7 +95,8 @@ class BucketPlacement:
         opened = self._lifetime.opened
         if opened is None or opened.followers.store is None:
             raise unserved()
-        return placed_now(*read_truth(self._lifetime.location.path), opened.followers.store)
+        location = self._lifetime.location
+        return placed_now(*read_truth(location.address, location.cache), opened.followers.store)
 
 
 def _address(to: str) -> str:

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -25,10 +23,12 @@ from millpond.control.pond.request_change import ChangeRequests
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.control.wiring.adapters import checked_store
 from millpond.control.wiring.latest_rows import own_tables
+from millpond.control.wiring.truth import host_cache
 from millpond.errors import MillpondError, StoreError
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
 from millpond.local_path import local_path
+from millpond.log.address import Given, address_of
 from millpond.log.manifest import Manifest
 from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery
@@ -44,7 +44,6 @@ from millpond.spark.driver.epochs import Epoch
 from millpond.spark.driver.spark_progress import Alive
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Session, check_session, reading_session, spark_session
-from millpond.state.ports.private_folder import own_folder
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,23 +62,24 @@ def _delegate(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[C
 class Pond:
     """Runs many continuous queries over the same streams; each event is read, shuffled and stored once for all of them.
 
-    `path`: the pond's folder, created if needed; a later pond on the same folder with the same queries, or with none,
-    continues where the last one stopped. `spark`: your classic Spark session, or None to start one. `instances`: the
-    number of parallel folds (default: Spark's parallelism), unless `scale` has changed it. `store`: where the rows of
-    served queries are kept: `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` or `memory`. `on_epoch`: called with each
-    committed epoch. `on_alive`: called each second in which Spark responds while `run` waits; its argument is
-    None between epochs, and else numbers that change as the running epoch progresses. `stalled_after`: the seconds
-    without progress after which an epoch with a new query is ended, and the query quarantined.
+    `path`: the pond's folder, created if needed, or an address such as `s3://BUCKET/PREFIX`; a later pond on the same
+    folder with the same queries, or with none, continues where the last one stopped. `spark`: your classic Spark
+    session, or None to start one. `instances`: the number of parallel folds (default: Spark's parallelism), unless
+    `scale` has changed it. `store`: where the rows of served queries are kept: `lmdb`, `lmdb:PATH`, `redis://HOST:PORT`
+    or `memory`. `on_epoch`: called with each committed epoch. `on_alive`: called each second in which Spark responds
+    while `run` waits; its argument is None between epochs, and else numbers that change as the running epoch
+    progresses. `stalled_after`: the seconds without progress after which an epoch with a new query is ended, and the
+    query quarantined.
 
     Raises:
         SetupError: this Spark session cannot be used.
-        PlaceError: a path is not local.
+        PlaceError: the address is not supported, or another path is not local.
     """
 
     def __init__(
         self,
         spark: Session | None = None,
-        path: str | os.PathLike[str] = "pond",
+        path: Given = "pond",
         *,
         instances: int | None = None,
         store: str = "lmdb",
@@ -88,20 +88,20 @@ class Pond:
         on_alive: Alive | None = None,
         stalled_after: float = STALLED_SECONDS,
     ) -> None:
-        self.path = local_path(path, "The pond's folder")
+        self.address = address_of(path)
         store = checked_store(store)
         self.spark = spark_session() if spark is None else spark
         check_session(self.spark)
         session = reading_session(self.spark)
-        cache = local_path(cache, "The cache") if cache is not None else _host_local_folder()
+        cache = local_path(cache, "The cache") if cache is not None else host_cache(self.address)
         self._declarations = Declarations(FrontEnd(self.spark, own_tables(store)))
-        self._reports = Reports(self.path, self._declarations, lambda: self._lifetime.opened, on_epoch)
+        self._reports = Reports(self.address, cache, self._declarations, lambda: self._lifetime.opened, on_epoch)
         self._readings = Readings(session, self._declarations, self._reports.malformed)
         observers = Observers(
             lambda spec: self._changes.declare_parameters(spec), self._reports.committed, self._reports.changed
         )
         self._lifetime = Lifetime(
-            self.spark, Location(self.path, cache, store, instances), self._declarations, self._readings, observers,
+            self.spark, Location(self.address, cache, store, instances), self._declarations, self._readings, observers,
             stalled_after, on_alive,
         )  # fmt: skip
         self._requests = ChangeRequests(self._lifetime, self._readings)
@@ -259,16 +259,10 @@ class Pond:
         manifest, opened = self.manifest(), self._lifetime.opened
         assert opened is not None
         instances = maps_in(opened.spec, manifest)[0].instances
-        return opened.truth.sections(lambda now: sharing(self.plan, now, self.path, instances), manifest)
+        return opened.truth.sections(lambda now: sharing(self.plan, now, opened.truth.files(), instances), manifest)
 
     def __enter__(self) -> Pond:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.close()
-
-
-def _host_local_folder() -> Path:
-    """The folder for key tables cached on this host; memory-backed if the system offers that."""
-    base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
-    return own_folder(base)

@@ -14,6 +14,7 @@ from millpond.control.pond.lifetime import OpenPond
 from millpond.control.pond.problems import Problem, Problems, losses, quarantined, quarantined_in, unread
 from millpond.control.wiring.reader import read_truth
 from millpond.followers.runner import FollowerStatus
+from millpond.log.address import Address
 from millpond.reconfigure.changes import Change, Halt
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind
@@ -32,10 +33,11 @@ class Reports:
     """Reports on one pond; `opened` returns the pond while it is open, and `on_epoch` is called for each epoch."""
 
     def __init__(
-        self, path: Path, declarations: Declarations, opened: Callable[[], OpenPond | None],
+        self, address: Address, cache: Path, declarations: Declarations, opened: Callable[[], OpenPond | None],
         on_epoch: Callable[[Epoch], None] | None,
     ) -> None:  # fmt: skip
-        self._path, self._declarations, self._opened, self._on_epoch = path, declarations, opened, on_epoch
+        self._address, self._cache = address, cache
+        self._declarations, self._opened, self._on_epoch = declarations, opened, on_epoch
         self._totals, self._problems = Tally(), Problems()
 
     def counts(self) -> dict[str, QueryCounts]:
@@ -50,7 +52,7 @@ class Reports:
             ForeignPondError: the pond was never run.
             CorruptError, PlaceError: the pond, or the query's sink, cannot be read.
         """
-        truth, spec = read_truth(self._path)
+        truth, spec = read_truth(self._address, self._cache)
         return explain_why(find_facts(truth, spec, name, self.status()))
 
     def status(self) -> Sequence[FollowerStatus]:

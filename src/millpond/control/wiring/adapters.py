@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, partial
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from millpond.control.wiring.attach_sinks import AttachedSinks
-from millpond.errors import CorruptError, ForeignPondError, PlaceError, StoreError
+from millpond.control.wiring.truth import Truth
+from millpond.errors import StoreError
 from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import section_reader
 from millpond.followers.runner import Runner, Runners
@@ -20,12 +18,9 @@ from millpond.followers.view.shard_watch import SlotsWatch, WantedOwners
 from millpond.followers.view.shared_view import Settle, Share, SharedView
 from millpond.followers.view.view import ViewFollower
 from millpond.ids import writer_token
-from millpond.local_path import check_own_links, local_path
-from millpond.log.check_create_if_absent import check_create_if_absent
+from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED
-from millpond.log.local_folder import LocalFolder
-from millpond.log.manifest import Manifest, Manifests, check_whole, load, read_sections
-from millpond.log.port import Log
+from millpond.log.manifest import load
 from millpond.log.protocol import Writer
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
@@ -41,19 +36,17 @@ from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.runtime.task.file_sync import FileTransport
 from millpond.state.backends.kinds import StoreContext, StoreKind, known_store, shown, store_kind, store_path
 from millpond.state.ports.file_store import FileStore
-from millpond.state.ports.files import IDENTITY
 from millpond.state.ports.keyed_rows import KeyedRows
 from millpond.state.ports.sharded import ShardedStore
 from millpond.state.ports.store import BucketStore
 
 T = TypeVar("T")
 
-_DAMAGED = re.compile(rb"|(?![0-9a-f]{24}\Z)([0-9a-f]+|.{24})|.*[^!-~].*", re.DOTALL)
-"""Matches a damaged name of a pond. A generated name has 24 hexadecimal digits, so fewer digits, or 24 characters that
-are not all such digits, are damaged. A name that somebody else chose may be any other printable text."""
-
 GRACE_SECONDS = 30.0
 """How long unneeded files stay for processes that are reading them; a later reader reads the newer files."""
+
+SWEEP_SECONDS = 120.0
+"""The least time between two sweeps of an object store, because each lists its objects."""
 
 STOP_SECONDS = 10.0
 """The longest of each of the two waits when a pond is stopped: for sinks to have all rows, and for threads to end.
@@ -62,24 +55,6 @@ Process managers commonly kill a process after half a minute.
 
 LOOK_SECONDS = 10.0
 """How often a view on the network is checked while the pond has no epochs."""
-
-
-class Truth(NamedTuple):
-    """The log of a pond, with the manifest that was loaded from it."""
-
-    folder: Path
-    pond: str
-    log: Log
-    manifests: Manifests
-    manifest: Manifest
-
-    def sections(self, read: Callable[[Manifest], T], manifest: Manifest | None = None) -> T:
-        """The result of `read` for the live sections (by `manifest`), although concurrent epochs may replace them.
-
-        Raises:
-            CorruptError: a section that the newest manifest names is missing.
-        """
-        return read_sections(self.log, self.manifests, self.manifest if manifest is None else manifest, read)
 
 
 class Followers(NamedTuple):
@@ -106,72 +81,6 @@ class Followers(NamedTuple):
         """The newest record that every follower except pruning has applied."""
         cursors = [cursor for name, cursor in self.runner.cursors().items() if name != self.prune.name]
         return min(cursors, default=1 << 62)
-
-
-def open_truth(folder: Path) -> Truth:
-    """The pond in `folder`, created if the folder is new or empty.
-
-    Raises:
-        ForeignPondError: the folder holds something else.
-        PlaceError: the folder cannot be written, or does not support create-if-absent.
-    """
-    folder = local_path(folder, "The pond's folder")
-    _make_private(folder)
-    root = LocalFolder(folder)
-    if not root.exists(IDENTITY):
-        if (folder / "log").is_dir():
-            raise ForeignPondError(
-                f"The file {folder / IDENTITY} is missing, so it is not known which pond this is.",
-                "Restore it from a copy.",
-            )
-        if holds_something(folder):
-            raise ForeignPondError(f"{folder} holds files, but no pond.", "Name a new or empty folder.")
-        root.create(IDENTITY, writer_token().encode())
-    identity = identity_in(folder)
-    records = LocalFolder(folder / "log")
-    check_create_if_absent(records, writer_token())
-    log, manifests = Log(records), Manifests(LocalFolder(folder / "manifest"))
-    manifest = load(log, manifests)
-    check_whole(log, manifest)
-    return Truth(folder, identity, log, manifests, manifest)
-
-
-def identity_in(folder: Path) -> str:
-    """The name of the pond in a folder.
-
-    Raises:
-        CorruptError: the file with the name is damaged.
-        PlaceError: the file cannot be read, or the folder contains a link that another user made.
-    """
-    check_own_links(folder)
-    name = LocalFolder(folder).read(IDENTITY) or b""
-    if _DAMAGED.fullmatch(name):
-        raise CorruptError(
-            f"The file {folder / IDENTITY} is damaged: {name[:40]!r} is not a pond's name.",
-            "Restore it from a copy; the name is also in `_millpond` in the folder of each sink.",
-        )
-    return name.decode()
-
-
-def _make_private(folder: Path) -> None:
-    """Create a new pond's folder, accessible to its owner only; an existing folder stays as it is."""
-    with suppress(OSError):  # the first write into the folder reports the error
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
-
-
-def holds_something(folder: Path) -> bool:
-    """Whether a folder holds more than hidden files; a missing one does not.
-
-    Raises:
-        PlaceError: it cannot be read.
-    """
-    try:
-        return any(not entry.name.startswith(".") for entry in folder.iterdir())
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise PlaceError(f"{folder} cannot be read: {error}.", "Name a folder that you may write.") from error
 
 
 def new_writer(truth: Truth) -> Writer:
@@ -351,7 +260,7 @@ def follow(
     """
     runner = Runner(truth.log, truth.manifests)
     runners = Runners(runner)
-    read = section_reader(truth.folder)
+    read = section_reader(truth.files())
     alone = partial(Runner, truth.log, truth.manifests)
     opens = partial(keyed_rows, store)
     attached = AttachedSinks(
@@ -369,7 +278,9 @@ def follow(
         rows = open_rows(store, truth, spec)
         if instances_reach(store):
             now = claimed_map(spec, truth.manifest)
-            share = Share(str(truth.folder), now.owners, dict(attached.served), -1, now.number)
+            share = Share(
+                str(truth.address), now.owners, dict(attached.served), -1, now.number, copies=str(truth.folder)
+            )
             slots = SlotsWatch(spec.buckets)
             view = SharedView(rows, share, settle, start=truth.manifest.n, watch=slots, places=partial(split, rows))
             attached.shared = view
@@ -379,11 +290,13 @@ def follow(
             served, read_record = attached.served, truth.log.read
             runner.add(ViewFollower(rows, attached.rows, spec.buckets, lambda: dict(served), head, read_record))
     prune = PruneFollower(
-        truth.folder,
+        truth.files(),
+        truth.address.folder("log"),
         lambda: _lowest(runners),
         grace_seconds,
         _ignored if files is None else files.remove,
         start=truth.manifest.n,
+        sweep_seconds=0.0 if truth.address.path is not None else SWEEP_SECONDS,
     )
     # a separate runner: it also prunes while there are no epochs, and its writes delay no sink
     runners.join(Runner(truth.log, truth.manifests, [prune], look_every=max(1.0, grace_seconds / 2)))

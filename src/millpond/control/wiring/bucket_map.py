@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from millpond.clock import utc
-from millpond.control.wiring.adapters import Truth, open_rows
+from millpond.control.wiring.adapters import open_rows
 from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.truth import Truth
 from millpond.errors import StoreError
+from millpond.log.address import Given
 from millpond.log.records import ChangeRecord, decode
 from millpond.model.change_json import map_change_in
 from millpond.model.spec import PondSpec
@@ -16,7 +16,7 @@ from millpond.placement.moves import maps_in
 from millpond.state.ports.store import BucketStore
 
 
-def read_placement(folder: Path, store: str) -> Placement:
+def read_placement(folder: Given, store: str) -> Placement:
     """Which instance of the pond in `folder` owns which buckets, and on which shards of `store` they are.
 
     Raises:

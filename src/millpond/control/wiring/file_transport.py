@@ -1,4 +1,4 @@
-"""Chooses how instances reach a pond's files: in its folder if all hosts see it, otherwise through its store."""
+"""Chooses how instances reach a pond's files: in its object store, in its folder, or through its store of rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from millpond.control.wiring.adapters import Truth, files_on_network, instance_store
+from millpond.control.wiring.adapters import files_on_network, instance_store
+from millpond.control.wiring.truth import Truth
 from millpond.errors import HostError, PlaceError
 from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
 from millpond.model.spec import PondSpec
@@ -17,8 +18,10 @@ from millpond.spark.driver.view_job import settled
 from millpond.spark.session.hosts import is_local, is_on_every_host
 from millpond.spark.session.session import Session
 from millpond.state.backends.kinds import store_kind
+from millpond.state.layout.delta import CheckFile, check_delta, check_listed
 from millpond.state.ports.file_store import FileStore
 from millpond.state.ports.files import UNSHARED_CURE, CarriedFiles, shared_files
+from millpond.state.ports.object_files import files_of
 from millpond.state.ports.store import BucketStore
 
 
@@ -29,7 +32,8 @@ class PondFiles(FileTransport):
         self, spark: Session, truth: Truth, way: Way, through_store: Callable[[], Way] | None,
         open_store: Callable[[Share], BucketStore],
     ) -> None:  # fmt: skip
-        super().__init__(truth.folder, way, through_store, digests=not is_local(spark))
+        objects = truth.address.objects() if truth.address.path is None else None
+        super().__init__(truth.folder, way, through_store, digests=not is_local(spark), objects=objects)
         self._spark, self._pond, self._open_store = spark, truth.pond, open_store
 
     def settle(self, share: Share) -> Sequence[Caught]:
@@ -48,20 +52,30 @@ class PondFiles(FileTransport):
 
 
 def pond_files(spark: Session, truth: Truth, spec: PondSpec, cached: Path, store: str) -> PondFiles:
-    """The access to the pond's files: its folder if all hosts see it, otherwise a store on the network.
+    """The access to the pond's files: its object store, or its folder if all hosts see it, or a store on the network.
 
     Raises:
         PlaceError: other hosts see neither the folder nor such a store.
         StoreError: the store cannot be reached.
     """
     through_store = partial(_through_store, truth, spec, cached, store) if store_kind(store).files is not None else None
-    if is_on_every_host(spark, truth.folder):
+    if truth.address.path is None:
+        # executors need no folder, and no store that carries files
+        way, through_store = Way(files_of(truth.address, truth.folder, one_host=is_local(spark)), None), None
+    elif is_on_every_host(spark, truth.folder):
         way = Way(partial(shared_files, truth.folder, truth.pond), None)
     elif through_store is not None:
         way = through_store()
     else:
         raise PlaceError(f"{truth.folder} is not on every executor's host.", UNSHARED_CURE)
     return PondFiles(spark, truth, way, through_store, partial(_store_of, store, truth.pond))
+
+
+def delta_check(truth: Truth) -> CheckFile:
+    """How a driver checks the file of a delta when it opens the pond."""
+    if truth.address.path is not None:
+        return partial(check_delta, truth.address.path)
+    return partial(check_listed, {name for name, _ in truth.files().written()}, str(truth.address))
 
 
 def _through_store(truth: Truth, spec: PondSpec, cached: Path, store: str) -> Way:

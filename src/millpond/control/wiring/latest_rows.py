@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +12,7 @@ from millpond.control.wiring.adapters import keyed_rows, open_rows
 from millpond.control.wiring.reader import read_truth, served_query
 from millpond.errors import QueryTypeError, StoreError
 from millpond.followers.view.documents import Documents, served_columns
-from millpond.local_path import local_path
+from millpond.log.address import Given, address_of
 from millpond.model.endpoints import REDIS
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.spark.sources.pond_tables import FORMAT, ServedFrames, ServedTable
@@ -39,7 +38,7 @@ class ServedRows:
         StoreError: the query is not served, or its store does not exist.
     """
 
-    def __init__(self, folder: Path, query: str, store: str = "lmdb") -> None:
+    def __init__(self, folder: Given, query: str, store: str = "lmdb") -> None:
         self._truth, self._spec = read_truth(folder)
         self._asked = served_query(self._spec, query)
         self.buckets, self._store = self._spec.buckets, store
@@ -90,7 +89,7 @@ class LatestRows(ServedTable):
         for name in ("path", "query"):
             if name not in options:
                 raise QueryTypeError(f"A table of the format millpond has no {name}.", f"Add the option {name}.")
-        folder = local_path(options["path"], "The pond's folder")
+        folder = address_of(options["path"])
         return ServedRows(folder, options["query"], options.get("store", "lmdb"))
 
 

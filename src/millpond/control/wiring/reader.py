@@ -7,43 +7,38 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millpond.control.wiring.adapters import Truth, identity_in, open_rows
+from millpond.control.wiring.adapters import open_rows
+from millpond.control.wiring.truth import Truth, existing_truth
 from millpond.errors import ForeignPondError, QueryTypeError, StoreError
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
-from millpond.local_path import local_path
-from millpond.log.local_folder import LocalFolder
-from millpond.log.manifest import Manifests, load
-from millpond.log.port import Log
+from millpond.log.address import Given, address_of
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.plan.options.retention import spread_of
 from millpond.reconfigure.catalog import in_force
 from millpond.runtime.rows.window_rows import served_key
 from millpond.state.backends.kinds import store_kind
-from millpond.state.ports.files import IDENTITY
 
 
-def read_truth(folder: Path) -> tuple[Truth, PondSpec]:
-    """The pond in `folder` and its current spec; read-only.
+def read_truth(given: Given, cache: Path | None = None) -> tuple[Truth, PondSpec]:
+    """The pond at an address and its current spec; read-only. `cache`: see `open_truth`.
 
     Raises:
-        ForeignPondError: the folder contains no pond.
+        ForeignPondError: there is no pond.
         CorruptError: its log cannot be read.
     """
-    folder = local_path(folder, "The pond's folder")
+    address = address_of(given)
     cure = "Name the folder that `millpond run` used, with --checkpoint."
-    if not (folder / IDENTITY).is_file() or not (folder / "log").is_dir():
-        raise ForeignPondError(f"{folder} holds no pond.", cure)
-    pond = identity_in(folder)
-    log, manifests = Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
-    manifest = load(log, manifests)
-    if not manifest.spec:
-        raise ForeignPondError(f"The pond in {folder} was never run.", cure)
-    return Truth(folder, pond, log, manifests, manifest), in_force(manifest)
+    truth = existing_truth(address, cache)
+    if truth is None:
+        raise ForeignPondError(f"{address} holds no pond.", cure)
+    if not truth.manifest.spec:
+        raise ForeignPondError(f"The pond in {address} was never run.", cure)
+    return truth, in_force(truth.manifest)
 
 
-def look_up(folder: Path, query: str, key: Sequence[str], store: str = "lmdb") -> Served:
+def look_up(folder: Given, query: str, key: Sequence[str], store: str = "lmdb") -> Served:
     """The latest row of a served query for a key whose values are given as text, in the order of the key.
 
     Raises:

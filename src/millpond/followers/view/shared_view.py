@@ -19,31 +19,34 @@ from millpond.errors import CorruptError, StoreError
 from millpond.followers.record_rows import ReadSection, RowsReader, section_reader
 from millpond.followers.view.shard_watch import SlotsWatch
 from millpond.followers.view.view import BucketRows, BucketsBehind, ViewFollower, drop_unserved
+from millpond.log.address import address_of
 from millpond.log.cursor import NOTHING_APPLIED, Cursor
-from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, EpochRecord, decode
 from millpond.model.change_json import map_change_in
 from millpond.placement.moves import newest_map_change
 from millpond.placement.run_lengths import of_runs
+from millpond.state.ports.object_files import files_of
 from millpond.state.ports.store import BucketStore
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What the instances must know: the pond's folder, the owner of each bucket, and what is served (see
+    """What the instances must know: the pond's address, the owner of each bucket, and what is served (see
     `ViewFollower`).
 
     `since`: a record that every bucket has applied (-1: not known). `map`: the number of the bucket map with these
-    owners. `places`: where each bucket is kept; (): all in one store.
+    owners. `places`: where each bucket is kept; (): all in one store. `copies`: the folder of a host for
+    files of a pond in an object store.
     """
 
-    folder: str
+    address: str
     owners: tuple[int, ...]
     served: dict[str, int]
     since: int
     map: int = 0
     places: tuple[str, ...] = ()
+    copies: str = ""
 
 
 class Caught(msgspec.Struct, frozen=True):
@@ -75,9 +78,9 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
         CorruptError: the log, or rows in it, are damaged.
     """
     mine = [bucket for bucket, owner in enumerate(share.owners) if owner == instance]
-    folder = Path(share.folder)
-    log, manifests = Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
-    rows = _OwnRows(section_reader(folder), share.map, instance, mine)
+    address = address_of(share.address)
+    log, manifests = Log(address.folder("log")), Manifests(address.folder("manifest"))
+    rows = _OwnRows(section_reader(files_of(address, Path(share.copies))()), share.map, instance, mine)
     view = ViewFollower(store, rows, mine, lambda: share.served, lambda: load(log, manifests), log.read)
     lost, news = 0, False
     try:

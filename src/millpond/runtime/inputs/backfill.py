@@ -13,9 +13,7 @@ the files is recorded. The next epoch replays them (`runtime.inputs.replay`).
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +23,6 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask
 from millpond.errors import CorruptError
 from millpond.kernels.columns import arrow_type
-from millpond.log.local_folder import sync_folder
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, Receipt, Section, decode
 from millpond.model.types import FARTHEST_US
@@ -260,26 +257,23 @@ def _left(batches: Sequence[pa.RecordBatch], files: Files, name: str) -> Staged:
 
 
 def brought(
-    folder: Path, staged: Sequence[Staged], version: str, columns: Sequence[ReadColumn], n: int
+    files: Files, staged: Sequence[Staged], version: str, columns: Sequence[ReadColumn], n: int
 ) -> tuple[Receipt, ...]:  # fmt: skip
-    """Moves staged files to the folder of record `n`, and returns the receipts that the record must list.
+    """Gives staged files their names as deltas of record `n`, and returns the receipts that the record must list.
 
     `version`: the query version that starts from these events. If the record is never written, pruning deletes the
     files.
     """
     named = msgspec.json.encode(list(columns)).decode()
-    receipts = []
+    receipts, renamed = [], dict[str, str]()
     for number, one in enumerate(staged):
         token = one.file.split("/")[1]
         name = f"delta/{n:020d}/{number}-{STAGED}-{token}.arrow"
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(folder / one.file, folder / name)
+        renamed[one.file] = name
         info: dict[str, int | str | list[int]] = {"first": one.first, "last": one.last, "columns": named}
         section = Section("backfill", version, 0, one.size, one.rows, info)
         receipts.append(Receipt(number, token, one.size, one.digest, name, 0, (section,)))
-    for place in {(folder / receipt.file).parent for receipt in receipts if receipt.file is not None}:
-        sync_folder(place)
-        sync_folder(place.parent)
+    files.rename(renamed)
     return tuple(receipts)
 
 

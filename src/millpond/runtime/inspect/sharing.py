@@ -9,7 +9,6 @@ dictionary. Events of windows over runs of events count as cells. Retained event
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from millpond.arrays import distinct_of
@@ -59,13 +58,13 @@ class GroupCells(NamedTuple):
         return cells * (self.columns + more_columns + 1) * WORD_BYTES + self.key_bytes
 
 
-def group_cells(group: GroupPlan, manifest: Manifest, folder: Path, instances: int) -> GroupCells:
-    """Measures one group of a pond in `folder`, summed over all instances.
+def group_cells(group: GroupPlan, manifest: Manifest, files: Files, instances: int) -> GroupCells:
+    """Measures one group of the pond with these `files`, summed over all instances.
 
     Raises:
         CorruptError: a section is not readable.
     """
-    mark, files = watermarks(manifest).get(group.stream, Watermark()), Files(folder)
+    mark = watermarks(manifest).get(group.stream, Watermark())
     rows, keys, key_bytes, stored_keys, columns = 0, 0, 0, 0, 0
     of_measure = {measure.id: 0 for measure in group.kept}
     for instance in range(instances):
@@ -79,13 +78,13 @@ def group_cells(group: GroupPlan, manifest: Manifest, folder: Path, instances: i
     return GroupCells(rows, keys, key_bytes / max(stored_keys, 1), columns, of_measure)
 
 
-def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sharing:
-    """Measures the live segments of a pond in `folder`.
+def sharing(plan: Plan, manifest: Manifest, files: Files, instances: int) -> Sharing:
+    """Measures the live segments of the pond with these `files`.
 
     Raises:
         CorruptError: a section is not readable.
     """
-    marks, files = watermarks(manifest), Files(folder)
+    marks = watermarks(manifest)
     stored = 0
     sizes = Sizes(StateSize(), {query.query.name: StateSize() for group in plan.groups for query in group.queries})
     for group in plan.groups:

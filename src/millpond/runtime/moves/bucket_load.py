@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from millpond.arrays import Ints
@@ -17,7 +15,7 @@ from millpond.runtime.task.task_values import GroupState, SectionPlace
 from millpond.state.ports.files import Files
 
 
-def bucket_loads(plan: Plan, manifest: Manifest, folder: Path, instances: int, buckets: int) -> Ints:
+def bucket_loads(plan: Plan, manifest: Manifest, files: Files, instances: int, buckets: int) -> Ints:
     """The number of cells, logged events and tallies that the last epoch added to each bucket, over all groups.
 
     State of groups without keys counts towards the bucket in which it is stored.
@@ -25,7 +23,7 @@ def bucket_loads(plan: Plan, manifest: Manifest, folder: Path, instances: int, b
     Raises:
         CorruptError: a section is not readable.
     """
-    loads, files = np.zeros(buckets, np.int64), Files(folder)
+    loads = np.zeros(buckets, np.int64)
     for group in plan.groups:
         for instance in range(instances):
             state = group_state(manifest, instance, group)

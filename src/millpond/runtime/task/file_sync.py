@@ -8,17 +8,18 @@ from __future__ import annotations
 import hashlib
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from millpond.errors import FilesLostError, HostError
 from millpond.log.manifest import Manifest
+from millpond.log.object_store import Objects
 from millpond.log.records import Receipt
 from millpond.runtime.task.state_locations import place_of
 from millpond.state.ports.file_store import FileStore
-from millpond.state.ports.files import UNSHARED_CURE, Files
+from millpond.state.ports.files import REACH_CURE, UNSHARED_CURE, Files
 
 _TRIES = 3
 """How often an epoch is attempted if the store loses files of its state."""
@@ -116,12 +117,15 @@ class FileTransport:
 
     From then on files are transferred by the way that `through_store` returns, if it is given. `digests`: whether the
     driver also compares the digest of each delta with its receipt, which is only useful if tasks run on other hosts.
+    `objects`: where the files are if the pond is in an object store.
     """
 
     def __init__(
-        self, folder: Path, way: Way, through_store: Callable[[], Way] | None = None, *, digests: bool = True
-    ) -> None:
+        self, folder: Path, way: Way, through_store: Callable[[], Way] | None = None, *, digests: bool = True,
+        objects: Objects | None = None,
+    ) -> None:  # fmt: skip
         self._folder, self._way, self._through_store, self._digests = folder, way, through_store, digests
+        self._objects = objects
         self._switch = threading.Lock()
 
     @property
@@ -187,6 +191,9 @@ class FileTransport:
             self._way = way
 
     def _check(self, receipts: Iterable[Receipt]) -> None:
+        if self._objects is not None:
+            check_objects(self._objects, [receipt for receipt in receipts if receipt.file is not None])
+            return
         for receipt in receipts:
             if receipt.file is None:
                 continue
@@ -197,6 +204,26 @@ class FileTransport:
                     f" {path} is missing or differs.",
                     UNSHARED_CURE,
                 )
+
+
+def check_objects(objects: Objects, receipts: Sequence[Receipt]) -> None:
+    """Checks by HEAD requests that objects exist and have their size, before a record names them.
+
+    Their content needs no check: the store accepts an object as a whole or not at all, compares the digest that the
+    request is signed with, and no other attempt writes the same name. The request shows that driver and task mean the
+    same store. Each host compares the digest when it copies the object.
+
+    Raises:
+        HostError: an object is missing, or has another size.
+    """
+    names = [receipt.file or "" for receipt in receipts]
+    for receipt, size in zip(receipts, objects.sizes(names), strict=True):
+        if size != receipt.size:
+            raise HostError(
+                f"Instance {receipt.instance} wrote {receipt.file}, but {objects.where} has"
+                f" {'no such object' if size is None else f'{size} bytes of it'}.",
+                REACH_CURE,
+            )
 
 
 def _is_there(path: Path, size: int) -> bool:

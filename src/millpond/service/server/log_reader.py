@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 
 import msgspec
 
-from millpond.control.wiring.adapters import Truth
 from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.truth import Truth, holds_pond
 from millpond.errors import ForeignPondError
+from millpond.log.address import Given, address_of
 from millpond.log.manifest import Manifest, fold_all, load
 from millpond.log.records import Entry, decode
 from millpond.model.change_json import Move, Scale
@@ -40,7 +40,6 @@ from millpond.service.api.messages import (
     Retained,
     StreamShown,
 )
-from millpond.state.ports.files import IDENTITY
 
 _FAR = 256
 """From this many records behind on, loading a saved manifest is faster than reading the records."""
@@ -55,8 +54,8 @@ class LogReader:
         CorruptError, PlaceError: the log cannot be read; raised by every method.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, given: Given) -> None:
+        self._address = address_of(given)
         self._lock = threading.Lock()
         self._truth: Truth | None = None
         self._spec: tuple[str, int, PondSpec] | None = None
@@ -65,10 +64,10 @@ class LogReader:
         """The log with the manifest at its newest record, and the spec in force there; None: no pond was run."""
         with self._lock:
             if self._truth is None:
-                if not (self._folder / IDENTITY).is_file():
+                if not holds_pond(self._address):
                     return None
                 try:
-                    self._truth, _ = read_truth(self._folder)
+                    self._truth, _ = read_truth(self._address)
                 except ForeignPondError:  # the pond is just being created
                     return None
             truth = self._truth = self._truth._replace(manifest=self._newest(self._truth))

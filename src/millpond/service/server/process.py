@@ -24,11 +24,13 @@ from millpond.control.commands.watchdog import Watchdog, end_process
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import LOGGER
 from millpond.control.stall_limits import TAKE_OVER_SECONDS
-from millpond.control.wiring.adapters import address_at, checked_store, holds_something, open_truth
+from millpond.control.wiring.adapters import address_at, checked_store
+from millpond.control.wiring.truth import holds_something, open_truth
 from millpond.errors import SetupError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.ids import writer_token
 from millpond.local_path import local_path
+from millpond.log.address import address_of
 from millpond.placement.bucket_stores import check_place
 from millpond.service.api.certificates import speaks_for
 from millpond.service.api.serve_options import Options
@@ -106,7 +108,7 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
     os.environ.pop(RESTARTED, None)
     check_web(web)
     check_stores(options)
-    unused = not holds_something(options.folder)
+    unused = not holds_something(address_of(options.folder))
     there = options.folder.exists()
     open_truth(options.folder)  # raises if the folder holds something else, which then stays untouched
     places = Places(options.folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -12,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
+from millpond.log.address import address_of
 from millpond.spark.session.failures import explained
 from millpond.spark.session.worker import VersionChecked, worker_task
 from millpond.state.ports.files import check_sees
@@ -29,7 +29,7 @@ class _CatchUp(VersionChecked):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         owners = owners_of(self._share)
         with worker_task():
-            check_sees(Path(self._share.folder), self._pond)
+            check_sees(address_of(self._share.address), self._pond)
             for place in (place for batch in batches for place in batch.column(0).to_pylist()):
                 caught = catch_up(self._share, owners[place], self._open_store(self._share))
                 yield pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(caught)])], names=["caught"])

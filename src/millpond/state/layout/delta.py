@@ -8,9 +8,10 @@ token of the writer and Spark's task attempt id. So attempts never overwrite eac
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -19,6 +20,9 @@ from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import Receipt, Section, SectionKind, decode
 from millpond.state.ports.files import Files
+
+CheckFile: TypeAlias = Callable[[str, str], None]
+"""Checks the file of a delta, given its name and its digest; CorruptError: it is missing or damaged."""
 
 _ALIGNMENT = 64
 _CHUNK_BYTES = 1 << 20
@@ -66,8 +70,9 @@ class DeltaWriter:
         return Receipt(instance, attempt, self._size, digest.hexdigest(), name, 0, sections, counts, fed=self.fed), b""
 
 
-def check_deltas(folder: Path, log: Log, manifests: Manifests, manifest: Manifest) -> None:
-    """Compares all deltas that `manifest` names with their digests; called once per driver, at about 1 GB a second.
+def check_deltas(check_file: CheckFile, log: Log, manifests: Manifests, manifest: Manifest) -> None:
+    """Checks all deltas that `manifest` names; called once per driver. `check_file` is `check_delta`, at about 1 GB a
+    second, or `check_listed`.
 
     The previous driver may still run and prune deltas that its epochs supersede; their absence is not an error.
 
@@ -77,7 +82,7 @@ def check_deltas(folder: Path, log: Log, manifests: Manifests, manifest: Manifes
     files = {section.file: section.delta_digest for section in manifest.sections.values() if section.file is not None}
     records = sorted({section.n for section in manifest.sections.values() if section.file is None})
     with ThreadPoolExecutor(max_workers=4) as pool:
-        found = [*pool.map(lambda named: _failure(check_delta, folder / named[0], named[1]), files.items())]
+        found = [*pool.map(lambda named: _failure(check_file, *named), files.items())]
     found += [_failure(_check_body, log, n) for n in records]
     failed = {place: error for place, error in zip((*files, *records), found, strict=True) if error is not None}
     if not failed:
@@ -101,18 +106,28 @@ def _check_body(log: Log, n: int) -> None:
         raise CorruptError(f"{log.describe(n)} has no body any more.", "Restore the file from a copy.")
 
 
-def check_delta(path: Path, digest: str) -> None:
-    """Compares the file of a delta with its digest.
+def check_delta(folder: Path, file: str, digest: str) -> None:
+    """Compares the file of a delta in a pond's folder with its digest.
 
     Raises:
         CorruptError: the file is missing or damaged.
     """
-    found = hashlib.sha256()
+    found, path = hashlib.sha256(), folder / file
     try:
-        with open(path, "rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
+        with path.open("rb") as handle:
+            while chunk := handle.read(_CHUNK_BYTES):
                 found.update(chunk)
     except OSError as error:
         raise unreadable(path, error) from error
     if found.hexdigest() != digest:
         raise CorruptError(f"{path} fails its digest.", "Restore the file from a copy.")
+
+
+def check_listed(listed: Collection[str], where: str, file: str, digest: str) -> None:
+    """Checks that a delta is among the `listed` objects; its digest is compared by each host that copies it.
+
+    Raises:
+        CorruptError: it is not.
+    """
+    if file not in listed:
+        raise CorruptError(f"{where}/{file} does not exist; its digest was {digest}.", "Restore it from a copy.")

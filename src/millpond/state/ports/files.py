@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,11 +15,16 @@ import pyarrow as pa
 
 from millpond.errors import CorruptError, FilesLostError, HostError, unreadable
 from millpond.local_path import no_link
+from millpond.log.address import Address, address_of
+from millpond.log.local_folder import sync_folder
 from millpond.log.records import Body, body_of
 from millpond.state.ports.file_store import FileStore, Parts
 
 INLINE_BYTES = 256 * 1024
 """A delta up to this size is returned with its receipt, so that a tiny epoch writes a single file."""
+
+DELTA_FOLDER = "delta"
+"""The folder of the files of deltas, by the number of their record."""
 
 IDENTITY = "pond.id"
 """The file of a pond's folder that contains the name of the pond."""
@@ -27,7 +33,10 @@ UNSHARED_CURE = (
     "Put the pond on a file system that all hosts of executors share, or give it a store that all reach (redis://…)."
 )
 
+REACH_CURE = "Executors must reach the same object store as the driver, with the same endpoint and credentials."
+
 _EPOCHS_PER_SWEEP = 64
+_NUMBER_DIGITS = 20
 
 
 class Files:
@@ -39,6 +48,10 @@ class Files:
         self._folder = folder
         self._mapped: dict[str, pa.Buffer] = {}
         self._bodies: dict[str, Body] = {}
+
+    def where(self, file: str) -> str:
+        """The address of a file, for messages."""
+        return str(self._folder / file)
 
     def hold(self, file: str, data: pa.Buffer) -> None:
         """Makes the content of a file readable before it is written."""
@@ -122,6 +135,47 @@ class Files:
             raise CorruptError(f"The body of {record} was removed.", "Restore the file from a copy.")
         return body
 
+    def written(self) -> Iterator[tuple[str, int]]:
+        """The names of all files of deltas, with the number of their record; for pruning only."""
+        for folder, record in _records_in(self._folder):
+            with suppress(FileNotFoundError):
+                names = [f"delta/{folder.name}/{entry.name}" for entry in os.scandir(folder)]
+                yield from ((name, record) for name in names)
+                if not names:
+                    _remove_if_empty(folder)
+
+    def delete(self, files: Iterable[str]) -> int:
+        """Deletes files for good, also on other hosts; returns the number of bytes. A missing one is no error."""
+        freed, folders = 0, set[Path]()
+        for file in files:
+            path = self._folder / file
+            with suppress(FileNotFoundError):
+                size = path.stat().st_size
+                path.unlink()
+                freed += size
+            folders.add(path.parent)
+        for folder in folders:
+            _remove_if_empty(folder)
+        return freed
+
+    def rename(self, renamed: Mapping[str, str]) -> None:
+        """Gives files their new names, durably."""
+        parents = set[Path]()
+        for file, name in renamed.items():
+            parents.add((self._folder / name).parent)
+            (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(self._folder / file, self._folder / name)
+        for parent in parents:
+            sync_folder(parent)
+            sync_folder(parent.parent)
+
+    def clear(self, prefix: str) -> None:
+        """Deletes all files below a folder; what cannot be deleted stays."""
+        shutil.rmtree(self._folder / prefix, ignore_errors=True)
+        with suppress(OSError):  # it contains other files, or is the pond's own folder
+            if "/" in prefix:
+                (self._folder / prefix).parent.rmdir()
+
     def open(self, file: str) -> pa.Buffer:
         """Maps a whole file.
 
@@ -138,18 +192,22 @@ class Files:
             raise unreadable(self._folder / file, error) from error
 
 
-def check_sees(folder: Path, pond: str) -> None:
-    """Checks on the host of a task that `folder` is the folder of `pond`, before anything is read or written there.
+def check_sees(address: Address, pond: str) -> None:
+    """Checks on the host of a task that `pond` is at `address`, before anything is read or written there.
 
     Raises:
         HostError: it is not. Writing would create a folder that only this host sees.
     """
+    if address.path is None:
+        if (address.folder().read(IDENTITY) or b"").decode() != pond:
+            raise HostError(f"The host {socket.gethostname()} does not see the pond at {address}.", REACH_CURE)
+        return
     try:
-        found = (folder / IDENTITY).read_text()
+        found = (address.path / IDENTITY).read_text()
     except OSError as error:
         found = f"{error.strerror}"
     if found != pond:
-        raise HostError(f"The host {socket.gethostname()} does not see the pond's folder {folder}.", UNSHARED_CURE)
+        raise HostError(f"The host {socket.gethostname()} does not see the pond's folder {address}.", UNSHARED_CURE)
 
 
 def shared_files(folder: Path, pond: str) -> Files:
@@ -158,7 +216,7 @@ def shared_files(folder: Path, pond: str) -> Files:
     Raises:
         HostError: this host does not see the folder.
     """
-    check_sees(folder, pond)
+    check_sees(address_of(folder), pond)
     return Files(folder)
 
 
@@ -243,6 +301,11 @@ def leave(path: Path, parts: Parts) -> None:
         raise
 
 
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # a late attempt has just written a file there; the next sweep finds it
+        folder.rmdir()
+
+
 def _content(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
@@ -251,6 +314,6 @@ def _content(path: Path) -> bytes | None:
 
 
 def _records_in(folder: Path) -> Iterator[tuple[Path, int]]:
-    for path in (folder / "delta").glob("*"):
-        if path.name.isdecimal():
+    for path in sorted((folder / "delta").glob("*")):
+        if path.name.isdecimal() and len(path.name) == _NUMBER_DIGITS:
             yield path, int(path.name)

@@ -10,17 +10,19 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from millpond.errors import CorruptError, unreadable
+from millpond.errors import CorruptError, PlaceError, unreadable
+from millpond.log.address import Address
 from millpond.log.object_store import Objects, objects_at
 from millpond.state.ports.file_store import Parts
-from millpond.state.ports.files import Files
+from millpond.state.ports.files import DELTA_FOLDER, Files
 
 LIMIT_VARIABLE = "MILLPOND_CACHE_BYTES"
 """The environment variable with the most bytes of copies on this host."""
@@ -108,6 +110,10 @@ class ObjectFiles(Files):
         self._copies, self._objects = copies, objects
         self._messages = None if messages is None else Files(messages)
 
+    def where(self, file: str) -> str:
+        """See `Files.where`."""
+        return f"{self._objects.where}/{file}"
+
     def write(self, file: str, parts: Parts) -> None:
         """See `Files.write`; this host keeps a copy, because the next epoch usually reads it here."""
         data = self._put(file, parts)
@@ -136,7 +142,29 @@ class ObjectFiles(Files):
                 found = [*pool.map(self._copied, absent)]
         lost = [name for name, there in zip(absent, found, strict=True) if not there]
         if lost:
-            raise CorruptError(f"{self._objects.where}/{lost[0]} does not exist.", "Restore the object from a copy.")
+            raise CorruptError(f"{self.where(lost[0])} does not exist.", "Restore the object from a copy.")
+
+    def written(self) -> Iterator[tuple[str, int]]:
+        """See `Files.written`; lists the objects."""
+        for name, _ in self._objects.below(DELTA_FOLDER).list():
+            number, _, _ = name.partition("/")
+            if number.isdecimal():
+                yield f"{DELTA_FOLDER}/{name}", int(number)
+
+    def delete(self, files: Iterable[str]) -> int:
+        """See `Files.delete`; copies are deleted when room is needed. The sizes are not known."""
+        self._objects.remove(files)
+        return 0
+
+    def rename(self, renamed: Mapping[str, str]) -> None:
+        """See `Files.rename`; the store copies the objects."""
+        for file, name in renamed.items():
+            self._objects.rename(file, name)
+
+    def clear(self, prefix: str) -> None:
+        """See `Files.clear`."""
+        with suppress(PlaceError):
+            self._objects.remove(f"{prefix}/{name}" for name, _ in self._objects.below(prefix).list())
 
     def open(self, file: str) -> pa.Buffer:
         """See `Files.open`; makes a copy if this host has none."""
@@ -147,7 +175,7 @@ class ObjectFiles(Files):
                 mapped = super().open(file)
                 self._copies.used(file)
                 return mapped
-        raise FileNotFoundError(f"{self._objects.where}/{file} does not exist")
+        raise FileNotFoundError(f"{self.where(file)} does not exist")
 
     def tell(self, file: str, data: bytes) -> None:
         if self._messages is None:
@@ -183,13 +211,20 @@ class ObjectFiles(Files):
         return there[0]
 
 
-def object_files(url: str, copies: str, messages: str | None) -> ObjectFiles:
-    """The files of the pond at `url` on this host; a task calls it.
+def files_of(address: Address, folder: Path, *, one_host: bool = True) -> Callable[[], Files]:
+    """A function that opens the files of the pond at `address`; tasks call it, too.
 
-    Raises:
-        PlaceError: the address, or the configuration of this host, is not valid.
+    `folder`: the pond's folder, or the folder of each host for copies. `one_host`: all tasks run on this host, so that
+    they need no object store to exchange messages.
     """
-    return ObjectFiles(HostCopies(Path(copies)), objects_at(url), None if messages is None else Path(messages))
+    if address.path is not None:
+        return partial(Files, address.path)
+    return partial(_object_files, address.text, str(folder), one_host)
+
+
+def _object_files(url: str, folder: str, one_host: bool) -> ObjectFiles:
+    copies, messages = Path(folder, "files"), Path(folder, "messages")
+    return ObjectFiles(HostCopies(copies), objects_at(url), messages if one_host else None)
 
 
 def _limit_of(folder: Path) -> int:

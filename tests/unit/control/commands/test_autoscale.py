@@ -12,8 +12,8 @@ import pytest
 from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.judges.answers import Run, table_of
 from millpond.control.commands.autoscale import WHO, Autoscaler, advice, advice_text, better_owners, observed
-from millpond.control.wiring.reader import IDENTITY
 from millpond.errors import ChangeRefused, ForeignPondError
+from millpond.log.address import address_of
 from millpond.log.records import EpochRecord, Receipt
 from millpond.model.change_history import Changed, Scaled
 from millpond.model.expressions import Column
@@ -24,6 +24,7 @@ from millpond.placement.run_lengths import runs_of
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.runtime.moves.bucket_load import bucket_loads
 from millpond.state.keys.keys import texts_of
+from millpond.state.ports.files import IDENTITY, Files
 
 BUCKETS = 16
 
@@ -42,7 +43,7 @@ class Asked:
     """A pond that remembers what it was asked."""
 
     def __init__(self, path: Path = Path()) -> None:
-        self.path, self.asked, self.instances = path, list[tuple[Any, ...]](), 2
+        self.address, self.asked, self.instances = address_of(path), list[tuple[Any, ...]](), 2
         self.refuses = False
 
     def scale(self, instances: int, *, who: str | None = None, why: str = "asked") -> None:
@@ -103,16 +104,16 @@ def test_the_hottest_buckets_go_to_whoever_is_least_busy(tmp_path: Path) -> None
     for second in range(3):
         run.epoch([[empty | {"k": key, "ts": second * SECOND} for key in hot]])
     manifest, setting = run.pond.manifest, run.pond.setting
-    loads = bucket_loads(setting.plan, manifest, tmp_path, 2, BUCKETS)
+    loads = bucket_loads(setting.plan, manifest, Files(tmp_path), 2, BUCKETS)
     counted = [sum(of[keys.index(key)] == bucket for key in hot) for bucket in range(BUCKETS)]
     assert loads.tolist() == counted
-    better = better_owners(run.pond.spec, manifest, tmp_path, Policy())
+    better = better_owners(run.pond.spec, manifest, Files(tmp_path), Policy())
     assert better is not None
     shares = [sum(load for load, owner in zip(counted, better, strict=True) if owner == one) for one in (0, 1)]
     assert max(shares) <= 1.25 * sum(shares) / 2
     asked = Scaled(manifest.n, 2, runs_of((1, 0) * (BUCKETS // 2)))
     moving = msgspec.structs.replace(run.pond.spec, changed=Changed(scaled=(asked,)))
-    assert better_owners(moving, manifest, tmp_path, Policy()) is None, "what moves is not balanced"
+    assert better_owners(moving, manifest, Files(tmp_path), Policy()) is None, "what moves is not balanced"
     pond, scaler = Asked(tmp_path), Autoscaler(Policy(steady=1), every_us=SECOND)
     for at in range(3):
         scaler.epoch(pond, epoch(at * 1.5, [0.6, 0.1]))

@@ -34,9 +34,11 @@ from millpond.control.commands.doctor import (
     is_supported,
     machine_memory,
 )
-from millpond.control.wiring.adapters import IDENTITY, open_store, open_truth
+from millpond.control.wiring.adapters import open_store
+from millpond.control.wiring.truth import open_truth
 from millpond.log.local_folder import LocalFolder
 from millpond.model.stream import Stream
+from millpond.state.ports.files import IDENTITY
 
 PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
 

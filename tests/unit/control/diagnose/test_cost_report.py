@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from kit.simulator.changing_pond import ChangingPond
 from millpond.control.commands.explain import explain_pond
 from millpond.control.diagnose.cost_report import measure, measured_text, price_of_state
-from millpond.control.wiring.adapters import IDENTITY
 from millpond.errors import ForeignPondError
 from millpond.model.aggregates import Aggregate
 from millpond.model.change_history import StoredQuery
@@ -23,6 +22,7 @@ from millpond.plan.explain.price import price
 from millpond.plan.groups.build import build_plan
 from millpond.reconfigure.changes import Add
 from millpond.runtime.inspect.sharing import group_cells
+from millpond.state.ports.files import IDENTITY, Files
 
 SECOND = 1_000_000
 TX = Stream("tx", (Field("ts", "timestamp"), Field("c", "string"), Field("v", "bigint")))
@@ -76,7 +76,7 @@ def test_state_per_key_is_measured(tmp_pond: Path) -> None:
     asked = [query("fine", 20, 1, COUNT, SUM)]
     pond = ran(tmp_pond, asked)
     measured = measure(tmp_pond)
-    cells = group_cells(pond.plan.groups[0], pond.manifest, tmp_pond, 1)
+    cells = group_cells(pond.plan.groups[0], pond.manifest, Files(tmp_pond), 1)
     assert (cells.cells, cells.keys) == (20, 2)
     assert set(cells.of_measure.values()) == {1}
     twin = price_of_state(price(pond.plan, query("twin", 20, 1)), measured)
@@ -88,7 +88,8 @@ def test_state_per_key_is_measured(tmp_pond: Path) -> None:
     # the estimate is what a pond with both keeps
     (tmp_pond / "both").mkdir()
     both = ran(tmp_pond / "both", [*asked, best])
-    assert group_cells(both.plan.groups[0], both.manifest, tmp_pond / "both", 1).per_key() == pytest.approx(now + 80)
+    cells = group_cells(both.plan.groups[0], both.manifest, Files(tmp_pond / "both"), 1)
+    assert cells.per_key() == pytest.approx(now + 80)
 
 
 def test_finer_edges_and_longer_windows_grow_it_at_most_so_much(tmp_pond: Path) -> None:

@@ -35,7 +35,7 @@ from millpond.plan.chains.upstream import chained_stream
 from millpond.reconfigure.change_price import COMPLETE_LATER, price_of
 from millpond.reconfigure.placement_changes import scale
 from millpond.reconfigure.validate import KnownPond, add, alter
-from millpond.state.ports.files import IDENTITY
+from millpond.state.ports.files import IDENTITY, Files
 
 SECOND = 1_000_000
 FIELDS = (Field("ts", "timestamp"), Field("c", "string"), Field("v", "bigint"))
@@ -69,7 +69,7 @@ class Bench:
         (folder / IDENTITY).write_text("local")
 
     def follow(self, registered: Query) -> None:
-        rows = RowsReader(section_reader(self.folder))
+        rows = RowsReader(section_reader(Files(self.folder)))
         self.pond.follow(sink_follower(registered, "local", rows, self.folder / "cursors"))
 
     def events(self, seconds: Sequence[float | None], v: int = 1, **more: Sequence[object]) -> None:

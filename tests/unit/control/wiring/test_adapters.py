@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from millpond.control.wiring.adapters import open_rows, open_truth
+from millpond.control.wiring.adapters import open_rows
+from millpond.control.wiring.truth import open_truth
 from millpond.errors import StoreError
 from millpond.model.change_history import Changed
 from millpond.model.spec import PondSpec

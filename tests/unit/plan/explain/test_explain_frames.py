@@ -14,6 +14,7 @@ from millpond.plan.explain.plan_text import explain
 from millpond.plan.explain.price import price, price_text
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.inspect.sharing import sharing
+from millpond.state.ports.files import Files
 
 MINUTE = 60_000_000
 SUM = Aggregate("sum", Column("amount", "double"), None, "double")
@@ -61,7 +62,7 @@ def test_what_is_held_is_counted(tmp_path: Path) -> None:
     run = Run(tmp_path, [FRAME, SOME, LAST], 2)
     for minute in range(40):
         run.epoch([[{"k": "a", "amount": 1.0, "v": minute % 2, "ts": minute * MINUTE}]])
-    found = sharing(run.pond.plan, run.pond.manifest, tmp_path, 2)
+    found = sharing(run.pond.plan, run.pond.manifest, Files(tmp_path), 2)
     # the watermark is at 34: frames of events from 34 min 1 µs on reach back to 24 min 1 µs, and to 4 min 1 µs
     assert found.alone["frame"].cells == 15
     assert found.alone["some"].cells == 18

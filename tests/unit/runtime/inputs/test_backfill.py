@@ -104,7 +104,7 @@ def test_files_wait_until_the_record_that_names_them(tmp_path: Path) -> None:
     )  # fmt: skip
     (staged,) = take(again, [batch], Files(tmp_path), "backfill/token/0")
     assert (staged.rows, staged.first, staged.last) == (1, 8, 9)
-    (receipt,) = brought(tmp_path, [staged], "q@0", columns, 12)
+    (receipt,) = brought(Files(tmp_path), [staged], "q@0", columns, 12)
     assert receipt.file is not None and receipt.file.startswith("delta/00000000000000000012/")
     assert (tmp_path / receipt.file).stat().st_size == staged.size and not (tmp_path / staged.file).exists()
     (section,) = receipt.sections

@@ -21,6 +21,7 @@ from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.runtime.fold.state_size import StateSize
 from millpond.runtime.inspect.sharing import Sharing, group_cells, sharing
+from millpond.state.ports.files import Files
 
 SECOND = 1_000_000
 TX = Stream("tx", (Field("ts", "timestamp"), Field("c", "string"), Field("v", "bigint")))
@@ -44,7 +45,7 @@ def measured(folder: Path, queries: list[Query], instances: int = 1) -> Sharing:
         "v": pa.array([second for second in range(10) for _ in "ab"], pa.int64()),
     }
     pond.epoch({"tx": [pa.table(rows)]})
-    return sharing(pond.plan, load(pond.log, pond.manifests), folder, instances)
+    return sharing(pond.plan, load(pond.log, pond.manifests), Files(folder), instances)
 
 
 @pytest.mark.parametrize("instances", [1, 3])
@@ -88,7 +89,7 @@ def test_many_filters_share_cells_and_each_alone_keeps_its_own(tmp_path: Path) -
     # of two keys the seconds above i - 9
     assert [found.alone[f"q{i}"].cells for i in range(20)] == [2 * min(10, max(0, 18 - i)) for i in range(20)]
     assert found.shared.cells == 20
-    price = group_cells(build_plan(queries).groups[0], load(*log_of(tmp_path)), tmp_path, 1)
+    price = group_cells(build_plan(queries).groups[0], load(*log_of(tmp_path)), Files(tmp_path), 1)
     assert (price.cells, price.keys, set(price.of_measure.values())) == (20, 2, {1})
 
 
@@ -101,7 +102,7 @@ def test_sessions_of_all_gaps_share_atoms(tmp_path: Path) -> None:
     found = measured(tmp_path, queries)
     assert {name: size.cells for name, size in found.alone.items()} == {"gap1": 2, "gap2": 2, "gap20": 2}
     assert (found.shared.cells, found.shared.keys) == (2, 2)
-    cells = group_cells(build_plan(queries).groups[0], load(*log_of(tmp_path)), tmp_path, 1)
+    cells = group_cells(build_plan(queries).groups[0], load(*log_of(tmp_path)), Files(tmp_path), 1)
     assert (cells.cells, cells.keys) == (2, 2)
 
 
@@ -124,5 +125,5 @@ def test_events_are_kept_once_and_alone_each_query_keeps_its_own(tmp_path: Path)
 
 def test_nothing_yet(tmp_path: Path) -> None:
     pond = ChangingPond(tmp_path, [TX], [query("q", 20)])
-    found = sharing(pond.plan, load(pond.log, pond.manifests), tmp_path, 1)
+    found = sharing(pond.plan, load(pond.log, pond.manifests), Files(tmp_path), 1)
     assert (found.stored, found.shared, found.apart) == (0, StateSize(), StateSize())

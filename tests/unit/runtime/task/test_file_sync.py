@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from millpond.errors import HostError, from_text
+from millpond.log.address import address_of
 from millpond.log.manifest import Manifest
 from millpond.log.records import Receipt
 from millpond.runtime.task.file_sync import Carrier, Deltas, FileTransport, Way
@@ -63,7 +64,7 @@ def test_a_task_refuses_a_folder_that_is_not_the_ponds_and_makes_none(tmp_path: 
     assert isinstance(from_text(str(failed.value)), HostError)
     (tmp_path / IDENTITY).write_text("somebody else")
     with pytest.raises(HostError):
-        check_sees(tmp_path, "me")
+        check_sees(address_of(tmp_path), "me")
 
 
 def test_a_task_that_sees_the_folder_writes_there(folder: Path) -> None:

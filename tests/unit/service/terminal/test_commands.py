@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from kit.simulator.changing_pond import ChangingPond
 from millpond.cli import app
-from millpond.control.wiring.adapters import IDENTITY
 from millpond.errors import ForeignPondError, RequestError, SetupError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
@@ -30,6 +29,7 @@ from millpond.service.api.messages import Asked, ColumnShown, Differs, FollowerS
 from millpond.service.terminal import commands
 from millpond.service.terminal.overview import picture
 from millpond.service.terminal.text import diff_lines, query_lines
+from millpond.state.ports.files import IDENTITY
 
 TX = Stream("tx", (Field("ts", "timestamp"), Field("c", "string")))
 COUNT = Query(

@@ -8,7 +8,8 @@ import pytest
 
 from kit.inputs.plugin_packages import install_plugin
 from millpond.control.commands.doctor import check_store
-from millpond.control.wiring.adapters import checked_store, instances_reach, open_store, open_truth
+from millpond.control.wiring.adapters import checked_store, instances_reach, open_store
+from millpond.control.wiring.truth import open_truth
 from millpond.errors import SetupError, StoreError
 from millpond.plugins import imported
 from millpond.state.backends.kinds import BUILT_IN, GROUP, StoreKind, forms, known_store, store_kind, store_path

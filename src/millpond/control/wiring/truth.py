@@ -1,0 +1,178 @@
+"""Opens the log of a pond at an address, with its files as this host sees them."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from millpond.errors import CorruptError, ForeignPondError, PlaceError
+from millpond.ids import writer_token
+from millpond.local_path import check_own_links
+from millpond.log.address import Address, Given, address_of
+from millpond.log.check_create_if_absent import check_create_if_absent
+from millpond.log.manifest import Manifest, Manifests, check_whole, load, read_sections
+from millpond.log.port import Folder, Log
+from millpond.log.recent_records import RecentRecords
+from millpond.runtime.task.file_sync import OpenFiles
+from millpond.state.ports.files import IDENTITY, Files
+from millpond.state.ports.object_files import files_of
+from millpond.state.ports.private_folder import own_folder
+
+T = TypeVar("T")
+
+_DAMAGED = re.compile(rb"|(?![0-9a-f]{24}\Z)([0-9a-f]+|.{24})|.*[^!-~].*", re.DOTALL)
+"""Matches a damaged name of a pond. A generated name has 24 hexadecimal digits, so fewer digits, or 24 characters that
+are not all such digits, are damaged. A name that somebody else chose may be any other printable text."""
+
+
+class Truth(NamedTuple):
+    """The log of a pond, with the manifest that was loaded from it.
+
+    `folder` is on this host: the pond's folder, or, for a pond in an object store, the folder of this host for copies
+    of its files and for what is derived from the log.
+    """
+
+    address: Address
+    folder: Path
+    pond: str
+    log: Log
+    manifests: Manifests
+    manifest: Manifest
+
+    @property
+    def open_files(self) -> OpenFiles:
+        """A function that opens the pond's files on this host, or, in an object store, on any host."""
+        return files_of(self.address, self.folder)
+
+    def files(self) -> Files:
+        """The pond's files, with nothing mapped yet."""
+        return self.open_files()
+
+    def sections(self, read: Callable[[Manifest], T], manifest: Manifest | None = None) -> T:
+        """The result of `read` for the live sections (by `manifest`), although concurrent epochs may replace them.
+
+        Raises:
+            CorruptError: a section that the newest manifest names is missing.
+        """
+        return read_sections(self.log, self.manifests, self.manifest if manifest is None else manifest, read)
+
+
+def open_truth(given: Given, cache: Path | None = None) -> Truth:
+    """The pond at an address, created if the folder, or the prefix of the bucket, is new or empty.
+
+    `cache`: the folder of this host for copies of a pond in an object store; None: `host_cache`.
+
+    Raises:
+        ForeignPondError: the folder holds something else.
+        PlaceError: the folder cannot be written, or does not support create-if-absent.
+    """
+    address = address_of(given)
+    if address.path is not None:
+        _make_private(address.path)
+    root = address.folder()
+    if not root.exists(IDENTITY):
+        if holds_log(address):
+            raise ForeignPondError(
+                f"The file {address}/{IDENTITY} is missing, so it is not known which pond this is.",
+                "Restore it from a copy.",
+            )
+        if holds_something(address):
+            raise ForeignPondError(f"{address} holds files, but no pond.", "Name a new or empty folder.")
+        root.create(IDENTITY, writer_token().encode())
+    identity = identity_in(address)
+    check_create_if_absent(address.folder("log"), writer_token())
+    truth = _loaded(address, identity, cache)
+    check_whole(truth.log, truth.manifest)
+    return truth
+
+
+def existing_truth(given: Given, cache: Path | None = None) -> Truth | None:
+    """The pond at an address, read-only; None: there is none.
+
+    Raises:
+        CorruptError: the file with the name, or the log, is damaged. PlaceError: as `identity_in`.
+    """
+    address = address_of(given)
+    return _loaded(address, identity_in(address), cache) if holds_pond(address) else None
+
+
+def _loaded(address: Address, identity: str, cache: Path | None) -> Truth:
+    log, manifests = Log(_records(address)), Manifests(address.folder("manifest"))
+    folder = address.path or (host_cache(address) if cache is None else cache) / identity
+    return Truth(address, folder, identity, log, manifests, load(log, manifests))
+
+
+def _records(address: Address) -> Folder:
+    folder = address.folder("log")
+    return folder if address.path is not None else RecentRecords(folder)
+
+
+def holds_pond(address: Address) -> bool:
+    """Whether there is a pond at an address; a folder that is missing is not created."""
+    if address.path is not None:
+        return (address.path / IDENTITY).is_file() and (address.path / "log").is_dir()
+    return address.folder().exists(IDENTITY)
+
+
+def holds_log(address: Address) -> bool:
+    """Whether there is a log at an address, although the name of the pond may be missing."""
+    if address.path is not None:
+        return (address.path / "log").is_dir()
+    return any(True for _ in address.objects().below("log").list())
+
+
+def identity_in(address: Address) -> str:
+    """The name of the pond at an address.
+
+    Raises:
+        CorruptError: the file with the name is damaged.
+        PlaceError: the file cannot be read, or the folder contains a link that another user made.
+    """
+    if address.path is not None:
+        check_own_links(address.path)
+    name = address.folder().read(IDENTITY) or b""
+    if _DAMAGED.fullmatch(name):
+        raise CorruptError(
+            f"The file {address}/{IDENTITY} is damaged: {name[:40]!r} is not a pond's name.",
+            "Restore it from a copy; the name is also in `_millpond` in the folder of each sink.",
+        )
+    return name.decode()
+
+
+def host_cache(address: Address) -> Path:
+    """The folder of this host for copies and derived files: in memory for a local pond, otherwise on a disk.
+
+    A local pond keeps only tables of keys there, a pond in an object store all of its state.
+    """
+    in_memory = Path("/dev/shm")
+    if address.path is not None and os.access(in_memory, os.W_OK):
+        return own_folder(in_memory)
+    return own_folder(Path(tempfile.gettempdir()))
+
+
+def _make_private(folder: Path) -> None:
+    """Create a new pond's folder, accessible to its owner only; an existing folder stays as it is."""
+    with suppress(OSError):  # the first write into the folder reports the error
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
+
+
+def holds_something(address: Address) -> bool:
+    """Whether a folder holds more than hidden files, or a prefix any object; a missing folder does not.
+
+    Raises:
+        PlaceError: it cannot be read.
+    """
+    if address.path is None:
+        return any(True for _ in address.objects().list())
+    try:
+        return any(not entry.name.startswith(".") for entry in address.path.iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise PlaceError(f"{address} cannot be read: {error}.", "Name a folder that you may write.") from error
