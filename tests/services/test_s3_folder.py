@@ -8,14 +8,14 @@ from obstore.store import S3Store
 from kit.inputs.folder_suite import FolderSuite
 from kit.servers.s3_server import Fault, S3Server
 from millpond.errors import PlaceError
-from millpond.log.object_store import ObjectStoreFolder
+from millpond.log.object_store import Objects, ObjectStoreFolder
 from millpond.log.port import Log, Lost, Won, numbered_name
 
 
 @pytest.fixture
 def folder(s3_connected: S3Server) -> ObjectStoreFolder:
     bucket = s3_connected.bucket()
-    return ObjectStoreFolder(S3Store(bucket), "pond/log", f"s3://{bucket}/pond/log")
+    return ObjectStoreFolder(Objects(S3Store(bucket), "pond/log", f"s3://{bucket}/pond/log"))
 
 
 class TestS3Folder(FolderSuite):
@@ -58,7 +58,7 @@ def test_throttled_requests_are_retried(folder: ObjectStoreFolder, s3_server: S3
 
 
 def test_a_missing_bucket_is_a_place_error_that_names_it(s3_connected: S3Server) -> None:
-    folder = ObjectStoreFolder(S3Store("no-such-bucket"), "log", "s3://no-such-bucket/log")
+    folder = ObjectStoreFolder(Objects(S3Store("no-such-bucket"), "log", "s3://no-such-bucket/log"))
     with pytest.raises(PlaceError, match="s3://no-such-bucket/log") as failed:
         folder.create("a", b"x")
     assert s3_connected.environment["AWS_SECRET_ACCESS_KEY"] not in str(failed.value)
