@@ -9,15 +9,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import quote
 
 import msgspec
 
 from millpond.errors import CorruptError, PlaceError, TruthError, of_machine
 from millpond.ids import writer_token
+from millpond.log.address import Address
 from millpond.log.cursor import Cursor, check_applied, cursor_at, named
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
+
+CursorPath: TypeAlias = Path | Address
+"""Where cursors of a pond are: a path of this machine, or an address in an object store."""
 
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,23 +48,22 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CursorFile:
-    """A follower's cursor as the file `{"n": 17, "mark": "…", "check": "…"}`, replaced atomically.
+    """A follower's cursor as the file, or object, `{"n": 17, "mark": "…", "check": "…"}`, replaced atomically.
 
     A missing file reads as -1. The file is not synced to the disk, unless it is `lasting`: a follower that needs more
     than an approximate cursor after a power failure must be able to recover it otherwise. So a damaged file also reads
     as -1, except that a damaged lasting file is an error.
     """
 
-    def __init__(self, path: Path, *, lasting: bool = False) -> None:
-        self.path, self._lasting = path, lasting
+    def __init__(self, path: CursorPath, *, lasting: bool = False) -> None:
+        self.path, self._lasting = local_of(path), lasting
 
     def read(self) -> Cursor:
         """The stored cursor; PlaceError if the folder cannot be read, CorruptError if a lasting file is damaged."""
         with explained(self.path.parent):
             try:
-                return msgspec.json.decode(self.path.read_bytes(), type=_Stored).cursor()
-            except FileNotFoundError:
-                return Cursor()
+                data = _content(self.path)
+                return Cursor() if data is None else msgspec.json.decode(data, type=_Stored).cursor()
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 if not self._lasting:
                     return Cursor()
@@ -70,13 +74,38 @@ class CursorFile:
 
     def write(self, cursor: Cursor) -> None:
         """Store a cursor; PlaceError if the folder cannot be written."""
-        temporary = self.path.with_name(f".{self.path.name}-{writer_token()}")
-        with explained(self.path.parent):
+        path, data = self.path, msgspec.json.encode(_Stored.of(cursor))
+        if isinstance(path, Address):
+            path.parent.objects().put(path.name, data)
+            return
+        temporary = path.with_name(f".{path.name}-{writer_token()}")
+        with explained(path.parent):
             try:
-                write_file(temporary, msgspec.json.encode(_Stored.of(cursor)), lasting=self._lasting)
-                os.replace(temporary, self.path)
+                write_file(temporary, data, lasting=self._lasting)
+                os.replace(temporary, path)
             finally:
                 temporary.unlink(missing_ok=True)
+
+
+def _content(path: CursorPath) -> bytes | None:
+    if isinstance(path, Address):
+        return path.parent.objects().get(path.name)
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def local_of(path: CursorPath) -> CursorPath:
+    """The path of an address on this machine; other addresses as they are."""
+    return path.path if isinstance(path, Address) and path.path is not None else path
+
+
+def make_folder(folder: CursorPath) -> None:
+    """Create the folder of cursors, unless it is a prefix; PlaceError: it cannot be created."""
+    if isinstance(path := local_of(folder), Path):
+        with explained(path):
+            path.mkdir(parents=True, exist_ok=True)
 
 
 def write_file(path: Path, data: bytes, *, lasting: bool) -> None:
@@ -88,7 +117,7 @@ def write_file(path: Path, data: bytes, *, lasting: bool) -> None:
             os.fsync(file.fileno())
 
 
-def cursor_path(cursors: Path, query: str, kind: str = "cursor") -> Path:
+def cursor_path(cursors: CursorPath, query: str, kind: str = "cursor") -> CursorPath:
     """The cursor file of a query's sink that has no folder of its own."""
     return cursors / f"{quote(query, safe='')}.{kind}"
 
@@ -115,7 +144,7 @@ def follower_name(query: str, late: bool) -> str:
 
 
 @contextmanager
-def explained(folder: Path | str) -> Iterator[None]:
+def explained(folder: CursorPath | str) -> Iterator[None]:
     """Convert an OSError in this context into a MillpondError that names the folder."""
     try:
         yield

@@ -33,6 +33,19 @@ class Address:
     def __str__(self) -> str:
         return self.text
 
+    def __truediv__(self, name: str) -> Address:
+        return Address(f"{self.text}/{name}", None if self.path is None else self.path / name)
+
+    @property
+    def parent(self) -> Address:
+        """The address above this one."""
+        return Address(self.text.rpartition("/")[0], None if self.path is None else self.path.parent)
+
+    @property
+    def name(self) -> str:
+        """The last part of the address."""
+        return self.text.rpartition("/")[2]
+
     def folder(self, name: str = "") -> Folder:
         """The flat folder `name` of the pond, or the pond's own folder.
 

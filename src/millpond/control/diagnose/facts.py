@@ -183,7 +183,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         due,
         spec.left.halted.get(name) or manifest.quarantined.get(name, ""),
         is_running(recent),
-        sink_cursor(query, truth.folder / "cursors"),
+        sink_cursor(query, truth.cursors),
         tuple(f"{one.name}: {one.error}" for one in followers if one.error and one.name in followed),
         tuple((one, manifest.quarantined.get(one, "")) for one in upstream),
         complete_us,

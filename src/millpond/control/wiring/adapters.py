@@ -264,7 +264,7 @@ def follow(
     alone = partial(Runner, truth.log, truth.manifests)
     opens = partial(keyed_rows, store)
     attached = AttachedSinks(
-        runners, alone, truth.pond, truth.folder / "cursors", read, opens, functions or {}, homes or {}
+        runners, alone, truth.pond, truth.cursors, read, opens, functions or {}, homes or {}
     )
     for query in queries:
         attached.add(query, spec.left.added.get(query.name, NOTHING_APPLIED))

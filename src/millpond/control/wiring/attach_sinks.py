@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
 from millpond.errors import ChangeRefused
-from millpond.followers.cursors import follower_name
+from millpond.followers.cursors import CursorPath, follower_name
 from millpond.followers.record_rows import ReadSection, RowsReader
 from millpond.followers.runner import Runner, Runners
 from millpond.followers.sinks.in_process import Foreach, MemoryTables
@@ -38,7 +37,7 @@ class AttachedSinks:
     """
 
     def __init__(
-        self, runners: Runners, alone: Callable[[Sequence[Follower]], Runner], pond: str, cursors: Path,
+        self, runners: Runners, alone: Callable[[Sequence[Follower]], Runner], pond: str, cursors: CursorPath,
         read: ReadSection, opens: Callable[[str | None], OpenRows], functions: Mapping[str, Foreach],
         homes: Mapping[str, str],
     ) -> None:  # fmt: skip

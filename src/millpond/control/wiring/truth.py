@@ -49,6 +49,11 @@ class Truth(NamedTuple):
         """A function that opens the pond's files on this host, or, in an object store, on any host."""
         return files_of(self.address, self.folder)
 
+    @property
+    def cursors(self) -> Address:
+        """The folder for the cursors of sinks that have no folder of their own."""
+        return self.address / "cursors"
+
     def files(self) -> Files:
         """The pond's files, with nothing mapped yet."""
         return self.open_files()

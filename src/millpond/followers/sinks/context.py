@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millpond.errors import UnsupportedQuery
-from millpond.followers.cursors import cursor_path
+from millpond.followers.cursors import CursorPath, cursor_path
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.in_process import Foreach, MemoryTables
 from millpond.followers.sinks.kinds import SinkKind
@@ -30,7 +30,7 @@ class SinkContext(NamedTuple):
     kind: SinkKind
     pond: str
     rows: RowsReader
-    cursors: Path
+    cursors: CursorPath
     since: int
     late: bool
     memory: MemoryTables | None
@@ -43,7 +43,7 @@ class SinkContext(NamedTuple):
         return dict(self.sink.options)
 
     @property
-    def cursor_file(self) -> Path:
+    def cursor_file(self) -> CursorPath:
         """The file for the cursor, if it is kept in the pond (`SinkKind.cursor` is `file`)."""
         return cursor_path(self.cursors, self.query.name, self.kind.suffix)
 

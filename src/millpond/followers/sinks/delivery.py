@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
 import pyarrow as pa
 
 from millpond.faults import reached
-from millpond.followers.cursors import CursorFile, explained, follower_name, is_next
+from millpond.followers.cursors import CursorFile, CursorPath, follower_name, is_next, make_folder
 from millpond.followers.record_rows import RowsReader
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.manifest import Manifest
@@ -53,10 +52,9 @@ class Delivery(ABC):
 class FileDelivery(Delivery):
     """A delivery whose cursor is a file of the pond, written after the rows were delivered: at least once."""
 
-    def __init__(self, query: str, rows: RowsReader, place: str, cursor: Path, since: int) -> None:
+    def __init__(self, query: str, rows: RowsReader, place: str, cursor: CursorPath, since: int) -> None:
         super().__init__(query, rows, place, f'write {{"n": <record>}} into {cursor}')
-        with explained(cursor.parent):
-            cursor.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(cursor.parent)
         self._file, self._reached = CursorFile(cursor, lasting=True), Cursor(since)
 
     def cursor(self) -> Cursor:

@@ -15,6 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from millpond.errors import StoreError
+from millpond.followers.cursors import CursorPath
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.delivery import FileDelivery
@@ -27,8 +28,9 @@ class DeltaSink(FileDelivery):
     """Writes rows to the table at `path`, which the first rows create; starts after record `since`."""
 
     def __init__(
-        self, query: AnyQuery, pond_id: str, path: Path, rows: RowsReader, cursor: Path, since: int = NOTHING_APPLIED
-    ) -> None:
+        self, query: AnyQuery, pond_id: str, path: Path, rows: RowsReader, cursor: CursorPath,
+        since: int = NOTHING_APPLIED,
+    ) -> None:  # fmt: skip
         super().__init__(query.name, rows, f"The table {path}", cursor, since)
         self._path, self._app = path, f"millpond-{pond_id}-{query.name}"
         self._table: DeltaTable | None = None

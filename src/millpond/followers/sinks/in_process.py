@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from millpond.errors import QueryError, QueryTypeError, UserFunctionError
-from millpond.followers.cursors import ProcessFollower, follower_name
+from millpond.followers.cursors import CursorPath, ProcessFollower, follower_name
 from millpond.followers.record_rows import RowsGone, RowsReader
 from millpond.followers.sinks.delivery import RepeatingDelivery
 from millpond.log.cursor import NOTHING_APPLIED
@@ -26,7 +25,7 @@ class ForeachSink(RepeatingDelivery):
     QueryTypeError: the query has no function.
     """
 
-    def __init__(self, query: str, rows: RowsReader, cursor: Path, function: Foreach | None, since: int) -> None:
+    def __init__(self, query: str, rows: RowsReader, cursor: CursorPath, function: Foreach | None, since: int) -> None:
         if function is None:
             raise QueryTypeError(
                 f"The rows of {query} go to a function, and there is none.",

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from millpond.errors import QueryTypeError
 from millpond.faults import reached
-from millpond.followers.cursors import CursorFile, cursor_path, explained, follower_name, is_next
+from millpond.followers.cursors import CursorFile, CursorPath, cursor_path, follower_name, is_next, make_folder
 from millpond.followers.record_rows import RowsReader, key_columns
 from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.kafka_publisher import Message, Publisher
@@ -70,7 +69,7 @@ class KafkaSink:
     """
 
     def __init__(
-        self, query: AnyQuery, pond_id: str, rows: RowsReader, cursors: Path, since: int = NOTHING_APPLIED
+        self, query: AnyQuery, pond_id: str, rows: RowsReader, cursors: CursorPath, since: int = NOTHING_APPLIED
     ) -> None:
         self.name = follower_name(query.name, False)
         self._query, self._rows, self._since = query.name, rows, since
@@ -117,8 +116,7 @@ class KafkaSink:
         Raises:
             StoreError: Kafka does not answer.
         """
-        with explained(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         self._reached = max(self._publisher.reached(), self.known())
         return self._reached
 

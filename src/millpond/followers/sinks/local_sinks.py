@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import UnsupportedQuery
-from millpond.followers.cursors import CursorFile, cursor_path, explained, follower_name, is_next
+from millpond.followers.cursors import CursorFile, CursorPath, cursor_path, follower_name, is_next, make_folder
 from millpond.followers.record_rows import RowsGone, RowsReader
 from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.delivery import deliver
@@ -27,12 +26,11 @@ _SHOWN_ROWS = 20
 class NoopSink:
     """Keeps a cursor, and writes no rows."""
 
-    def __init__(self, query: str, cursors: Path, since: int = NOTHING_APPLIED, late: bool = False) -> None:
+    def __init__(self, query: str, cursors: CursorPath, since: int = NOTHING_APPLIED, late: bool = False) -> None:
         self.name = follower_name(query, late)
         self._query = query
         self._since = since
-        with explained(cursors):
-            cursors.mkdir(parents=True, exist_ok=True)
+        make_folder(cursors)
         self._cursor_file = CursorFile(cursor_path(cursors, query))
 
     def cursor(self) -> Cursor:
@@ -62,7 +60,7 @@ class ConsoleSink(NoopSink):
     def __init__(
         self,
         query: str,
-        cursors: Path,
+        cursors: CursorPath,
         rows: RowsReader,
         since: int = NOTHING_APPLIED,
         shown: int = _SHOWN_ROWS,

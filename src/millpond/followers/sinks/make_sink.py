@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TypeAlias
 
 from millpond.errors import UnsupportedQuery
-from millpond.followers.cursors import CursorFile, cursor_path
+from millpond.followers.cursors import CursorFile, CursorPath, cursor_path
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.file_formats import format_of
@@ -31,7 +30,7 @@ def sink_follower(
     query: AnyQuery,
     pond_id: str,
     rows: RowsReader,
-    cursors: Path,
+    cursors: CursorPath,
     *,
     since: int = NOTHING_APPLIED,
     memory: MemoryTables | None = None,
@@ -72,7 +71,7 @@ def dead_letter_follower(
     return FolderSink(dead_letters_of(stream), pond_id, folder, format_of(sink), rows, since)
 
 
-def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
+def sink_cursor(query: AnyQuery, cursors: CursorPath) -> int | None:
     """The record up to which a query's rows are in its sink, read from outside the pond; None: not known there.
 
     Raises:

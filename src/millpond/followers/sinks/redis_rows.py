@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import StoreError, UnsupportedQuery
-from millpond.followers.cursors import CursorFile, explained, follower_name, is_next
+from millpond.followers.cursors import CursorFile, CursorPath, follower_name, is_next, make_folder
 from millpond.followers.record_rows import RowsGone, RowsReader
 from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.delivery import deliver
@@ -89,7 +88,7 @@ class KeyedSink:
     """Writes rows into rows of other programs, which `opens` opens. `note` reports the rows that were not written."""
 
     def __init__(
-        self, query: str, pond_id: str, target: Target, rows: RowsReader, cursor: Path, opens: OpenRows,
+        self, query: str, pond_id: str, target: Target, rows: RowsReader, cursor: CursorPath, opens: OpenRows,
         since: int = NOTHING_APPLIED,
     ) -> None:  # fmt: skip
         self.name = follower_name(query, False)
@@ -97,8 +96,7 @@ class KeyedSink:
         self._query, self._pond = query, pond_id.encode()
         self._target, self._rows, self._opens, self._since = target, rows, opens, since
         self._skipped = {"NULL keys": 0, "other types": 0}
-        with explained(cursor.parent):
-            cursor.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(cursor.parent)
         self._cursor_file = CursorFile(cursor)
 
     @classmethod

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import ssl
-from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import quote
 
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 from millpond.connections import Secret, named
 from millpond.errors import QueryTypeError, SetupError, StoreError
+from millpond.followers.cursors import CursorPath
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.delivery import RepeatingDelivery
@@ -92,7 +92,7 @@ class WebhookSink(RepeatingDelivery):
     It connects at the first use.
     """
 
-    def __init__(self, query: str, pond_id: str, sink: Sink, rows: RowsReader, cursor: Path, since: int) -> None:
+    def __init__(self, query: str, pond_id: str, sink: Sink, rows: RowsReader, cursor: CursorPath, since: int) -> None:
         self._hook = Hook.of(query, sink)
         super().__init__(query, rows, f"The address of {query}", cursor, since)
         self._pond = pond_id
