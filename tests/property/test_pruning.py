@@ -92,7 +92,7 @@ def test_who_balances_and_moves_buckets(stale: Stale, monkeypatch: pytest.Monkey
     monkeypatch.setattr("millpond.control.pond.move.load", lambda _log, _manifests: stale.early.manifest)
     assert sorted(moving.buckets("0-9", stale.spec)) == [*range(10)]
     monkeypatch.setattr("millpond.control.commands.autoscale.read_truth", stale.read)
-    pond: Any = SimpleNamespace(path=stale.folder, assign=lambda *_, who: None)
+    pond: Any = SimpleNamespace(address=stale.folder, assign=lambda *_, who: None)
     decided: Any = SimpleNamespace(instances=2, balance=True, why="")
     Autoscaler(Policy())._do(pond, decided, decided)
 

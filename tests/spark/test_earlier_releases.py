@@ -46,7 +46,7 @@ def test_a_pond_of_an_earlier_release_goes_on(spark: SparkSession, here: Path, g
     copied(golden, here)
     expected = json.loads((golden / "expected.json").read_text())
     with Pond(spark, "pond.pond", instances=2) as pond:
-        before = pond.path / "log"
+        before = here / "pond.pond" / "log"
         records = len(list(before.iterdir()))
         pond.load((here / "pond.sql").read_text())
         pond.run(once=True, drain=True)

@@ -145,7 +145,7 @@ def _shown(value: object) -> object:
 
 def test_each_source_is_read_once(answers: Answers) -> None:
     """Streams that queries derive are copies of rows behind one scan: Spark's offsets name each source once."""
-    [offsets] = list((Path(answers.pond.path) / "spark").glob("*/offsets/0"))
+    [offsets] = list((Path(str(answers.pond.address)) / "spark").glob("*/offsets/0"))
     sources = [line.partition(":")[0] for line in offsets.read_text().splitlines()[2:]]
     assert sorted(sources) == sorted(f"{name}_s" for name in TABLES)
 

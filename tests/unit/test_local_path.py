@@ -70,7 +70,7 @@ def test_a_scheme_is_refused_by_its_name(path: str, tmp_path: Path, monkeypatch:
     "words",
     [
         ["run", "FILE", "--checkpoint", "hdfs://h/p"], ["run", "hdfs://h/p.sql"], ["why", "q", "--checkpoint", "hdfs://h/p"],
-        ["lookup", "q", "k", "--checkpoint", "hdfs://h/p"], ["doctor", "--checkpoint", "s3://b/p"],
+        ["lookup", "q", "k", "--checkpoint", "hdfs://h/p"], ["doctor", "--checkpoint", "hdfs://h/p"],
         ["repair", "FILE", "--checkpoint", "dbfs:/p"], ["demo", "--checkpoint", "s3://b/p"],
         ["serve", "FILE", "--checkpoint", "s3://b/p"], ["explain", "--checkpoint", "ftp://h/p"],
         ["compile", "FILE", "-o", "s3://b/p.json"], ["dlq", "list", "s3://b/p"], ["status", "--checkpoint", "s3://b/p"],

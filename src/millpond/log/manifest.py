@@ -287,19 +287,20 @@ class Manifests:
     def __init__(self, folder: Folder, keep: int = 16) -> None:
         self._folder = folder
         self._keep = keep
+        self._found: list[int] | None = None
 
     def save(self, manifest: Manifest) -> None:
         """Writes the manifest, sets the hint to it, and removes all but the newest `keep` manifests up to it.
 
         Later manifests are removed, too: they are of records that the log has lost, or of another driver, which will
-        write more.
+        write more. The folder is listed only at the first call, when a driver takes over.
         """
         self._folder.replace(numbered_name(manifest.n), encode_manifest(manifest))
         write_hint(self._folder, manifest.n)
-        found = numbers_in(self._folder)
-        kept = [n for n in found if n <= manifest.n][-self._keep :]
+        found = numbers_in(self._folder) if self._found is None else sorted({*self._found, manifest.n})
+        self._found = [n for n in found if n <= manifest.n][-self._keep :]
         for n in found:
-            if n not in kept:
+            if n not in self._found:
                 self._folder.remove(numbered_name(n))
 
     def save_files(self, data: bytes) -> None:

@@ -18,10 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
-from obstore.store import ObjectStore, from_url
+from obstore.store import LocalStore, ObjectStore, from_url
 
 from millpond.errors import CorruptError, PlaceError
 
@@ -36,12 +37,15 @@ _DELETED_AT_ONCE = 1000
 _DIGEST = "millpond-sha256"
 """The name under which an object carries the SHA-256 of its content."""
 
-_QUERY = re.compile(r"\?\S*")
+_UNTOLD = re.compile(r"\?[^\s<]*|:? *<.*")
+"""Query strings, which may contain signatures, and bodies of replies, which say the same as the status."""
 _LONGEST_MESSAGE = 300
 
 
 class Objects:
     """The objects under one prefix of a store; `where` is their address as a user would write it.
+
+    Each object carries the SHA-256 of its content.
 
     Raises:
         PlaceError: the store cannot be reached, or refuses (any method).
@@ -50,6 +54,7 @@ class Objects:
     def __init__(self, store: ObjectStore, prefix: str, where: str) -> None:
         self._store = store
         self._prefix = f"{prefix.strip('/')}/".lstrip("/")
+        self._carries_digests = not isinstance(store, LocalStore)  # files have no attributes
         self.where = where
 
     def below(self, name: str) -> Objects:
@@ -60,7 +65,7 @@ class Objects:
         """Creates an object unless its name exists; True if this call created it."""
         with self._explained():
             try:
-                obstore.put(self._store, self._prefix + name, data, mode="create", use_multipart=False)
+                self._put(name, data, "create")
             except AlreadyExistsError:
                 return False
             return True
@@ -68,16 +73,15 @@ class Objects:
     def put(self, name: str, data: bytes) -> None:
         """Writes an object, and replaces an older one."""
         with self._explained():
-            obstore.put(self._store, self._prefix + name, data, mode="overwrite", use_multipart=False)
+            self._put(name, data, "overwrite")
 
-    def put_file(self, name: str, data: bytes, digest: str) -> None:
-        """Writes an object that carries the SHA-256 of its content; `get_file` compares it."""
-        large = len(data) > ONE_PUT_BYTES
-        with self._explained():
-            obstore.put(
-                self._store, self._prefix + name, data, attributes={_DIGEST: digest}, mode="overwrite",
-                use_multipart=large, chunk_size=ONE_PUT_BYTES,
-            )  # fmt: skip
+    def _put(self, name: str, data: bytes, mode: Literal["create", "overwrite"]) -> None:
+        large = mode == "overwrite" and len(data) > ONE_PUT_BYTES
+        attributes = {_DIGEST: hashlib.sha256(data).hexdigest()} if self._carries_digests else None
+        obstore.put(
+            self._store, self._prefix + name, data, attributes=attributes, mode=mode, use_multipart=large,
+            chunk_size=ONE_PUT_BYTES,
+        )  # fmt: skip
 
     def get(self, name: str) -> bytes | None:
         """The content of an object, or None if it does not exist."""
@@ -208,6 +212,6 @@ class ObjectStoreFolder:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of an error; query strings are left out, because they may contain signatures."""
+    """The first line of an error, without what is not for messages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return f"{_QUERY.sub('', lines[0])[:_LONGEST_MESSAGE].rstrip('.')}."
+    return f"{_UNTOLD.sub('', lines[0])[:_LONGEST_MESSAGE].rstrip('.')}."

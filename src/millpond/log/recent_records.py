@@ -31,7 +31,7 @@ class RecentRecords:
     def create(self, name: str, data: bytes) -> bool:
         """See `port.Folder`."""
         created = self._folder.create(name, data)
-        if created:
+        if created and name.isdecimal():
             self._keep(name, data)
         return created
 

@@ -12,6 +12,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -24,21 +25,20 @@ from millpond.clock import Clock, lap_us
 from millpond.connections import is_loopback, unencrypted
 from millpond.control.wiring.adapters import network_store, open_rows, opened
 from millpond.control.wiring.reader import read_truth
-from millpond.control.wiring.truth import holds_something
+from millpond.control.wiring.truth import holds_pond, holds_something, host_cache
 from millpond.errors import MillpondError, PlaceError
 from millpond.followers.sinks.kinds import SINKS, sink_kind
 from millpond.ids import writer_token
-from millpond.local_path import local_path
-from millpond.log.address import address_of
+from millpond.log.address import Address, address_of
 from millpond.log.check_create_if_absent import check_create_if_absent
 from millpond.log.local_folder import LocalFolder
+from millpond.log.port import Folder
 from millpond.model.spec import BUCKETS
 from millpond.placement.slots import hash_tags
 from millpond.spark.session.class_archive import archive_path
 from millpond.spark.session.jars import connector_told
 from millpond.spark.session.java import find_java
 from millpond.state.backends.kinds import StoreContext, known_store, shown, store_kind, store_path
-from millpond.state.ports.files import IDENTITY
 from millpond.state.ports.store import Apply, BucketStore, TableWrite, Verdict, Wanted
 
 REQUIRED = {
@@ -59,7 +59,7 @@ LEAST_HEAP = 450 * MIB
 WORKERS = 512 * MIB
 """The approximate memory of Python beside the JVM: the driver and the workers of a small pond."""
 
-SLOW_FSYNC_MS = 50.0
+SLOW_FSYNC_MS, SLOW_PUT_MS = 50.0, 200.0
 _FSYNCS = 5
 _ROUNDS = 8
 _SIZE = re.compile(r"(\d+)([kmgt])", re.IGNORECASE)
@@ -266,9 +266,12 @@ def check_space(name: str, place: Path) -> Check:
 
 def check_place(target: Target, clock: Clock) -> Iterator[Check]:
     """Check the pond's folder: its pond, write access, create-if-absent, fsync, free space, kind of disk, store."""
-    folder = local_path(target.folder or ".", "The pond's folder")
+    address = address_of(target.folder or ".")
+    if (folder := address.path) is None:
+        yield from _check_bucket(address, target, clock)
+        return
     place = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
-    yield _pond(folder, named=target.folder is not None)
+    yield _pond(address, named=target.folder is not None)
     probe = place / f".doctor-{writer_token()}"
     try:
         try:
@@ -278,34 +281,55 @@ def check_place(target: Target, clock: Clock) -> Iterator[Check]:
             return
         yield Check("folder", "ok", f"{place} can be written")
         yield _race(records, clock)
-        yield _fsync(records, clock)
+        yield _writes(records, clock, "fsync", "Use a faster disk, or a local one.", SLOW_FSYNC_MS)
         yield check_space("space", place)
         yield check_disk(place, _mounts())
-        yield check_store(target.store, folder, probe)
+        yield check_store(target.store, address, probe)
     finally:
         shutil.rmtree(probe, ignore_errors=True)
 
 
-def _pond(folder: Path, named: bool) -> Check:
-    if (folder / IDENTITY).is_file():
-        try:
-            truth, spec = read_truth(folder)
-        except MillpondError as error:
-            return Check("pond", "problem", error.what, error.cure)
+def _check_bucket(address: Address, target: Target, clock: Clock) -> Iterator[Check]:
+    """Check a prefix of an object store: its pond, create-if-absent, time of a request, this host's copies, store."""
+    pond = _pond(address, named=True)
+    yield pond
+    if pond.verdict == "problem":
+        return
+    probe = address / f".doctor-{writer_token()}"
+    yield _race(probe.folder(), clock)
+    yield _writes(probe.folder(), clock, "put", "Run the pond in the region of the bucket.", SLOW_PUT_MS)
+    with suppress(MillpondError):
+        for name in probe.folder().names():
+            probe.folder().remove(name)
+    copies = host_cache(address)
+    yield check_space("copies", copies)
+    with tempfile.TemporaryDirectory(dir=copies) as folder:
+        yield check_store(target.store, address, Path(folder))
+
+
+def _pond(address: Address, named: bool) -> Check:
+    folder = address.path
+    try:
+        known = holds_pond(address)
+        if known:
+            truth, spec = read_truth(address)
+    except MillpondError as error:
+        return Check("pond", "problem", error.what, error.cure)
+    if known:
         queries = "1 query" if len(spec.all_queries) == 1 else f"{len(spec.all_queries)} queries"
-        return Check("pond", "ok", f"{folder}: {queries}, records up to {truth.manifest.n}")
-    if folder.exists() and not folder.is_dir():
+        return Check("pond", "ok", f"{address}: {queries}, records up to {truth.manifest.n}")
+    if folder is not None and folder.exists() and not folder.is_dir():
         return Check("pond", "problem", f"{folder} is not a folder.", "Name a new or empty folder.")
     try:
-        taken = named and holds_something(address_of(folder))
+        taken = named and holds_something(address)
     except PlaceError as error:
         return Check("pond", "problem", error.what, error.cure)
     if taken:
-        return Check("pond", "problem", f"{folder} contains files, but no pond.", "Name a new or empty folder.")
-    return Check("pond", "ok", f"{folder}: a pond can be created {'here' if named else 'in a subfolder'}")
+        return Check("pond", "problem", f"{address} contains files, but no pond.", "Name a new or empty folder.")
+    return Check("pond", "ok", f"{address}: a pond can be created {'here' if named else 'in a subfolder'}")
 
 
-def _race(records: LocalFolder, clock: Clock) -> Check:
+def _race(records: Folder, clock: Clock) -> Check:
     began = clock()
     try:
         check_create_if_absent(records, writer_token(), rounds=_ROUNDS)
@@ -314,21 +338,21 @@ def _race(records: LocalFolder, clock: Clock) -> Check:
     return Check("race", "ok", f"{_ROUNDS} races to create a file, one winner each ({_ms(clock() - began)})")
 
 
-def _fsync(records: LocalFolder, clock: Clock) -> Check:
+def _writes(records: Folder, clock: Clock, name: str, cure: str, slow_ms: float) -> Check:
     times = []
     for i in range(_FSYNCS):
         began = clock()
         try:
-            records.create(f"fsync-{i}", bytes(4096))
+            records.create(f"{name}-{i}", bytes(4096))
         except MillpondError as error:
-            return Check("fsync", "problem", error.what, error.cure)
+            return Check(name, "problem", error.what, error.cure)
         times.append(clock() - began)
     median = sorted(times)[_FSYNCS // 2]
     what = f"a record is written durably in {_ms(median)}"
-    if median > SLOW_FSYNC_MS * 1000:
+    if median > slow_ms * 1000:
         what = f"{what}; each epoch waits for a few such writes."
-        return Check("fsync", "warning", what, "Use a faster disk, or a local one.")
-    return Check("fsync", "ok", what)
+        return Check(name, "warning", what, cure)
+    return Check(name, "ok", what)
 
 
 def _mounts() -> str:
@@ -361,17 +385,18 @@ def check_disk(place: Path, mounts: str) -> Check:
     return Check("disk", "ok", f"{place} is on {kind}, a local disk")
 
 
-def check_store(address: str, folder: Path, probe: Path) -> Check:
+def check_store(address: str, pond: Address, probe: Path) -> Check:
     """Check that the store opens: the existing one for reading, or a new one in `probe` by writing and reading."""
     try:
-        kind, existing = store_kind(address), store_path(address, folder)
+        kind = store_kind(address)
         if kind.reach == "process":
             return Check("store", "ok", f"{address}: only the driver's process can read the rows")
-        if existing is not None and not (existing.exists() and (folder / IDENTITY).is_file()):
+        known = read_truth(pond) if holds_pond(pond) else None
+        existing = store_path(address, probe if known is None else known[0].folder)
+        if existing is not None and (known is None or not existing.exists()):
             context = StoreContext(address, "doctor", hash_tags(BUCKETS), probe / kind.file)
             _write_and_read(shown(address), opened(context))
             return Check("store", "ok", f"{address} can be created, written and read")
-        known = read_truth(folder) if (folder / IDENTITY).is_file() else None
         if existing is not None and known is not None:
             store: BucketStore = open_rows(address, *known, read_only=True)
             answer = f"{address} opens"

@@ -6,18 +6,18 @@ which is compared when a copy is made. A copy may be deleted at any time: whoeve
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pyarrow as pa
 
+from millpond.clock import now_us
 from millpond.errors import CorruptError, PlaceError, unreadable
 from millpond.log.address import Address
 from millpond.log.object_store import Objects, objects_at
@@ -34,6 +34,7 @@ _LOOKS_PER_LIMIT = 16
 """The folder is looked at whenever this process has added a sixteenth of the limit."""
 
 _PARALLEL = 8
+_DRAFT_US = 3_600_000_000
 _TRIES = 3
 
 
@@ -81,6 +82,7 @@ class HostCopies:
     def bound(self) -> None:
         """Deletes the copies that were used least recently, until the others take less than the limit."""
         self._added, found, size = 0, [], 0
+        self._remove_drafts()
         for path in self._copies():
             with suppress(FileNotFoundError):
                 entry = path.stat()
@@ -93,6 +95,13 @@ class HostCopies:
             size -= one
             with suppress(OSError):  # it contains other copies
                 path.parent.rmdir()
+
+    def _remove_drafts(self) -> None:
+        """Deletes unfinished copies of processes that were killed."""
+        for draft in self.folder.glob(".*"):
+            with suppress(FileNotFoundError):
+                if now_us() - draft.stat().st_mtime_ns // 1000 > _DRAFT_US:
+                    draft.unlink()
 
     def _copies(self) -> Iterator[Path]:
         for parent, _, names in os.walk(self.folder):
@@ -125,7 +134,7 @@ class ObjectFiles(Files):
 
     def _put(self, file: str, parts: Parts) -> bytes:
         data = b"".join(parts)
-        self._objects.put_file(file, data, hashlib.sha256(data).hexdigest())
+        self._objects.put(file, data)
         return data
 
     def fetch(self, names: Iterable[str]) -> None:
@@ -224,7 +233,13 @@ def files_of(address: Address, folder: Path, *, one_host: bool = True) -> Callab
 
 def _object_files(url: str, folder: str, one_host: bool) -> ObjectFiles:
     copies, messages = Path(folder, "files"), Path(folder, "messages")
-    return ObjectFiles(HostCopies(copies), objects_at(url), messages if one_host else None)
+    return ObjectFiles(_copies_in(copies), objects_at(url), messages if one_host else None)
+
+
+@cache
+def _copies_in(folder: Path) -> HostCopies:
+    """The copies in a folder; one process counts what it adds."""
+    return HostCopies(folder)
 
 
 def _limit_of(folder: Path) -> int:

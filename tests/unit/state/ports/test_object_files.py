@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+import pickle
 from pathlib import Path
 
+import obstore
 import pytest
 from obstore.store import MemoryStore
 
-from millpond.errors import CorruptError
+from millpond.errors import CorruptError, HostError
+from millpond.log.address import address_of
 from millpond.log.object_store import Objects
-from millpond.state.ports.object_files import HostCopies, ObjectFiles
+from millpond.log.records import Receipt
+from millpond.runtime.task.file_sync import check_objects
+from millpond.state.ports.files import Files
+from millpond.state.ports.object_files import HostCopies, ObjectFiles, files_of
 
 ONE = "delta/00000000000000000001/0-a-1.arrow"
 
@@ -54,8 +59,11 @@ def test_a_missing_object_is_named(tmp_path: Path, objects: Objects) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_an_object_that_differs_from_its_digest_is_refused(tmp_path: Path, objects: Objects) -> None:
-    objects.put_file(ONE, b"abd", hashlib.sha256(b"abc").hexdigest())
+def test_an_object_that_differs_from_its_digest_is_refused(tmp_path: Path) -> None:
+    store = MemoryStore()
+    objects = Objects(store, "pond", "s3://bucket/pond")
+    objects.put(ONE, b"abd")
+    obstore.put(store, f"pond/{ONE}", b"abc", attributes=obstore.get(store, f"pond/{ONE}").attributes)
     files = on_host(tmp_path, objects)
     for read in (lambda: files.fetch([ONE]), lambda: files.read(ONE, 0, 1)):
         with pytest.raises(CorruptError, match="has the digest"):
@@ -101,3 +109,41 @@ def test_messages_go_through_the_store_or_a_folder_of_the_only_host(tmp_path: Pa
         assert (objects.get("tell/1/0") is None) == (messages is not None)
         files.forget(["tell/1/0", "tell/1/1"])
         assert files.told(["tell/1/0"]) == [None]
+
+
+def test_files_are_listed_renamed_and_deleted_as_in_a_folder(tmp_path: Path, objects: Objects) -> None:
+    for files in (on_host(tmp_path / "copies", objects), Files(tmp_path / "pond")):
+        files.hand_over("backfill/t/1", [b"abc"])
+        files.hand_over("backfill/u/1", [b"abc"])
+        for n in (3, 5):
+            files.write(name(n), [b"abc"])
+        files.rename({"backfill/t/1": name(7)})
+        assert sorted(files.written()) == [(name(n), n) for n in (3, 5, 7)]
+        assert bytes(files.open(name(7))) == b"abc"
+        files.delete([name(3), name(5), name(4)])
+        assert [*files.written()] == [(name(7), 7)]
+        files.clear("backfill/u")
+        with pytest.raises(FileNotFoundError):
+            files.open("backfill/u/1")
+        files.clear("backfill")
+        files.clear("backfill")
+
+
+def test_files_of_an_address_are_those_of_its_folder_or_its_objects(tmp_path: Path) -> None:
+    assert type(files_of(address_of(tmp_path), tmp_path / "copies")()) is Files
+    os.environ.setdefault("AWS_REGION", "us-east-1")
+    opened = files_of(address_of("s3://bucket/pond"), tmp_path / "copies")
+    files = pickle.loads(pickle.dumps(opened))()
+    assert files.where(ONE) == f"s3://bucket/pond/{ONE}", "a task on another host can open it"
+
+
+@pytest.mark.parametrize(("written", "error"), [(b"abc", ""), (b"ab", "2 bytes of it"), (None, "no such object")])
+def test_a_delta_is_in_the_store_before_a_record_names_it(objects: Objects, written: bytes | None, error: str) -> None:
+    if written is not None:
+        objects.put(ONE, written)
+    receipts = [Receipt(instance=3, attempt="a-1", size=3, digest="d", file=ONE)]
+    if not error:
+        check_objects(objects, receipts)
+        return
+    with pytest.raises(HostError, match=f"Instance 3 wrote {ONE}, but s3://bucket/pond has .*{error}"):
+        check_objects(objects, receipts)

@@ -1,0 +1,63 @@
+"""The log of a pond in a bucket, without Spark: a new pond, the same one again, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kit.servers.s3_server import S3Server
+from millpond.clock import lap_us
+from millpond.control.commands.doctor import Target, check_place
+from millpond.control.wiring.adapters import new_writer
+from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.truth import open_truth
+from millpond.errors import CorruptError, ForeignPondError, PlaceError
+from millpond.log.address import Address, address_of
+from millpond.log.manifest import load
+from millpond.log.protocol import perform
+from millpond.state.ports.files import IDENTITY
+
+
+@pytest.fixture
+def address(s3_connected: S3Server) -> Address:
+    return address_of(f"s3://{s3_connected.bucket()}/ponds/a")
+
+
+def test_a_pond_is_created_once_and_opened_again(address: Address, tmp_path: Path) -> None:
+    truth = open_truth(address, tmp_path / "a")
+    again = open_truth(address, tmp_path / "b")
+    assert truth.pond == again.pond and again.manifest.n == -1
+    assert truth.folder == tmp_path / "a" / truth.pond and str(truth.address) == str(address)
+    writer = new_writer(truth)
+    perform(writer.take_over(1, "host", 1, "0", lambda _manifest: "{}"), truth.log, truth.manifests, lambda _n: None)
+    assert load(again.log, again.manifests).writer == writer.token
+    assert open_truth(address, tmp_path / "c").manifest.n == 0
+
+
+def test_what_is_no_pond_is_refused_by_its_address(address: Address, s3_server: S3Server, tmp_path: Path) -> None:
+    with pytest.raises(ForeignPondError, match=f"{address} holds no pond"):
+        read_truth(address, tmp_path)
+    address.objects().put("notes.txt", b"mine")
+    with pytest.raises(ForeignPondError, match=f"{address} holds files, but no pond"):
+        open_truth(address, tmp_path)
+    address.folder("log").create("0" * 20, b"x")
+    with pytest.raises(ForeignPondError, match=f"{address}/{IDENTITY} is missing"):
+        open_truth(address, tmp_path)
+    address.folder().replace(IDENTITY, b"abc")
+    with pytest.raises(CorruptError, match=f"{address}/{IDENTITY} is damaged"):
+        open_truth(address, tmp_path)
+    with pytest.raises(PlaceError, match="s3://no-such-bucket/a/log failed"):
+        open_truth("s3://no-such-bucket/a", tmp_path)
+
+
+def test_the_doctor_examines_a_bucket_and_leaves_nothing(address: Address, tmp_path: Path) -> None:
+    checks = {check.name: check for check in check_place(Target(Path(str(address))), lap_us)}
+    assert {name: check.verdict for name, check in checks.items()} == dict.fromkeys(
+        ("pond", "race", "put", "copies", "store"), "ok"
+    )
+    assert checks["pond"].what == f"{address}: a pond can be created here" and not address.folder().names()
+    open_truth(address, tmp_path)
+    address.folder().replace(IDENTITY, b"abc")
+    checks = {check.name: check for check in check_place(Target(Path(str(address))), lap_us)}
+    assert checks["pond"].verdict == "problem" and f"{address}/{IDENTITY} is damaged" in checks["pond"].what

@@ -1,0 +1,60 @@
+"""Recent records are requested once, and everything else passes through."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.inputs.folder_suite import FolderSuite
+from kit.simulator.simulated_world import MemoryFolder
+from millpond.log.port import Folder, Log, Lost, Won, numbered_name
+from millpond.log.recent_records import RecentRecords
+
+
+class CountingFolder(MemoryFolder):
+    """A folder in memory that counts what is read."""
+
+    def __init__(self) -> None:
+        super().__init__("memory")
+        self.reads = list[str]()
+
+    def read(self, name: str) -> bytes | None:
+        self.reads.append(name)
+        return super().read(name)
+
+
+class TestRecentRecords(FolderSuite):
+    """The suite of all folders."""
+
+    @pytest.fixture
+    def folder(self) -> Folder:
+        return RecentRecords(MemoryFolder("memory"))
+
+
+def test_a_record_is_requested_once() -> None:
+    below = CountingFolder()
+    log, other = Log(RecentRecords(below)), Log(below)
+    assert log.append(0, b"zero") == Won()
+    assert log.read(0) == b"zero" and not below.reads, "what this process created is not read"
+    assert log.read(1) is None and log.read(1) is None and len(below.reads) == 2, "a missing record may come"
+    assert other.append(1, b"one") == Won()
+    assert log.append(1, b"mine") == Lost(b"one")
+    below.reads.clear()
+    assert log.read(1) == b"one" and not below.reads
+    log.write_hint(1)
+    assert log.last() == 1
+
+
+def test_only_so_many_are_kept() -> None:
+    below = CountingFolder()
+    log = Log(RecentRecords(below))
+    for n in range(300):
+        log.append(n, bytes(1000))
+    log.read(0)
+    log.read(299)
+    assert below.reads == [numbered_name(0)]
+    for n in range(300, 310):
+        log.append(n, bytes(20 << 20))
+    below.reads.clear()
+    log.read(309)
+    log.read(300)
+    assert below.reads == [numbered_name(300)]
