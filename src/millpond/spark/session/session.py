@@ -220,11 +220,11 @@ def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[s
         "spark.master": master,
         "spark.app.name": app_name,
         "spark.driver.memory": driver_memory,
-        "spark.pyspark.python": sys.executable,
         # Tables that a query may create must not appear in the folder from which the program was started.
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
     if local:
+        conf["spark.pyspark.python"] = sys.executable
         conf[DAEMON] = "millpond.spark.driver.worker_daemon"
     if local and UNIX_SOCKETS + "enabled" not in extra:  # the hosts of a cluster do not share a temporary folder
         conf |= _sockets()
@@ -294,7 +294,7 @@ def _jvm_is_there() -> bool:
 def _build(conf: Mapping[str, str]) -> SparkSession:
     settings = SparkConf(loadDefaults=True).setAll(list(conf.items()))
     # PySpark reads the worker's interpreter from the environment only.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python") or sys.executable)
     unlog()
     try:
         if not is_local_master(conf.get("spark.master", "local")):

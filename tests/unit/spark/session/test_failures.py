@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -130,6 +131,13 @@ def test_a_launch_that_cannot_work_is_refused_before_java_starts(master: str, me
 )
 def test_masters_that_spark_knows(master: str) -> None:
     assert launch_conf(master, "test", "900m", {})["spark.master"] == master
+
+
+def test_the_python_of_a_cluster_is_what_its_settings_say() -> None:
+    python = "spark.pyspark.python"
+    assert launch_conf("local[2]", "test", "900m", {})[python] == sys.executable
+    assert python not in launch_conf("yarn", "test", "900m", {})
+    assert launch_conf("yarn", "test", "900m", {python: "./environment/bin/python"})[python].startswith("./")
 
 
 def test_sockets_are_for_one_machine_and_paths_that_every_system_takes(
