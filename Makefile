@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick services exhaustive bench lint clean
+.PHONY: help demo test quick services exhaustive bench lint prepare clean
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,8 +13,7 @@ help:  ## Print this list
 demo: $(READY)  ## Run the demo: real flights, many queries, one stream
 	@$(BIN)/millpond demo
 
-test: lint  ## Lint, check types, run every test, three files at a time
-	@$(BIN)/millpond prepare
+test: lint prepare  ## Lint, check types, run every test, three files at a time
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 quick: $(READY)  ## Test what the uncommitted change reaches, for about a minute
@@ -32,6 +31,9 @@ bench: $(READY)  ## Run the canonical benchmark
 lint: $(READY)  ## Lint and check types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+prepare: $(READY)
+	@$(BIN)/millpond prepare
 
 clean:  ## Remove the environment and every cache
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
