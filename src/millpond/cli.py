@@ -20,6 +20,7 @@ from millpond.clock import utc
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.errors import MillpondError, QueryTypeError, of_machine
 from millpond.local_path import local_path
+from millpond.log.address import Address, address_of
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
 from millpond.service.terminal import commands
@@ -35,7 +36,9 @@ app = typer.Typer(
 File = Annotated[Path, typer.Argument(metavar="FILE.sql", help="Statements of Spark SQL: streams and queries.")]
 Checkpoint = Annotated[
     Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
-    typer.Option("--checkpoint", metavar="DIR", help="The pond's folder [default: FILE.pond beside FILE.sql]."),
+    typer.Option(
+        "--checkpoint", metavar="DIR", help="The pond's folder, or s3://BUCKET/PREFIX [default: FILE.pond by FILE.sql]."
+    ),
 ]
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master, such as local[4].")]
 Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Heap size of the driver's JVM.")]
@@ -386,7 +389,7 @@ def serve(
     """
     if file is None and checkpoint is None:
         raise typer.BadParameter("Name a FILE.sql, or the folder of a pond with --checkpoint.")
-    folder = checkpoint if checkpoint is not None else _folder(file or Path(), None)
+    folder = _folder(file or Path(), checkpoint)
     commands.run_service(
         Options(
             "" if file is None else _read(file), folder, master, memory, store, instances, out, patience,
@@ -400,8 +403,8 @@ def serve(
 commands.add_verbs(app)
 
 
-def _folder(file: Path, checkpoint: Path | None) -> Path:
-    return local_path(file.with_suffix(".pond") if checkpoint is None else checkpoint, "The pond's folder")
+def _folder(file: Path, checkpoint: Path | None) -> Address:
+    return address_of(file.with_suffix(".pond") if checkpoint is None else checkpoint)
 
 
 def _columns() -> int:

@@ -23,7 +23,7 @@ from millpond.log.address import SCHEMES
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Stream
 from millpond.service.api.client import Client
-from millpond.service.api.service_files import Places
+from millpond.service.api.service_files import places_of
 from millpond.service.terminal.parse_arguments import selected
 from millpond.spark.sources.declared_paths import as_written, at, located, notes
 from millpond.spark.sources.parsed_values import schema_text
@@ -45,7 +45,7 @@ def test_a_scheme_is_refused_by_its_name(path: str, tmp_path: Path, monkeypatch:
         "path": lambda: Pond(None, Path(path)),
         "truth": lambda: open_truth(Path(path)),
         "reader": lambda: read_truth(Path(path)),
-        "service": lambda: Places(Path(path)),
+        "service": lambda: places_of(Path(path)),
         "client": lambda: Client.of(path),
         "store": lambda: checked_store(f"lmdb:{path}"),
         "rows": lambda: LatestRows({}).served({"path": path, "query": "q"}),
@@ -57,7 +57,7 @@ def test_a_scheme_is_refused_by_its_name(path: str, tmp_path: Path, monkeypatch:
         "letters": lambda: dead_letter_follower("s", Sink("parquet", path), "p", RowsReader(None)),  # type: ignore[arg-type]
     }
     if address_is_known(path):
-        for name in ("pond", "path", "truth", "reader", "rows"):
+        for name in ("pond", "path", "truth", "reader", "rows", "service", "client"):
             del entries[name]
     for name, entry in entries.items():
         with pytest.raises(PlaceError, match=path.partition(":")[0].lower() + "://") as refused:
@@ -72,8 +72,8 @@ def test_a_scheme_is_refused_by_its_name(path: str, tmp_path: Path, monkeypatch:
         ["run", "FILE", "--checkpoint", "hdfs://h/p"], ["run", "hdfs://h/p.sql"], ["why", "q", "--checkpoint", "hdfs://h/p"],
         ["lookup", "q", "k", "--checkpoint", "hdfs://h/p"], ["doctor", "--checkpoint", "hdfs://h/p"],
         ["repair", "FILE", "--checkpoint", "dbfs:/p"], ["demo", "--checkpoint", "s3://b/p"],
-        ["serve", "FILE", "--checkpoint", "s3://b/p"], ["explain", "--checkpoint", "ftp://h/p"],
-        ["compile", "FILE", "-o", "s3://b/p.json"], ["dlq", "list", "s3://b/p"], ["status", "--checkpoint", "s3://b/p"],
+        ["serve", "FILE", "--checkpoint", "hdfs://b/p"], ["explain", "--checkpoint", "ftp://h/p"],
+        ["compile", "FILE", "-o", "s3://b/p.json"], ["dlq", "list", "s3://b/p"], ["status", "--checkpoint", "ftp://b/p"],
         ["run", "FILE", "--store", "lmdb:s3://b/p"], ["repair", "FILE", "--store", "lmdb:s3://b/p"],
     ],
 )  # fmt: skip

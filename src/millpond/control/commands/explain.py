@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from millpond.control.diagnose.cost_report import Measured, measure, measured_text, price_of_state
 from millpond.control.pond.pond import Pond
 from millpond.control.wiring.bucket_map import placement_text, read_placement
+from millpond.log.address import Given
 from millpond.model.expressions import plain_of
 from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, Selection
@@ -44,7 +44,7 @@ def explain_file(text: str, add: str | None, more: str | None, master: str, memo
 
 
 def explain_pond(
-    folder: Path, text: str | None, store: str | None, add: str | None, more: str | None, master: str, memory: str
+    folder: Given, text: str | None, store: str | None, add: str | None, more: str | None, master: str, memory: str
 ) -> Explained:
     """Explain the current queries of the pond in `folder`, what it measured, and with `store` where its buckets are.
 

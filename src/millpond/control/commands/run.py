@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
@@ -22,16 +21,17 @@ from millpond.control.wiring.adapters import checked_store
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError, MillpondError
 from millpond.gc_freeze import pass_by_what_is_loaded
+from millpond.log.address import Address, Given
 from millpond.model.expressions import plain_of
 from millpond.plan.options.live_parameters import Constant
 from millpond.spark.session.session import explaining, spark_session
 
 
 class Run(NamedTuple):
-    """The `text` of a pond file, the pond's folder, and the options of the run; `stalled_after` in seconds."""
+    """The `text` of a pond file, the pond's address, and the options of the run; `stalled_after` in seconds."""
 
     text: str
-    folder: Path
+    folder: Address
     master: str
     store: str
     instances: int | None
@@ -44,7 +44,7 @@ INCOMPLETE = 3
 """Exit status of a run that ended normally, but whose results are incomplete."""
 
 
-def given_parameters(pond: Pond, folder: Path, parameters: Iterable[tuple[str, Constant]]) -> None:
+def given_parameters(pond: Pond, folder: Given, parameters: Iterable[tuple[str, Constant]]) -> None:
     """Set the values of live parameters on a pond that is not opened yet, before a pond file that uses them is loaded.
 
     If the pond in `folder` has begun, its own values are taken before the given ones. So the types of the parameters,

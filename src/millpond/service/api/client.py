@@ -6,7 +6,6 @@ import getpass
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeVar, get_args
 
 import httpx
@@ -39,7 +38,7 @@ from millpond.service.api.messages import (
     check_sink_names,
     not_allowed,
 )
-from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, Places, only_pond
+from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, only_pond, places_of
 
 T = TypeVar("T")
 _HEALTH_S = 5.0
@@ -94,7 +93,7 @@ class Client:
             if token is None:  # the token of a folder must be sent only to its own service
                 raise AccessError(f"No token for {url}.", f"Give --token, or set {TOKEN_VARIABLE}.")
             return cls(url, token, certificate=certificate, who=who, timeout=timeout)
-        places = Places(Path(pond) if pond is not None else only_pond())
+        places = places_of(pond if pond is not None else only_pond())
         if url is None:
             leader = places.known_leader()
             url, certificate = leader.url, certificate or leader.certificate

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from millpond.clock import Clock, lap_us
 from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
 from millpond.ids import bearer_token, writer_token
 from millpond.local_path import check_own_link, local_path, no_link
+from millpond.log.address import Address, Given, address_of
 
 TOKEN_VARIABLE = "MILLPOND_TOKEN"
 URL_VARIABLE = "MILLPOND_URL"
@@ -21,6 +23,7 @@ SHORTEST_TOKEN = 16
 FOLDER = "service"
 """The name of the folder in the pond's folder."""
 
+_REREAD_US = 1_000_000
 _TOKEN, _LEADER, _LOCK = "token", "leader.json", "lock"
 
 
@@ -39,7 +42,12 @@ class Places:
 
     def __init__(self, pond: Path) -> None:
         self.folder = local_path(pond, "The pond's folder") / FOLDER
-        self.lock = self.folder / _LOCK
+        self.lock: Path | None = self.folder / _LOCK
+
+    @property
+    def where(self) -> str:
+        """Where the token is, for messages."""
+        return str(self.folder)
 
     def make(self) -> None:
         """Create the folder, accessible only to its owner.
@@ -116,6 +124,82 @@ class Places:
         draft = self.folder / f".{_LEADER}-{leader.token}"
         draft.write_bytes(msgspec.json.encode(leader))
         draft.replace(self.folder / _LEADER)
+
+
+class BucketPlaces(Places):
+    """The places of a pond in an object store: only the hint at the leader is there, and no token.
+
+    Whoever can read the bucket could read the token, and change the pond with it. There is no lock either: a standby
+    may be on another host, so it waits for the leader's number only.
+    """
+
+    def __init__(self, address: Address, clock: Clock = lap_us) -> None:
+        self._address, self._clock = address / FOLDER, clock
+        self._known: Leader | None = None
+        self._read_at: int | None = None
+        self.lock = None
+
+    @property
+    def where(self) -> str:
+        """See `Places`."""
+        return TOKEN_VARIABLE
+
+    def make(self) -> None:
+        """See `Places`: a prefix needs no folder."""
+
+    def secret(self, environment: Mapping[str, str] = os.environ) -> str:
+        """The token in the environment.
+
+        Raises:
+            SetupError: there is none, or it is too short.
+        """
+        if (told := environment.get(TOKEN_VARIABLE)) is None:
+            raise SetupError(
+                f"The pond at {self._address.parent} keeps no token.",
+                f"Set {TOKEN_VARIABLE} to the same token for the leader, standbys and clients.",
+            )
+        return _long_enough(told, TOKEN_VARIABLE)
+
+    def known_secret(self) -> str:
+        """See `Places`; AccessError: a client must be given the token."""
+        raise AccessError(f"{self._address} has no token.", f"Give --token, or set {TOKEN_VARIABLE}.")
+
+    def leader(self) -> Leader | None:
+        """The process that claims to lead; read once a second, and the last known one while the store does not answer.
+        """
+        now = self._clock()
+        if self._read_at is None or now - self._read_at >= _REREAD_US:
+            self._read_at = now
+            with suppress(PlaceError):
+                self._known = self._stored()
+        return self._known
+
+    def _stored(self) -> Leader | None:
+        data = self._address.objects().get(_LEADER)
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            return None if data is None else msgspec.json.decode(data, type=Leader)
+        return None
+
+    def known_leader(self) -> Leader:
+        """See `Places`; PlaceError: the store cannot be read."""
+        if (found := self._stored()) is None:
+            raise NotServingError(f"Nobody serves the pond at {self._address.parent}.", "Start `millpond serve`.")
+        return found
+
+    def tell(self, leader: Leader) -> None:
+        """See `Places`; a sign of life that cannot be written is missing."""
+        with suppress(PlaceError):
+            self._address.objects().put(_LEADER, msgspec.json.encode(leader))
+
+
+def places_of(pond: Given) -> Places:
+    """The files of the service of a pond at an address.
+
+    Raises:
+        PlaceError: the address is not supported.
+    """
+    address = address_of(pond)
+    return BucketPlaces(address) if address.path is None else Places(address.path)
 
 
 def only_pond() -> Path:

@@ -4,6 +4,8 @@ The leader holds a lock, which the kernel releases when its process ends, and in
 it has stalled. A standby tries when the lock is free, or when the number has not changed for some seconds of its own
 clock, so no two clocks are compared. Both hints may be wrong. Then two processes claim, the later claim leads, and the
 other process is fenced.
+
+A pond in an object store has no lock, as a standby may be on another host: there it watches the number only.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ class Hint:
         else:
             self._wary = False
         leader = self._places.leader()
+        if leader is None and self._places.lock is None:
+            return True
         seen = None if leader is None else (leader.token, leader.beat)
         if seen != self._seen:
             self._seen, self._seen_at = seen, self._clock()
@@ -95,6 +99,8 @@ class Hint:
     def _lock(self) -> bool:
         if self._descriptor is not None:
             return True
+        if self._places.lock is None:
+            return False
         try:
             descriptor = no_link(self._places.lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:

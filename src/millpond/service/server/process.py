@@ -35,7 +35,7 @@ from millpond.placement.bucket_stores import check_place
 from millpond.service.api.certificates import speaks_for
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import FOLDER as SERVICE
-from millpond.service.api.service_files import Leader, Places
+from millpond.service.api.service_files import Leader, Places, places_of
 from millpond.service.server.app import WHO, make_app
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.guard import HEAD_BYTES, Application, Guard, Limits
@@ -108,16 +108,18 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
     os.environ.pop(RESTARTED, None)
     check_web(web)
     check_stores(options)
-    unused = not holds_something(address_of(options.folder))
-    there = options.folder.exists()
-    open_truth(options.folder)  # raises if the folder holds something else, which then stays untouched
-    places = Places(options.folder)
+    address = address_of(options.folder)
+    if address.path is None and options.out is None:
+        raise SetupError(f"The pond at {address} has no folder for results.", "Name one of this host with --out.")
+    unused, places = not holds_something(address), places_of(address)
+    there = address.path is not None and address.path.exists()
+    open_truth(address)  # raises if the folder holds something else, which then stays untouched
     places.make()
     try:
         again = _serve(options, web, places, restarts, say)
     except BaseException:
-        if unused:
-            _unmake(options.folder, there)
+        if unused and address.path is not None:
+            _unmake(address.path, there)
         raise
     if again is not None:
         _replace(again)
@@ -140,14 +142,14 @@ def _serve(
     options: Options, web: Web, places: Places, restarts: Restarts, say: Callable[[str], None]
 ) -> Restarts | None:
     """Serve until a stop is requested (returns None), or until the process should be restarted."""
-    secret, reader = places.secret(), LogReader(options.folder)
+    secret, reader, address = places.secret(), LogReader(options.folder), address_of(options.folder)
     with _bound(web, restarts.port) as listener:
         port = listener.getsockname()[1]
         name, sound = told_name(web)
         me = Leader(_url(web, name, port), os.getpid(), writer_token(), certificate=_certificate(web))
 
         def ready() -> None:
-            say(f"The pond is in {options.folder}; its token in {places.folder}; it is served at {me.url}")
+            say(f"The pond is in {address}; its token in {places.where}; it is served at {me.url}")
             if not sound:
                 say(f"The certificate is not for {name}: name one that is in it with --allow-host.")
             for note in parameter_notes({one.name: one.value for one in reader.parameters()}, options.parameters):
@@ -157,7 +159,7 @@ def _serve(
 
         hint = Hint(places, me, options.patience)
         process = _Process(options, reader, hint, say, ready, restarts.times)
-        out = local_path(options.out or options.folder / "out", "The folder of results")
+        out = local_path(options.out or (address.path or Path()) / "out", "The folder of results")
         verbs = HostedPond(
             process.supervisor, reader, lambda: process.gauges, places, out, options.shards
         )  # fmt: skip

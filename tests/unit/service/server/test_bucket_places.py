@@ -1,0 +1,91 @@
+"""The service of a pond in an object store: the hint at the leader is an object, the token is in the environment."""
+
+from __future__ import annotations
+
+import pytest
+from obstore.store import MemoryStore
+
+from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
+from millpond.log import address
+from millpond.log.address import address_of
+from millpond.log.object_store import Objects
+from millpond.service.api.service_files import TOKEN_VARIABLE, BucketPlaces, Leader, places_of
+from millpond.service.server.leadership import Hint
+
+POND = "s3://bucket/pond"
+
+
+class World:
+    """A clock, and a store that can be out of reach."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.us, self.cut = 0, False
+        store = MemoryStore()
+
+        def opened(url: str) -> Objects:
+            if self.cut:
+                raise PlaceError("cut", "wait")
+            return Objects(store, url.partition("://bucket/")[2], url)
+
+        monkeypatch.setattr(address, "objects_at", opened)
+
+    def places(self) -> BucketPlaces:
+        return BucketPlaces(address_of(POND), lambda: self.us)
+
+    def hint(self, token: str) -> Hint:
+        return Hint(self.places(), Leader(f"http://{token}", 1, token), patience=10, clock=lambda: self.us)
+
+    def passes(self, seconds: float) -> None:
+        self.us += round(seconds * 1e6)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_the_token_is_that_of_the_environment(world: World) -> None:
+    places = places_of(POND)
+    assert places.where == TOKEN_VARIABLE and places.secret({TOKEN_VARIABLE: "0123456789abcdef"}) == "0123456789abcdef"
+    with pytest.raises(SetupError, match=f"The pond at {POND} keeps no token.*Set {TOKEN_VARIABLE}"):
+        places.secret({})
+    with pytest.raises(SetupError, match="shorter than 16"):
+        places.secret({TOKEN_VARIABLE: "short"})
+    with pytest.raises(AccessError, match=TOKEN_VARIABLE):
+        places.known_secret()
+
+
+def test_a_client_finds_the_leader_by_the_address(world: World) -> None:
+    with pytest.raises(NotServingError, match=f"Nobody serves the pond at {POND}"):
+        places_of(POND).known_leader()
+    world.places().tell(Leader("http://a", 1, "a"))
+    assert places_of(POND).known_leader().url == "http://a"
+    world.cut = True
+    with pytest.raises(PlaceError):
+        places_of(POND).known_leader()
+    world.places().tell(Leader("http://a", 1, "a", 2))
+
+
+def test_a_standby_on_another_host_waits_for_the_number(world: World) -> None:
+    first, standby = world.hint("a"), world.hint("b")
+    assert first.gone(), "nobody has ever led"
+    leader = world.places()
+    for beat in range(20):
+        leader.tell(Leader("http://a", 1, "a", beat))
+        world.passes(2)
+        assert not standby.gone()
+    world.passes(9)
+    assert not standby.gone()
+    world.passes(2)
+    assert standby.gone()
+
+
+def test_a_standby_that_cannot_read_keeps_what_it_knew(world: World) -> None:
+    standby = world.hint("b")
+    world.places().tell(Leader("http://a", 1, "a", 1))
+    assert not standby.gone() and standby.leader() == Leader("http://a", 1, "a", 1)
+    world.cut = True
+    world.passes(5)
+    assert not standby.gone() and standby.leader() is not None
+    world.passes(6)
+    assert standby.gone(), "the claim in the log decides, and fails while the store is out of reach"
