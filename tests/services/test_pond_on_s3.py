@@ -87,6 +87,7 @@ def test_another_host_continues_with_the_address_alone(
         before = workers.requests()
         second.run(once=True)
         check_few_requests(before, workers.requests(), len(epochs))
+        workers.fail(("PUT", "throttled"), ("PUT", "failed after"), ("GET", "throttled"), ("GET", "cut after"))
         second.drain()
         assert second.lookup("w", "k3").document is not None
         assert second.sharing().stored and second.why("w").causes

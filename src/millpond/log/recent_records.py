@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 from millpond.log.port import Folder
 
@@ -14,11 +15,12 @@ _MOST_BYTES = 64 << 20
 class RecentRecords:
     """A `port.Folder` before another one; it keeps the files that were created or read last, as they never change.
 
-    A record whose body was removed meanwhile may be returned with its body, which has the same digest.
+    `created` is called with each record that this process has created. A record whose body was removed meanwhile may be
+    returned with its body, which has the same digest.
     """
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder, created: Callable[[str, bytes], object] = lambda _name, _data: None) -> None:
+        self._folder, self._created = folder, created
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
@@ -33,6 +35,7 @@ class RecentRecords:
         created = self._folder.create(name, data)
         if created and name.isdecimal():
             self._keep(name, data)
+            self._created(name, data)
         return created
 
     def replace(self, name: str, data: bytes) -> None:

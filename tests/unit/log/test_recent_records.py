@@ -44,6 +44,16 @@ def test_a_record_is_requested_once() -> None:
     assert log.last() == 1
 
 
+def test_what_this_process_creates_is_reported() -> None:
+    created = list[tuple[str, bytes]]()
+    log = Log(RecentRecords(MemoryFolder("memory"), lambda name, data: created.append((name, data))))
+    log.append(0, b"zero")
+    log.append(0, b"again")
+    log.write_hint(0)
+    log.read(0)
+    assert created == [(numbered_name(0), b"zero")]
+
+
 def test_only_so_many_are_kept() -> None:
     below = CountingFolder()
     log = Log(RecentRecords(below))

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -16,11 +17,11 @@ from millpond.local_path import check_own_links
 from millpond.log.address import Address, Given, address_of
 from millpond.log.check_create_if_absent import check_create_if_absent
 from millpond.log.manifest import Manifest, Manifests, check_whole, load, read_sections
-from millpond.log.port import Folder, Log
+from millpond.log.port import Log
 from millpond.log.recent_records import RecentRecords
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.state.ports.files import IDENTITY, Files
-from millpond.state.ports.object_files import files_of
+from millpond.state.ports.object_files import files_of, keep_record
 from millpond.state.ports.private_folder import own_folder
 
 T = TypeVar("T")
@@ -107,14 +108,12 @@ def existing_truth(given: Given, cache: Path | None = None) -> Truth | None:
 
 
 def _loaded(address: Address, identity: str, cache: Path | None) -> Truth:
-    log, manifests = Log(_records(address)), Manifests(address.folder("manifest"))
     folder = address.path or (host_cache(address) if cache is None else cache) / identity
+    records = address.folder("log")
+    if address.path is None:
+        records = RecentRecords(records, partial(keep_record, folder))
+    log, manifests = Log(records), Manifests(address.folder("manifest"))
     return Truth(address, folder, identity, log, manifests, load(log, manifests))
-
-
-def _records(address: Address) -> Folder:
-    folder = address.folder("log")
-    return folder if address.path is not None else RecentRecords(folder)
 
 
 def holds_pond(address: Address) -> bool:

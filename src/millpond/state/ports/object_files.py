@@ -236,6 +236,12 @@ def _object_files(url: str, folder: str, one_host: bool) -> ObjectFiles:
     return ObjectFiles(_copies_in(copies), objects_at(url), messages if one_host else None)
 
 
+def keep_record(folder: Path, name: str, data: bytes) -> None:
+    """Makes a copy of a record that this host has just created, so that its tasks need not request it."""
+    with suppress(OSError):
+        _copies_in(folder / "files").add(f"log/{name}", lambda path: path.write_bytes(data))
+
+
 @cache
 def _copies_in(folder: Path) -> HostCopies:
     """The copies in a folder; one process counts what it adds."""

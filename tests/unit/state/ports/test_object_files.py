@@ -16,7 +16,7 @@ from millpond.log.object_store import Objects
 from millpond.log.records import Receipt
 from millpond.runtime.task.file_sync import check_objects
 from millpond.state.ports.files import Files
-from millpond.state.ports.object_files import HostCopies, ObjectFiles, files_of
+from millpond.state.ports.object_files import HostCopies, ObjectFiles, files_of, keep_record
 
 ONE = "delta/00000000000000000001/0-a-1.arrow"
 
@@ -147,3 +147,9 @@ def test_a_delta_is_in_the_store_before_a_record_names_it(objects: Objects, writ
         return
     with pytest.raises(HostError, match=f"Instance 3 wrote {ONE}, but s3://bucket/pond has .*{error}"):
         check_objects(objects, receipts)
+
+
+def test_a_record_of_this_host_is_a_copy(tmp_path: Path) -> None:
+    keep_record(tmp_path, "00000000000000000001", b"record")
+    assert HostCopies(tmp_path / "files").path("log/00000000000000000001").read_bytes() == b"record"
+    keep_record(Path("/proc/none"), "00000000000000000001", b"record")
