@@ -471,7 +471,7 @@ def test_a_share_of_the_buckets_is_all_that_an_instance_touches(tmp_path: Path) 
     run.epoch(dealt(1)(case.epochs[0]))
     with pytest.raises(CorruptError, match="has 1 instances instead of 5"):
         catch_up(share, 2, store)
-    late = SharedView(store, Share(share.folder, even_owners(BUCKETS, 1), {}, -1), made_settle(store))
+    late = SharedView(store, Share(share.address, even_owners(BUCKETS, 1), {}, -1), made_settle(store))
     store.apply(0, 0, -1, [TableWrite("old", [b"k"], [b"v"])])
     late.cursor()
     assert store.tables() == frozenset(), "a table that is not served is dropped by whoever brings news"
