@@ -28,7 +28,8 @@ def test_a_pond_is_created_once_and_opened_again(address: Address, tmp_path: Pat
     truth = open_truth(address, tmp_path / "a")
     again = open_truth(address, tmp_path / "b")
     assert truth.pond == again.pond and again.manifest.n == -1
-    assert truth.folder == tmp_path / "a" / truth.pond and str(truth.address) == str(address)
+    assert truth.folder.parent == tmp_path / "a" and truth.folder.name.startswith(f"{truth.pond}-")
+    assert truth.address == address
     writer = new_writer(truth)
     perform(writer.take_over(1, "host", 1, "0", lambda _manifest: "{}"), truth.log, truth.manifests, lambda _n: None)
     assert load(again.log, again.manifests).writer == writer.token

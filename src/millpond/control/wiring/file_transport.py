@@ -61,7 +61,7 @@ def pond_files(spark: Session, truth: Truth, spec: PondSpec, cached: Path, store
     through_store = partial(_through_store, truth, spec, cached, store) if store_kind(store).files is not None else None
     if truth.address.path is None:
         # executors need no folder, and no store that carries files
-        way, through_store = Way(files_of(truth.address, truth.folder, one_host=is_local(spark)), None), None
+        way, through_store = Way(files_of(truth.address, truth.folder, truth.run, one_host=is_local(spark)), None), None
     elif is_on_every_host(spark, truth.folder):
         way = Way(partial(shared_files, truth.folder, truth.pond), None)
     elif through_store is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tempfile
@@ -35,7 +36,7 @@ class Truth(NamedTuple):
     """The log of a pond, with the manifest that was loaded from it.
 
     `folder` is on this host: the pond's folder, or, for a pond in an object store, the folder of this host for copies
-    of its files and for what is derived from the log.
+    of its files and for what is derived from the log. `run`: see `ObjectFiles`.
     """
 
     address: Address
@@ -44,11 +45,12 @@ class Truth(NamedTuple):
     log: Log
     manifests: Manifests
     manifest: Manifest
+    run: str = ""
 
     @property
     def open_files(self) -> OpenFiles:
         """A function that opens the pond's files on this host, or, in an object store, on any host."""
-        return files_of(self.address, self.folder)
+        return files_of(self.address, self.folder, self.run)
 
     @property
     def cursors(self) -> Address:
@@ -108,12 +110,17 @@ def existing_truth(given: Given, cache: Path | None = None) -> Truth | None:
 
 
 def _loaded(address: Address, identity: str, cache: Path | None) -> Truth:
-    folder = address.path or (host_cache(address) if cache is None else cache) / identity
-    records = address.folder("log")
+    folder = address.path or (host_cache(address) if cache is None else cache) / _folder_name(address, identity)
+    records, run = address.folder("log"), writer_token()
     if address.path is None:
-        records = RecentRecords(records, partial(keep_record, folder))
+        records = RecentRecords(records, partial(keep_record, folder, run))
     log, manifests = Log(records), Manifests(address.folder("manifest"))
-    return Truth(address, folder, identity, log, manifests, load(log, manifests))
+    return Truth(address, folder, identity, log, manifests, load(log, manifests), run)
+
+
+def _folder_name(address: Address, identity: str) -> str:
+    """A copy of a bucket has another folder than the pond with the same name from which it was made."""
+    return f"{identity}-{hashlib.sha256(address.text.encode()).hexdigest()[:8]}"
 
 
 def holds_pond(address: Address) -> bool:

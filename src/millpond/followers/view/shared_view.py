@@ -80,7 +80,7 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
     mine = [bucket for bucket, owner in enumerate(share.owners) if owner == instance]
     address = address_of(share.address)
     log, manifests = Log(address.folder("log")), Manifests(address.folder("manifest"))
-    rows = _OwnRows(section_reader(files_of(address, Path(share.copies))()), share.map, instance, mine)
+    rows = _OwnRows(section_reader(files_of(address, Path(share.copies), "view")()), share.map, instance, mine)
     view = ViewFollower(store, rows, mine, lambda: share.served, lambda: load(log, manifests), log.read)
     lost, news = 0, False
     try:

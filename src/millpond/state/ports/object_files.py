@@ -2,6 +2,9 @@
 
 A file is one object, whose name is that of the file in a pond's folder. Objects carry the digest of their content,
 which is compared when a copy is made. A copy may be deleted at any time: whoever needs it makes it again.
+
+No two deltas have the same name. But a record has the same name as another one if the log was restored from an older
+copy and continued, or if the bucket was copied. So copies of records serve only the tasks of one driver.
 """
 
 from __future__ import annotations
@@ -111,12 +114,13 @@ class HostCopies:
 class ObjectFiles(Files):
     """The files of a pond in `objects`, with the copies of this host.
 
-    `messages`: the folder for small files between tasks that all run on one host; None: they go through the store.
+    `run`: the name of the driver, or other process, whose copies of records are used. `messages`: the folder for small
+    files between tasks that all run on one host; None: they go through the store.
     """
 
-    def __init__(self, copies: HostCopies, objects: Objects, messages: Path | None = None) -> None:
+    def __init__(self, copies: HostCopies, objects: Objects, run: str, messages: Path | None = None) -> None:
         super().__init__(copies.folder)
-        self._copies, self._objects = copies, objects
+        self._copies, self._objects, self._run = copies, objects, run
         self._messages = None if messages is None else Files(messages)
 
     def where(self, file: str) -> str:
@@ -143,7 +147,8 @@ class ObjectFiles(Files):
         Raises:
             CorruptError: an object does not exist, or differs from its digest.
         """
-        absent = [name for name in dict.fromkeys(names) if name not in self._mapped and not self._copies.has(name)]
+        new = [name for name in dict.fromkeys(names) if name not in self._mapped]
+        absent = [name for name in new if not self._copies.has(copy_of(name, self._run))]
         if len(absent) < 2:
             found = [self._copied(name) for name in absent]
         else:
@@ -178,11 +183,12 @@ class ObjectFiles(Files):
     def open(self, file: str) -> pa.Buffer:
         """See `Files.open`; makes a copy if this host has none."""
         for _ in range(_TRIES):  # another process may delete a copy to make room
-            if not self._copies.has(file) and not self._copied(file):
+            copy = copy_of(file, self._run)
+            if not self._copies.has(copy) and not self._copied(file):
                 break
             with suppress(FileNotFoundError):
-                mapped = super().open(file)
-                self._copies.used(file)
+                mapped = super().open(copy)
+                self._copies.used(copy)
                 return mapped
         raise FileNotFoundError(f"{self.where(file)} does not exist")
 
@@ -214,32 +220,38 @@ class ObjectFiles(Files):
 
         try:
             with suppress(FileNotFoundError):
-                self._copies.add(file, write)
+                self._copies.add(copy_of(file, self._run), write)
         except OSError as error:
-            raise unreadable(self._copies.path(file), error) from error
+            raise unreadable(self._copies.path(copy_of(file, self._run)), error) from error
         return there[0]
 
 
-def files_of(address: Address, folder: Path, *, one_host: bool = True) -> Callable[[], Files]:
+def copy_of(file: str, run: str) -> str:
+    """The name of the copy of a file that the tasks of `run` use."""
+    folder, _, name = file.partition("/")
+    return f"records/{run}/{name}" if folder == "log" else file
+
+
+def files_of(address: Address, folder: Path, run: str, *, one_host: bool = True) -> Callable[[], Files]:
     """A function that opens the files of the pond at `address`; tasks call it, too.
 
-    `folder`: the pond's folder, or the folder of each host for copies. `one_host`: all tasks run on this host, so that
-    they need no object store to exchange messages.
+    `folder`: the pond's folder, or the folder of each host for copies. `run`: see `ObjectFiles`. `one_host`: all tasks
+    run on this host, so that they need no object store to exchange messages.
     """
     if address.path is not None:
         return partial(Files, address.path)
-    return partial(_object_files, address.text, str(folder), one_host)
+    return partial(_object_files, address.text, str(folder), run, one_host)
 
 
-def _object_files(url: str, folder: str, one_host: bool) -> ObjectFiles:
+def _object_files(url: str, folder: str, run: str, one_host: bool) -> ObjectFiles:
     copies, messages = Path(folder, "files"), Path(folder, "messages")
-    return ObjectFiles(_copies_in(copies), objects_at(url), messages if one_host else None)
+    return ObjectFiles(_copies_in(copies), objects_at(url), run, messages if one_host else None)
 
 
-def keep_record(folder: Path, name: str, data: bytes) -> None:
+def keep_record(folder: Path, run: str, name: str, data: bytes) -> None:
     """Makes a copy of a record that this host has just created, so that its tasks need not request it."""
     with suppress(OSError):
-        _copies_in(folder / "files").add(f"log/{name}", lambda path: path.write_bytes(data))
+        _copies_in(folder / "files").add(copy_of(f"log/{name}", run), lambda path: path.write_bytes(data))
 
 
 @cache

@@ -25,8 +25,8 @@ def name(n: int) -> str:
     return f"delta/{n:020d}/0-a-1.arrow"
 
 
-def on_host(folder: Path, objects: Objects, limit: int = 1 << 20) -> ObjectFiles:
-    return ObjectFiles(HostCopies(folder, limit), objects)
+def on_host(folder: Path, objects: Objects, limit: int = 1 << 20, run: str = "a") -> ObjectFiles:
+    return ObjectFiles(HostCopies(folder, limit), objects, run)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_copies_stay_below_the_limit_and_the_least_used_go_first(tmp_path: Path,
     for n in range(10):
         writer.hand_over(name(n), [bytes(100)])
     copies = HostCopies(tmp_path / "b", 450)
-    reader = ObjectFiles(copies, objects)
+    reader = ObjectFiles(copies, objects, "a")
     for n in range(4):
         reader.fetch([name(n)])
         os.utime(copies.path(name(n)), ns=(n, n))
@@ -103,7 +103,7 @@ def test_a_copy_that_was_deleted_is_made_again(tmp_path: Path, objects: Objects)
 def test_messages_go_through_the_store_or_a_folder_of_the_only_host(tmp_path: Path, objects: Objects) -> None:
     copies = HostCopies(tmp_path / "copies", 1000)
     for messages in (None, tmp_path / "messages"):
-        files = ObjectFiles(copies, objects, messages)
+        files = ObjectFiles(copies, objects, "a", messages)
         files.tell("tell/1/0", b"one")
         assert files.told(["tell/1/0", "tell/1/1"]) == [b"one", None]
         assert (objects.get("tell/1/0") is None) == (messages is not None)
@@ -130,9 +130,9 @@ def test_files_are_listed_renamed_and_deleted_as_in_a_folder(tmp_path: Path, obj
 
 
 def test_files_of_an_address_are_those_of_its_folder_or_its_objects(tmp_path: Path) -> None:
-    assert type(files_of(address_of(tmp_path), tmp_path / "copies")()) is Files
+    assert type(files_of(address_of(tmp_path), tmp_path / "copies", "a")()) is Files
     os.environ.setdefault("AWS_REGION", "us-east-1")
-    opened = files_of(address_of("s3://bucket/pond"), tmp_path / "copies")
+    opened = files_of(address_of("s3://bucket/pond"), tmp_path / "copies", "a")
     files = pickle.loads(pickle.dumps(opened))()
     assert files.where(ONE) == f"s3://bucket/pond/{ONE}", "a task on another host can open it"
 
@@ -150,6 +150,17 @@ def test_a_delta_is_in_the_store_before_a_record_names_it(objects: Objects, writ
 
 
 def test_a_record_of_this_host_is_a_copy(tmp_path: Path) -> None:
-    keep_record(tmp_path, "00000000000000000001", b"record")
-    assert HostCopies(tmp_path / "files").path("log/00000000000000000001").read_bytes() == b"record"
-    keep_record(Path("/proc/none"), "00000000000000000001", b"record")
+    keep_record(tmp_path, "a", "00000000000000000001", b"record")
+    assert (tmp_path / "files/records/a/00000000000000000001").read_bytes() == b"record"
+    keep_record(Path("/proc/none"), "a", "00000000000000000001", b"record")
+
+
+def test_a_record_of_a_restored_log_is_not_taken_from_an_older_copy(tmp_path: Path, objects: Objects) -> None:
+    record = "log/00000000000000000001"
+    objects.create("log/00000000000000000001", b"lost")
+    before = on_host(tmp_path, objects, run="before")
+    assert bytes(before.open(record)) == b"lost"
+    objects.put(record, b"made")
+    before.fetch([record])
+    assert bytes(before.open(record)) == b"lost", "a driver is stopped before the log is restored"
+    assert bytes(on_host(tmp_path, objects, run="after").open(record)) == b"made"
