@@ -213,6 +213,22 @@ class AnswersByWhatItKnows(Driver):
         return super().in_force(run) - len(whims_in(change.change for change in run.manifest.changes)) + self.confirmed
 
 
+class RepliesTooEarly(Driver):
+    """Tells a client that its change is made before it is in the log."""
+
+    def commit(self, phase: str, record: EpochRecord | ChangeRecord, body: bytes) -> ActorSteps[None]:
+        for name in whims_in([record.change]) if isinstance(record, ChangeRecord) else ():
+            self.world.reply(name)
+        yield from super().commit(phase, record, body)
+
+
+class MakesRepeatedRequests(Driver):
+    """Makes the change of a request that a client repeats, without a look at the log."""
+
+    def is_made(self, name: str, manifest: Manifest) -> bool:
+        return False
+
+
 class UnguardedSink(Sink):
     """Shows whatever it is handed."""
 
@@ -254,6 +270,8 @@ MUTANTS = [
     Parts(driver=ForgetsItsMap),
     Parts(driver=ClaimsWhatItReadFirst),
     Parts(driver=AnswersByWhatItKnows),
+    Parts(driver=RepliesTooEarly),
+    Parts(driver=MakesRepeatedRequests),
     Parts(sink=UnguardedSink),
     Parts(sink=SinkThatAcceptsHoles),
     Parts(sink=SinkWithSeparateCursor),

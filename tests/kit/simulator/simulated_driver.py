@@ -58,6 +58,8 @@ REPLY_LOST_SURVIVED = "reply lost, driver goes on"
 RETRIED = "retried, loses against itself"
 LATE = "arrives late, driver goes on"
 APPEND_FAULTS = (REPLY_LOST, REPLY_LOST_SURVIVED, RETRIED, LATE)
+CUT = "cut from the log"
+"""From this step on, the log does not answer the driver's host for some time; a request on the way may arrive."""
 
 _STEP_NAMES: dict[type[Effect], str] = {
     Read: "read",
@@ -119,7 +121,7 @@ class Driver:
             while True:
                 yield "checkpoint:read"
                 yield from self._surviving(self._one_batch)
-                if self.random.random() < 0.08 and not self.world.healing:
+                if self.world.requests or (self.random.random() < 0.08 and not self.world.healing):
                     yield from self._surviving(self._aside)
         except (FencedError, ConcurrentUpdate, Killed):
             return
@@ -220,7 +222,9 @@ class Driver:
     def _aside(self) -> ActorSteps[None]:
         run = yield from self._protocol("drain", self.writer.drain())
         kind = self.random.choice(("change", "change", "map", "map", "drain", "drain"))
-        if kind != "drain":
+        if self.world.requests:
+            yield from self._answer(run, self.random.choice(self.world.requests))
+        elif kind != "drain":
             owners = [self.random.randrange(self.world.instances) for _ in range(BUCKETS)]
             text = change_to_json(MapChange(runs_of(owners), "a whim", max(owners) + 1))
             if kind == "change":
@@ -231,6 +235,18 @@ class Driver:
         else:
             known = run.manifest.offsets
             yield from self._compute_and_commit("drain", run, run.manifest.batch, known, known, drained=True)
+
+    def _answer(self, run: Run, name: str) -> ActorSteps[None]:
+        """Make the change that a client requests, and reply. A client repeats a request that nobody replies to."""
+        if not self.is_made(name, run.manifest):
+            change = json.dumps({"kind": "whim", "name": name})
+            record = ChangeRecord(n=run.n, writer=self.token, prev=run.prev, at=0, change=change)
+            yield from self.commit("change", record, b"")
+        self.world.reply(name)
+
+    def is_made(self, name: str, manifest: Manifest) -> bool:
+        """Whether the change of a repeated request is in force; mutants override this to make it again."""
+        return name in asked_in(manifest)
 
     def _compute_and_commit(
         self, phase: str, run: Run, batch: int, start: Offsets, end: Offsets, drained: bool
@@ -373,8 +389,15 @@ class Driver:
                 result: T = end.value
                 return result
             fault = yield f"{phase}:{_STEP_NAMES[type(effect)]}"
+            if fault == CUT:
+                fault = self.random.choice((None, REPLY_LOST_SURVIVED, LATE))
+                self.world.cut(self.token)
             if fault is not None and isinstance(effect, Append):
                 self._break_append(effect, fault)
+            if self.world.is_cut(self.token):
+                if isinstance(effect, Read | Append):
+                    raise PlaceError("The log does not answer.")
+                continue  # files that are derived are not written
             reply = perform_effect(effect, self.world.log, self.world.manifests, self.announced.append)
 
     def _break_append(self, effect: Append, fault: str) -> None:
@@ -393,7 +416,7 @@ class Publisher:
     """A thread of a driver's process that repeatedly brings every sink up to the newest record."""
 
     def __init__(self, world: World, token: str, pump: type[Pump]) -> None:
-        self.world = world
+        self.world, self.token = world, token
         self.name = f"{token} publisher"
         self._pump_type = pump
 
@@ -405,7 +428,7 @@ class Publisher:
             for sink in self.world.sinks:
                 try:
                     yield from self._pump(pumps[sink.name], sink)
-                except StoreError:
+                except (StoreError, PlaceError):
                     pumps[sink.name] = self._pump_type(sink.name)
                 except AheadError:
                     demand(self.world.checkpoint_was_harmed, f"{sink.name} is ahead of a log that has lost nothing")
@@ -419,7 +442,10 @@ class Publisher:
                 effect = steps.send(reply)
             except StopIteration:
                 return
-            yield f"follow:{_FOLLOW_NAMES[type(effect)]}"
+            if (yield f"follow:{_FOLLOW_NAMES[type(effect)]}") == CUT:
+                self.world.cut(self.token)
+            if isinstance(effect, Load | ReadNext) and self.world.is_cut(self.token):
+                raise PlaceError("The log does not answer.")
             match effect:
                 case AskCursor():
                     reply = sink.cursor()

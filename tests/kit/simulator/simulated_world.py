@@ -269,6 +269,11 @@ class World:
         self.checkpoint = self.new_checkpoint({})
         self.backups = [self.checkpoint.copy()]
         self.checkpoint_was_harmed = False
+        self.requests: list[str] = []
+        """The names of changes that clients request, of whichever driver they reach, until one replies."""
+        self.replied: list[str] = []
+        self._requests_made = 0
+        self._cut_until: dict[str, int] = {}
         self._true_rows: list[list[Row]] = []
 
     def new_checkpoint(self, ends: Offsets) -> Checkpoint:
@@ -281,11 +286,31 @@ class World:
         """Schedule an effect some steps from now."""
         self.delayed.append(Delayed(self.tick + self.random.randint(1, 60), what, happen))
 
+    def request(self) -> None:
+        """Let a client request a change."""
+        self._requests_made += 1
+        self.requests.append(f"request-{self._requests_made}")
+
+    def reply(self, name: str) -> None:
+        """Tell the client that its change was made, so that it does not repeat the request."""
+        if name in self.requests:
+            self.requests.remove(name)
+            self.replied.append(name)
+
+    def cut(self, token: str) -> None:
+        """Cut a driver's host from the log for some time."""
+        self._cut_until[token] = self.tick + self.random.randint(20, 150)
+
+    def is_cut(self, token: str) -> bool:
+        """Whether the log does not answer the driver's host."""
+        return not self.healing and self._cut_until.get(token, 0) > self.tick
+
     def lose_records(self, first: int) -> None:
         """Lose the newest records of the log, from `first` on, and the delayed appends to it."""
         for n in range(first, self.head() + 1):
             self.log_folder.remove(numbered_name(n))
         del self._true_rows[first:]
+        self.replied = []  # these changes may be lost
         self.delayed = [late for late in self.delayed if not late.what.startswith("append")]
 
     def head(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from kit.simulator.simulated_driver import APPEND_FAULTS, ActorSteps, Driver, Publisher, whims_in
+from kit.simulator.simulated_driver import APPEND_FAULTS, CUT, ActorSteps, Driver, Publisher, whims_in
 from kit.simulator.simulated_world import GROUP, Row, Sink, Violation, World, bucket_of, demand, positions
 from millpond.log.follower import Pump
 from millpond.log.manifest import Manifest, fold_all, load
@@ -26,6 +26,7 @@ HEALING_TICKS = 4_000
 
 CRASH = "crash"
 PAUSE = "pause"
+_CUT_AT = ("claim:read", "claim:append", "begin:read", "commit:append", "change:append", "follow:read")
 _COMMITTING = ("claim", "commit", "drain", "change", "map")
 _STEPS = (
     "start:load",
@@ -72,6 +73,7 @@ _RARE = ("start:", "claim:", "drain:", "change:", "map:", "checkpoint:repair", "
 PLANNED = frozenset(
     [(step, kind) for step in _STEPS for kind in (CRASH, PAUSE)]
     + [(f"{phase}:append", kind) for phase in _COMMITTING for kind in APPEND_FAULTS]
+    + [(step, CUT) for step in _CUT_AT]
     + [(_WORLD, kind) for kind in _WORLD_FAULTS]
 )
 """Every (step, fault) that the seeds together must reach; a test fails if one was never reached."""
@@ -174,9 +176,12 @@ class _Simulation:
         if not world.healing:
             if self.random.random() < 0.15:
                 world.source.grow(self.random)
+            if self.random.random() < 0.02:
+                world.request()
             self._break_world()
         awake = [actor for actor in self.actors if actor.asleep_until <= world.tick]
-        if not any(isinstance(actor.body, Driver) for actor in awake) and self.random.random() < 0.3:
+        seen = [actor for actor in awake if not world.is_cut(actor.process)]
+        if not any(isinstance(actor.body, Driver) for actor in seen) and self.random.random() < 0.3:
             self._start_driver()
         if awake:
             self._advance(self.random.choice(awake))
@@ -210,6 +215,8 @@ class _Simulation:
                 continue
             self.faults.remove(fault)
             self.reached.add((step, fault.kind))
+            if fault.kind == CUT and self.random.random() < 0.5:  # healed, and cut again
+                self.faults.append(_Fault(step, CUT, self.random.randint(1, 6)))
             if fault.kind == CRASH:
                 self._crash(actor)
             elif fault.kind == PAUSE:
@@ -306,7 +313,7 @@ class _Simulation:
 
     def _settled(self) -> bool:
         world = self.world
-        if world.delayed or any(sink.applied != world.head() for sink in world.sinks):
+        if world.requests or world.delayed or any(sink.applied != world.head() for sink in world.sinks):
             return False
         if sum(isinstance(actor.body, Driver) for actor in self.actors) != 1:
             return False
@@ -366,6 +373,7 @@ def _check_changes(world: World, entries: list[Entry]) -> None:
             by = {row[4] for row in world.deltas.rows_of(entry)}
             demand(by <= {len(made)}, f"record {entry.n} answers by {by} changes, after {len(made)}")
     demand(len(set(made)) == len(made), f"a change was made twice: {made}")
+    demand({*world.replied} <= {*made}, f"a client was told of changes that are lost: {world.replied} in {made}")
 
 
 def _check_coverage(world: World, entries: list[Entry]) -> None:
