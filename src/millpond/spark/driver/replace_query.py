@@ -5,9 +5,8 @@ it takes as long as an epoch. The successor starts while an epoch runs, on a cop
 of that epoch is planned but not committed. So its first callback is for that same batch. In this callback it waits
 until the epoch and the change are in the log; then it continues with the next batch.
 
-While it waits, its checkpoint has a query id of its own, for two reasons: two queries with one id cannot run, and no
-other process may mistake it for the checkpoint that continues the log. When the successor takes over, its checkpoint
-receives the log's query id atomically.
+While it waits, its checkpoint has a query id of its own, because two queries with one id cannot run. When the successor
+takes over, its checkpoint receives the log's query id atomically.
 """
 
 from __future__ import annotations

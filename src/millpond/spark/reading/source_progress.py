@@ -25,7 +25,7 @@ COMPACT = ".compact"
 """The ending of the name of a list into which Spark has compacted the earlier ones."""
 
 _VERSION = "v1"
-_TAIL_BYTES = 1 << 20
+_TAIL_BYTES = 1 << 16
 _TRIES = 3
 """Attempts to read a list: Spark may compact it and delete the compacted files while it is read."""
 
