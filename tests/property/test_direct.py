@@ -22,7 +22,7 @@ from millpond.model.stream import Field, Order
 from millpond.placement.partitions import homes, owners_by_partition
 from millpond.plan.options.output_modes import with_mode
 from millpond.runtime.inputs import without_shuffle
-from millpond.runtime.inputs.without_shuffle import Obstacle, Shared
+from millpond.runtime.inputs.without_shuffle import FoldInput, Obstacle
 from millpond.testing.compare import canonical
 
 TOPIC = replace(
@@ -101,9 +101,9 @@ def test_direct_epochs_answer_the_same(seed: int, tmp_path: Path) -> None:
     assert told(skipped) == told(shuffled)
     assert skipped.answers().quarantined == shuffled.answers().quarantined
     assert fates(skipped) == fates(shuffled)
-    assert skipped.pond.direct and all(isinstance(one, Shared) for some in skipped.pond.direct for one in some)
+    assert skipped.pond.direct and all(isinstance(one, FoldInput) for some in skipped.pond.direct for one in some)
     if misplaced == 0 or partitions == 1:
-        assert not any(one.misplaced for some in skipped.pond.direct for one in some if isinstance(one, Shared))
+        assert not any(one.misplaced for some in skipped.pond.direct for one in some if isinstance(one, FoldInput))
 
 
 def test_too_much_for_others_goes_through_the_shuffle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,15 +28,15 @@ from millpond.runtime.epoch import map_record, next_step, step_record
 from millpond.runtime.fold.fold import fold
 from millpond.runtime.inputs.replay import stored_parts
 from millpond.runtime.inputs.without_shuffle import (
+    FoldInput,
     Obstacle,
     Route,
-    Shared,
-    gathered,
+    gather_direct,
     message_bytes,
     message_files,
+    packets_to_fold,
     read_messages,
-    shared,
-    tell,
+    send_message,
 )
 from millpond.runtime.packets.packet import Header
 from millpond.runtime.task.file_sync import Carrier, Deltas
@@ -63,7 +63,7 @@ class ChangingPond(LocalPond):
         super().__init__(folder, streams, queries, instances, buckets, followers, token, owners)
         self.partitions: int | None = None
         self.merges_wait = False
-        self.direct: list[Sequence[Shared | Obstacle]] = []
+        self.direct: list[Sequence[FoldInput | Obstacle]] = []
         self._changes = ChangeQueue(lambda *_told: None)
         self._file_store = file_store
         self._carrier = None if file_store is None else Carrier(folder, file_store)
@@ -128,15 +128,16 @@ class ChangingPond(LocalPond):
         if of is None or not frames:
             return None
         route = Route(of, message_bytes(len(frames)), uuid4().hex, len(frames))
-        made = [gathered(task, [frame], number, route) for number, frame in enumerate(frames)]
+        gathered = [gather_direct(task, [frame], number, route) for number, frame in enumerate(frames)]
         names, files = message_files(folding.number, route.job, route.tasks), self._files()
-        for name, one in zip(names, made, strict=True):
-            tell(self._files(), name, one.told)
-        told = read_messages(files, names)
-        files.forget(names)
-        if isinstance(told, Obstacle):
+        for name, one in zip(names, gathered, strict=True):
+            send_message(self._files(), name, one.message)
+        messages = read_messages(files, names)
+        files.remove_messages(names)
+        if isinstance(messages, Obstacle):
             return None
-        self.direct.append([shared(told, number, one.own, route) for number, one in enumerate(made)])
+        packets = (one.packets for one in gathered)
+        self.direct.append([packets_to_fold(messages, number, own, route) for number, own in enumerate(packets)])
         attempt, deltas = f"{self._writer.token}-0.0", []
         for found in self.direct[-1]:
             if isinstance(found, Obstacle):

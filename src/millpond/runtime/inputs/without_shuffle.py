@@ -57,7 +57,7 @@ def message_bytes(tasks: int) -> int:
     return max(MOST_BYTES // tasks, LEAST_BYTES)
 
 
-class Told(msgspec.Struct):
+class TaskMessage(msgspec.Struct):
     """The message of one task to all others.
 
     `partition`: the topic partition that it read, None if it read no event. `packets`: packets for instances of other
@@ -71,11 +71,11 @@ class Told(msgspec.Struct):
     size: int
 
 
-class Gathered(NamedTuple):
+class GatherResult(NamedTuple):
     """The result of a task's gather: packets of the instances that it will fold, and its message to the others."""
 
-    own: Mapping[int, list[bytes]]
-    told: Told
+    packets: Mapping[int, list[bytes]]
+    message: TaskMessage
 
 
 class Obstacle(NamedTuple):
@@ -84,61 +84,65 @@ class Obstacle(NamedTuple):
     why: str
 
 
-class Shared(NamedTuple):
+class FoldInput(NamedTuple):
     """The packets of the instances that this task folds, in order of instance, and the misplaced keys of all tasks."""
 
     packets: Mapping[int, list[pa.Buffer]]
     misplaced: int
 
 
-def gathered(task: GatherTask, batches: Iterable[pa.RecordBatch], number: int, route: Route) -> Gathered:
+def gather_direct(task: GatherTask, batches: Iterable[pa.RecordBatch], number: int, route: Route) -> GatherResult:
     """Gathers the events of task `number`; stops early when its packets exceed the bytes that it may share."""
-    first: list[pa.RecordBatch] = []
-    rest, partition = iter(batches), None
-    for batch in rest:
-        first.append(batch)
+    read: list[pa.RecordBatch] = []
+    unread, partition = iter(batches), None
+    for batch in unread:
+        read.append(batch)
         partition = _partition_of(task.layout, batch)
         if partition is not None:
             break
     spread = {group.id for group in task.plan.groups if group.spread_by is not None}
-    own: dict[int, list[bytes]] = {}
-    away: dict[bytes, list[int]] = {}
+    own_packets: dict[int, list[bytes]] = {}
+    instances_of: dict[bytes, list[int]] = {}
     size = misplaced = 0
-    for instance, packet in gather(task, chain(first, rest), number if partition is None else partition):
+    for instance, packet in gather(task, chain(read, unread), number if partition is None else partition):
         if partition is not None and route.homes[instance] == partition:
-            own.setdefault(instance, []).append(packet)
+            own_packets.setdefault(instance, []).append(packet)
             continue
-        if packet not in away:
+        if packet not in instances_of:
             size += len(packet)
             misplaced += _keys_of(spread, packet)
-        away.setdefault(packet, []).append(instance)
+        instances_of.setdefault(packet, []).append(instance)
         if size > route.most:
-            return Gathered({}, Told(partition, [], misplaced, size))
-    return Gathered(own, Told(partition, [(to, packet) for packet, to in away.items()], misplaced, size))
+            return GatherResult({}, TaskMessage(partition, [], misplaced, size))
+    packets = [(instances, packet) for packet, instances in instances_of.items()]
+    return GatherResult(own_packets, TaskMessage(partition, packets, misplaced, size))
 
 
-def shared(everything: Sequence[Told], number: int, own: Mapping[int, list[bytes]], route: Route) -> Shared | Obstacle:
-    """The packets that task `number` folds; `everything`: the messages of all tasks, in their order.
+def packets_to_fold(
+    messages: Sequence[TaskMessage], number: int, own_packets: Mapping[int, list[bytes]], route: Route
+) -> FoldInput | Obstacle:
+    """The packets that task `number` folds; `messages`: the messages of all tasks, in their order.
 
     All tasks decide alike: either every task folds, or every task returns `Obstacle`.
     """
-    places = [told.partition for told in everything if told.partition is not None]
-    misplaced = sum(told.misplaced for told in everything)
-    most = max(told.size for told in everything)
-    if most > route.most:
+    partitions = [message.partition for message in messages if message.partition is not None]
+    misplaced = sum(message.misplaced for message in messages)
+    largest = max(message.size for message in messages)
+    if largest > route.most:
         keys = f", {misplaced:,} keys or more lie in another partition than their hash says" if misplaced else ""
-        return Obstacle(f"a task had {most:,} bytes for instances of others, which is more than {route.most:,}{keys}")
-    if len({*places}) < len(places):
+        limit = f"which is more than {route.most:,}"
+        return Obstacle(f"a task had {largest:,} bytes for instances of others, {limit}{keys}")
+    if len({*partitions}) < len(partitions):
         return Obstacle("two tasks read one partition of the topic")
-    hosts = {told.partition: task for task, told in enumerate(everything) if told.partition is not None}
-    mine = [i for i, home in enumerate(route.homes) if hosts.get(home, i % len(everything)) == number]
-    packets = {instance: [pa.py_buffer(packet) for packet in own.get(instance, ())] for instance in mine}
-    for told in everything:
-        for instances, packet in told.packets:
+    readers = {message.partition: task for task, message in enumerate(messages) if message.partition is not None}
+    own = [i for i, home in enumerate(route.homes) if readers.get(home, i % len(messages)) == number]
+    packets = {instance: [pa.py_buffer(packet) for packet in own_packets.get(instance, ())] for instance in own}
+    for message in messages:
+        for instances, packet in message.packets:
             for instance in instances:
                 if instance in packets:
                     packets[instance].append(pa.py_buffer(packet))
-    return Shared(packets, misplaced)
+    return FoldInput(packets, misplaced)
 
 
 def message_files(number: int, job: str, tasks: int) -> list[str]:
@@ -146,31 +150,32 @@ def message_files(number: int, job: str, tasks: int) -> list[str]:
     return [f"delta/{number:020d}/{task}-told-{job}" for task in range(tasks)]
 
 
-def tell(files: Files, file: str, told: Told) -> None:
+def send_message(files: Files, file: str, message: TaskMessage) -> None:
     """Writes the message of a task for the other tasks of the job."""
-    files.tell(file, msgspec.msgpack.encode(told))
+    files.write_message(file, msgspec.msgpack.encode(message))
 
 
-def read_messages(files: Files, names: Sequence[str], gathered_seconds: float = 0.0) -> list[Told] | Obstacle:
+def read_messages(files: Files, names: Sequence[str], gathered_seconds: float = 0.0) -> list[TaskMessage] | Obstacle:
     """Waits for the messages of all tasks, and returns them in the order of the tasks.
 
     `gathered_seconds`: how long the caller's own gather took, which extends the wait. Spark ends all tasks of a barrier
     stage when one fails. So the wait times out only if files do not reach another host in time.
     """
     patience = PATIENCE + PATIENCE_PER_SECOND * gathered_seconds
-    found: dict[str, Told] = {}
-    until, look = monotonic() + patience, _FIRST_LOOK
+    messages: dict[str, TaskMessage] = {}
+    deadline, interval = monotonic() + patience, _FIRST_LOOK
     while True:
-        absent = [name for name in names if name not in found]
-        for name, data in zip(absent, files.told(absent), strict=True):
+        missing = [name for name in names if name not in messages]
+        for name, data in zip(missing, files.read_messages(missing), strict=True):
             if data is not None:
-                found[name] = msgspec.msgpack.decode(data, type=Told)
-        if len(found) == len(names):
-            return [found[name] for name in names]
-        if monotonic() > until:
-            return Obstacle(f"{len(names) - len(found)} of {len(names)} tasks told nothing for {patience:.0f} seconds")
-        sleep(look)
-        look = min(1.5 * look, _LONGEST_LOOK)
+                messages[name] = msgspec.msgpack.decode(data, type=TaskMessage)
+        if len(messages) == len(names):
+            return [messages[name] for name in names]
+        if monotonic() > deadline:
+            count = len(names) - len(messages)
+            return Obstacle(f"{count} of {len(names)} tasks sent no message for {patience:.0f} seconds")
+        sleep(interval)
+        interval = min(1.5 * interval, _LONGEST_LOOK)
 
 
 def _keys_of(groups: set[str], packet: bytes) -> int:

@@ -111,24 +111,24 @@ class Direct:
             self._waits -= 1
             return None
         try:
-            found = self._route(setting, batch, frame, gathering)
-            if isinstance(found, str):
-                self._why = found
+            choice = self._route(setting, batch, frame, gathering)
+            if isinstance(choice, str):
+                self._why = choice
                 return None
-            made = direct_deltas_of(found[0], gathering, task, open_files, found[1])
+            result = direct_deltas_of(choice[0], gathering, task, open_files, choice[1])
         except (PySparkException, Py4JError) as error:
-            known = explained(error)
-            if not isinstance(known, SparkError):
-                raise known from error
-            made = Obstacle(f"Spark failed: {known.what}")
-        if made == NOTHING_READ:
+            failure = explained(error)
+            if not isinstance(failure, SparkError):
+                raise failure from error
+            result = Obstacle(f"Spark failed: {failure.what}")
+        if result == NOTHING_READ:
             return None
-        if isinstance(made, Obstacle):
-            self._why, self._waits = made.why, self._wait
+        if isinstance(result, Obstacle):
+            self._why, self._waits = result.why, self._wait
             self._wait = min(2 * self._wait, _LONGEST_WAIT)
             return None
         self._why, self._wait = "", _FIRST_WAIT
-        return made
+        return result
 
     def committed(self, epoch: CommittedEpoch) -> None:
         """Count a committed epoch if it read something."""

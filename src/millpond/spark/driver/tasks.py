@@ -17,13 +17,14 @@ from millpond.runtime.fold.fold import fold
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.inputs.replay import gather_stored, stored_parts
 from millpond.runtime.inputs.without_shuffle import (
+    FoldInput,
     Obstacle,
     Route,
-    gathered,
+    gather_direct,
     message_files,
+    packets_to_fold,
     read_messages,
-    shared,
-    tell,
+    send_message,
 )
 from millpond.runtime.task.counters import in_receipt
 from millpond.runtime.task.file_sync import OpenFiles
@@ -112,31 +113,35 @@ class _Direct(VersionChecked):
             context = BarrierTaskContext.get()
             number = context.partitionId()
             task, files, began = received(self._folding), self._open_files(), monotonic()
-            made = gathered(received(self._gathering), batches, number, self._route)
-            names, spent = message_files(task.number, self._route.job, len(context.getTaskInfos())), monotonic() - began
+            gathered = gather_direct(received(self._gathering), batches, number, self._route)
+            seconds = monotonic() - began
+            names = message_files(task.number, self._route.job, len(context.getTaskInfos()))
             reached("direct.gathered")
-            tell(files, names[number], made.told)
+            send_message(files, names[number], gathered.message)
             reached("direct.told")
-            messages = read_messages(files, names, spent)
-            found = messages if isinstance(messages, Obstacle) else shared(messages, number, made.own, self._route)
-            if isinstance(found, Obstacle):
-                yield _deltas([(b"", found.why.encode())])
+            messages = read_messages(files, names, seconds)
+            if isinstance(messages, Obstacle):
+                fold_input: FoldInput | Obstacle = messages
+            else:
+                fold_input = packets_to_fold(messages, number, gathered.packets, self._route)
+            if isinstance(fold_input, Obstacle):
+                yield _deltas([(b"", fold_input.why.encode())])
                 return
             attempt = context.taskAttemptId()
             deltas = []
-            for instance, packets in found.packets.items():
+            for instance, packets in fold_input.packets.items():
                 receipt, body = fold(task, instance, packets, f"{task.writer}-{attempt}", files)
                 # Packets that stay in their task are not counted as moved bytes.
-                receipt.counts[MOVED] -= sum(map(len, made.own.get(instance, ())))
+                receipt.counts[MOVED] -= sum(map(len, gathered.packets.get(instance, ())))
                 if instance == 0:
-                    receipt.counts.update({DIRECT: 1, MISPLACED: found.misplaced})
+                    receipt.counts.update({DIRECT: 1, MISPLACED: fold_input.misplaced})
                 deltas.append((msgspec.json.encode(receipt), body))
         if deltas:
             yield _deltas(deltas)
 
 
-def _deltas(made: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
-    columns = [pa.array(column, pa.binary()) for column in zip(*made, strict=True)]
+def _deltas(rows: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
+    columns = [pa.array(column, pa.binary()) for column in zip(*rows, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=["receipt", "body"])
 
 
@@ -185,13 +190,13 @@ def direct_deltas_of(
         CorruptError: as `deltas_of`.
     """
     try:
-        found = _collected(frame.mapInArrow(_Direct(gathering, task, route, open_files), DELTAS, barrier=True))
+        results = _collected(frame.mapInArrow(_Direct(gathering, task, route, open_files), DELTAS, barrier=True))
     finally:
-        open_files().forget(message_files(task.number, route.job, route.tasks))
-    if not found:
+        open_files().remove_messages(message_files(task.number, route.job, route.tasks))
+    if not results:
         return NOTHING_READ
-    refused = next((why for receipt, why in found if not receipt), None)
-    return _received(found, task) if refused is None else Obstacle(refused.decode())
+    refused = next((why for receipt, why in results if not receipt), None)
+    return _received(results, task) if refused is None else Obstacle(refused.decode())
 
 
 def _collected(frame: DataFrame) -> list[tuple[bytes, bytes]]:
@@ -199,8 +204,8 @@ def _collected(frame: DataFrame) -> list[tuple[bytes, bytes]]:
     return list(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
 
 
-def _received(found: list[tuple[bytes, bytes]], task: FoldTask) -> list[tuple[Receipt, bytes]]:
-    deltas = [(msgspec.json.decode(receipt, type=Receipt), body) for receipt, body in found]
+def _received(results: list[tuple[bytes, bytes]], task: FoldTask) -> list[tuple[Receipt, bytes]]:
+    deltas = [(msgspec.json.decode(receipt, type=Receipt), body) for receipt, body in results]
     if sorted(receipt.instance for receipt, _ in deltas) != list(range(task.instances)):
         raise CorruptError("An epoch's job did not return one receipt per instance.", "Run the batch again.")
     return deltas

@@ -83,13 +83,13 @@ class Files:
         if body is None:
             body = self._bodies[record] = self._body(record)
         try:
-            found = body.read(offset, size)
+            content = body.read(offset, size)
         except ValueError as error:
             raise CorruptError(f"{record} does not unpack: {error}.", "Restore the file from a copy.") from error
-        if len(found) < size:
+        if len(content) < size:
             raise CorruptError(f"The body of {record} ends before {offset + size}.", "Restore the file from a copy.")
         aligned = pa.allocate_buffer(size)
-        memoryview(aligned).cast("B")[:] = found
+        memoryview(aligned).cast("B")[:] = content
         return aligned
 
     def write(self, file: str, parts: Parts) -> None:
@@ -112,15 +112,15 @@ class Files:
     def sweep(self, number: int, needed: Callable[[], Collection[str]]) -> None:
         """Called once per instance and epoch, to delete copies on this host that are not `needed`."""
 
-    def tell(self, file: str, data: bytes) -> None:
+    def write_message(self, file: str, data: bytes) -> None:
         """Publishes a small file for tasks that wait for it; it appears atomically, and may be lost."""
         leave(self._folder / file, [data])
 
-    def told(self, files: Sequence[str]) -> list[bytes | None]:
+    def read_messages(self, files: Sequence[str]) -> list[bytes | None]:
         """The contents of small files; None for a missing file."""
         return [_content(self._folder / file) for file in files]
 
-    def forget(self, files: Iterable[str]) -> None:
+    def remove_messages(self, files: Iterable[str]) -> None:
         """Removes small files; a missing file is not an error."""
         for path in (self._folder / file for file in files):
             path.unlink(missing_ok=True)
@@ -247,11 +247,11 @@ class CarriedFiles(Files):
         Raises:
             FilesLostError: the store has lost some of them.
         """
-        absent = [name for name in dict.fromkeys(names) if not (self._folder / name).exists()]
-        if not absent:
+        missing = [name for name in dict.fromkeys(names) if not (self._folder / name).exists()]
+        if not missing:
             return
         lost = 0
-        for name, data in zip(absent, self._store.get_many(absent), strict=True):
+        for name, data in zip(missing, self._store.get_many(missing), strict=True):
             if data is None:
                 lost += 1
             else:
@@ -272,14 +272,14 @@ class CarriedFiles(Files):
                 with suppress(OSError):  # another instance on this host has just written a file there
                     folder.rmdir()
 
-    def tell(self, file: str, data: bytes) -> None:
+    def write_message(self, file: str, data: bytes) -> None:
         self._store.put(file, [data])
 
-    def told(self, files: Sequence[str]) -> list[bytes | None]:
-        """See `Files.told`; it takes one round trip."""
+    def read_messages(self, files: Sequence[str]) -> list[bytes | None]:
+        """See `Files.read_messages`; it takes one round trip."""
         return self._store.get_many(files)
 
-    def forget(self, files: Iterable[str]) -> None:
+    def remove_messages(self, files: Iterable[str]) -> None:
         self._store.remove_many(files)
 
     def _map(self, file: str) -> pa.Buffer:

@@ -192,22 +192,22 @@ class ObjectFiles(Files):
                 return mapped
         raise FileNotFoundError(f"{self.where(file)} does not exist")
 
-    def tell(self, file: str, data: bytes) -> None:
+    def write_message(self, file: str, data: bytes) -> None:
         if self._messages is None:
             self._objects.put(file, data)
         else:
-            self._messages.tell(file, data)
+            self._messages.write_message(file, data)
 
-    def told(self, files: Sequence[str]) -> list[bytes | None]:
+    def read_messages(self, files: Sequence[str]) -> list[bytes | None]:
         if self._messages is None:
             return [self._objects.get(file) for file in files]
-        return self._messages.told(files)
+        return self._messages.read_messages(files)
 
-    def forget(self, files: Iterable[str]) -> None:
+    def remove_messages(self, files: Iterable[str]) -> None:
         if self._messages is None:
             self._objects.remove(files)
         else:
-            self._messages.forget(files)
+            self._messages.remove_messages(files)
 
     def _copied(self, file: str) -> bool:
         """Makes a copy of an object; False if it does not exist."""

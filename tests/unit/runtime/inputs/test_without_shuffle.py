@@ -11,7 +11,7 @@ from time import sleep
 import pytest
 
 from millpond.runtime.inputs import without_shuffle
-from millpond.runtime.inputs.without_shuffle import Obstacle, Told, message_files, read_messages, tell
+from millpond.runtime.inputs.without_shuffle import Obstacle, TaskMessage, message_files, read_messages, send_message
 from millpond.state.backends.memory import MemoryFiles
 from millpond.state.ports.files import CarriedFiles, Files
 
@@ -27,17 +27,17 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Files]
     return lambda: CarriedFiles(tmp_path / f"host{next(made)}", store)
 
 
-def of(task: int, size: int = 10) -> Told:
-    return Told(task if task % 2 else None, [([task, 7], os.urandom(size)), ([0], b"")], task, size)
+def of(task: int, size: int = 10) -> TaskMessage:
+    return TaskMessage(task if task % 2 else None, [([task, 7], os.urandom(size)), ([0], b"")], task, size)
 
 
 def test_each_task_hears_all_in_their_order(hosts: Callable[[], Files]) -> None:
     names, given = message_files(7, "job", 4), [of(task, 100_000) for task in range(4)]
 
-    def run(task: int) -> list[Told] | Obstacle:
+    def run(task: int) -> list[TaskMessage] | Obstacle:
         sleep(0.02 * (3 - task))
         files = hosts()
-        tell(files, names[task], given[task])
+        send_message(files, names[task], given[task])
         return read_messages(files, names)
 
     with ThreadPoolExecutor(4) as pool:
@@ -48,24 +48,24 @@ def test_who_hears_nothing_gives_up(hosts: Callable[[], Files], monkeypatch: pyt
     monkeypatch.setattr(without_shuffle, "PATIENCE", 0.05)
     monkeypatch.setattr(without_shuffle, "PATIENCE_PER_SECOND", 0.5)
     names = message_files(7, "job", 3)
-    tell(hosts(), message_files(7, "another", 3)[1], of(1))
-    tell(hosts(), names[1], of(1))
-    assert read_messages(hosts(), names, 0.1) == Obstacle("2 of 3 tasks told nothing for 0 seconds")
+    send_message(hosts(), message_files(7, "another", 3)[1], of(1))
+    send_message(hosts(), names[1], of(1))
+    assert read_messages(hosts(), names, 0.1) == Obstacle("2 of 3 tasks sent no message for 0 seconds")
 
 
 def test_what_was_told_is_forgotten_and_nothing_else(hosts: Callable[[], Files], tmp_path: Path) -> None:
     names, other = message_files(7, "job", 3), message_files(7, "another", 1)
     for name in (*names[:2], *other):
-        tell(hosts(), name, of(0))
+        send_message(hosts(), name, of(0))
     hosts().write(DELTA, [b"delta"])
-    hosts().forget(names)
-    assert hosts().told([*names, *other])[:3] == [None] * 3
-    assert hosts().told(other) != [None]
+    hosts().remove_messages(names)
+    assert hosts().read_messages([*names, *other])[:3] == [None] * 3
+    assert hosts().read_messages(other) != [None]
     assert bytes(hosts().read(DELTA, 0, 5)) == b"delta"
 
 
 def test_no_folder_is_left_behind(tmp_path: Path) -> None:
     names = message_files(7, "job", 1)
-    tell(Files(tmp_path), names[0], of(0))
-    Files(tmp_path).forget(names)
+    send_message(Files(tmp_path), names[0], of(0))
+    Files(tmp_path).remove_messages(names)
     assert os.listdir(tmp_path / "delta") == []
