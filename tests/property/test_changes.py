@@ -50,7 +50,7 @@ from millpond.reconfigure.placement_changes import scale
 from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.epoch import maps
 from millpond.runtime.fold import fold, merge_segments
-from millpond.runtime.inputs.backfill import Again, Past, brought, take
+from millpond.runtime.inputs.backfill import Past, RereadEvents, brought, stage_events
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.state.ports.files import Files
 from millpond.testing.compare import assert_same_rows, rows_of
@@ -111,9 +111,9 @@ class Changing:
         pairs = [(f"epoch {i}", table) for i, tables in enumerate(self._read) for table in tables]
         files = {name: int(name.split()[1]) for name, _ in pairs}
         random.Random(n).shuffle(pairs)
-        again = Again(layout, "ts", tuple(epochs), len(fields) + 1, files)
+        again = RereadEvents(layout, "ts", tuple(epochs), len(fields) + 1, files)
         batches = (_read_again(name, table) for name, table in pairs)
-        staged = list(take(again, batches, Files(self._folder), f"backfill/{change.name}{n}/0"))
+        staged = list(stage_events(again, batches, Files(self._folder), f"backfill/{change.name}{n}/0"))
         return brought(Files(self._folder), staged, f"{change.name}@0", fields, n)
 
     def restart(self) -> None:

@@ -74,7 +74,7 @@ def test_parameters_are_fed_as_the_naive_twin_says(tmp_path: Path, seed: int) ->
         elif dice.random() < 0.2:
             run.move(dice)
         run.epoch(deal(batch))
-        given |= bool(fed_values(run.pond.setting.fed, run.pond.manifest))
+        given |= bool(fed_values(run.pond.setting.feeds, run.pond.manifest))
     assert given
     run.check(case.epochs, seed)
 

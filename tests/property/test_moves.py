@@ -36,7 +36,7 @@ from millpond.plan.chains.upstream import chained_stream
 from millpond.reconfigure import validate
 from millpond.reconfigure.placement_changes import owned_by
 from millpond.reconfigure.validate import KnownPond
-from millpond.runtime.epoch import map_asked, maps
+from millpond.runtime.epoch import maps, requested_bucket_map
 from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.fold import state as fold_state
 from millpond.runtime.keys import current_slots
@@ -53,7 +53,7 @@ FRAMES = (Range(0), Range(20 * SECOND), Counted(3, 2), Counted(10, 1))
 
 def other_owners(dice: random.Random, run: Run) -> Owners:
     """A random map, a map that differs in a few buckets, or one with one owner; for the last requested instances."""
-    _, owners, instances = map_asked(run.pond.setting, run.pond.manifest)
+    _, owners, instances = requested_bucket_map(run.pond.setting, run.pond.manifest)
     rare = dice.choice((1.0, 0.5, 0.1))
     if dice.random() < 0.2:
         return (dice.randrange(instances),) * len(owners)
@@ -62,7 +62,7 @@ def other_owners(dice: random.Random, run: Run) -> Owners:
 
 def other_scale(dice: random.Random, run: Run) -> Scale:
     """Another number of instances; buckets anyhow, or as few as balance needs."""
-    pond, now = KnownPond(run.pond.spec, run.pond.manifest), map_asked(run.pond.setting, run.pond.manifest)
+    pond, now = KnownPond(run.pond.spec, run.pond.manifest), requested_bucket_map(run.pond.setting, run.pond.manifest)
     instances = dice.choice([count for count in range(1, 5) if count != now.instances and count <= len(now.owners)])
     if dice.random() < 0.6:
         return owned_by(pond, rescaled(now.owners, instances), instances)
@@ -259,7 +259,7 @@ def test_many_buckets_move_in_steps_and_what_stays_is_not_touched(tmp_path: Path
         run.epoch([rows])
     assert moves == [0, 1, 0, 1, 1, 1, 1] + [0] * (len(moves) - 7), "a bucket at a time, until all are there"
     assert ways == [2] + [3] * (len(ways) - 1)
-    assert not run.pond.step() and map_asked(run.pond.setting, run.pond.manifest).number == asked
+    assert not run.pond.step() and requested_bucket_map(run.pond.setting, run.pond.manifest).number == asked
     live = run.pond.manifest.sections
     written = [one for one in live.values() if one.kind == "segment" and one.instance < 2 and one.n > asked]
     least = min(one.rows for one in before.values())

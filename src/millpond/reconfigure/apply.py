@@ -73,7 +73,7 @@ def arranged(setting: Setting, spec: PondSpec) -> Setting:
         parameters=tuple(sorted(left.parameters.items())),
         recalled=tuple((name, one.n, one.from_us) for name, one in sorted(left.recalled.items())),
         scaled=left.scaled,
-        fed=feeds_of(left.feeds, left.parameters, spec.all_queries),
+        feeds=feeds_of(left.feeds, left.parameters, spec.all_queries),
     )  # fmt: skip
 
 

@@ -19,8 +19,8 @@ from millpond.model.windows import RUNNING
 from millpond.placement.alignment import Owners
 from millpond.placement.moves import BucketMap, Step, bucket_maps, requested_map, sources, step
 from millpond.placement.run_lengths import runs_of
-from millpond.plan.chains.parameter_feeds import Fed
-from millpond.plan.chains.upstream import drained_at, feeds, halted, last_row_us, levels
+from millpond.plan.chains.parameter_feeds import Feed
+from millpond.plan.chains.upstream import drained_at, halted, last_row_us, levels, upstream_queries
 from millpond.plan.groups.joins import SideLog, last_final_us
 from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
 from millpond.plan.options.late_sinks import late_sinks
@@ -56,7 +56,7 @@ class Setting(NamedTuple):
     `parameters`: the constants in force; HAVING and outputs of the plan already contain them.
     `recalled`: versions that begin with retained events, each as (version, the record of its change, the time from
     which it takes events).
-    `fed`: parameters that are set by rows; the log has their constants.
+    `feeds`: parameters that are set by rows; the log has their constants.
     `step_bytes`: see `next_step`.
     """
 
@@ -73,7 +73,7 @@ class Setting(NamedTuple):
     parameters: tuple[tuple[str, Literal], ...] = ()
     recalled: tuple[tuple[str, int, int], ...] = ()
     scaled: tuple[Scaled, ...] = ()
-    fed: tuple[Fed, ...] = ()
+    feeds: tuple[Feed, ...] = ()
     step_bytes: int = 4 << 20
 
 
@@ -100,11 +100,11 @@ def time_lines(setting: Setting, manifest: Manifest, idle: Idle) -> dict[str, Ti
     marks = watermarks(manifest)
     lines = {}
     for stream in setting.streams:
-        order, seen = stream.order, manifest.max_time.get(stream.name, {})
+        order, maxima = stream.order, manifest.max_time.get(stream.name, {})
         lines[stream.name] = TimeLine(
             marks.get(stream.name, Watermark()),
             order is not None,
-            {name: time for name, time in seen.items() if name != ANY_PARTITION},
+            {name: time for name, time in maxima.items() if name != ANY_PARTITION},
             () if order is None else order.partitions,
             idle.get(stream.name, frozenset()),
             stream.max_ahead_us,
@@ -127,20 +127,20 @@ def maps(setting: Setting, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
     return bucket_maps(setting.owners, setting.instances, manifest, setting.scaled)
 
 
-def map_asked(setting: Setting, manifest: Manifest) -> BucketMap:
+def requested_bucket_map(setting: Setting, manifest: Manifest) -> BucketMap:
     """The bucket map that was requested last; the map of the next epoch may be a step towards it."""
     return requested_map(setting.owners, setting.instances, manifest, setting.scaled)
 
 
 def map_record(setting: Setting, run: Run, writer: str, owners: Owners, why: str, at_us: int) -> ChangeRecord:
     """The record that changes the owners of buckets from the next epoch on, for the requested number of instances."""
-    return _map_record(setting, run, writer, owners, map_asked(setting, run.manifest).instances, why, at_us)
+    return _map_record(setting, run, writer, owners, requested_bucket_map(setting, run.manifest).instances, why, at_us)
 
 
-def step_record(setting: Setting, run: Run, writer: str, found: Step, at_us: int) -> ChangeRecord:
+def step_record(setting: Setting, run: Run, writer: str, next_map: Step, at_us: int) -> ChangeRecord:
     """The record of a step towards the requested bucket map."""
-    why = f"a step towards record {found.towards}"
-    return _map_record(setting, run, writer, found.owners, found.instances, why, at_us, found.towards)
+    why = f"a step towards record {next_map.towards}"
+    return _map_record(setting, run, writer, next_map.owners, next_map.instances, why, at_us, next_map.towards)
 
 
 def _map_record(
@@ -161,24 +161,24 @@ def next_step(setting: Setting, manifest: Manifest, waits: bool = False) -> Step
     that stays. If every step would have to rebuild more than that (see `fold.kinds.migrates_by_key`), there are no
     steps and all buckets move at once.
     """
-    (current, coming), target = maps(setting, manifest), map_asked(setting, manifest)
+    (current, coming), target = maps(setting, manifest), requested_bucket_map(setting, manifest)
     if current[1:] == target[1:]:
         return None
-    staying = {one.id: migrates_by_key(one) for one in moving(setting.plan)}
-    held, anew = [0.0] * current.instances, 0
-    here = shares_here(manifest)
+    by_key = {one.id: migrates_by_key(one) for one in moving(setting.plan)}
+    bytes_moved, bytes_rebuilt = [0.0] * current.instances, 0
+    owned_part = shares_here(manifest)
     for section in manifest.sections.values():
-        if section.kind in STATE and section.group in staying:
-            if staying[section.group]:
-                held[section.instance] += section.size * here.get((section.instance, section.group), 1.0)
+        if section.kind in STATE and section.group in by_key:
+            if by_key[section.group]:
+                bytes_moved[section.instance] += section.size * owned_part.get((section.instance, section.group), 1.0)
             else:
-                anew += section.size
-    most = max(setting.step_bytes, sum(held) / 512)
-    if anew > most:
+                bytes_rebuilt += section.size
+    limit = max(setting.step_bytes, sum(bytes_moved) / 512)
+    if bytes_rebuilt > limit:
         return None
-    owned = Counter(current.owners)
-    sizes = [held[one] / owned[one] for one in current.owners]
-    return step(current, coming, target, sizes, most, waits and sum(held) > most)
+    bucket_counts = Counter(current.owners)
+    sizes = [bytes_moved[one] / bucket_counts[one] for one in current.owners]
+    return step(current, coming, target, sizes, limit, waits and sum(bytes_moved) > limit)
 
 
 def plan_with_values(setting: Setting, manifest: Manifest) -> Plan:
@@ -186,22 +186,22 @@ def plan_with_values(setting: Setting, manifest: Manifest) -> Plan:
 
     As long as the constants do not change, it is the same object, so it is built and sent to workers only once.
     """
-    global _newest_told
-    if not setting.fed:
+    global _newest_plan
+    if not setting.feeds:
         return setting.plan
-    values, known = dict(setting.parameters) | fed_values(setting.fed, manifest), _newest_told
-    if known is None or known.plan is not setting.plan or known.values != values:
-        known = _newest_told = _Told(setting.plan, values, with_parameters(setting.plan, values))
-    return known.told
+    values, newest = dict(setting.parameters) | fed_values(setting.feeds, manifest), _newest_plan
+    if newest is None or newest.template is not setting.plan or newest.values != values:
+        newest = _newest_plan = _PlanWithValues(setting.plan, values, with_parameters(setting.plan, values))
+    return newest.plan
 
 
-class _Told(NamedTuple):
-    plan: Plan
+class _PlanWithValues(NamedTuple):
+    template: Plan
     values: dict[str, Literal]
-    told: Plan
+    plan: Plan
 
 
-_newest_told: _Told | None = None
+_newest_plan: _PlanWithValues | None = None
 """The plan that `plan_with_values` built last."""
 
 
@@ -218,7 +218,7 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
         setting.paused | run.manifest.quarantined.keys(),
         late_sinks(setting.plan, setting.streams),
         chained_rows(run.manifest, setting.streams, layout),
-        dict(setting.parameters) | fed_values(setting.fed, run.manifest),
+        dict(setting.parameters) | fed_values(setting.feeds, run.manifest),
         recalled_events(setting.plan, setting.recalled, run.manifest),
     )
 
@@ -235,17 +235,17 @@ def fold_task(
     lines = time_lines(setting, run.manifest, idle or {})
     floors: dict[str, int] = {}
     if drain:
-        at = levels(setting.streams, setting.plan.all_queries)
+        levels_of = levels(setting.streams, setting.plan.all_queries)
         halts = halted(setting.streams, setting.plan.all_queries, run.manifest.quarantined)
-        ready = {query.name for query in setting.plan.all_queries if drained_at(query, at) == level}
-        every = drain_floors(setting.plan, run.manifest, lines, ready, last_rows(setting, run.manifest, at))
+        ready = {query.name for query in setting.plan.all_queries if drained_at(query, levels_of) == level}
+        every = drain_floors(setting.plan, run.manifest, lines, ready, last_rows(setting, run.manifest, levels_of))
         floors = {stream: floor for stream, floor in every.items() if stream not in halts}
-    kept: list[GroupPlan | SideLog | KeptEvents] = [
+    stateful: list[GroupPlan | SideLog | KeptEvents] = [
         *setting.plan.groups, *setting.plan.joins.logs, *setting.plan.retained
     ]  # fmt: skip
     current, coming = maps(setting, run.manifest)
     state = {
-        instance: {group.id: group_state(run.manifest, instance, group) for group in kept}
+        instance: {group.id: group_state(run.manifest, instance, group) for group in stateful}
         for instance in range(max(current.instances, coming.instances))
     }
     return FoldTask(
@@ -261,15 +261,15 @@ def fold_task(
         drain,
         setting.paused | run.manifest.quarantined.keys(),
         late_sinks(setting.plan, setting.streams),
-        feeds(setting.streams),
+        upstream_queries(setting.streams),
         coming.number,
         sources(current.owners, coming.owners),
         dict(setting.replaced),
         coming.instances,
         current.instances,
-        setting.fed,
+        setting.feeds,
         backfilled_groups(setting.plan, setting.recalled, run.manifest),
-        current.owners != map_asked(setting, run.manifest).owners,
+        current.owners != requested_bucket_map(setting, run.manifest).owners,
         merges_wait,
     )
 
@@ -289,9 +289,9 @@ def drain_floors(
     floors: dict[str, int] = {}
 
     def newest(streams: Iterable[str]) -> int | None:
-        seen = [time for stream in streams for time in manifest.max_time.get(stream, {}).values()]
-        reached = [line.reaches_us for stream in streams if (line := (lines or {}).get(stream)) is not None]
-        return max([*seen, *(time for time in reached if time is not None)], default=None)
+        times = [time for stream in streams for time in manifest.max_time.get(stream, {}).values()]
+        progress = [line.reaches_us for stream in streams if (line := (lines or {}).get(stream)) is not None]
+        return max([*times, *(time for time in progress if time is not None)], default=None)
 
     for group in plan.groups:
         time = newest([group.stream])
@@ -319,15 +319,15 @@ def last_rows(setting: Setting, manifest: Manifest, at: Mapping[str, int]) -> di
 
     `at`: the level of each stream.
     """
-    times = {stream: max(seen.values()) for stream, seen in manifest.max_time.items() if seen}
-    asked = {query.name: query for query in setting.plan.all_queries}
-    found: dict[str, int] = {}
+    times = {stream: max(maxima.values()) for stream, maxima in manifest.max_time.items() if maxima}
+    queries = {query.name: query for query in setting.plan.all_queries}
+    latest: dict[str, int] = {}
     for stream in sorted(setting.streams, key=lambda stream: at[stream.name]):
         event_time = event_time_of(setting.plan, stream.name)
         if stream.upstream is not None and event_time is not None:
-            row = last_row_us(asked[stream.upstream], event_time, times | found)
-            found |= {} if row is None else {stream.name: row}
-    return found
+            row = last_row_us(queries[stream.upstream], event_time, times | latest)
+            latest |= {} if row is None else {stream.name: row}
+    return latest
 
 
 def assemble(
@@ -341,19 +341,19 @@ def assemble(
     receipts, bodies, size = [], [], 0
     fates: Fates = {}
     counters, newest = Counters(), dict[str, dict[str, int]]()
-    found = sorted(deltas, key=lambda delta: delta[0].instance)
-    for receipt, body in found:
-        add_fates(fates, (SourceFates([query], told) for query, told in receipt.fates.items()))
+    results = sorted(deltas, key=lambda delta: delta[0].instance)
+    for receipt, body in results:
+        add_fates(fates, (SourceFates([query], counts) for query, counts in receipt.fates.items()))
         receipt = msgspec.structs.replace(receipt, fates={}, fed={})
         receipts.append(receipt if receipt.file is not None else msgspec.structs.replace(receipt, at=size))
         bodies.append(body)
         size += len(body)
-        for stream, seen in counters.add_receipt(receipt.counts).items():  # every instance reports the same times
-            newest.setdefault(stream, {}).update(seen)
+        for stream, maxima in counters.add_receipt(receipt.counts).items():  # every instance reports the same times
+            newest.setdefault(stream, {}).update(maxima)
     quarantined = _raised(receipts, counters)
-    before = dict(setting.parameters) | fed_values(setting.fed, run.manifest)
-    going = [fed for fed in setting.fed if fed.query not in quarantined]
-    told = changed_values(going, (receipt for receipt, _ in found), before, counters)
+    before = dict(setting.parameters) | fed_values(setting.feeds, run.manifest)
+    active = [feed for feed in setting.feeds if feed.query not in quarantined]
+    new_values = changed_values(active, (receipt for receipt, _ in results), before, counters)
     after = {stream: advanced(line, newest.get(stream, {})) for stream, line in task.lines.items()}
     times = {stream: dict(newest.get(stream, {})) for stream in task.lines}
     for stream, mark in after.items():
@@ -370,7 +370,7 @@ def assemble(
         batch=batch.number,
         start=batch.start,
         end=batch.end,
-        max_time={stream: found for stream, found in times.items() if found},
+        max_time={stream: maxima for stream, maxima in times.items() if maxima},
         idle={stream: sorted(line.idle) for stream, line in task.lines.items() if line.idle},
         watermark_floor=task.drain_floor_us,
         drained=task.drained,
@@ -380,16 +380,16 @@ def assemble(
         fates=bounded(fates),
         retired=retired(setting.plan, run.manifest, after, followed, _remade(task), task.before != task.instances),
         quarantined=quarantined,
-        fed=told,
+        fed=new_values,
     )
     return record, b"".join(bodies)
 
 
 def _remade(task: FoldTask) -> dict[int, set[str]]:
     """By instance, the groups and logs whose old state is obsolete: it was rebuilt, or the instance owns no bucket."""
-    every = moving(task.plan)
+    stateful = moving(task.plan)
     return {
-        instance: {one.id for one in every if instance not in task.owners or not migrates_by_key(one)}
+        instance: {one.id for one in stateful if instance not in task.owners or not migrates_by_key(one)}
         for instance in task.sources
     }
 
@@ -406,19 +406,19 @@ def _raised(receipts: Sequence[Receipt], counters: Counters) -> dict[str, str]:
 
 def retired(
     plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int,
-    remade: Mapping[int, Collection[str]] | None = None, again: bool = False,
+    rebuilt: Mapping[int, Collection[str]] | None = None, redistributed: bool = False,
 ) -> tuple[str, ...]:  # fmt: skip
     """The ids of sections that are no longer needed.
 
     These are: segments, events and tallies that no open window needs; rows that every follower has applied; the events
-    of a backfill, which this epoch has recalled; by instance, the state of groups that was `remade` because the
-    instance now owns other buckets; and, if they were dealt `again` to another number of instances, the events of
+    of a backfill, which this epoch has recalled; by instance, the state of groups that was `rebuilt` because the
+    instance now owns other buckets; and, if they were `redistributed` to another number of instances, the events of
     joins without keys.
 
     Rows of served queries stay, so that a lost view can be rebuilt; their late rows are retired.
     """
-    remade = remade or {}
-    anew = {log.id for log in dealt_logs(plan)} if again else set()
+    rebuilt = rebuilt or {}
+    redistributed_logs = {log.id for log in dealt_logs(plan)} if redistributed else set()
     marks = {group.id: (group, after.get(group.stream, Watermark())) for group in plan.groups}
     horizons = {("segment", name): slices_needed_from(group, mark) for name, (group, mark) in marks.items()}
     horizons |= {("events", name): events_needed_from(group, mark) for name, (group, mark) in marks.items()}
@@ -426,18 +426,19 @@ def retired(
     horizons |= {("events", log.id): joins_need_from(plan.joins, log, after) for log in plan.joins.logs}
     horizons |= {("events", kept.id): kept_from(kept, after.get(kept.stream, Watermark())) for kept in plan.retained}
     served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
-    gone = []
+    obsolete = []
     for section in manifest.sections.values():
-        by_bucket = section.group in remade.get(section.instance, ())
-        if section.kind == "backfill" or ((by_bucket or section.group in anew) and section.kind in STATE):
-            gone.append(section.id)
+        is_rebuilt = section.group in rebuilt.get(section.instance, ())
+        replaced = section.kind in STATE and (is_rebuilt or section.group in redistributed_logs)
+        if section.kind == "backfill" or replaced:
+            obsolete.append(section.id)
         elif section.kind in ("segment", "events", "tallies"):
             horizon, last = horizons.get((section.kind, section.group)), section.info.get("last")
-            past = horizon is not None and isinstance(last, int) and last <= horizon
-            if past or not section.rows:  # a segment without atoms exists only for what it supersedes
-                gone.append(section.id)
+            expired = horizon is not None and isinstance(last, int) and last <= horizon
+            if expired or not section.rows:  # a segment without atoms exists only for what it supersedes
+                obsolete.append(section.id)
         elif section.n <= followed and (
             section.kind in ("differing", "late", "dead") or (section.kind == "rows" and section.group not in served)
         ):
-            gone.append(section.id)
-    return tuple(gone)
+            obsolete.append(section.id)
+    return tuple(obsolete)

@@ -17,7 +17,7 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Stream
 from millpond.model.windows import Sliding
 from millpond.placement.slots import even_owners
-from millpond.plan.chains.parameter_feeds import Fed
+from millpond.plan.chains.parameter_feeds import Feed
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.epoch import (
     Batch,
@@ -84,8 +84,8 @@ def test_a_drain_sets_its_floors_in_the_task_and_the_record() -> None:
 def test_a_plan_with_fed_parameters_is_made_anew_only_when_they_change() -> None:
     least = call("ge", (Column("agg:0", "bigint"), Parameter("least", "bigint")), "boolean")
     plan = build_plan((query("ten", Sliding(10, 10), having=least),))
-    fed = (Fed("least", "ten", "n", "w", "bigint", 0),)
-    setting = SETTING._replace(plan=plan, fed=fed, parameters=(("least", literal(3, "bigint")),))
+    feeds = (Feed("least", "ten", "n", "w", "bigint", 0),)
+    setting = SETTING._replace(plan=plan, feeds=feeds, parameters=(("least", literal(3, "bigint")),))
     filled = plan_with_values(setting, manifest_of())
     assert fold_task(setting, run(manifest_of()), "w").plan is gather_task(setting, run(manifest_of())).plan is filled
     other = plan_with_values(setting._replace(parameters=(("least", literal(4, "bigint")),)), manifest_of())

@@ -210,7 +210,7 @@ class QueryChanges:
     def params(self) -> dict[str, Constant | None]:
         """The live parameters in force, by name."""
         opened = self._lifetime.open()
-        known = opened.spec.left.parameters | fed_values(opened.driver.setting.fed, opened.manifest())
+        known = opened.spec.left.parameters | fed_values(opened.driver.setting.feeds, opened.manifest())
         return {name: plain_of(value) for name, value in sorted(known.items())}
 
     def price_of(

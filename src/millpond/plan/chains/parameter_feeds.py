@@ -23,7 +23,7 @@ Share: TypeAlias = tuple[int, list[str] | None]
 """What one instance reports: the time of its newest window, and the constants in its rows as texts (None: too many)."""
 
 
-class Fed(msgspec.Struct, frozen=True):
+class Feed(msgspec.Struct, frozen=True):
     """A parameter of type `kind` that takes its values from `column` of a query's rows since record `n`.
 
     `time` is the column that identifies the window of a row.
@@ -39,16 +39,16 @@ class Fed(msgspec.Struct, frozen=True):
 
 def feeds_of(
     feeds: Mapping[str, Feeding], parameters: Mapping[str, Literal], asked: Iterable[AnyQuery]
-) -> tuple[Fed, ...]:
+) -> tuple[Feed, ...]:
     """The feeds in force, sorted by parameter."""
     queries = {query.name: query for query in asked}
-    found = []
+    result = []
     for name, feeding in sorted(feeds.items()):
         query = queries.get(feeding.query)
         time = newest_by(query) if isinstance(query, Query) else None
         if time is not None:
-            found.append(Fed(name, feeding.query, feeding.column, time, parameters[name].type, feeding.n))
-    return tuple(found)
+            result.append(Feed(name, feeding.query, feeding.column, time, parameters[name].type, feeding.n))
+    return tuple(result)
 
 
 def newest_by(query: Query) -> str | None:
@@ -77,11 +77,11 @@ def merged(one: Share | None, other: Share) -> Share:
     return (one[0], None if one[1] is None or other[1] is None else [*one[1], *other[1]])
 
 
-def value_of(fed: Fed, share: Share) -> Literal | None:
+def value_of(feed: Feed, share: Share) -> Literal | None:
     """The value that the rows give the parameter; None if they contain only NULLs, or too many values."""
     if share[1] is None:
         return None
-    if is_list(fed.kind):
-        return listed([Literal(text, element_of(fed.kind)) for text in share[1]], element_of(fed.kind))
-    members = [Literal(text, fed.kind) for text in share[1]]
+    if is_list(feed.kind):
+        return listed([Literal(text, element_of(feed.kind)) for text in share[1]], element_of(feed.kind))
+    members = [Literal(text, feed.kind) for text in share[1]]
     return max(members, key=lambda one: one.value, default=None)  # type: ignore[arg-type, return-value]

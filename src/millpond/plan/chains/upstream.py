@@ -194,7 +194,7 @@ def halted(streams: Sequence[Stream], queries: Iterable[AnyQuery], stopped: Coll
     return frozenset(name for name in of_stream if not {*before(name, of_stream, by_name)}.isdisjoint(stopped))
 
 
-def feeds(streams: Iterable[Stream]) -> frozenset[str]:
+def upstream_queries(streams: Iterable[Stream]) -> frozenset[str]:
     """The queries whose rows are read by other queries."""
     return frozenset(stream.upstream for stream in streams if stream.upstream is not None)
 

@@ -74,31 +74,31 @@ class Past:
         Raises:
             CorruptError: a record is missing or damaged.
         """
-        found: list[PastEpoch] = []
+        epochs: list[PastEpoch] = []
         for number in range(self._next, n + 1):
             data = self._log.read(number)
             if data is None:
                 raise CorruptError(f"Record {number} is missing in {self._log.where}.", "Restore the pond's folder.")
             record = decode(data, self._log.describe(number)).record
             if isinstance(record, EpochRecord):
-                found += self._epoch(record)
+                epochs += self._epoch(record)
         self._next = max(self._next, n + 1)
-        return found
+        return epochs
 
     def _epoch(self, record: EpochRecord) -> Iterator[PastEpoch]:
         start, end = record.start.get(self._stream, ""), record.end.get(self._stream, "")
         before, floor = dict(self._times), self._floor_us
         for partition, time in record.max_time.get(self._stream, {}).items():
             self._times[partition] = max(time, self._times.get(partition, time))
-        moved = record.watermark_floor.get(self._stream)
-        if moved is not None:
-            self._floor_us = moved if floor is None else max(floor, moved)
+        new_floor = record.watermark_floor.get(self._stream)
+        if new_floor is not None:
+            self._floor_us = new_floor if floor is None else max(floor, new_floor)
         if start != end:
             base = before.get(ANY_PARTITION)
             yield PastEpoch(record.n, start, end, base, floor, before, dict(self._times))
 
 
-class Again(NamedTuple):
+class RereadEvents(NamedTuple):
     """The events to read again, and how the epoch of each event is found.
 
     If `file` is set, it is the position of the column with the event's file, and `files` maps each file to its epoch.
@@ -160,14 +160,14 @@ class PastJudge:
             base = np.maximum(base, self._base[epochs])
         return timed, np.where(times_us <= self._floor[epochs], ALWAYS_LATE, base)
 
-    def _of(self, partition: str, when: str) -> Ints:
-        return _column(getattr(epoch, when).get(partition) for epoch in self._epochs)
+    def _of(self, partition: str, field: str) -> Ints:
+        return _column(getattr(epoch, field).get(partition) for epoch in self._epochs)
 
     def _running(self, name: str, times_us: Ints, epochs: Ints) -> Ints:
         """The largest time before each event of a source partition; the events are in the partition's order."""
-        seen = np.maximum.accumulate(np.concatenate([[self._newest.get(name, _LONG_AGO)], times_us]))
-        self._newest[name] = int(seen[-1])
-        before: Ints = np.maximum(seen[:-1], self._of(name, "before")[epochs])
+        maxima = np.maximum.accumulate(np.concatenate([[self._newest.get(name, _LONG_AGO)], times_us]))
+        self._newest[name] = int(maxima[-1])
+        before: Ints = np.maximum(maxima[:-1], self._of(name, "before")[epochs])
         return before
 
 
@@ -175,66 +175,68 @@ def _column(values: Iterable[int | None]) -> Ints:
     return np.array([_LONG_AGO if value is None else value for value in values], np.int64)
 
 
-def take(again: Again, batches: Iterable[pa.RecordBatch], files: Files, prefix: str) -> Iterator[Staged]:
-    """Writes the events of `batches`, whose layout `again` describes, to files whose names begin with `prefix`.
+def stage_events(
+    events: RereadEvents, batches: Iterable[pa.RecordBatch], files: Files, prefix: str
+) -> Iterator[Staged]:  # fmt: skip
+    """Writes the events of `batches`, which `events` describes, to files whose names begin with `prefix`.
 
     Raises:
         CorruptError: a batch has events that no epoch has read.
     """
-    judge, held, rows, number = PastJudge(again.epochs), list[pa.RecordBatch](), 0, 0
+    judge, buffered, rows, number = PastJudge(events.epochs), list[pa.RecordBatch](), 0, 0
     for table in batches:
-        taken = _taken(again, table, judge)
-        if not taken.num_rows:
+        batch = _events_to_stage(events, table, judge)
+        if not batch.num_rows:
             continue
-        held.append(taken)
-        rows += taken.num_rows
+        buffered.append(batch)
+        rows += batch.num_rows
         if rows >= FILE_ROWS:
-            yield _left(held, files, f"{prefix}-{number}.arrow")
-            held, rows, number = [], 0, number + 1
-    if held:
-        yield _left(held, files, f"{prefix}-{number}.arrow")
+            yield _write_file(buffered, files, f"{prefix}-{number}.arrow")
+            buffered, rows, number = [], 0, number + 1
+    if buffered:
+        yield _write_file(buffered, files, f"{prefix}-{number}.arrow")
 
 
-def _taken(again: Again, table: pa.RecordBatch, judge: PastJudge) -> pa.RecordBatch:
+def _events_to_stage(events: RereadEvents, table: pa.RecordBatch, judge: PastJudge) -> pa.RecordBatch:
     # records that did not parse belong to no stream
     table = table.filter(pa.array(np.asarray(table.column(0)) == 0))
-    layout = again.layout
+    layout = events.layout
     columns = StreamColumns(layout, table)
     order = None
     if layout.partition is not None and layout.offset is not None:
         order = columns.raw(layout.partition).cast(pa.string()), columns[layout.offset].data
-    times = columns[again.event_time]
+    times = columns[events.event_time]
     null = np.broadcast_to(times.null, table.num_rows)
-    timed, base = judge.judge(times.data, null, _epochs_of(again, table, order), order)
+    timed, base = judge.judge(times.data, null, _epochs_of(events, table, order), order)
     rows = np.flatnonzero(timed)
     places = pa.array(rows)
-    made = {TIME: pa.array(times.data[rows]), BASE: pa.array(base[rows])}
+    staged = {TIME: pa.array(times.data[rows]), BASE: pa.array(base[rows])}
     for column in layout.columns:
-        if column.position != again.file:
+        if column.position != events.file:
             raw = columns.raw(column.name).take(places)
-            made[column_name(column.name)] = raw if column.foreign else raw.cast(arrow_type(column.type))
+            staged[column_name(column.name)] = raw if column.foreign else raw.cast(arrow_type(column.type))
     if order is not None:
-        made[PARTITION], made[OFFSET] = order[0].take(places), pa.array(order[1][rows])
-    return pa.RecordBatch.from_arrays(list(made.values()), list(made))
+        staged[PARTITION], staged[OFFSET] = order[0].take(places), pa.array(order[1][rows])
+    return pa.RecordBatch.from_arrays(list(staged.values()), list(staged))
 
 
-def _epochs_of(again: Again, table: pa.RecordBatch, order: tuple[pa.Array, Ints] | None) -> Ints:
+def _epochs_of(events: RereadEvents, table: pa.RecordBatch, order: tuple[pa.Array, Ints] | None) -> Ints:
     """The position of the epoch that read each event."""
-    if again.file is None and order is not None:
-        found = np.zeros(table.num_rows, np.int64)
+    if events.file is None and order is not None:
+        positions = np.zeros(table.num_rows, np.int64)
         encoded = order[0].dictionary_encode()
         codes = np.asarray(encoded.indices)
         for code, name in enumerate(encoded.dictionary.to_pylist()):
             rows = codes == code
-            found[rows] = np.searchsorted(np.array(again.ends[name]), order[1][rows], "right")
-        return found
-    assert again.file is not None
-    encoded = table.column(again.file).dictionary_encode()
+            positions[rows] = np.searchsorted(np.array(events.ends[name]), order[1][rows], "right")
+        return positions
+    assert events.file is not None
+    encoded = table.column(events.file).dictionary_encode()
     try:
-        known = [again.files[path_of(name)] for name in encoded.dictionary.to_pylist()]
+        numbers = [events.files[path_of(name)] for name in encoded.dictionary.to_pylist()]
     except KeyError as error:
         raise CorruptError(f"No epoch has read {error.args[0]}.", "Restore Spark's checkpoint.") from error
-    epochs: Ints = np.array(known, np.int64)[np.asarray(encoded.indices)]
+    epochs: Ints = np.array(numbers, np.int64)[np.asarray(encoded.indices)]
     return epochs
 
 
@@ -248,7 +250,7 @@ def path_of(name: str) -> str:
     return f"{scheme}:/{rest.lstrip('/')}" if rest.startswith("///") else name
 
 
-def _left(batches: Sequence[pa.RecordBatch], files: Files, name: str) -> Staged:
+def _write_file(batches: Sequence[pa.RecordBatch], files: Files, name: str) -> Staged:
     data = rows_stream(batches)
     files.hand_over(name, [data])
     times = np.concatenate([np.asarray(batch.column(TIME)) for batch in batches])
@@ -264,13 +266,13 @@ def brought(
     `version`: the query version that starts from these events. If the record is never written, pruning deletes the
     files.
     """
-    named = msgspec.json.encode(list(columns)).decode()
+    column_text = msgspec.json.encode(list(columns)).decode()
     receipts, renamed = [], dict[str, str]()
     for number, one in enumerate(staged):
         token = one.file.split("/")[1]
         name = f"delta/{n:020d}/{number}-{STAGED}-{token}.arrow"
         renamed[one.file] = name
-        info: dict[str, int | str | list[int]] = {"first": one.first, "last": one.last, "columns": named}
+        info: dict[str, int | str | list[int]] = {"first": one.first, "last": one.last, "columns": column_text}
         section = Section("backfill", version, 0, one.size, one.rows, info)
         receipts.append(Receipt(number, token, one.size, one.digest, name, 0, (section,)))
     files.rename(renamed)

@@ -9,23 +9,23 @@ import msgspec
 from millpond.log.manifest import Manifest
 from millpond.log.records import Receipt
 from millpond.model.expressions import Literal
-from millpond.plan.chains.parameter_feeds import Fed, Share, merged, value_of
+from millpond.plan.chains.parameter_feeds import Feed, Share, merged, value_of
 from millpond.plan.options.live_parameters import MOST_MEMBERS
 from millpond.runtime.task.counters import Counters
 
 
-def fed_values(feeds: Iterable[Fed], manifest: Manifest) -> dict[str, Literal]:
+def fed_values(feeds: Iterable[Feed], manifest: Manifest) -> dict[str, Literal]:
     """The current values of fed parameters according to the log; parameters without any rows yet are left out."""
-    known = {} if isinstance(manifest.fed, msgspec.UnsetType) else manifest.fed
+    stored = {} if isinstance(manifest.fed, msgspec.UnsetType) else manifest.fed
     return {
-        fed.name: msgspec.json.decode(known[fed.name].value, type=Literal)
-        for fed in feeds
-        if fed.name in known and known[fed.name].n > fed.n
+        feed.name: msgspec.json.decode(stored[feed.name].value, type=Literal)
+        for feed in feeds
+        if feed.name in stored and stored[feed.name].n > feed.n
     }
 
 
 def changed_values(
-    feeds: Iterable[Fed], receipts: Iterable[Receipt], before: Mapping[str, Literal], counters: Counters
+    feeds: Iterable[Feed], receipts: Iterable[Receipt], before: Mapping[str, Literal], counters: Counters
 ) -> dict[str, str]:
     """The parameter values that an epoch's rows change, encoded for the record; `before`: the current values.
 
@@ -35,13 +35,13 @@ def changed_values(
     for receipt in receipts:
         for name, share in receipt.fed.items():
             shares[name] = merged(shares.get(name), share)
-    told = {}
-    for fed in feeds:
-        found = shares.get(fed.name)
-        value = None if found is None else value_of(fed, found)
+    changed = {}
+    for feed in feeds:
+        merged_share = shares.get(feed.name)
+        value = None if merged_share is None else value_of(feed, merged_share)
         too_many = value is not None and len(value.members or ()) > MOST_MEMBERS
-        if too_many or (found is not None and found[1] is None):
-            counters.of(fed.query).feed_too_long += 1
-        elif value is not None and value != before.get(fed.name):
-            told[fed.name] = msgspec.json.encode(value).decode()
-    return told
+        if too_many or (merged_share is not None and merged_share[1] is None):
+            counters.of(feed.query).feed_too_long += 1
+        elif value is not None and value != before.get(feed.name):
+            changed[feed.name] = msgspec.json.encode(value).decode()
+    return changed

@@ -38,32 +38,32 @@ def recalled_events(
     `recalled`: query versions, each with the number of its change's record and the time from which it needs events. A
     version with backfilled events replays these, others replay what their stream retains.
     """
-    wanted: dict[tuple[str, int], list[str]] = {}
+    groups_from: dict[tuple[str, int], list[str]] = {}
     parts = []
     for name, n, since in recalled:
         if n > manifest.epoch_n:
             group, _ = plan.of_query(name)
-            brought = _brought(manifest, name)
-            for one in brought:
+            sections = _backfilled_sections(manifest, name)
+            for one in sections:
                 columns = columns_of_section(one.info["columns"])
                 parts.append(RecalledEvents(group.stream, (group.id,), since, (place_of(one),), columns))
-            if not brought:
-                wanted.setdefault((group.stream, since), []).append(group.id)
-    for (stream, from_us), groups in sorted(wanted.items()):
-        kept = plan.retained_of(stream)
-        if kept is None:
+            if not sections:
+                groups_from.setdefault((group.stream, since), []).append(group.id)
+    for (stream, from_us), groups in sorted(groups_from.items()):
+        retained = plan.retained_of(stream)
+        if retained is None:
             continue
         by_writer: dict[int, list[SectionPlace]] = {}
-        for one in retained_sections(manifest, kept):
+        for one in retained_sections(manifest, retained):
             last = one.info["last"]
             if isinstance(last, int) and last > from_us:
                 by_writer.setdefault(one.instance, []).append(place_of(one))
-        names, columns = tuple(sorted(groups)), tuple(ReadColumn(one.name, 0, one.type) for one in kept.columns)
+        names, columns = tuple(sorted(groups)), tuple(ReadColumn(one.name, 0, one.type) for one in retained.columns)
         parts += [RecalledEvents(stream, names, from_us, tuple(by_writer[i]), columns) for i in sorted(by_writer)]
     return tuple(parts)
 
 
-def _brought(manifest: Manifest, version: str) -> list[LiveSection]:
+def _backfilled_sections(manifest: Manifest, version: str) -> list[LiveSection]:
     """The sections of backfilled events of a query version."""
     return [one for one in manifest.sections.values() if one.kind == "backfill" and one.group == version]
 
@@ -72,8 +72,8 @@ def backfilled_groups(
     plan: Plan, recalled: Iterable[tuple[str, int, int]], manifest: Manifest
 ) -> frozenset[str]:  # fmt: skip
     """The groups that the epoch after `manifest` starts from backfilled events."""
-    begun = (name for name, n, _ in recalled if n > manifest.epoch_n and _brought(manifest, name))
-    return frozenset(plan.of_query(name)[0].id for name in begun)
+    names = (name for name, n, _ in recalled if n > manifest.epoch_n and _backfilled_sections(manifest, name))
+    return frozenset(plan.of_query(name)[0].id for name in names)
 
 
 def recalled_bytes(plan: Plan, recalled: Iterable[tuple[str, int, int]], manifest: Manifest) -> int:
@@ -109,37 +109,39 @@ def _gather_recalled(
             _add_group(task, recalled, group, batch, parts)
         counts = {group.queries[0].query.name: Counts(recalled=batch.num_rows) for group in groups}
         for instance in range(task.instances):
-            told = counts if instance == 0 else {}
-            yield instance, encode_packet(Header(recalled.stream, part, sequence, {}, told), parts[instance])
+            reported = counts if instance == 0 else {}
+            yield instance, encode_packet(Header(recalled.stream, part, sequence, {}, reported), parts[instance])
 
 
 def _chunks(recalled: RecalledEvents, files: Files) -> Iterator[pa.RecordBatch]:
     """The events from `from_us` on, in chunks of bounded size; consecutive sections with equal columns share chunks."""
-    held: list[pa.RecordBatch] = []
+    buffered: list[pa.RecordBatch] = []
     for batch in (one for place in recalled.places for one in read_events(files, place)):
-        wanted = batch.filter(pa.array(np.asarray(batch.column(TIME)) >= recalled.from_us))
-        if held and (held[0].schema != wanted.schema or sum(map(len, held)) + len(wanted) > CHUNK_ROWS):
-            yield from _joined(held)
-            held = []
-        held.append(wanted)
-    yield from _joined(held)
+        events = batch.filter(pa.array(np.asarray(batch.column(TIME)) >= recalled.from_us))
+        if buffered and (buffered[0].schema != events.schema or sum(map(len, buffered)) + len(events) > CHUNK_ROWS):
+            yield from _joined(buffered)
+            buffered = []
+        buffered.append(events)
+    yield from _joined(buffered)
 
 
-def _joined(held: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    if any(map(len, held)):
-        yield from pa.Table.from_batches(held).combine_chunks().to_batches(CHUNK_ROWS)
+def _joined(buffered: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if any(map(len, buffered)):
+        yield from pa.Table.from_batches(buffered).combine_chunks().to_batches(CHUNK_ROWS)
 
 
 def _add_group(
     task: GatherTask, recalled: RecalledEvents, group: GroupPlan, batch: pa.RecordBatch, parts: list[list[GroupPart]]
 ) -> None:
-    here = {name: place for place, name in enumerate(batch.schema.names)}
+    positions = {name: place for place, name in enumerate(batch.schema.names)}
     columns = tuple(
-        one._replace(position=here[column_name(one.name)]) for one in recalled.columns if column_name(one.name) in here
+        column._replace(position=positions[column_name(column.name)])
+        for column in recalled.columns
+        if column_name(column.name) in positions
     )
     evaluator = Evaluator(StreamColumns(StreamLayout(recalled.stream, columns), batch), batch.num_rows, task.parameters)
     times = np.asarray(batch.column(TIME))
     timed = np.ones(batch.num_rows, bool)
     late = late_classes(times, Judged(timed, np.asarray(batch.column(BASE)), {}), None, group.delays_us)
-    order = (batch.column(PARTITION), np.asarray(batch.column(OFFSET))) if OFFSET in here else (None, None)
+    order = (batch.column(PARTITION), np.asarray(batch.column(OFFSET))) if OFFSET in positions else (None, None)
     group_parts(task, group, evaluator, timed, times, late, order, parts)

@@ -21,7 +21,7 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
-from millpond.plan.chains.upstream import feeds, reached_us
+from millpond.plan.chains.upstream import reached_us, upstream_queries
 from millpond.plan.groups.build import needed_columns
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.late_sinks import late_sinks
@@ -47,28 +47,28 @@ def with_chained(layout: ReadLayout | None, streams: Iterable[Stream], plan: Pla
 
     Each of these streams is read as batches of its own, so its column positions start again at 1.
     """
-    every = list(streams)
-    late = late_sinks(plan, every)
-    made = []
-    for stream in every:
+    all_streams = list(streams)
+    late = late_sinks(plan, all_streams)
+    layouts = []
+    for stream in all_streams:
         if stream.upstream is not None:
             types = {field.name: field.type for field in stream.columns}
-            asked = {name for sink in late.get(stream.name, ()) for name in sink.columns}
-            names = sorted({*needed_columns(plan, stream.name)} | asked)
+            late_columns = {name for sink in late.get(stream.name, ()) for name in sink.columns}
+            names = sorted({*needed_columns(plan, stream.name)} | late_columns)
             columns = tuple(ReadColumn(name, at, types[name]) for at, name in enumerate(names, 1))
-            made.append(StreamLayout(stream.name, columns, chained=True))
-    known = layout or ReadLayout(())
-    return replace(known, streams=(*known.streams, *made))
+            layouts.append(StreamLayout(stream.name, columns, chained=True))
+    source_layout = layout or ReadLayout(())
+    return replace(source_layout, streams=(*source_layout.streams, *layouts))
 
 
 def chained_rows(manifest: Manifest, streams: Iterable[Stream], layout: ReadLayout) -> tuple[ChainedRows, ...]:
     """The rows of the previous epoch that the epoch after `manifest` reads as events, in a fixed order."""
-    every = list(streams)
-    found = _committed(manifest, feeds(every))
+    all_streams = list(streams)
+    committed = _committed(manifest, upstream_queries(all_streams))
     parts = []
     for position, columns in enumerate(layout.streams):
-        upstream = next((one.upstream for one in every if one.name == columns.name), None)
-        for rows in found if columns.chained else ():
+        upstream = next((one.upstream for one in all_streams if one.name == columns.name), None)
+        for rows in committed if columns.chained else ():
             if rows.query == upstream:
                 places = tuple(map(place_of, rows.sections))
                 parts.append(ChainedRows(columns.name, position, rows.instance, places))
@@ -121,13 +121,13 @@ def _mark(upstream: AnyQuery, marks: Mapping[str, Watermark]) -> int | None:
 
 def is_pending(manifest: Manifest, streams: Iterable[Stream], lines: Mapping[str, TimeLine]) -> bool:
     """Whether queries over queries have rows to process or time to advance, even if no new events arrive."""
-    queries = feeds(streams)
+    queries = upstream_queries(streams)
     if not queries:
         return False
-    moves = any(
+    advances = any(
         line.reaches_us is not None and line.mark.advanced(line.reaches_us) != line.mark for line in lines.values()
     )
-    return moves or bool(_committed(manifest, queries))
+    return advances or bool(_committed(manifest, queries))
 
 
 def gather_chained(task: GatherTask, part: int, files: Files) -> Iterator[tuple[int, bytes]]:

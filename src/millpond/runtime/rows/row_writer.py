@@ -43,7 +43,7 @@ class RowWriter:
         self._failed: set[str] = set()
         self._queries: dict[str, AnyQuery] = {query.name: query for query in task.plan.all_queries}
         self._selections = {selection.name for selection in task.plan.selections}
-        self._feeding = {fed.query for fed in task.fed}
+        self._feeding = {feed.query for feed in task.feeds}
         self._differing = Differing(task.plan, task.quarantined)
         self._held: dict[tuple[RowKind, str], list[pa.RecordBatch]] = {}
         self._unread: dict[str, int] = {}
@@ -129,7 +129,7 @@ class RowWriter:
     def _is_emitted(self, name: str) -> bool:
         """Whether the rows of a query are read after they are written: by the view, a sink or another query."""
         query = self._queries[name]
-        return query.serve or not query.sink.goes_nowhere or name in self._task.feeds
+        return query.serve or not query.sink.goes_nowhere or name in self._task.upstream_queries
 
     def _write(self, kind: RowKind, owner: str, found: Sequence[pa.RecordBatch]) -> None:
         rows = sum(batch.num_rows for batch in found)
@@ -155,7 +155,7 @@ class RowWriter:
     def _feed(self, query: str, found: Sequence[pa.RecordBatch]) -> None:
         """Add what the rows of a query, or of a version of it, give to parameters."""
         name = self._task.replaced.get(query, query)
-        for fed in self._task.fed:
-            share = share_of(fed, found) if fed.query == name else None
+        for feed in self._task.feeds:
+            share = share_of(feed, found) if feed.query == name else None
             if share is not None:
-                self._delta.fed[fed.name] = merged(self._delta.fed.get(fed.name), share)
+                self._delta.fed[feed.name] = merged(self._delta.fed.get(feed.name), share)

@@ -25,7 +25,7 @@ Task = TypeVar("Task", GatherTask, FoldTask)
 
 
 @dataclass(frozen=True)
-class Sent(Generic[Task]):
+class PackedTask(Generic[Task]):
     """A task without its plan, and the plan as compressed bytes; `size`: its bytes before compression."""
 
     task: Task
@@ -33,29 +33,29 @@ class Sent(Generic[Task]):
     plan: bytes
 
 
-class _Newest(NamedTuple):
+class _EncodedPlan(NamedTuple):
     plan: Plan
     size: int
     data: bytes
 
 
-_newest = _Newest(_NO_PLAN, 0, b"")
+_newest = _EncodedPlan(_NO_PLAN, 0, b"")
 """The plan encoded last; both tasks of all epochs have the same plan until a change."""
 
 
-def sent(task: Task) -> Sent[Task]:
+def pack_task(task: Task) -> PackedTask[Task]:
     """The serializable form of a task."""
     global _newest
-    known = _newest
-    if known.plan is not task.plan or not known.size:
+    newest = _newest
+    if newest.plan is not task.plan or not newest.size:
         encoded = _encoder.encode(task.plan)
-        known = _newest = _Newest(task.plan, len(encoded), pa.compress(encoded, "lz4", asbytes=True))
-    return Sent(msgspec.structs.replace(task, plan=_NO_PLAN), known.size, known.data)
+        newest = _newest = _EncodedPlan(task.plan, len(encoded), pa.compress(encoded, "lz4", asbytes=True))
+    return PackedTask(msgspec.structs.replace(task, plan=_NO_PLAN), newest.size, newest.data)
 
 
-def received(came: Sent[Task]) -> Task:
+def unpack_task(packed: PackedTask[Task]) -> Task:
     """Restores a task in a worker."""
-    return msgspec.structs.replace(came.task, plan=_plan_of(came.size, came.plan))
+    return msgspec.structs.replace(packed.task, plan=_plan_of(packed.size, packed.plan))
 
 
 @lru_cache(2)

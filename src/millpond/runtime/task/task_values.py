@@ -8,7 +8,7 @@ import msgspec
 
 from millpond.model.expressions import Literal
 from millpond.model.windows import NEVER_LATE_US
-from millpond.plan.chains.parameter_feeds import Fed
+from millpond.plan.chains.parameter_feeds import Feed
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
 from millpond.plan.options.late_sinks import LateSink
@@ -183,12 +183,12 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 class FoldTask(msgspec.Struct, frozen=True):
-    """Everything a fold needs besides its packets; `feeds`: queries whose rows others read.
+    """Everything a fold needs besides its packets; `upstream_queries`: queries whose rows others read.
 
     `owners[bucket]` is the bucket's instance; `map` is the number of this bucket map, see `placement.moves`. `sources`:
     for an instance whose buckets changed since the previous epoch, the instances whose state contains them. `replaced`:
     for replaced versions, the query to which their rows belong. `instances`: the number of instances now, and `before`
-    in the previous epoch. `fed`: parameters that rows of this epoch set. `backfilled`: groups that start from
+    in the previous epoch. `feeds`: parameters that rows of this epoch set. `backfilled`: groups that start from
     backfilled events, and therefore also emit windows that have closed before. `moving`: state is moved to other
     instances in this epoch or a later one. `merges_wait`: merges are postponed until an epoch that is not behind.
     """
@@ -205,13 +205,13 @@ class FoldTask(msgspec.Struct, frozen=True):
     drained: bool = False
     quarantined: frozenset[str] = frozenset()
     late: dict[str, tuple[LateSink, ...]] = {}
-    feeds: frozenset[str] = frozenset()
+    upstream_queries: frozenset[str] = frozenset()
     map: int = 0
     sources: dict[int, tuple[int, ...]] = {}
     replaced: dict[str, str] = {}
     instances: int = 1
     before: int = 1
-    fed: tuple[Fed, ...] = ()
+    feeds: tuple[Feed, ...] = ()
     backfilled: frozenset[str] = frozenset()
     moving: bool = False
     merges_wait: bool = False

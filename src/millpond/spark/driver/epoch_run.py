@@ -35,10 +35,10 @@ from millpond.runtime.epoch import (
     assemble,
     fold_task,
     gather_task,
-    map_asked,
     map_record,
     next_step,
     pending,
+    requested_bucket_map,
     step_record,
     watermarks,
 )
@@ -296,7 +296,7 @@ class EpochRunner:
     def _follow_slots(self, end: Offsets) -> None:
         """Record a bucket map that suits the store or the topic better than the current one, if there is such a map."""
         setting, writer = self._head.setting, self._head.writer
-        now = map_asked(setting, writer.manifest)
+        now = requested_bucket_map(setting, writer.manifest)
         wanted = self._advisers.direct.wanted(setting, end, now, self._wanted(now))
         if wanted is not None:
             self._record_map(lambda run: map_record(setting, run, writer.token, *wanted, self._head.now()))

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.errors import UnsupportedQuery
 from millpond.faults import reached
 from millpond.model.stream import Field, Stream
-from millpond.runtime.inputs.backfill import Again, PastEpoch, Staged, take
+from millpond.runtime.inputs.backfill import PastEpoch, RereadEvents, Staged, stage_events
 from millpond.runtime.task.column_layout import ReadColumn
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.spark.reading.event_source import event_source
@@ -38,17 +38,17 @@ _GONE = re.compile(
 )
 
 
-class _Take(VersionChecked):
+class _StageEvents(VersionChecked):
     """A Spark task function that writes the rows of a source to files of events."""
 
-    def __init__(self, again: Again, open_files: OpenFiles, prefix: str) -> None:
-        self._again, self._open_files, self._prefix = again, open_files, prefix
+    def __init__(self, events: RereadEvents, open_files: OpenFiles, prefix: str) -> None:
+        self._events, self._open_files, self._prefix = events, open_files, prefix
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         attempt = 0 if context is None else context.taskAttemptId()
         with worker_task():
-            for staged in take(self._again, batches, self._open_files(), f"{self._prefix}-{attempt}"):
+            for staged in stage_events(self._events, batches, self._open_files(), f"{self._prefix}-{attempt}"):
                 column = pa.array([msgspec.json.encode(staged)], pa.binary())
                 yield pa.RecordBatch.from_arrays([column], names=["staged"])
 
@@ -105,8 +105,8 @@ class SourceRereader:
         with self._explaining():
             portions = self._source.portions(self._spark, self._folder, epochs)
             for number, portion in enumerate(portions):
-                frame, again = self._read(portion)
-                job = _Take(again, open_files, f"{prefix}-{number}")
+                frame, events = self._read(portion)
+                job = _StageEvents(events, open_files, f"{prefix}-{number}")
                 # Only half of the task slots are used, because epochs run at the same time.
                 tasks = max(1, self._spark.sparkContext.defaultParallelism // 2)
                 table = frame.coalesce(tasks).mapInArrow(job, "staged binary").toArrow()
@@ -114,7 +114,7 @@ class SourceRereader:
                 reached("backfill.portion")
         return staged
 
-    def _read(self, portion: Portion) -> tuple[DataFrame, Again]:
+    def _read(self, portion: Portion) -> tuple[DataFrame, RereadEvents]:
         """The frame of a portion with the columns that the query needs, and how events are assigned to epochs."""
         wanted = self._wanted
         if portion.files:
@@ -124,14 +124,15 @@ class SourceRereader:
         columns = layout.streams[0].columns
         self.columns = tuple(one for one in columns if one.name != FILE)
         file = next((one.position for one in columns if one.name == FILE), None)
-        return frame, Again(layout.streams[0], self._event_time, portion.epochs, file, portion.files, portion.ends)
+        events = RereadEvents(layout.streams[0], self._event_time, portion.epochs, file, portion.files, portion.ends)
+        return frame, events
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
         try:
             yield
         except (PySparkException, Py4JError, ConnectionError) as error:
-            found = explained(error)
-            if _GONE.search(f"{found} {error}"):
+            failure = explained(error)
+            if _GONE.search(f"{failure} {error}"):
                 raise gone(self.stream, str(error).strip().splitlines()[0][:200]) from error
-            raise found from error
+            raise failure from error

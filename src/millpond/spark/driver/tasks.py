@@ -28,7 +28,7 @@ from millpond.runtime.inputs.without_shuffle import (
 )
 from millpond.runtime.task.counters import in_receipt
 from millpond.runtime.task.file_sync import OpenFiles
-from millpond.runtime.task.plan_cache import received, sent
+from millpond.runtime.task.plan_cache import pack_task, unpack_task
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.session.worker import VersionChecked, worker_task
 
@@ -48,11 +48,11 @@ class _Gather(VersionChecked):
     """Turns the events of one source partition into packets."""
 
     def __init__(self, task: GatherTask) -> None:
-        self._sent = sent(task)
+        self._packed = pack_task(task)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with worker_task():
-            for instance, packet in gather(received(self._sent), batches, _context().partitionId()):
+            for instance, packet in gather(unpack_task(self._packed), batches, _context().partitionId()):
                 reached("gather.packet")
                 yield _rows(instance, packet)
 
@@ -75,11 +75,11 @@ class _GatherStored(VersionChecked):
     """Turns rows of queries and retained events into packets; the input rows of a task are the numbers of its parts."""
 
     def __init__(self, task: GatherTask, open_files: OpenFiles) -> None:
-        self._sent, self._open_files = sent(task), open_files
+        self._packed, self._open_files = pack_task(task), open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with worker_task():
-            files, task = self._open_files(), received(self._sent)
+            files, task = self._open_files(), unpack_task(self._packed)
             for part in (part for batch in batches for part in batch.column(0).to_pylist()):
                 for instance, packet in gather_stored(task, part, files):
                     yield _rows(instance, packet)
@@ -89,12 +89,12 @@ class _Fold(VersionChecked):
     """Folds the packets of one instance into its receipt and delta."""
 
     def __init__(self, task: FoldTask, open_files: OpenFiles) -> None:
-        self._sent, self._open_files = sent(task), open_files
+        self._packed, self._open_files = pack_task(task), open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with worker_task():
             packets = [packet.as_buffer() for batch in batches for packet in batch.column(1).drop_null()]
-            context, task = _context(), received(self._sent)
+            context, task = _context(), unpack_task(self._packed)
             # The application-wide id is used, because attempt numbers restart when the same driver reruns a batch.
             attempt = f"{task.writer}-{context.taskAttemptId()}"
             receipt, body = fold(task, context.partitionId(), packets, attempt, self._open_files())
@@ -105,15 +105,15 @@ class _Direct(VersionChecked):
     """Turns the events of one source partition into the receipts of the instances that own its keys."""
 
     def __init__(self, gathering: GatherTask, folding: FoldTask, route: Route, open_files: OpenFiles) -> None:
-        self._gathering, self._folding = sent(gathering), sent(folding)
+        self._gathering, self._folding = pack_task(gathering), pack_task(folding)
         self._route, self._open_files = route, open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with worker_task():
             context = BarrierTaskContext.get()
             number = context.partitionId()
-            task, files, began = received(self._folding), self._open_files(), monotonic()
-            gathered = gather_direct(received(self._gathering), batches, number, self._route)
+            task, files, began = unpack_task(self._folding), self._open_files(), monotonic()
+            gathered = gather_direct(unpack_task(self._gathering), batches, number, self._route)
             seconds = monotonic() - began
             names = message_files(task.number, self._route.job, len(context.getTaskInfos()))
             reached("direct.gathered")

@@ -142,7 +142,7 @@ FILE = "__file"
 
 
 class Portion(NamedTuple):
-    """A part of what `epochs` have read, as a batch. How the epoch of an event is found is as in `Again`:
+    """A part of what `epochs` have read, as a batch. How the epoch of an event is found is as in `RereadEvents`:
 
     `files` maps the files in the column `FILE` to positions in `epochs`; `ends` has the end offsets of each epoch by
     source partition.

@@ -23,12 +23,12 @@ from millpond.plan.chains.upstream import (
     chained_stream,
     check_event_time,
     drained_at,
-    feeds,
     first_row_us,
     halted,
     levels,
     reached_us,
     times_of,
+    upstream_queries,
 )
 from millpond.plan.chains.upstream_joins import made_window
 
@@ -113,7 +113,7 @@ def test_levels_count_the_queries_before_a_stream() -> None:
     top = replace(SPEND, name="top", stream="spend", event_time="t")
     streams = [TX, chained_stream(SPEND), chained_stream(top)]
     assert levels(streams, [top, SPEND]) == {"tx": 0, "spend": 1, "top": 2}
-    assert feeds(streams) == {"spend", "top"}
+    assert upstream_queries(streams) == {"spend", "top"}
     assert halted(streams, [top, SPEND], {"spend"}) == {"spend", "top"}
     assert halted(streams, [top, SPEND], {"top"}) == {"top"}
     with pytest.raises(QueryTypeError, match="The query spend, whose rows others read, is missing"):

@@ -14,7 +14,15 @@ from millpond.log.port import Log
 from millpond.log.records import ClaimRecord, EpochRecord, digest_of, encode
 from millpond.runtime.gather.lateness import Judge
 from millpond.runtime.gather.retained_events import ALWAYS_LATE
-from millpond.runtime.inputs.backfill import Again, Past, PastEpoch, PastJudge, brought, columns_of_section, take
+from millpond.runtime.inputs.backfill import (
+    Past,
+    PastEpoch,
+    PastJudge,
+    RereadEvents,
+    brought,
+    columns_of_section,
+    stage_events,
+)
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.runtime.task.task_values import TimeLine, Watermark
 from millpond.state.ports.files import Files
@@ -96,13 +104,13 @@ def test_with_an_order_an_event_is_judged_by_those_before_it(seed: int) -> None:
 def test_files_wait_until_the_record_that_names_them(tmp_path: Path) -> None:
     columns = (ReadColumn("ts", 1, "timestamp"), ReadColumn("k", 2, "string"))
     layout = StreamLayout("tx", (*columns, ReadColumn("file", 3, "string")))
-    again = Again(layout, "ts", (epoch(1, 7, {"*": 9}),), 3, {"file:/a": 0})
+    again = RereadEvents(layout, "ts", (epoch(1, 7, {"*": 9}),), 3, {"file:/a": 0})
     batch = pa.RecordBatch.from_arrays(
         [pa.array([0, 0, -2], pa.int32()), pa.array([8, None, None], pa.int64()).view(pa.timestamp("us", "UTC")),
          pa.array(["x", "y", None]), pa.array(["file:///a", "file:///a", None])],
         ["stream", "ts", "k", "file"],
     )  # fmt: skip
-    (staged,) = take(again, [batch], Files(tmp_path), "backfill/token/0")
+    (staged,) = stage_events(again, [batch], Files(tmp_path), "backfill/token/0")
     assert (staged.rows, staged.first, staged.last) == (1, 8, 9)
     (receipt,) = brought(Files(tmp_path), [staged], "q@0", columns, 12)
     assert receipt.file is not None and receipt.file.startswith("delta/00000000000000000012/")
@@ -112,4 +120,4 @@ def test_files_wait_until_the_record_that_names_them(tmp_path: Path) -> None:
     assert columns_of_section(section.info["columns"]) == columns
     with pytest.raises(CorruptError, match="No epoch has read file:/b"):
         other = batch.set_column(3, "file", pa.array(["file:///b"] * 3))
-        list(take(again, [other], Files(tmp_path), "backfill/token/1"))
+        list(stage_events(again, [other], Files(tmp_path), "backfill/token/1"))

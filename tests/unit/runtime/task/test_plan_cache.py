@@ -16,7 +16,7 @@ from millpond.model.selection import Selection
 from millpond.model.windows import Counted, Range
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.task.column_layout import ReadLayout
-from millpond.runtime.task.plan_cache import received, sent
+from millpond.runtime.task.plan_cache import pack_task, unpack_task
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 
 SIDE = Side(STREAM.name, "ts", 0, (Column("k", "string"),), (Column("k", "string"),))
@@ -34,13 +34,13 @@ def test_a_task_arrives_as_it_was(seed: int) -> None:
         FoldTask("pond", "", 7, plan, {}, {}, {}, (0, 1), "me"),
     )
     for task in tasks:
-        came = received(pickle.loads(pickle.dumps(sent(task))))
+        came = unpack_task(pickle.loads(pickle.dumps(pack_task(task))))
         assert came == task and came.plan.id == plan.id
-        assert received(sent(task)).plan is came.plan
+        assert unpack_task(pack_task(task)).plan is came.plan
 
 
 def test_a_plan_is_encoded_once_for_both_tasks() -> None:
     plan = build_plan(query_set(random.Random(1), 9))
-    gathering = sent(GatherTask(plan, ReadLayout(()), {}, (0,), 1))
-    folding = sent(FoldTask("pond", "", 7, plan, {}, {}, {}, (0,), "me"))
+    gathering = pack_task(GatherTask(plan, ReadLayout(()), {}, (0,), 1))
+    folding = pack_task(FoldTask("pond", "", 7, plan, {}, {}, {}, (0,), "me"))
     assert gathering.plan is folding.plan and not gathering.task.plan.groups
