@@ -22,7 +22,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.runtime.event_log import event_aggregates
-from millpond.runtime.event_log.event_aggregates import Found, rows_of
+from millpond.runtime.event_log.event_aggregates import ResultRows, rows_of
 from millpond.runtime.task.counters import WHOLE_POND
 from millpond.runtime.windows import closing
 from millpond.state.layout.event_log import Events
@@ -251,7 +251,7 @@ def test_events_are_handed_to_few_windows_at_once(tmp_path: Path, monkeypatch: p
     )
     rows, found, handed = events(2000, 200), [], []
 
-    def spied(given: Events, rows_: Found) -> tuple[Ints, Ints]:
+    def spied(given: Events, rows_: ResultRows) -> tuple[Ints, Ints]:
         index, owners = rows_of(given, rows_)
         handed.append(len(index))
         return index, owners

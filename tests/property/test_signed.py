@@ -150,7 +150,7 @@ def test_rows_of_a_run_are_copied_to_each_query_that_is_read(
     for row in range(rows):
         for place in range(first[row], until[row]):
             expected.setdefault(int(shares.order[place]), []).append(row)
-    found = dict(shares.dealt(pa.record_batch({"row": np.arange(rows)}), read))
+    found = dict(shares.split(pa.record_batch({"row": np.arange(rows)}), read))
     assert {i: own.column(0).to_pylist() for i, own in found.items()} == {i: e for i, e in expected.items() if read[i]}
     assert shares.counts().tolist() == [len(expected.get(i, ())) for i in range(queries)]
 

@@ -20,7 +20,7 @@ from millpond.runtime.windows import combine_sparse
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.windows.combine_sparse import sparse_blocks
-from millpond.runtime.windows.rollups import Held
+from millpond.runtime.windows.rollups import LiveCells
 from millpond.state.layout.cells import Cells, Piece, Slices, merge
 from millpond.testing.compare import assert_same_rows, canonical
 
@@ -60,7 +60,7 @@ def test_each_window_and_slot_has_the_same_columns(seed: int, always: None, monk
     starts = [dice.randint(-5, 6) * 10 for _ in range(dice.randint(1, 6))]
     run = [Closing(start + dice.randint(1, 6) * 10, start, 0, 2) for start in starts]
     edges = edges_of(run)
-    chosen = slices_between(Held(parts, []), edges, dice.randint(0, 2))
+    chosen = slices_between(LiveCells(parts, []), edges, dice.randint(0, 2))
     spread = list(blocks(edges, ranges_of(parts, edges, chosen), ASKED, slots))
     merged = list(sparse_blocks(run, parts, chosen, ASKED, slots) or ())
     found: dict[tuple[int, int], dict[str, Any]] = {}

@@ -15,7 +15,7 @@ from millpond.kernels.columns import arrow_type, to_arrow
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, call
 from millpond.plan.groups.event_log import logged_rows, ties_of
-from millpond.runtime.event_log.event_aggregates import Found, taken_by, taken_in, value_of
+from millpond.runtime.event_log.event_aggregates import ResultRows, input_of_frames, input_of_windows, value_of
 from millpond.runtime.event_log.event_order import in_order
 from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.state.layout.event_log import OFFSET, PARTITION, Events
@@ -55,11 +55,11 @@ def _events(rows: list[Any], asked: list[Aggregate], ordered: bool) -> Events:
 def _answers(asked: list[Aggregate], rows: list[Any], ordered: bool = False) -> list[Any]:
     """Of one window that holds all events, the same by windows and by frames."""
     made = in_order(_events(rows, asked, ordered), ties_of(asked))
-    whole = Found(np.array([0]), np.array([0]), np.array([10]))
+    whole = ResultRows(np.array([0]), np.array([0]), np.array([10]))
     answers = []
     for one in asked:
-        framed = taken_in(one, None, made, np.array([0]), np.array([len(rows)]))
-        found = [value_of(taken) for taken in (taken_by(one, None, made, whole), framed)]
+        framed = input_of_frames(one, None, made, np.array([0]), np.array([len(rows)]))
+        found = [value_of(taken) for taken in (input_of_windows(one, None, made, whole), framed)]
         first, second = (to_arrow(value, one.type, 1).to_pylist()[0] for value in found)
         assert repr(first) == repr(second)
         answers.append(first)

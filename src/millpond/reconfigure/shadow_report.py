@@ -14,7 +14,7 @@ from millpond.followers.sinks.text import json_objects
 from millpond.log.manifest import Manifest
 from millpond.log.records import ChangeRecord, Entry, EpochRecord
 from millpond.reconfigure.changes import Promote, change_of
-from millpond.runtime.rows.shadow_diff import NET, added_up
+from millpond.runtime.rows.shadow_diff import NET, sum_net
 
 _FEW, _PARTS = 1 << 20, 64
 """Up to this many rows, from up to this many records, are summed among themselves only, not with all others."""
@@ -86,7 +86,7 @@ class Compared(ProcessFollower):
         with self._lock:
             self._differing = [whole] = [_summed(self._differing)]
             texts = _texts(whole)
-            told = added_up(pa.table({"text": texts, NET: whole[NET]}), texts)  # different bits may have the same text
+            told = sum_net(pa.table({"text": texts, NET: whole[NET]}), texts)  # different bits may have the same text
             rows, net = ([] if told is None else told[name].to_pylist() for name in ("text", NET))
             only = [
                 [row for row, count in zip(rows, net, strict=True) for _ in range(max(0, side * count))]
@@ -102,8 +102,8 @@ def _summed(parts: Sequence[pa.Table]) -> pa.Table:
     if not some:
         return _NONE
     told = pa.concat_tables(some)
-    summed = added_up(told)
-    return added_up(told, _texts(told)) if summed is None else summed
+    summed = sum_net(told)
+    return sum_net(told, _texts(told)) if summed is None else summed
 
 
 def _texts(rows: pa.Table) -> pa.Array:

@@ -20,7 +20,7 @@ from millpond.model.expressions import Column, call, literal
 from millpond.model.types import integer_range
 from millpond.plan.groups.event_log import logged_rows
 from millpond.plan.groups.tallies import FINEST_BITS, bits_of, error_of, tallied
-from millpond.runtime.event_log.event_aggregates import Found, taken_by
+from millpond.runtime.event_log.event_aggregates import ResultRows, input_of_windows
 from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.event_log.tallies import percentiles
 from millpond.state.layout.cells import order_codes
@@ -52,8 +52,8 @@ def answered(aggregate: Aggregate, slots: np.ndarray, codes: np.ndarray, size: i
     }  # fmt: skip
     none = np.zeros(len(codes), np.int64)
     tallies = added_up(Events(slots, none, none, columns))
-    found = Found(np.arange(size), np.zeros(size, np.int64), np.ones(size, np.int64))
-    values = percentiles(aggregate, taken_by(binned, None, tallies, found))
+    found = ResultRows(np.arange(size), np.zeros(size, np.int64), np.ones(size, np.int64))
+    values = percentiles(aggregate, input_of_windows(binned, None, tallies, found))
     data = values.data if isinstance(values.data, pa.Array) else pa.array(values.data, mask=values.null)
     shown: list[object] = data.to_pylist()
     return shown

@@ -16,7 +16,7 @@ from millpond.log.records import ChangeRecord, EpochRecord
 from millpond.reconfigure import shadow_report
 from millpond.reconfigure.changes import Promote
 from millpond.reconfigure.shadow_report import Compared
-from millpond.runtime.rows.shadow_diff import NET, differing
+from millpond.runtime.rows.shadow_diff import NET, row_diff
 
 Told = dict[str, list[int]]
 """The rows of a record, by the query that emits them."""
@@ -26,7 +26,7 @@ class Records:
     """A reader of what differs that has it in memory."""
 
     def batches(self, entry: Any, name: str) -> pa.Table | None:
-        return differing(*(batches_of(entry.told.get(one, ())) for one in (name, f"{name}'")))
+        return row_diff(*(batches_of(entry.told.get(one, ())) for one in (name, f"{name}'")))
 
 
 def batches_of(rows: Sequence[int]) -> list[pa.RecordBatch]:

@@ -34,7 +34,7 @@ from millpond.state.layout.cells import order_codes
 from millpond.state.layout.event_log import Events
 
 
-class Found(NamedTuple):
+class ResultRows(NamedTuple):
     """Result rows: the slot of each row's key, and its window [start, end).
 
     No window of a slot contains another window of the same slot, so starts and ends ascend together.
@@ -45,16 +45,18 @@ class Found(NamedTuple):
     ends_us: Ints
 
 
-def value_of(taken: Taken) -> Values:
+def value_of(inputs: AggregateInput) -> Values:
     """The aggregate's value for each result row."""
-    return _FUNCTIONS[taken.aggregate.function](taken)
+    return _FUNCTIONS[inputs.aggregate.function](inputs)
 
 
-def taken_by(aggregate: Aggregate, presence: Expression | None, events: Events, found: Found) -> Taken:
+def input_of_windows(
+    aggregate: Aggregate, presence: Expression | None, events: Events, windows: ResultRows
+) -> AggregateInput:  # fmt: skip
     """The events that an aggregate takes, with their result rows; `events`: all that are in time, sorted by slot."""
     events = passing(events, logged_rows(aggregate, presence))
-    index, rows = rows_of(events, found)
-    return Taken(aggregate, events, index, rows, len(found.slots))
+    index, rows = rows_of(events, windows)
+    return AggregateInput(aggregate, events, index, rows, len(windows.slots))
 
 
 def passing(events: Events, condition: Expression | None) -> Events:
@@ -62,24 +64,26 @@ def passing(events: Events, condition: Expression | None) -> Events:
     return events if condition is None else events.take(passed_mask(events.columns, condition))
 
 
-def taken_in(aggregate: Aggregate, presence: Expression | None, events: Events, low: Ints, high: Ints) -> Taken:
+def input_of_frames(
+    aggregate: Aggregate, presence: Expression | None, events: Events, low: Ints, high: Ints
+) -> AggregateInput:  # fmt: skip
     """The events that an aggregate takes, if result row i covers the events `low[i]` … `high[i] - 1`."""
     rows, nth = repeated(high - low)
     index = low[rows] + nth
     condition = logged_rows(aggregate, presence)
     if condition is not None:
-        taken = passed_mask(events.columns, condition)[index]
-        index, rows = index[taken], rows[taken]
-    return Taken(aggregate, events, index, rows, len(low))
+        passed = passed_mask(events.columns, condition)[index]
+        index, rows = index[passed], rows[passed]
+    return AggregateInput(aggregate, events, index, rows, len(low))
 
 
-def rows_of(events: Events, found: Found) -> tuple[Ints, Ints]:
+def rows_of(events: Events, windows: ResultRows) -> tuple[Ints, Ints]:
     """Pairs of an event's position and a result row's position; an event in k windows is in k pairs."""
-    edges = distinct_of(np.concatenate([found.starts_us, found.ends_us]))
-    order = np.lexsort((found.starts_us, found.slots))
+    edges = distinct_of(np.concatenate([windows.starts_us, windows.ends_us]))
+    order = np.lexsort((windows.starts_us, windows.slots))
     width = len(edges) + 2
-    first = found.slots[order] * width + np.searchsorted(edges, found.starts_us[order]) + 1
-    last = found.slots[order] * width + np.searchsorted(edges, found.ends_us[order])
+    first = windows.slots[order] * width + np.searchsorted(edges, windows.starts_us[order]) + 1
+    last = windows.slots[order] * width + np.searchsorted(edges, windows.ends_us[order])
     # an event between edge i - 1 and edge i belongs to the rows of its slot with first <= i <= last
     at = events.slots.astype(np.int64) * width + np.searchsorted(edges, events.times_us, "right")
     low = np.searchsorted(last, at, "left")
@@ -88,7 +92,7 @@ def rows_of(events: Events, found: Found) -> tuple[Ints, Ints]:
     return index, order[low[index] + nth]
 
 
-class Taken:
+class AggregateInput:
     """The input of an aggregate: pairs of an event (`index`, into `events`) and a result row (`rows`, below `size`)."""
 
     def __init__(self, aggregate: Aggregate, events: Events, index: Ints, rows: Ints, size: int) -> None:
@@ -114,9 +118,9 @@ class Taken:
         """The position of each pair's event in the query's order of events, see `in_order`."""
         return np.asarray(self.events.columns[POSITION])[self.index]
 
-    def only(self, pairs: Ints) -> Taken:
+    def only(self, pairs: Ints) -> AggregateInput:
         """Selects some of the pairs."""
-        return Taken(self.aggregate, self.events, self.index[pairs], self.rows[pairs], self.size)
+        return AggregateInput(self.aggregate, self.events, self.index[pairs], self.rows[pairs], self.size)
 
     def sorted(self, keys: Sequence[Ints]) -> tuple[Ints, Ints]:
         """Positions of the pairs sorted by (row, keys), the major key last, and the `size` + 1 bounds of their rows."""
@@ -131,7 +135,7 @@ class Taken:
         """Like `values`, for functions that compare values: with one zero and one NaN, as in keys."""
         return canonical(self.values(pairs))
 
-    def chosen(self, pairs: Ints, empty: Any, values: Callable[[Taken, Ints], pa.Array]) -> Values:
+    def one_per_row(self, pairs: Ints, empty: Any, values: Callable[[AggregateInput, Ints], pa.Array]) -> Values:
         """The argument of one pair per row, read by the method `values`; NULL where the row is `empty`."""
         kind = self.aggregate.arguments[0].type
         if not len(self.rows):
@@ -163,13 +167,13 @@ def _runs(rows: Ints, codes: Ints) -> Ints:
     return np.flatnonzero(np.append(True, (rows[1:] != rows[:-1]) | (codes[1:] != codes[:-1]))) if len(rows) else rows
 
 
-def _distinct(taken: Taken) -> Ints:
+def _distinct(inputs: AggregateInput) -> Ints:
     """Positions of one pair for each distinct value of each row, sorted by row and value."""
-    codes = [taken.codes(i) for i in range(len(taken.aggregate.arguments))]
-    order, _ = taken.sorted(codes)
+    codes = [inputs.codes(i) for i in range(len(inputs.aggregate.arguments))]
+    order, _ = inputs.sorted(codes)
     if not len(order):
         return order
-    rows, begins = taken.rows[order], np.zeros(len(order), bool)
+    rows, begins = inputs.rows[order], np.zeros(len(order), bool)
     begins[0] = True
     begins[1:] = rows[1:] != rows[:-1]
     for code in codes:
@@ -177,37 +181,37 @@ def _distinct(taken: Taken) -> Ints:
     return order[begins]
 
 
-def _count_distinct(taken: Taken) -> Values:
-    return Values(np.bincount(taken.rows[_distinct(taken)], minlength=taken.size))
+def _count_distinct(inputs: AggregateInput) -> Values:
+    return Values(np.bincount(inputs.rows[_distinct(inputs)], minlength=inputs.size))
 
 
-def _collect_list(taken: Taken) -> Values:
-    order, bounds = taken.sorted([taken.position()])
-    return taken.lists(taken.values(order), bounds)
+def _collect_list(inputs: AggregateInput) -> Values:
+    order, bounds = inputs.sorted([inputs.position()])
+    return inputs.lists(inputs.values(order), bounds)
 
 
-def _collect_set(taken: Taken) -> Values:
-    chosen = _distinct(taken)
-    counts = np.bincount(taken.rows[chosen], minlength=taken.size)
-    return taken.lists(taken.equal_values(chosen), np.concatenate([[0], np.cumsum(counts)]))
+def _collect_set(inputs: AggregateInput) -> Values:
+    chosen = _distinct(inputs)
+    counts = np.bincount(inputs.rows[chosen], minlength=inputs.size)
+    return inputs.lists(inputs.equal_values(chosen), np.concatenate([[0], np.cumsum(counts)]))
 
 
-def _listagg(distinct: bool) -> Callable[[Taken], Values]:
+def _listagg(distinct: bool) -> Callable[[AggregateInput], Values]:
     """Concatenates texts with a delimiter, in the order of WITHIN GROUP.
 
     Ties, and texts without such an order, are ordered as by `collect_list` or, if `distinct`, as by `collect_set`.
     """
 
-    def answer(taken: Taken) -> Values:
-        parameters = taken.aggregate.parameters
+    def answer(inputs: AggregateInput) -> Values:
+        parameters = inputs.aggregate.parameters
         delimiter, *directions = [str(one.value) for one in parameters] if isinstance(parameters, tuple) else [""]
         if distinct:
-            taken = taken.only(_distinct(taken))
-        keys = [taken.codes() if distinct else taken.position()]
+            inputs = inputs.only(_distinct(inputs))
+        keys = [inputs.codes() if distinct else inputs.position()]
         for place in range(len(directions), 0, -1):
-            keys += _directed(taken.codes(place), directions[place - 1])
-        order, bounds = taken.sorted(keys)
-        lists = pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), taken.values(order))
+            keys += _directed(inputs.codes(place), directions[place - 1])
+        order, bounds = inputs.sorted(keys)
+        lists = pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), inputs.values(order))
         return Values(pc.binary_join(lists, delimiter), np.diff(bounds) == 0)
 
     return answer
@@ -220,23 +224,23 @@ def _directed(codes: Ints, direction: str) -> list[Ints]:
     return [~codes if descending else codes, null if nulls_last else -null]
 
 
-def _histogram(taken: Taken) -> Values:
-    (most,), kind = taken.fractions, bin_centre_type(element_of(taken.aggregate.type))
-    order, _ = taken.sorted([taken.codes()])
-    rows, values = taken.rows[order], _doubles(taken, order)
+def _histogram(inputs: AggregateInput) -> Values:
+    (most,), kind = inputs.fractions, bin_centre_type(element_of(inputs.aggregate.type))
+    order, _ = inputs.sorted([inputs.codes()])
+    rows, values = inputs.rows[order], _doubles(inputs, order)
     begins = _runs(rows, order_codes(values))  # integers may be equal as doubles
     counts = np.diff(np.append(begins, len(rows))).astype(np.float64)
-    found = binned(Bins(rows[begins], values[begins], counts), int(most), taken.size)
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(found.rows, minlength=taken.size))])
+    histograms = binned(Bins(rows[begins], values[begins], counts), int(most), inputs.size)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(histograms.rows, minlength=inputs.size))])
     assert kind is not None
     if not is_float(kind):  # truncated towards zero; the largest bigint is not exactly a double
-        centres = np.where(found.centres < 2.0**63, found.centres, 0.0).astype(np.int64)
-        data: Any = np.where(found.centres < 2.0**63, centres, np.iinfo(np.int64).max)
+        centres = np.where(histograms.centres < 2.0**63, histograms.centres, 0.0).astype(np.int64)
+        data: Any = np.where(histograms.centres < 2.0**63, centres, np.iinfo(np.int64).max)
     else:
-        data = found.centres.astype(np.float32 if kind == "float" else np.float64)
-    parts = [to_arrow(Values(data), kind, len(data)), pa.array(found.counts)]
-    fields = list(arrow_type(element_of(taken.aggregate.type)))
-    return taken.lists(pa.StructArray.from_arrays(parts, fields=fields), bounds, np.diff(bounds) == 0)
+        data = histograms.centres.astype(np.float32 if kind == "float" else np.float64)
+    parts = [to_arrow(Values(data), kind, len(data)), pa.array(histograms.counts)]
+    fields = list(arrow_type(element_of(inputs.aggregate.type)))
+    return inputs.lists(pa.StructArray.from_arrays(parts, fields=fields), bounds, np.diff(bounds) == 0)
 
 
 class _Selected:
@@ -255,70 +259,70 @@ class _Selected:
         return self._data
 
 
-def _of_distinct(taken: Taken) -> Values:
+def _of_distinct(inputs: AggregateInput) -> Values:
     """The sum or average of each row's distinct values, as exact as sums of cells."""
-    chosen, kind = _distinct(taken), taken.aggregate.arguments[0].type
-    function = taken.aggregate.function.removesuffix("_distinct")
-    plain = Aggregate(function, Column("value", kind), None, taken.aggregate.type)
+    chosen, kind = _distinct(inputs), inputs.aggregate.arguments[0].type
+    function = inputs.aggregate.function.removesuffix("_distinct")
+    plain = Aggregate(function, Column("value", kind), None, inputs.aggregate.type)
     measures = measures_of(plain, None)
-    facts = _Selected(from_arrow(taken.values(chosen), kind).data)
-    partials = Partials(facts, taken.rows[chosen], taken.size)
+    facts = _Selected(from_arrow(inputs.values(chosen), kind).data)
+    partials = Partials(facts, inputs.rows[chosen], inputs.size)
     for measure in measures:
         partials.add(measure)
     columns = {}
     for name, column in partials.columns(np.arange(len(partials.ids))).items():
-        columns[name] = np.zeros(taken.size, column.dtype)
+        columns[name] = np.zeros(inputs.size, column.dtype)
         columns[name][partials.ids] = column
     return finish(plain, measures, columns)
 
 
-def _percentile(taken: Taken) -> Values:
+def _percentile(inputs: AggregateInput) -> Values:
     """Linear interpolation between the two nearest values, as Spark's `percentile` does."""
-    order, bounds = taken.sorted([taken.codes()])
+    order, bounds = inputs.sorted([inputs.codes()])
     counts = np.diff(bounds)
-    ordered = np.append(_doubles(taken, order), np.nan)  # the last entry serves rows without values
-    found = []
-    for fraction in taken.fractions:
+    ordered = np.append(_doubles(inputs, order), np.nan)  # the last entry serves rows without values
+    results = []
+    for fraction in inputs.fractions:
         place = np.maximum(counts - 1, 0) * fraction
         low, high = np.floor(place), np.ceil(place)
         left, right = (ordered[np.where(counts > 0, bounds[:-1] + at.astype(np.int64), -1)] for at in (low, high))
         with np.errstate(invalid="ignore"):
             between = left + (right - left) * (place - low)
         same = (low == high) | (left == right) | (np.isnan(left) & np.isnan(right))
-        found.append(np.where(same, left, between))
-    return _one_or_list(taken, found, counts == 0)
+        results.append(np.where(same, left, between))
+    return _one_or_list(inputs, results, counts == 0)
 
 
-def _percentile_disc(taken: Taken) -> Values:
+def _percentile_disc(inputs: AggregateInput) -> Values:
     """The least value at or below which at least the fraction of all values lies, as a double."""
-    order, bounds = taken.sorted([taken.codes()])
+    order, bounds = inputs.sorted([inputs.codes()])
     counts = np.diff(bounds)
-    ordered = np.append(_doubles(taken, order), np.nan)
-    found = []
-    for fraction in taken.fractions:
+    ordered = np.append(_doubles(inputs, order), np.nan)
+    results = []
+    for fraction in inputs.fractions:
         at = np.maximum(np.ceil(counts * fraction).astype(np.int64) - 1, 0)
-        found.append(ordered[np.where(counts > 0, bounds[:-1] + at, -1)])
-    return _one_or_list(taken, found, counts == 0)
+        results.append(ordered[np.where(counts > 0, bounds[:-1] + at, -1)])
+    return _one_or_list(inputs, results, counts == 0)
 
 
-def _approx_percentile(taken: Taken) -> Values:
+def _approx_percentile(inputs: AggregateInput) -> Values:
     """The least value at or below which at least the fraction of all values lies; exact, and in its own type."""
-    order, bounds = taken.sorted([taken.codes()])
+    order, bounds = inputs.sorted([inputs.codes()])
     counts = np.diff(bounds)
     items = []
-    for fraction in taken.fractions:
+    for fraction in inputs.fractions:
         at = np.clip(np.ceil(counts * fraction).astype(np.int64) - 1, 0, np.maximum(counts - 1, 0))
         items.append(_picked(order, bounds[:-1] + at))
-    if not taken.aggregate.type.startswith("array<"):
-        return taken.chosen(items[0], counts == 0, Taken.equal_values)
-    held = np.flatnonzero(counts > 0)
-    pairs = np.stack([one[held] for one in items], axis=1).reshape(-1) if len(order) else order
+    if not inputs.aggregate.type.startswith("array<"):
+        return inputs.one_per_row(items[0], counts == 0, AggregateInput.equal_values)
+    nonempty = np.flatnonzero(counts > 0)
+    pairs = np.stack([one[nonempty] for one in items], axis=1).reshape(-1) if len(order) else order
     sizes = np.where(counts > 0, len(items), 0)
-    return taken.lists(taken.equal_values(pairs), np.concatenate([[0], np.cumsum(sizes)]), counts == 0)
+    return inputs.lists(inputs.equal_values(pairs), np.concatenate([[0], np.cumsum(sizes)]), counts == 0)
 
 
-def _doubles(taken: Taken, pairs: Ints) -> Any:
-    column, kind = taken.equal_values(pairs), taken.aggregate.arguments[0].type
+def _doubles(inputs: AggregateInput, pairs: Ints) -> Any:
+    column, kind = inputs.equal_values(pairs), inputs.aggregate.arguments[0].type
     data = from_arrow(column, kind).data
     return to_doubles(data, kind) if is_decimal(kind) else data.astype(np.float64)
 
@@ -328,42 +332,42 @@ def _picked(order: Ints, places: Ints) -> Ints:
     return order[np.clip(places, 0, len(order) - 1)] if len(order) else order
 
 
-def _one_or_list(taken: Taken, found: list[Any], empty: Any) -> Values:
-    if not taken.aggregate.type.startswith("array<"):
-        return Values(np.where(empty, 0.0, found[0]), empty)
-    items = np.stack(found, axis=1).reshape(-1)
-    return taken.lists(pa.array(items), np.arange(taken.size + 1) * len(found), empty)
+def _one_or_list(inputs: AggregateInput, results: list[Any], empty: Any) -> Values:
+    if not inputs.aggregate.type.startswith("array<"):
+        return Values(np.where(empty, 0.0, results[0]), empty)
+    items = np.stack(results, axis=1).reshape(-1)
+    return inputs.lists(pa.array(items), np.arange(inputs.size + 1) * len(results), empty)
 
 
-def _mode(taken: Taken) -> Values:
+def _mode(inputs: AggregateInput) -> Values:
     """The most frequent value of each row; the least one if several are equally frequent."""
-    codes = taken.codes()
-    order, _ = taken.sorted([codes])
-    rows = taken.rows[order]
+    codes = inputs.codes()
+    order, _ = inputs.sorted([codes])
+    rows = inputs.rows[order]
     begins = _runs(rows, codes[order])
     lengths = np.diff(np.append(begins, len(order)))
     best = np.lexsort((-np.arange(len(begins)), lengths, rows[begins]))  # the last of each row wins
-    pairs = np.zeros(taken.size, np.int64)
+    pairs = np.zeros(inputs.size, np.int64)
     pairs[rows[begins][best]] = order[begins[best]]
-    return taken.chosen(pairs, np.bincount(taken.rows, minlength=taken.size) == 0, Taken.equal_values)
+    return inputs.one_per_row(pairs, np.bincount(inputs.rows, minlength=inputs.size) == 0, AggregateInput.equal_values)
 
 
-def _event_at(last: bool) -> Callable[[Taken], Values]:
+def _event_at(last: bool) -> Callable[[AggregateInput], Values]:
     """The argument of the first or last event of each row."""
 
-    def answer(taken: Taken) -> Values:
-        order, bounds = taken.sorted([taken.position()])
-        return taken.chosen(_at_end(order, bounds, last), np.diff(bounds) == 0, Taken.values)
+    def answer(inputs: AggregateInput) -> Values:
+        order, bounds = inputs.sorted([inputs.position()])
+        return inputs.one_per_row(_at_end(order, bounds, last), np.diff(bounds) == 0, AggregateInput.values)
 
     return answer
 
 
-def _extreme(largest: bool) -> Callable[[Taken], Values]:
+def _extreme(largest: bool) -> Callable[[AggregateInput], Values]:
     """The least or largest value of each row."""
 
-    def answer(taken: Taken) -> Values:
-        order, bounds = taken.sorted([taken.codes()])
-        return taken.chosen(_at_end(order, bounds, largest), np.diff(bounds) == 0, Taken.equal_values)
+    def answer(inputs: AggregateInput) -> Values:
+        order, bounds = inputs.sorted([inputs.codes()])
+        return inputs.one_per_row(_at_end(order, bounds, largest), np.diff(bounds) == 0, AggregateInput.equal_values)
 
     return answer
 
@@ -373,27 +377,27 @@ def _at_end(order: Ints, bounds: Ints, last: bool) -> Ints:
     return _picked(order, bounds[1:] - 1 if last else bounds[:-1])
 
 
-def _extreme_by(largest: bool) -> Callable[[Taken], Values]:
+def _extreme_by(largest: bool) -> Callable[[AggregateInput], Values]:
     """The argument of the event with the least or largest second argument; ties are broken by `position`.
 
     With a parameter n the value is a list of the first n such arguments.
     """
 
-    def answer(taken: Taken) -> Values:
-        codes = taken.codes(1)
-        order, bounds = taken.sorted([taken.position(), ~codes if largest else codes])
-        if not taken.fractions:
-            return taken.chosen(_at_end(order, bounds, False), np.diff(bounds) == 0, Taken.values)
-        (most,) = taken.fractions
+    def answer(inputs: AggregateInput) -> Values:
+        codes = inputs.codes(1)
+        order, bounds = inputs.sorted([inputs.position(), ~codes if largest else codes])
+        if not inputs.fractions:
+            return inputs.one_per_row(_at_end(order, bounds, False), np.diff(bounds) == 0, AggregateInput.values)
+        (most,) = inputs.fractions
         nth = np.arange(len(order)) - np.repeat(bounds[:-1], np.diff(bounds))
         sizes = np.minimum(np.diff(bounds), int(most))
-        kept = order[nth < most]
-        return taken.lists(taken.values(kept), np.concatenate([[0], np.cumsum(sizes)]), sizes == 0)
+        chosen = order[nth < most]
+        return inputs.lists(inputs.values(chosen), np.concatenate([[0], np.cumsum(sizes)]), sizes == 0)
 
     return answer
 
 
-_FUNCTIONS: dict[str, Callable[[Taken], Values]] = {
+_FUNCTIONS: dict[str, Callable[[AggregateInput], Values]] = {
     "count_distinct": _count_distinct,
     "sum_distinct": _of_distinct,
     "avg_distinct": _of_distinct,

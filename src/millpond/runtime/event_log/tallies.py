@@ -16,7 +16,7 @@ from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.plan.groups.tallies import Tally, bits_of, keeps_tallies
 from millpond.runtime.aggregates.partials import Rows
-from millpond.runtime.event_log.event_aggregates import Taken
+from millpond.runtime.event_log.event_aggregates import AggregateInput
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import needed_from
 from millpond.runtime.event_log.select_events import column_types, filter_name, value_name
@@ -97,26 +97,26 @@ class TallyLog(GroupLog):
         super().write(delta, as_stored(events), level, supersedes)
 
 
-def percentiles(aggregate: Aggregate, taken: Taken) -> Values:
+def percentiles(aggregate: Aggregate, inputs: AggregateInput) -> Values:
     """The midpoint of the bin that contains the percentile: the least value at or below which the fraction of all lies.
 
-    `taken`: the tallies of the aggregate's bins, each with its result row. Arrays of fractions give arrays of values.
+    `inputs`: the tallies of the aggregate's bins, each with its result row. Arrays of fractions give arrays of values.
     """
     assert aggregate.argument is not None
-    codes, kind = np.asarray(taken.column())[taken.index], aggregate.argument.type
-    order, bounds = taken.sorted([codes])
-    running = np.concatenate([[0], np.cumsum(np.asarray(taken.events.columns[COUNT])[taken.index][order])])
+    codes, kind = np.asarray(inputs.column())[inputs.index], aggregate.argument.type
+    order, bounds = inputs.sorted([codes])
+    running = np.concatenate([[0], np.cumsum(np.asarray(inputs.events.columns[COUNT])[inputs.index][order])])
     before = running[bounds[:-1]]
     counts = running[bounds[1:]] - before
     found = []
-    for fraction in taken.fractions:
+    for fraction in inputs.fractions:
         rank = np.clip(np.ceil(counts * fraction).astype(np.int64) - 1, 0, np.maximum(counts - 1, 0))
         at = np.searchsorted(running, before + rank, "right") - 1
-        picked = codes[order[np.minimum(at, len(order) - 1)]] if len(order) else np.zeros(taken.size, np.int64)
+        picked = codes[order[np.minimum(at, len(order) - 1)]] if len(order) else np.zeros(inputs.size, np.int64)
         found.append(typed(midpoints(picked.astype(np.int64), bits_of(aggregate)), kind))
     if not aggregate.type.startswith("array<"):
         return Values(found[0], counts == 0)
     held = np.flatnonzero(counts > 0)
     items = to_arrow(Values(np.stack([one[held] for one in found], axis=1).reshape(-1)), kind, len(held) * len(found))
     sizes = np.where(counts > 0, len(found), 0)
-    return taken.lists(items, np.concatenate([[0], np.cumsum(sizes)]), counts == 0)
+    return inputs.lists(items, np.concatenate([[0], np.cumsum(sizes)]), counts == 0)

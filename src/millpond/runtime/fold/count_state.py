@@ -14,7 +14,7 @@ from millpond.runtime.fold.next_due import Due, next_count
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.state_size import Sizes, Stored, sizes_of_events
 from millpond.runtime.packets.packet import GroupPart
-from millpond.runtime.rows.count_windows import counter_of, needed_events, passed_now, worth_merging
+from millpond.runtime.rows.count_windows import counter_of, needed_events, newly_counted, worth_merging
 from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.layout.cells import Piece, merge
@@ -53,7 +53,7 @@ class CountState(State):
         """Collect the rows of events that the watermark passes, and count these events by key."""
         self._pieces, size = {}, len(self.keys)
         for plan in self.group.queries:
-            if (passed := passed_now(self._log, plan, self.old, size, before, after)) is not None:
+            if (passed := newly_counted(self._log, plan, self.old, size, before, after)) is not None:
                 self._pieces[counter_of(plan)] = passed.piece(plan)
                 self.collect_frames(plan, passed.due(plan).cut(plan))
 

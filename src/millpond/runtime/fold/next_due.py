@@ -15,7 +15,7 @@ from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.fold.state_size import Stored
 from millpond.runtime.keys.current_slots import read_cells, read_section
-from millpond.runtime.rows.count_windows import passed_now
+from millpond.runtime.rows.count_windows import newly_counted
 from millpond.runtime.rows.time_frames import first_answered
 from millpond.runtime.rows.window_updates import counted_in
 from millpond.runtime.task.task_values import GroupState, Watermark
@@ -57,7 +57,8 @@ def next_count(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:
     """The count window that the earliest event completes."""
     found = []
     for one in stored:
-        passed = passed_now(one.log(), plan, one.segments(), one.state.key_count, one.mark, Watermark(floor_us=_LAST))
+        key_count = one.state.key_count
+        passed = newly_counted(one.log(), plan, one.segments(), key_count, one.mark, Watermark(floor_us=_LAST))
         due = None if passed is None else passed.due(plan)
         if due is not None and len(due.at):
             first = int(np.argmin(due.ends_us))

@@ -16,7 +16,7 @@ from millpond.runtime.fold.state import State
 from millpond.runtime.fold.state_size import Sizes, Stored, measures_of, sizes_of_cells
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.rows.query_families import Family
-from millpond.runtime.rows.session_updates import SessionChanges, added_up, corrected_until
+from millpond.runtime.rows.session_updates import SessionChanges, corrected_until, merge_corrections
 from millpond.runtime.rows.window_rows import BlockKeys, rows_of_sessions
 from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import Watermark
@@ -112,7 +112,7 @@ class SessionState(State):
         going = [(place, cells) for place, cells, gone in pairs if not gone]
         due = Levels([place for place, _ in going], self.fan_in).due()
         if due is not None:
-            merged = added_up([piece_of(going[at][1]) for at in due.chosen], until)
+            merged = merge_corrections([piece_of(going[at][1]) for at in due.chosen], until)
             self.write_segment(merged, due.level, tuple(going[at][0].id for at in due.chosen), "revisions")
 
     def _close(self, atoms: Cells, fresh: Ints, before: Watermark, after: Watermark) -> None:
@@ -126,7 +126,7 @@ class SessionState(State):
 
     def _answer(self, asked: Asked, atoms: Cells, found: Sessions) -> None:
         """Collect the rows of the queries to which these closing sessions belong."""
-        plans = [plan for plan in asked.plans if not plan.query.changing and self.writer.is_going(plan.query.name)]
+        plans = [plan for plan in asked.plans if not plan.query.changing and self.writer.is_active(plan.query.name)]
         if not plans:
             return
         columns = found.columns(atoms, {self.group.measures[i].id for i in measures_read(plans)})
@@ -135,4 +135,4 @@ class SessionState(State):
         keys, mine = BlockKeys(self.group, self.keys, slots, events), found._replace(slots=places)
         for family in (Family(self.group, [plan]) for plan in plans):
             make = partial(rows_of_sessions, self.group, family, mine, columns, keys, self.task.buckets)
-            self.writer.take(family.names, make)
+            self.writer.collect(family.names, make)

@@ -261,22 +261,22 @@ class State(ABC):
         self, make: Callable[[], Changes | SessionChanges], before: Watermark, after: Watermark
     ) -> None:
         """Collect the rows of queries with updating results, and write how often each row was corrected."""
-        plans = [plan for plan in self.group.queries if plan.query.changing and self.writer.is_going(plan.query.name)]
+        plans = [plan for plan in self.group.queries if plan.query.changing and self.writer.is_active(plan.query.name)]
         if not plans:
             return
         changes = make()
         for plan in plans:
-            self.writer.take((plan.query.name,), partial(changes.rows, plan, before, after))
-        corrected = changes.corrected([plan.query.name for plan in plans if self.writer.is_going(plan.query.name)])
+            self.writer.collect((plan.query.name,), partial(changes.rows, plan, before, after))
+        corrected = changes.corrected([plan.query.name for plan in plans if self.writer.is_active(plan.query.name)])
         if corrected.rows:
             self.write_segment(corrected, 0, (), "revisions")
 
     def collect_frames(self, plan: QueryPlan, parts: Iterable[DueFrames]) -> None:
         """Collect the rows of one query, part by part."""
         family = Family(self.group, [plan])
-        for due in parts if self.writer.is_going(plan.query.name) else ():
+        for due in parts if self.writer.is_active(plan.query.name) else ():
             make = partial(rows_of_events, self.group, family, due, self.keys, self.task.buckets)
-            if not self.writer.take(family.names, make):
+            if not self.writer.collect(family.names, make):
                 break
 
     def events_between(self, plans: Sequence[QueryPlan], start_us: int, end_us: int, delay: int) -> Events | None:

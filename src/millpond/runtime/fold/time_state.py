@@ -30,7 +30,7 @@ from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.choose_combine import AnyBlock, blocks_of
 from millpond.runtime.windows.closing import Closing, at_once, batches, closing_windows, each_closes, together
 from millpond.runtime.windows.combine import edges_of, slices_between
-from millpond.runtime.windows.rollups import Held, new_tiles
+from millpond.runtime.windows.rollups import LiveCells, new_tiles
 from millpond.state.layout.cells import Cells, Piece, merge
 from millpond.state.layout.event_log import Events
 
@@ -39,7 +39,7 @@ class TimeState(State):
     """Tumbling and sliding windows, and frames of time before each event."""
 
     _fresh: Cells
-    _held: Held
+    _live: LiveCells
     _tiles: Cells | None
 
     @classmethod
@@ -69,16 +69,16 @@ class TimeState(State):
         self._fresh = merge(pieces, max(len(self.keys), 1))
         if self._fresh.rows:
             self.write_segment(self._fresh, 0, ())
-        held = Held.near(self.group, self.old, self.old_tiles, self._fresh, before, after)
-        self._tiles = None if self.task.drained else new_tiles(self.group, held, before, after, len(self.keys))
+        live = LiveCells.near(self.group, self.old, self.old_tiles, self._fresh, before, after)
+        self._tiles = None if self.task.drained else new_tiles(self.group, live, before, after, len(self.keys))
         if self._tiles is not None:
             self.write_segment(self._tiles, 0, (), "tiles")
-            held = held._replace(tiles=[*held.tiles, self._tiles])
-        self._held = held
+            live = live._replace(tiles=[*live.tiles, self._tiles])
+        self._live = live
 
     def close(self, before: Watermark, after: Watermark) -> None:
         """Collect the rows of windows that the watermark passes, of updating windows, and of single events."""
-        self._close(self._held, self._fresh, before, after)
+        self._close(self._live, self._fresh, before, after)
         self._close_events(before, after)
 
     def merge(self, after: Watermark) -> None:
@@ -97,26 +97,26 @@ class TimeState(State):
 
     def _decided(self, log: GroupLog, before: Watermark, after: Watermark) -> list[Piece]:
         """The cells of events that the watermark has passed and that do not repeat an earlier event."""
-        found = decided(self.group, log, len(self.keys), before, after)
+        decision = decided(self.group, log, len(self.keys), before, after)
         for plan in self.group.queries:
-            count = found.repeated.get(self.group.measures[plan.presence].filter, 0)
+            count = decision.repeated.get(self.group.measures[plan.presence].filter, 0)
             if count:
                 self.counters.of(plan.query.name).repeated += count
-        return [] if found.piece is None else [found.piece]
+        return [] if decision.piece is None else [decision.piece]
 
-    def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
+    def _close(self, live: LiveCells, fresh: Cells, before: Watermark, after: Watermark) -> None:
         """Collect the rows of windows that the watermark passes, and of windows with updating results."""
-        if not held.slices:
+        if not live.slices:
             return
-        closing = closing_windows(self.group, *held.bounds_us(), before, after)
+        closing = closing_windows(self.group, *live.bounds_us(), before, after)
         read = 0 if self.group.deduplicated is not None else sum(log.rows for log in self.logs)
         for run in batches(closing, at_once(read)):
-            for some in together(self.group, run):
-                self._answer(some, held, some[0].delay)
+            for windows in together(self.group, run):
+                self._emit_windows(windows, live, windows[0].delay)
 
         def changes() -> Changes:
-            old, kept = Held.of(self.old, self.old_tiles), (self.old_revisions, self.log, self.tallies)
-            return Changes(self.group, self.keys, self.task.buckets, old, held, fresh, *kept)
+            old, logs = LiveCells.of(self.old, self.old_tiles), (self.old_revisions, self.log, self.tallies)
+            return Changes(self.group, self.keys, self.task.buckets, old, live, fresh, *logs)
 
         self.collect_changes(changes, before, after)
         self.no_merges |= bool(closing) and not each_closes(self.group, before, after)
@@ -127,42 +127,43 @@ class TimeState(State):
             if self.log is not None and isinstance(plan.query.window, Range):
                 self.collect_frames(plan, rows_due(self.log, plan, len(self.keys), before, after))
 
-    def _answer(self, run: Sequence[Closing], held: Held, delay: int) -> None:
+    def _emit_windows(self, run: Sequence[Closing], live: LiveCells, delay: int) -> None:
         """Collect the rows of all queries with one delay for a run of closing windows."""
         group, occurring = self.group, {window.window for window in run}
-        asked = [
+        plans = [
             plan
             for plan in group.queries
             if plan.delay == delay
             and not plan.query.changing
             and group.windows.index(plan.query.window) in occurring
-            and self.writer.is_going(plan.query.name)
+            and self.writer.is_active(plan.query.name)
         ]
-        if not asked:
+        if not plans:
             return
-        measures = [group.measures[i] for i in measures_read(asked)]
-        edges, parts = edges_of(run), held.parts
-        chosen = slices_between(held, edges, delay)
+        measures = [group.measures[i] for i in measures_read(plans)]
+        edges, parts = edges_of(run), live.parts
+        chosen = slices_between(live, edges, delay)
         self.counters.pond.slices_read += sum(int(np.count_nonzero(mask)) for mask in chosen)
-        made = blocks_of(group, run, parts, chosen, measures, len(self.keys))
-        going = families(group, asked)
-        events, tallies = self.events_between(asked, edges[0], edges[-1], delay), None
-        if self.tallies is not None and any(map(needs_tallies, asked)):
+        blocks = blocks_of(group, run, parts, chosen, measures, len(self.keys))
+        query_families = families(group, plans)
+        events, tallies = self.events_between(plans, edges[0], edges[-1], delay), None
+        if self.tallies is not None and any(map(needs_tallies, plans)):
             tallies = self.tallies.between(edges[0], edges[-1], delay)
-        windows = {family: _windows_of(family.first, group, run) for family in going}
-        for block in made:
+        windows = {family: _windows_of(family.first, group, run) for family in query_families}
+        for block in blocks:
             keys = BlockKeys.of(group, self.keys, block, events, tallies)
-            for family, mine in list(windows.items()):
-                if mine and not self._answer_family(family, block, mine, keys):
+            for family, family_windows in list(windows.items()):
+                if family_windows and not self._emit_family(family, block, family_windows, keys):
                     del windows[family]
-                    alone = [Family(group, [plan]) for plan in family.plans if len(family.plans) > 1]
-                    windows |= {one: mine for one in alone if self._answer_family(one, block, mine, keys)}
+                    for single in (Family(group, [plan]) for plan in family.plans if len(family.plans) > 1):
+                        if self._emit_family(single, block, family_windows, keys):
+                            windows[single] = family_windows
 
-    def _answer_family(self, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys) -> bool:
+    def _emit_family(self, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys) -> bool:
         """Add the rows of a family; False if one of its queries raised an error."""
         read = self.writer.are_read(family.names)
         make = partial(rows_of_block, self.group, family, block, windows, keys, self.task.buckets, read)
-        return self.writer.take(family.names, make)
+        return self.writer.collect(family.names, make)
 
 
 def _windows_of(plan: QueryPlan, group: GroupPlan, run: Sequence[Closing]) -> list[Closing]:
@@ -176,14 +177,14 @@ def _cells_alone(stored: Stored, cells: Cells, plan: QueryPlan) -> tuple[Ints, s
     group, window, measures = stored.group, plan.query.window, measures_of(stored.group, plan)
     assert isinstance(window, Sliding)
     starts = np.repeat(cells.slices.start_us, np.diff(cells.offsets))
-    kept = have_rows(group, plan, cells) & (np.repeat(cells.slices.late_class, np.diff(cells.offsets)) <= plan.delay)
-    if not kept.any():
+    needed = have_rows(group, plan, cells) & (np.repeat(cells.slices.late_class, np.diff(cells.offsets)) <= plan.delay)
+    if not needed.any():
         return np.zeros(0, np.int64), measures
     _, ends_us, slices = slices_of([window], starts)
     horizon = needed_from((plan,), stored.mark)
     if horizon is not None:
-        kept &= ends_us[slices] > horizon
-    (slots, _), _ = distinct_rows([cells.slots[kept].astype(np.int64), slices[kept]])
+        needed &= ends_us[slices] > horizon
+    (slots, _), _ = distinct_rows([cells.slots[needed].astype(np.int64), slices[needed]])
     return slots, measures
 
 

@@ -23,7 +23,7 @@ from millpond.runtime.joins.joined_rows import Joined, SideEvents, equal_rows, j
 from millpond.runtime.joins.merge_join import Candidates, Placed
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.row_batches import RowBatch
-from millpond.runtime.rows.query_families import Made
+from millpond.runtime.rows.query_families import QueryRows
 from millpond.runtime.rows.row_writer import RowWriter
 from millpond.runtime.task.task_values import FoldTask, Watermark
 from millpond.state.keys.keys import canonical, hashes_of
@@ -86,7 +86,7 @@ def fold_joins(
         span = _span(plan.join, marks)
         if span is not None and plan.join.name not in task.quarantined:
             sides = {side: (joins.logs[at], logs[at]) for side, at in plan.logs.items()}
-            writer.take((plan.join.name,), _JoinFold(plan, sides, span).rows)
+            writer.collect((plan.join.name,), _JoinFold(plan, sides, span).rows)
             writer.flush()
     for side_log, log in zip(joins.logs, logs, strict=True):
         log.merge(delta, joins_need_from(joins, side_log, after), fan_in)
@@ -173,7 +173,7 @@ class _JoinFold:
             found.append(Placed(rows.events[held], rows.codes[held], starts[held]))
         return Placed(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
-    def rows(self) -> Made:
+    def rows(self) -> QueryRows:
         """The due rows.
 
         Raises:
@@ -183,7 +183,7 @@ class _JoinFold:
         join = self._join
         made = [*self._pairs(), *(self._alone(side) for side in (LEFT, RIGHT) if join.preserves(side))]
         batches, withheld = joined_rows(join, [rows for rows in made if rows.size])
-        return Made([RowBatch(join.name, batch) for batch in batches], {join.name: withheld} if withheld else {})
+        return QueryRows([RowBatch(join.name, batch) for batch in batches], {join.name: withheld} if withheld else {})
 
     def _pairs(self) -> list[Joined]:
         """All due pairs for which the condition is TRUE."""

@@ -33,7 +33,7 @@ ALL_TIME = Slices(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.i
 """The only slice of the cells with counts."""
 
 
-class Passed(NamedTuple):
+class CountedEvents(NamedTuple):
     """The events of a query that are counted in this epoch, and the earlier events of their keys that windows need.
 
     `events` are sorted by slot, then by their order within the key. `places`: the positions of the events that are
@@ -65,9 +65,9 @@ def counter_of(plan: QueryPlan) -> str:
     return fingerprint((presence_filter(plan.query), plan.query.delay_us, plan.from_us))
 
 
-def passed_now(
+def newly_counted(
     log: GroupLog, plan: QueryPlan, counts: Sequence[Cells], keys: int, before: Watermark, after: Watermark
-) -> Passed | None:
+) -> CountedEvents | None:
     """The events of a query whose time the watermark reaches; None if there are none. All slots are below `keys`."""
     window, presence = plan.query.window, presence_filter(plan.query)
     assert isinstance(window, Counted)
@@ -75,21 +75,21 @@ def passed_now(
     if high is None or (low is not None and low >= high):
         return None
     start = plan.from_us if low is None else max(plan.from_us, low + 1)
-    now = passing(log.within(start, high + 1, plan.delay), presence)
-    if not now.rows:
+    events = passing(log.within(start, high + 1, plan.delay), presence)
+    if not events.rows:
         return None
     if window.size > 1:
-        earlier = log.within(plan.from_us, start, plan.delay, named=used_slots([now], keys))
-        now = log.together([passing(earlier, presence), now])
-    now = now.take(_order(now, plan))
-    places = np.arange(now.rows) if low is None else np.flatnonzero(now.times_us > low)
-    slots = now.slots[places]
+        earlier = log.within(plan.from_us, start, plan.delay, named=used_slots([events], keys))
+        events = log.together([passing(earlier, presence), events])
+    events = events.take(_order(events, plan))
+    places = np.arange(events.rows) if low is None else np.flatnonzero(events.times_us > low)
+    slots = events.slots[places]
     first = np.flatnonzero(np.diff(slots, prepend=-1))
     nth = np.arange(len(places)) - np.repeat(first, np.diff(np.append(first, len(places))))
-    return Passed(now, places, _counted(counts, counter_of(plan), keys)[slots] + nth + 1)
+    return CountedEvents(events, places, _earlier_counts(counts, counter_of(plan), keys)[slots] + nth + 1)
 
 
-def _counted(parts: Sequence[Cells], counter: str, keys: int) -> Ints:
+def _earlier_counts(parts: Sequence[Cells], counter: str, keys: int) -> Ints:
     """The number of events of each key that were counted in earlier epochs."""
     counts = np.zeros(keys, np.int64)
     for cells in parts:
@@ -99,10 +99,10 @@ def _counted(parts: Sequence[Cells], counter: str, keys: int) -> Ints:
     return counts
 
 
-def _takes(plan: QueryPlan, events: Events) -> Mask:
+def _in_time(plan: QueryPlan, events: Events) -> Mask:
     """The events that are in time for a query and not from before it was added; its filter is not checked."""
-    taken: Mask = (events.late_class <= plan.delay) & (events.times_us >= plan.from_us)
-    return taken
+    in_time: Mask = (events.late_class <= plan.delay) & (events.times_us >= plan.from_us)
+    return in_time
 
 
 def _order(events: Events, plan: QueryPlan) -> Ints:
@@ -119,20 +119,20 @@ def _contributions(events: Events, plan: QueryPlan) -> list[Ints]:
 
     Events that are equal in all of these are interchangeable for the query.
     """
-    presence, found, zeros = presence_filter(plan.query), list[Ints](), list[Ints]()
+    presence, contributions, zeros = presence_filter(plan.query), list[Ints](), list[Ints]()
     for aggregate in plan.query.aggregates:
         rows = logged_rows(aggregate, presence) if aggregate.logged else measures_of(aggregate, presence)[-1].filter
         takes = np.ones(events.rows, bool)
         if rows is not None:
             takes = passed_mask(events.columns, rows)
-        found.append(takes.astype(np.int64))
+        contributions.append(takes.astype(np.int64))
         for one in aggregate.arguments:
             if not isinstance(one, Literal):
                 column = events.columns[value_name(one)]
-                found.append(np.where(takes, ranks(column, one.type), 0))
+                contributions.append(np.where(takes, ranks(column, one.type), 0))
                 if is_float(one.type):
                     zeros.append(np.where(takes, signs(column, one.type), 0))
-    return found + zeros
+    return contributions + zeros
 
 
 def needed_events(log: GroupLog, group: GroupPlan, mark: Watermark) -> list[Mask]:
@@ -141,25 +141,25 @@ def needed_events(log: GroupLog, group: GroupPlan, mark: Watermark) -> list[Mask
     Those are the events that are not counted yet, and the last counted events of each key.
     """
     parts = log.parts()
-    every = log.together(parts)
-    needed = np.zeros(every.rows, bool)
+    events = log.together(parts)
+    needed = np.zeros(events.rows, bool)
     for plan in group.queries:
         window, presence = plan.query.window, presence_filter(plan.query)
         assert isinstance(window, Counted)
-        mine = _takes(plan, every)
+        of_query = _in_time(plan, events)
         if presence is not None:
-            mine &= passed_mask(every.columns, presence)
+            of_query &= passed_mask(events.columns, presence)
         at = mark.at(plan.query.delay_us)
         if at is None:
-            needed |= mine
+            needed |= of_query
             continue
-        needed |= mine & (every.times_us > at)
-        past = np.flatnonzero(mine & (every.times_us <= at))
-        some = every.take(past)
-        order = _order(some, plan)
-        slots = some.slots[order]
+        needed |= of_query & (events.times_us > at)
+        counted_rows = np.flatnonzero(of_query & (events.times_us <= at))
+        counted = events.take(counted_rows)
+        order = _order(counted, plan)
+        slots = counted.slots[order]
         last = np.searchsorted(slots, slots, "right") - np.arange(len(slots)) < window.size
-        needed[past[order[last]]] = True
+        needed[counted_rows[order[last]]] = True
     return np.split(needed, np.cumsum([part.rows for part in parts])[:-1])
 
 
@@ -169,7 +169,7 @@ def worth_merging(places: Sequence[SectionPlace], needed: Sequence[Mask], level:
     These are the sections of `level`, which is full, and those of which nothing is needed. If less than half of all
     stored events is needed, these are all sections.
     """
-    kept = [int(np.count_nonzero(mask)) for mask in needed[: len(places)]]
-    if 2 * sum(kept) < sum(place.rows for place in places):
+    needed_counts = [int(np.count_nonzero(mask)) for mask in needed[: len(places)]]
+    if 2 * sum(needed_counts) < sum(place.rows for place in places):
         return list(range(len(places)))
-    return [i for i, place in enumerate(places) if place.level == level or not kept[i]]
+    return [i for i, place in enumerate(places) if place.level == level or not needed_counts[i]]

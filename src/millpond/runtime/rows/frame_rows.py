@@ -23,11 +23,11 @@ from millpond.plan.groups.measures import measures_of
 from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.partials import Partials
-from millpond.runtime.event_log.event_aggregates import taken_in
+from millpond.runtime.event_log.event_aggregates import input_of_frames
 from millpond.runtime.event_log.event_order import in_order
 from millpond.runtime.event_log.select_events import passed_mask, value_name
-from millpond.runtime.rows.query_families import Family, Made
-from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_found
+from millpond.runtime.rows.query_families import Family, QueryRows
+from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_results
 from millpond.state.keys.key_dictionary import KeyDictionary
 from millpond.state.layout.cells import extreme_of
 from millpond.state.layout.event_log import Events
@@ -58,8 +58,8 @@ class DueFrames(NamedTuple):
         """The rows in parts that are computed one after the other."""
         if not len(self.at):
             return
-        whole = any(aggregate.logged for aggregate in plan.query.aggregates)
-        cost = self.highs - self.lows[-1] if whole else np.ones(len(self.at), np.int64)
+        reads_events = any(aggregate.logged for aggregate in plan.query.aggregates)
+        cost = self.highs - self.lows[-1] if reads_events else np.ones(len(self.at), np.int64)
         part = (np.cumsum(cost) - cost) // AT_ONCE
         bounds = np.flatnonzero(np.diff(part, prepend=-1, append=part[-1] + 1))
         for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
@@ -72,7 +72,9 @@ class DueFrames(NamedTuple):
             )
 
 
-def rows_of_events(group: GroupPlan, family: Family, due: DueFrames, dictionary: KeyDictionary, buckets: int) -> Made:
+def rows_of_events(
+    group: GroupPlan, family: Family, due: DueFrames, dictionary: KeyDictionary, buckets: int
+) -> QueryRows:  # fmt: skip
     """The rows of the family's query, and the number of rows that HAVING withheld.
 
     Raises:
@@ -84,7 +86,7 @@ def rows_of_events(group: GroupPlan, family: Family, due: DueFrames, dictionary:
     due = due._replace(events=due.events._replace(slots=places))
     keys = BlockKeys(group, dictionary, slots)
     inputs = _inputs(plan, due, keys)
-    return rows_of_found(group, plan, places[due.at], (due.starts_us, due.ends_us), inputs, keys, buckets)
+    return rows_of_results(group, plan, places[due.at], (due.starts_us, due.ends_us), inputs, keys, buckets)
 
 
 def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Values]:
@@ -95,13 +97,13 @@ def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Value
     inputs = {}
     for i, (aggregate, low) in enumerate(zip(query.aggregates, due.lows, strict=False)):
         if aggregate.logged:
-            taken = taken_in(aggregate, presence, events, low, due.highs)
-            found = of_events(plan, taken, due.events.slots[due.at].astype(np.int64), keys)
+            aggregate_input = input_of_frames(aggregate, presence, events, low, due.highs)
+            values = of_events(plan, aggregate_input, due.events.slots[due.at].astype(np.int64), keys)
         else:
             measures = measures_of(aggregate, presence)
             columns = {f"{measures[-1].id}:n": np.zeros(size, np.int64)} | frames.columns(measures, low, due.highs)
-            found = finish(aggregate, measures, columns)
-        inputs[f"agg:{i}"] = checked(plan, found)
+            values = finish(aggregate, measures, columns)
+        inputs[f"agg:{i}"] = checked(plan, values)
     at = pa.array(due.at)
     for i, value in enumerate(query.of_event):
         inputs[f"event:{i}"] = from_arrow(due.events.columns[value_name(value)].take(at), value.type)
@@ -121,12 +123,12 @@ class _EventFacts:
         return None if name is None else passed_mask(self._columns, name)
 
     def values(self, expression: Expression) -> Array:
-        known = from_arrow(self._columns[value_name(expression)], expression.type)
-        if not known.null.any():
-            whole: Array = known.data
-            return whole
-        data: Array = known.data.copy()
-        data[known.null] = 0
+        stored = from_arrow(self._columns[value_name(expression)], expression.type)
+        if not stored.null.any():
+            without_nulls: Array = stored.data
+            return without_nulls
+        data: Array = stored.data.copy()
+        data[stored.null] = 0
         return data
 
 
@@ -145,19 +147,19 @@ class _Frames:
                 self._partials.add(measure)
                 self._added.add(measure.id)
         ids = {measure.id for measure in measures}
-        mine = {n: c for n, c in self._partials.columns(self._every).items() if n.partition(":")[0] in ids}
-        found: dict[str, npt.NDArray[Any]] = {}
-        for name, column in mine.items():
+        stored = {n: c for n, c in self._partials.columns(self._every).items() if n.partition(":")[0] in ids}
+        merged_columns: dict[str, npt.NDArray[Any]] = {}
+        for name, column in stored.items():
             if is_low_word(name):
                 continue
-            rule, whole = rule_of(name), extreme_of(name, mine)
-            assert whole is not None
+            rule, complete = rule_of(name), extreme_of(name, stored)
+            assert complete is not None
             if ":w" in name:
-                _add_words(found, name, column, low, high)
+                _add_words(merged_columns, name, column, low, high)
             else:
                 merge = merged_frames if rule.inverse is None else _difference
-                found[name] = merge(rule, whole, low, high)
-        return found
+                merged_columns[name] = merge(rule, complete, low, high)
+        return merged_columns
 
 
 def _difference(rule: MergeRule, column: Ints, low: Ints, high: Ints) -> Ints:
@@ -168,8 +170,9 @@ def _difference(rule: MergeRule, column: Ints, low: Ints, high: Ints) -> Ints:
     return np.asarray(rule.inverse(running[high], running[low]))  # correct even if a running sum wraps around
 
 
-def _add_words(found: dict[str, npt.NDArray[Any]], name: str, column: Ints, low: Ints, high: Ints) -> None:
-    """Sum words in halves, because sums of full words of many events would leave int64; adds the results to `found`."""
+def _add_words(columns: dict[str, npt.NDArray[Any]], name: str, column: Ints, low: Ints, high: Ints) -> None:
+    """Sum words in halves, because sums of full words of many events would leave int64; adds the results to `columns`.
+    """
     prefix, _, place = name.rpartition(":w")
     lower = _difference(ADD, column & ((1 << _HALF_BITS) - 1), low, high)
     upper = _difference(ADD, column >> _HALF_BITS, low, high)
@@ -178,9 +181,9 @@ def _add_words(found: dict[str, npt.NDArray[Any]], name: str, column: Ints, low:
         int(place) + 1: upper >> (_WORD_BITS - _HALF_BITS),
     }
     for k, part in parts.items():
-        there = f"{prefix}:w{k}"
-        if part.any() or there == name:
-            found[there] = found[there] + part if there in found else part
+        word = f"{prefix}:w{k}"
+        if part.any() or word == name:
+            columns[word] = columns[word] + part if word in columns else part
 
 
 def merged_frames(rule: MergeRule, values: npt.NDArray[Any], low: Ints, high: Ints) -> npt.NDArray[Any]:
@@ -193,10 +196,10 @@ def merged_frames(rule: MergeRule, values: npt.NDArray[Any], low: Ints, high: In
         ValueError: the rule may not be applied twice to an event.
     """
     level = np.frexp((high - low).astype(np.float64))[1] - 1
-    found = np.empty(len(low), values.dtype)
+    results = np.empty(len(low), values.dtype)
     for step in range(int(level.max()) + 1 if len(level) else 0):
         width = 1 << step  # values[i] merges `width` values from i on
         at = np.flatnonzero(level == step)
-        found[at] = merged_overlapping(rule, values[low[at]], values[high[at] - width])
+        results[at] = merged_overlapping(rule, values[low[at]], values[high[at] - width])
         values = merged(rule, values[:-width], values[width:])
-    return found
+    return results

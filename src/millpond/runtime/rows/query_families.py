@@ -26,7 +26,7 @@ _COPIED = 1 << 22
 """The number of rows that are copied at once; it bounds memory."""
 
 
-class Made(NamedTuple):
+class QueryRows(NamedTuple):
     """The rows of some queries, and the number of rows that HAVING withheld, by query.
 
     `unread`: the number of rows of each query whose rows are not read, by its position among the queries.
@@ -75,22 +75,22 @@ def families(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[Family]:
     """Divides `plans` into families; in a group without signatures, each query is a family of its own."""
     if not group.signed:
         return [Family(group, [plan]) for plan in plans]
-    shapes: dict[_Shape, list[QueryPlan]] = {}
-    known = _shapes_in(group.id)
-    if len(known) > _FORMER * len(group.queries):
-        known.clear()
+    plans_by_shape: dict[_Shape, list[QueryPlan]] = {}
+    shapes_of = _shapes_in(group.id)
+    if len(shapes_of) > _FORMER * len(group.queries):
+        shapes_of.clear()
     for plan in plans:
-        if (shape := known.get(plan)) is None:
-            shape = known[plan] = _shape_of(plan)
-        shapes.setdefault(shape, []).append(plan)
-    return [Family(group, alike) for alike in shapes.values()]
+        if (shape := shapes_of.get(plan)) is None:
+            shape = shapes_of[plan] = _shape_of(plan)
+        plans_by_shape.setdefault(shape, []).append(plan)
+    return [Family(group, members) for members in plans_by_shape.values()]
 
 
 class _Shape(msgspec.Struct, frozen=True, cache_hash=True):
-    """The properties that the queries of a family share; `alone` is the name of a query that is a family of its own."""
+    """The properties that the queries of a family share; `single_query`: the name of a query that is its own family."""
 
-    alone: str
-    of: tuple[Hashable, ...] = ()
+    single_query: str
+    common: tuple[Hashable, ...] = ()
 
 
 @lru_cache(64)
@@ -108,8 +108,8 @@ def _shape_of(plan: QueryPlan) -> _Shape:
     if needs_events(plan) or needs_tallies(plan):  # its events are selected by the filters of one query
         return _Shape(query.name)
     aggregates = tuple(msgspec.structs.replace(aggregate, filter=None) for aggregate in query.aggregates)
-    asked = query.window, plan.delay, plan.from_us, plan.before_us
-    return _Shape("", (*asked, aggregates, query.having, query.output, query.serve))
+    common = query.window, plan.delay, plan.from_us, plan.before_us
+    return _Shape("", (*common, aggregates, query.having, query.output, query.serve))
 
 
 class Shares(NamedTuple):
@@ -145,7 +145,7 @@ class Shares(NamedTuple):
         counts: Ints = np.cumsum(changes)[:-1]
         return counts
 
-    def dealt(self, rows: pa.RecordBatch, read: Mask) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def split(self, rows: pa.RecordBatch, read: Mask) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The position and the rows of each query that is `read` and has rows, in the order of results.
 
         `rows` has one row per result.
@@ -155,23 +155,23 @@ class Shares(NamedTuple):
                 yield 0, rows
             return
         before = np.concatenate([[0], np.cumsum(read[self.order])])
-        mine = Shares(before[self.first], before[self.until], self.order[read[self.order]])
-        ends, first = np.cumsum(mine._by_place()), 0
+        read_shares = Shares(before[self.first], before[self.until], self.order[read[self.order]])
+        ends, first = np.cumsum(read_shares._by_place()), 0
         while first < len(ends):
             done = int(ends[first - 1]) if first else 0
             end = max(first + 1, int(np.searchsorted(ends, done + _COPIED, "right")))
-            yield from mine._copied(rows, first, end)
+            yield from read_shares._split_part(rows, first, end)
             first = end
 
-    def _copied(self, rows: pa.RecordBatch, first: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Like `dealt`, for the places `first` … `end` - 1 of `order`, whose queries are all read."""
-        some = np.flatnonzero((self.first < end) & (self.until > first) & (self.first < self.until))
-        begins = np.maximum(self.first[some], first)
-        of, nth = repeated(np.minimum(self.until[some], end) - begins)
-        places = begins[of] + nth
+    def _split_part(self, rows: pa.RecordBatch, first: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Like `split`, for the places `first` … `end` - 1 of `order`, whose queries are all read."""
+        results_in_range = np.flatnonzero((self.first < end) & (self.until > first) & (self.first < self.until))
+        begins = np.maximum(self.first[results_in_range], first)
+        results, nth = repeated(np.minimum(self.until[results_in_range], end) - begins)
+        places = begins[results] + nth
         order = ordered(places)
-        of = some[of[order]]
+        results = results_in_range[results[order]]
         bounds = np.searchsorted(places[order], np.arange(first, end + 1)).tolist()
         for place, (low, high) in enumerate(pairwise(bounds), first):
             if low < high:
-                yield int(self.order[place]), rows.take(pa.array(of[low:high]))
+                yield int(self.order[place]), rows.take(pa.array(results[low:high]))

@@ -27,8 +27,8 @@ from millpond.model.selection import AnyQuery
 from millpond.plan.chains.parameter_feeds import merged
 from millpond.runtime.packets.row_batches import RowBatch, RowKind, rows_stream, section_group
 from millpond.runtime.rows.parameter_shares import share_of
-from millpond.runtime.rows.query_families import Made
-from millpond.runtime.rows.shadow_diff import Differing
+from millpond.runtime.rows.query_families import QueryRows
+from millpond.runtime.rows.shadow_diff import ShadowDiff
 from millpond.runtime.task.counters import Counters, stream_counts
 from millpond.runtime.task.task_values import FoldTask
 from millpond.state.layout.delta import DeltaWriter
@@ -43,15 +43,15 @@ class RowWriter:
         self._failed: set[str] = set()
         self._queries: dict[str, AnyQuery] = {query.name: query for query in task.plan.all_queries}
         self._selections = {selection.name for selection in task.plan.selections}
-        self._feeding = {feed.query for feed in task.feeds}
-        self._differing = Differing(task.plan, task.quarantined)
-        self._held: dict[tuple[RowKind, str], list[pa.RecordBatch]] = {}
+        self._feeding_queries = {feed.query for feed in task.feeds}
+        self._shadow_diff = ShadowDiff(task.plan, task.quarantined)
+        self._buffered: dict[tuple[RowKind, str], list[pa.RecordBatch]] = {}
         self._unread: dict[str, int] = {}
         self._unread_of: dict[tuple[str, ...], Ints] = {}
         self._read: dict[str, bool] = {}
         self._masks: dict[tuple[str, ...], Mask] = {}
 
-    def is_going(self, query: str) -> bool:
+    def is_active(self, query: str) -> bool:
         """Whether a query has not failed, neither in this epoch nor in an earlier one."""
         return query not in self._task.quarantined and query not in self._failed
 
@@ -59,8 +59,8 @@ class RowWriter:
         """Whether the rows of a query are emitted, set a parameter, or are compared with a shadow."""
         if query not in self._read:
             self._read[query] = (
-                self._is_emitted(query) or query in self._differing.names
-                or self._task.replaced.get(query, query) in self._feeding
+                self._is_emitted(query) or query in self._shadow_diff.names
+                or self._task.replaced.get(query, query) in self._feeding_queries
             )  # fmt: skip
         return self._read[query]
 
@@ -70,22 +70,22 @@ class RowWriter:
             self._masks[queries] = np.array([self.is_read(query) for query in queries])
         return self._masks[queries]
 
-    def take(self, queries: tuple[str, ...], make: Callable[[], Made]) -> bool:
+    def collect(self, queries: tuple[str, ...], make: Callable[[], QueryRows]) -> bool:
         """Hold the rows of some queries that `make` returns; False if one of the queries raised an error.
 
         A query that raises an error alone has failed: its rows are dropped.
         """
         try:
-            made = make()
+            query_rows = make()
         except (OverflowedError, UserFunctionError, TooManyPairsError) as error:
             if len(queries) == 1:
                 self._give_up(queries[0], error)
             return False
-        for query, rows in made.withheld.items():
+        for query, rows in query_rows.withheld.items():
             self._counters.of(query).withheld += rows
-        if made.unread is not None:
-            self._unread_of[queries] = self._unread_of.get(queries, 0) + made.unread
-        self.hold(made.rows)
+        if query_rows.unread is not None:
+            self._unread_of[queries] = self._unread_of.get(queries, 0) + query_rows.unread
+        self.hold(query_rows.rows)
         return True
 
     def hold(self, batches: Iterable[RowBatch]) -> None:
@@ -94,19 +94,19 @@ class RowWriter:
             if batch.kind == "rows" and not self.is_read(batch.owner):
                 self._unread[batch.owner] = self._unread.get(batch.owner, 0) + batch.rows.num_rows
             else:
-                self._held.setdefault((batch.kind, batch.owner), []).append(batch.rows)
+                self._buffered.setdefault((batch.kind, batch.owner), []).append(batch.rows)
 
     def flush(self) -> None:
         """Write the rows that are held, one section per query and kind, and count all rows."""
-        for (kind, owner), found in self._held.items():
-            self._write(kind, owner, found)
+        for (kind, owner), batches in self._buffered.items():
+            self._write(kind, owner, batches)
         for queries, counted in self._unread_of.items():
             for at in np.flatnonzero(counted).tolist():
-                if self.is_going(queries[at]):
+                if self.is_active(queries[at]):
                     self._unread[queries[at]] = self._unread.get(queries[at], 0) + int(counted[at])
         for query, rows in self._unread.items():
             self._counters.of(query).rows += rows
-        self._held, self._unread, self._unread_of = {}, {}, {}
+        self._buffered, self._unread, self._unread_of = {}, {}, {}
 
     def write(self, batches: Iterable[RowBatch]) -> None:
         """Write rows of queries that cannot fail any more; those of one query and kind follow each other."""
@@ -116,14 +116,14 @@ class RowWriter:
 
     def finish(self) -> None:
         """Write the differences of queries and their shadows, when the rows of both are complete."""
-        self.write(self._differing.batches())
+        self.write(self._shadow_diff.batches())
 
     def _give_up(self, query: str, error: MillpondError) -> None:
         self._failed.add(query)
         self._counters.of(query).raised = 1
         if not isinstance(error, OverflowedError):  # the record of the epoch states the usual reason
             self.reasons[query] = str(error)
-        self._held.pop(("rows", query), None)
+        self._buffered.pop(("rows", query), None)
         self._unread.pop(query, None)
 
     def _is_emitted(self, name: str) -> bool:
@@ -131,18 +131,18 @@ class RowWriter:
         query = self._queries[name]
         return query.serve or not query.sink.goes_nowhere or name in self._task.upstream_queries
 
-    def _write(self, kind: RowKind, owner: str, found: Sequence[pa.RecordBatch]) -> None:
-        rows = sum(batch.num_rows for batch in found)
+    def _write(self, kind: RowKind, owner: str, batches: Sequence[pa.RecordBatch]) -> None:
+        rows = sum(batch.num_rows for batch in batches)
         self._count(kind, owner, rows)
         group, info = section_group(kind, owner), dict[str, str]()
         if kind == "rows":
-            self._feed(owner, found)
-            self._differing.add(owner, found)
+            self._feed(owner, batches)
+            self._shadow_diff.add(owner, batches)
             if not self._is_emitted(owner):
                 return
             if owner in self._task.replaced:
                 group, info = self._task.replaced[owner], {"version": owner}
-        self._delta.add(kind, group, rows_stream(found), rows, info)
+        self._delta.add(kind, group, rows_stream(batches), rows, info)
 
     def _count(self, kind: RowKind, owner: str, rows: int) -> None:
         if kind == "rows" and owner not in self._selections:  # the gather has counted rows of stateless queries
@@ -152,10 +152,10 @@ class RowWriter:
         elif kind == "dead":
             self._counters.of(stream_counts(owner)).dead_letters += rows
 
-    def _feed(self, query: str, found: Sequence[pa.RecordBatch]) -> None:
+    def _feed(self, query: str, batches: Sequence[pa.RecordBatch]) -> None:
         """Add what the rows of a query, or of a version of it, give to parameters."""
         name = self._task.replaced.get(query, query)
         for feed in self._task.feeds:
-            share = share_of(feed, found) if feed.query == name else None
+            share = share_of(feed, batches) if feed.query == name else None
             if share is not None:
                 self._delta.fed[feed.name] = merged(self._delta.fed.get(feed.name), share)

@@ -16,7 +16,7 @@ NET = "__net"
 """The column with how many more times the query emits a row than its shadow does; negative if fewer."""
 
 
-class Differing:
+class ShadowDiff:
     """Collects the rows that compared queries and their shadows emit in one epoch, until both are complete.
 
     `silent`: queries that emit nothing; their pairs cannot be compared.
@@ -24,24 +24,24 @@ class Differing:
 
     def __init__(self, plan: Plan, silent: Collection[str]) -> None:
         self._compared, self.names, self._silent = plan.compared, plan.compared_names, silent
-        self._told: dict[str, list[pa.RecordBatch]] = {}
+        self._rows: dict[str, list[pa.RecordBatch]] = {}
 
     def add(self, name: str, rows: Sequence[pa.RecordBatch]) -> None:
         """Add rows of a query or shadow, without the columns of served queries that only the view reads."""
         if name in self.names:
-            self._told[name] = [leaving(batch) for batch in rows if batch.num_rows]
+            self._rows[name] = [leaving(batch) for batch in rows if batch.num_rows]
 
     def batches(self) -> Iterator[RowBatch]:
         """The differing rows of each pair; they belong to the query."""
         for query, shadow in self._compared.items():
             if query in self._silent or shadow in self._silent:
                 continue
-            rows = differing(*(self._told.get(name, []) for name in (query, shadow)))
+            rows = row_diff(*(self._rows.get(name, []) for name in (query, shadow)))
             if rows is not None:
                 yield from (RowBatch(query, batch, "differing") for batch in rows.to_batches())
 
 
-def differing(query: Sequence[pa.RecordBatch], shadow: Sequence[pa.RecordBatch]) -> pa.Table | None:
+def row_diff(query: Sequence[pa.RecordBatch], shadow: Sequence[pa.RecordBatch]) -> pa.Table | None:
     """The rows that one side emits more often than the other, each with `NET`; None if both emit the same rows.
 
     No batch may be empty. Rows are equal if their bits are. If a column has no fixed size (lists, for example), all
@@ -50,25 +50,27 @@ def differing(query: Sequence[pa.RecordBatch], shadow: Sequence[pa.RecordBatch])
     sides = [(_nullable(pa.Table.from_batches(rows)), net) for rows, net in ((query, 1), (shadow, -1)) if rows]
     if not sides:
         return None
-    told = pa.concat_tables([rows.append_column(NET, pa.array(np.full(len(rows), net))) for rows, net in sides])
-    summed = added_up(told) if len(sides) == 2 else None
-    told = told if summed is None else summed
-    return told if len(told) else None
+    rows_of_both = pa.concat_tables(
+        [rows.append_column(NET, pa.array(np.full(len(rows), net))) for rows, net in sides]
+    )  # fmt: skip
+    summed = sum_net(rows_of_both) if len(sides) == 2 else None
+    rows_of_both = rows_of_both if summed is None else summed
+    return rows_of_both if len(rows_of_both) else None
 
 
-def added_up(told: pa.Table, keys: pa.Array | None = None) -> pa.Table | None:
+def sum_net(table: pa.Table, keys: pa.Array | None = None) -> pa.Table | None:
     """Equal rows combined into one with the sum of their `NET`, the last column, and without rows whose sum is 0.
 
     Rows are equal if their `keys` are, or without `keys` if their bits are. None: a column has no fixed size.
     """
-    rows = told.drop_columns([NET])
+    rows = table.drop_columns([NET])
     keys = _keys(rows) if keys is None else keys
     if keys is None:
         return None
-    of = keys.dictionary_encode().indices.to_numpy()
-    net = np.bincount(of, told[NET].to_numpy()).astype(np.int64)
+    codes = keys.dictionary_encode().indices.to_numpy()
+    net = np.bincount(codes, table[NET].to_numpy()).astype(np.int64)
     first = np.empty(len(net), np.int64)
-    first[of[::-1]] = np.arange(len(of) - 1, -1, -1)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     differs = np.flatnonzero(net)
     return rows.take(pa.array(first[differs])).append_column(NET, pa.array(net[differs]))
 
@@ -85,18 +87,19 @@ def _with_nulls(kind: pa.DataType) -> pa.DataType:
     return pa.list_(_with_nulls(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
-def _keys(told: pa.Table) -> pa.Array | None:
+def _keys(table: pa.Table) -> pa.Array | None:
     """Each row as bytes, which are equal if the rows are; None if the values of some column have no fixed size.
 
     This is used because Arrow's grouping by columns imports Pandas: 0.2 s in a worker's first epoch that needs it.
     """
     words: list[npt.NDArray[Any]] = []
-    for part in (part for column in told.columns for part in _plain(column.combine_chunks())):
-        found = _words(part)
-        if found is None:
+    for part in (part for column in table.columns for part in _plain(column.combine_chunks())):
+        column_words = _words(part)
+        if column_words is None:
             return None
-        words += [word for word in found if (word != word[0]).any()]  # without constant columns, mostly the window
-    rows = np.empty(len(told), [(str(i), word.dtype) for i, word in enumerate(words)])
+        # constant columns are left out; most of them are bounds of windows
+        words += [word for word in column_words if (word != word[0]).any()]
+    rows = np.empty(len(table), [(str(i), word.dtype) for i, word in enumerate(words)])
     for i, word in enumerate(words):
         rows[str(i)] = word
     data = [None, pa.py_buffer(rows.view(np.uint8))]

@@ -49,19 +49,19 @@ def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after
     frames = frames_of(plan)
     start = _ALWAYS if low is None else low + 1 - frames[-1]
     first, presence = first_answered(plan, low), presence_filter(plan.query)
-    now = passing(log.within(first, high + 1, plan.delay), presence)
-    if not now.rows:
+    due_events = passing(log.within(first, high + 1, plan.delay), presence)
+    if not due_events.rows:
         return
-    earlier = log.within(start, first, plan.delay, named=used_slots([now], keys))
-    events = log.together([passing(earlier, presence), now])
+    earlier = log.within(start, first, plan.delay, named=used_slots([due_events], keys))
+    events = log.together([passing(earlier, presence), due_events])
     events = events.take(_order(events, plan))
     at = np.flatnonzero(events.times_us >= first)
     times = events.times_us[at]
-    known = distinct_of(events.times_us)
-    width = len(known) + 1
-    places = events.slots.astype(np.int64) * width + np.searchsorted(known, events.times_us)
-    own = events.slots[at].astype(np.int64) * width
-    lows = {us: np.searchsorted(places, own + np.searchsorted(known, times - us)) for us in {*frames}}
+    times_seen = distinct_of(events.times_us)
+    width = len(times_seen) + 1
+    places = events.slots.astype(np.int64) * width + np.searchsorted(times_seen, events.times_us)
+    slot_offsets = events.slots[at].astype(np.int64) * width
+    lows = {us: np.searchsorted(places, slot_offsets + np.searchsorted(times_seen, times - us)) for us in {*frames}}
     highs = np.searchsorted(places, places[at], "right")
     due = DueFrames(events, [lows[us] for us in frames], highs, at, times - frames[-1], times + 1)
     yield from due.cut(plan)

@@ -27,14 +27,14 @@ from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.groups.tallies import tallied
 from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.aggregates.finish import finish
-from millpond.runtime.event_log.event_aggregates import Found, Taken, taken_by, value_of
+from millpond.runtime.event_log.event_aggregates import AggregateInput, ResultRows, input_of_windows, value_of
 from millpond.runtime.event_log.event_log import among, of_slots
 from millpond.runtime.event_log.event_order import in_order
 from millpond.runtime.event_log.tallies import needs_tallies, percentiles
 from millpond.runtime.functions.result_rows import answered
 from millpond.runtime.keys.buckets import buckets_by
 from millpond.runtime.packets.row_batches import RowBatch
-from millpond.runtime.rows.query_families import Family, Made, Shares
+from millpond.runtime.rows.query_families import Family, QueryRows, Shares
 from millpond.runtime.windows.choose_combine import AnyBlock
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Block
@@ -50,10 +50,10 @@ _NO_JSON = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 ARROW_WINDOW = pa.struct([("start", ARROW_TYPES["timestamp"]), ("end", ARROW_TYPES["timestamp"])])
 
 
-def output_schema(asked: AnyQuery) -> pa.Schema:
+def output_schema(query: AnyQuery) -> pa.Schema:
     """The Arrow schema of a query's emitted rows; types that are only passed through appear as `null`."""
-    own = [(item.name, _arrow_type(item.expression.type)) for item in asked.output]
-    return pa.schema([*own, *(change_columns(asked) if isinstance(asked, Query) else ())])
+    columns = [(item.name, _arrow_type(item.expression.type)) for item in query.output]
+    return pa.schema([*columns, *(change_columns(query) if isinstance(query, Query) else ())])
 
 
 def change_columns(query: Query) -> list[tuple[str, pa.DataType]]:
@@ -69,7 +69,7 @@ def _arrow_type(kind: str) -> pa.DataType:
     return arrow_type(kind) if is_known(bin_centre_type(inner) or inner) else pa.null()
 
 
-Wanted: TypeAlias = Callable[[Ints, Ints], Mask]
+PairFilter: TypeAlias = Callable[[Ints, Ints], Mask]
 """Selects pairs of a window (by position) and a slot (within the block); TRUE for the pairs that are wanted."""
 
 
@@ -97,19 +97,19 @@ class BlockKeys:
         """The keys of a block; unless it is sparse, `events` and `tallies` must be in the order of their slots."""
         if isinstance(block, SparseBlock):
             return cls(group, keys, block.slots, events, tallies)
-        found = cls(group, keys, block.slots)
-        found.events = None if events is None else of_slots(events, block.first, block.size)
-        found.tallies = None if tallies is None else of_slots(tallies, block.first, block.size)
-        return found
+        block_keys = cls(group, keys, block.slots)
+        block_keys.events = None if events is None else of_slots(events, block.first, block.size)
+        block_keys.tallies = None if tallies is None else of_slots(tallies, block.first, block.size)
+        return block_keys
 
-    def still_here(self, wanted: Wanted | None = None) -> Wanted | None:
+    def owned_here(self, pair_filter: PairFilter | None = None) -> PairFilter | None:
         """The wanted pairs whose keys still belong to this instance; None: all pairs."""
         here = self._here
         if here is None:
-            return wanted
-        if wanted is None:
+            return pair_filter
+        if pair_filter is None:
             return lambda _windows, slots: here[slots]
-        return lambda windows, slots: here[slots] & wanted(windows, slots)
+        return lambda windows, slots: here[slots] & pair_filter(windows, slots)
 
     def take(self, slots: Ints) -> list[pa.Array]:
         """The key columns of some slots, given by their positions within the block."""
@@ -119,7 +119,7 @@ class BlockKeys:
 def rows_of_block(
     group: GroupPlan, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys,
     buckets: int, read: Mask,
-) -> Made:  # fmt: skip
+) -> QueryRows:  # fmt: skip
     """The rows of a family for some windows and the slots of one block, and how many HAVING withheld, by query.
 
     Queries without rows are left out. Rows of queries that are not `read` are only counted.
@@ -127,15 +127,15 @@ def rows_of_block(
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
-    found, columns = _results(group, family, block, windows, keys.still_here())
-    if not len(found.slots):
-        return Made()
-    return _rows(group, family, found, columns, keys, buckets, read)
+    results, columns = _results(group, family, block, windows, keys.owned_here())
+    if not len(results.slots):
+        return QueryRows()
+    return _rows(group, family, results, columns, keys, buckets, read)
 
 
 def rows_of_sessions(
     group: GroupPlan, family: Family, sessions: Sessions, columns: dict[str, Ints], keys: BlockKeys, buckets: int
-) -> Made:
+) -> QueryRows:
     """Like `rows_of_block`, for one query and its sessions.
 
     The slots of `sessions` are positions among `keys`; `columns` are those of the query's measures.
@@ -143,8 +143,8 @@ def rows_of_sessions(
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
-    found = _Found.of_one(sessions.slots, sessions.starts_us, sessions.ends_us)
-    return _rows(group, family, found, columns, keys, buckets, _READ)
+    results = _Results.of_one(sessions.slots, sessions.starts_us, sessions.ends_us)
+    return _rows(group, family, results, columns, keys, buckets, _READ)
 
 
 _READ = np.ones(1, bool)
@@ -161,19 +161,19 @@ class LocatedRows(NamedTuple):
 
 def located_rows_of_block(
     group: GroupPlan, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys,
-    buckets: int, wanted: Wanted,
+    buckets: int, pair_filter: PairFilter,
 ) -> LocatedRows | None:  # fmt: skip
     """The rows of one query for the wanted pairs of window and slot; None if there are no events.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
-    found, columns = _results(group, family, block, windows, keys.still_here(wanted))
-    if not len(found.slots):
+    results, columns = _results(group, family, block, windows, keys.owned_here(pair_filter))
+    if not len(results.slots):
         return None
-    inputs = _inputs(group, family.first, columns, found, keys) | _key_values(group, found.slots, keys)
-    kept, rows, withheld = _emitted(family.plans, inputs, found, keys, buckets)
-    return LocatedRows(rows, kept.windows, kept.slots, sum(withheld.values()))
+    inputs = _inputs(group, family.first, columns, results, keys) | _key_values(group, results.slots, keys)
+    emitted, rows, withheld = _emitted(family.plans, inputs, results, keys, buckets)
+    return LocatedRows(rows, emitted.windows, emitted.slots, sum(withheld.values()))
 
 
 def located_rows_of_sessions(
@@ -187,23 +187,24 @@ def located_rows_of_sessions(
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
     places = np.arange(len(sessions.slots))
-    found = _Found.of_one(sessions.slots, sessions.starts_us, sessions.ends_us)._replace(windows=places)
-    inputs = _inputs(group, plan, columns, found, keys) | _key_values(group, found.slots, keys)
-    kept, rows, withheld = _emitted([plan], inputs, found, keys, buckets)
-    return LocatedRows(rows, kept.windows, kept.slots, sum(withheld.values()))
+    results = _Results.of_one(sessions.slots, sessions.starts_us, sessions.ends_us)._replace(windows=places)
+    inputs = _inputs(group, plan, columns, results, keys) | _key_values(group, results.slots, keys)
+    emitted, rows, withheld = _emitted([plan], inputs, results, keys, buckets)
+    return LocatedRows(rows, emitted.windows, emitted.slots, sum(withheld.values()))
 
 
 def _rows(
-    group: GroupPlan, family: Family, found: _Found, columns: dict[str, Ints], keys: BlockKeys, buckets: int, read: Mask
-) -> Made:
-    inputs = _inputs(group, family.first, columns, found, keys) | _key_values(group, found.slots, keys)
-    return _by_plan(family.plans, *_emitted(family.plans, inputs, found, keys, buckets), read)
+    group: GroupPlan, family: Family, results: _Results, columns: dict[str, Ints], keys: BlockKeys, buckets: int,
+    read: Mask,
+) -> QueryRows:  # fmt: skip
+    inputs = _inputs(group, family.first, columns, results, keys) | _key_values(group, results.slots, keys)
+    return _by_plan(family.plans, *_emitted(family.plans, inputs, results, keys, buckets), read)
 
 
-def rows_of_found(
+def rows_of_results(
     group: GroupPlan, plan: QueryPlan, slots: Ints, bounds: tuple[Ints, Ints], inputs: dict[str, Values],
     keys: BlockKeys, buckets: int,
-) -> Made:  # fmt: skip
+) -> QueryRows:  # fmt: skip
     """Like `rows_of_block`, for one query whose aggregates are known.
 
     `inputs` has everything except keys and windows. `bounds`: start and end of each row's window.
@@ -211,41 +212,42 @@ def rows_of_found(
     Raises:
         OverflowedError: an output expression leaves its SQL type.
     """
-    found = _Found.of_one(slots, *bounds)
-    inputs = inputs | _window_values(found) | _key_values(group, slots, keys)
-    return _by_plan([plan], *_emitted([plan], inputs, found, keys, buckets), _READ)
+    results = _Results.of_one(slots, *bounds)
+    inputs = inputs | _window_values(results) | _key_values(group, slots, keys)
+    return _by_plan([plan], *_emitted([plan], inputs, results, keys, buckets), _READ)
 
 
 def _by_plan(
-    plans: Sequence[QueryPlan], found: _Found, rows: pa.RecordBatch, withheld: dict[str, int], read: Mask
-) -> Made:
-    shares = found.shares
+    plans: Sequence[QueryPlan], results: _Results, rows: pa.RecordBatch, withheld: dict[str, int], read: Mask
+) -> QueryRows:
+    shares = results.shares
     unread = None if read.all() else np.where(read, 0, shares.counts())
-    return Made([RowBatch(plans[i].query.name, own) for i, own in shares.dealt(rows, read)], withheld, unread)
+    batches = [RowBatch(plans[i].query.name, rows_of_query) for i, rows_of_query in shares.split(rows, read)]
+    return QueryRows(batches, withheld, unread)
 
 
 def _emitted(
-    plans: Sequence[QueryPlan], inputs: dict[str, Values], found: _Found, keys: BlockKeys, buckets: int
-) -> tuple[_Found, pa.RecordBatch, dict[str, int]]:
+    plans: Sequence[QueryPlan], inputs: dict[str, Values], results: _Results, keys: BlockKeys, buckets: int
+) -> tuple[_Results, pa.RecordBatch, dict[str, int]]:
     """The results that meet HAVING, their rows, and how many results it withheld, by query."""
     plan = plans[0]
     having, withheld = plan.query.having, dict[str, int]()
     if having is not None:
-        held = Evaluator(inputs, len(found.slots))
-        true = checked(plan, held(having)).is_true()
-        true = np.broadcast_to(true, (len(found.slots),))
-        kept = np.flatnonzero(true)
-        withheld = _by_query(plans, found.shares.take(np.flatnonzero(~true)).counts())
-        found = found.take(kept)
-        inputs = {name: _taken(values, kept) for name, values in inputs.items()}
-    return found, _outputs(plan, inputs, found, keys, buckets), withheld
+        evaluator = Evaluator(inputs, len(results.slots))
+        passed = checked(plan, evaluator(having)).is_true()
+        passed = np.broadcast_to(passed, (len(results.slots),))
+        passing = np.flatnonzero(passed)
+        withheld = _by_query(plans, results.shares.take(np.flatnonzero(~passed)).counts())
+        results = results.take(passing)
+        inputs = {name: _take(values, passing) for name, values in inputs.items()}
+    return results, _outputs(plan, inputs, results, keys, buckets), withheld
 
 
 def _by_query(plans: Sequence[QueryPlan], counts: Ints) -> dict[str, int]:
     return {plan.query.name: count for plan, count in zip(plans, counts.tolist(), strict=True) if count}
 
 
-class _Found(NamedTuple):
+class _Results(NamedTuple):
     """Results: the queries that share each, the position of its window, its slot in the block, its window's bounds."""
 
     shares: Shares
@@ -255,79 +257,82 @@ class _Found(NamedTuple):
     ends_us: Ints
 
     @staticmethod
-    def of_one(slots: Ints, starts_us: Ints, ends_us: Ints) -> _Found:
+    def of_one(slots: Ints, starts_us: Ints, ends_us: Ints) -> _Results:
         """The results of a family's only query; all windows get the position 0."""
-        return _Found(Shares.of_one(len(slots)), np.zeros(len(slots), np.int64), slots, starts_us, ends_us)
+        return _Results(Shares.of_one(len(slots)), np.zeros(len(slots), np.int64), slots, starts_us, ends_us)
 
     @staticmethod
-    def at(shares: Shares, windows: Ints, slots: Ints, closing: Sequence[Closing]) -> _Found:
+    def at(shares: Shares, windows: Ints, slots: Ints, closing: Sequence[Closing]) -> _Results:
         """The results of closing windows."""
         starts, ends = np.array([(window.start_us, window.end_us) for window in closing], np.int64).T
-        return _Found(shares, windows, slots, starts[windows], ends[windows])
+        return _Results(shares, windows, slots, starts[windows], ends[windows])
 
-    def take(self, rows: Ints) -> _Found:
+    def take(self, rows: Ints) -> _Results:
         """Some of the results."""
-        return _Found(self.shares.take(rows), *(column[rows] for column in self[1:]))
+        return _Results(self.shares.take(rows), *(column[rows] for column in self[1:]))
 
 
 def _results(
     group: GroupPlan, family: Family, block: AnyBlock, windows: Sequence[Closing],
-    wanted: Wanted | None = None,
-) -> tuple[_Found, dict[str, Ints]]:  # fmt: skip
+    pair_filter: PairFilter | None = None,
+) -> tuple[_Results, dict[str, Ints]]:  # fmt: skip
     """The results of windows in which some query has events, and the columns of the first query's measures for them."""
     if isinstance(block, SignedBlock):
         chains = family.chains(block.table)
         runs = chains.runs(block, windows)
-        found = _Found.at(Shares(runs.first, runs.until, chains.order), runs.windows, runs.slots, windows)
-        if wanted is None:
-            return found, runs.columns
-        kept = np.flatnonzero(wanted(found.windows, found.slots))
-        return found.take(kept), {name: column[kept] for name, column in runs.columns.items()}
+        results = _Results.at(Shares(runs.first, runs.until, chains.order), runs.windows, runs.slots, windows)
+        if pair_filter is None:
+            return results, runs.columns
+        passing = np.flatnonzero(pair_filter(results.windows, results.slots))
+        return results.take(passing), {name: column[passing] for name, column in runs.columns.items()}
     measures = group.measures
     presence = measures[family.first.presence].id
-    asked = {measures[i].id for i in measures_read([family.first])}
+    measure_ids = {measures[i].id for i in measures_read([family.first])}
     if isinstance(block, SparseBlock):
-        rows, of = block.found(f"{presence}:n", windows)
-        found = _Found.at(Shares.of_one(len(of)), of, block.cells.slots[rows].astype(np.int64), windows)
-        if wanted is not None:
-            kept = np.flatnonzero(wanted(found.windows, found.slots))
-            found, rows = found.take(kept), rows[kept]
-        return found, block.columns(asked, rows)
+        rows, windows_of = block.found(f"{presence}:n", windows)
+        slots_of_rows = block.cells.slots[rows].astype(np.int64)
+        results = _Results.at(Shares.of_one(len(windows_of)), windows_of, slots_of_rows, windows)
+        if pair_filter is not None:
+            passing = np.flatnonzero(pair_filter(results.windows, results.slots))
+            results, rows = results.take(passing), rows[passing]
+        return results, block.columns(measure_ids, rows)
     slots = [np.flatnonzero(block.window(f"{presence}:n", window) > 0) for window in windows]
-    of = np.repeat(np.arange(len(windows)), [len(own) for own in slots])
-    found = _Found.at(Shares.of_one(len(of)), of, np.concatenate(slots), windows)
-    if wanted is not None:
-        found = found.take(np.flatnonzero(wanted(found.windows, found.slots)))
-    return found, _measured(block, asked, windows, found)
+    windows_of = np.repeat(np.arange(len(windows)), [len(slots_of) for slots_of in slots])
+    results = _Results.at(Shares.of_one(len(windows_of)), windows_of, np.concatenate(slots), windows)
+    if pair_filter is not None:
+        results = results.take(np.flatnonzero(pair_filter(results.windows, results.slots)))
+    return results, _measured(block, measure_ids, windows, results)
 
 
-def _measured(block: Block, measures: Collection[str], windows: Sequence[Closing], found: _Found) -> dict[str, Ints]:
-    """The columns of some measures for the found results."""
-    borders = np.searchsorted(found.windows, np.arange(len(windows) + 1)).tolist()  # results are ordered by window
+def _measured(
+    block: Block, measures: Collection[str], windows: Sequence[Closing], results: _Results
+) -> dict[str, Ints]:  # fmt: skip
+    """The columns of some measures for the results."""
+    borders = np.searchsorted(results.windows, np.arange(len(windows) + 1)).tolist()  # results are ordered by window
     rows_of = [slice(*pair) for pair in pairwise(borders)]
     measured: dict[str, Ints] = {}
     for column in (*block.columns, *block.extremes):
         if column.partition(":")[0] in measures:
-            values = np.empty(len(found.slots), block.dtype(column))
+            values = np.empty(len(results.slots), block.dtype(column))
             for window, rows in zip(windows, rows_of, strict=True):
-                values[rows] = block.window(column, window, found.slots[rows])
+                values[rows] = block.window(column, window, results.slots[rows])
             measured[column] = values
     return measured
 
 
 def _inputs(
-    group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], found: _Found, keys: BlockKeys
+    group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], results: _Results, keys: BlockKeys
 ) -> dict[str, Values]:
-    ends, inputs = found.ends_us, _window_values(found)
+    ends, inputs = results.ends_us, _window_values(results)
     ties = ties_of(plan.query.aggregates)
     events = in_order(keys.events, ties) if keys.events is not None and ties else keys.events
     for i, (aggregate, places) in enumerate(zip(plan.query.aggregates, plan.measures, strict=True)):
         if aggregate.logged:
-            rows, tallies = Found(found.slots, found.starts_us, ends), keys.tallies
+            rows, tallies = ResultRows(results.slots, results.starts_us, ends), keys.tallies
             if needs_tallies(plan):
                 assert tallies is not None
-                taken = taken_by(tallied(aggregate), presence_filter(plan.query), tallies, rows)
-                inputs[f"agg:{i}"] = percentiles(aggregate, taken)
+                aggregate_input = input_of_windows(tallied(aggregate), presence_filter(plan.query), tallies, rows)
+                inputs[f"agg:{i}"] = percentiles(aggregate, aggregate_input)
                 continue
             assert events is not None
             inputs[f"agg:{i}"] = checked(plan, _of_log(plan, aggregate, events, rows, keys))
@@ -339,30 +344,32 @@ def _inputs(
     return inputs
 
 
-def _window_values(found: _Found) -> dict[str, Values]:
-    ends = Values(found.ends_us)
-    return {"window.end": ends, "window.start": Values(found.starts_us), "window.time": Values(found.ends_us - 1)}
+def _window_values(results: _Results) -> dict[str, Values]:
+    ends = Values(results.ends_us)
+    return {"window.end": ends, "window.start": Values(results.starts_us), "window.time": Values(results.ends_us - 1)}
 
 
-def _of_log(plan: QueryPlan, aggregate: Aggregate, events: Events, found: Found, keys: BlockKeys) -> Values:
+def _of_log(plan: QueryPlan, aggregate: Aggregate, events: Events, windows: ResultRows, keys: BlockKeys) -> Values:
     """The aggregate's value for each row, from the event log."""
-    taken = taken_by(aggregate, presence_filter(plan.query), events, found)
-    return of_events(plan, taken, found.slots, keys, found)
+    aggregate_input = input_of_windows(aggregate, presence_filter(plan.query), events, windows)
+    return of_events(plan, aggregate_input, windows.slots, keys, windows)
 
 
-def of_events(plan: QueryPlan, taken: Taken, slots: Ints, keys: BlockKeys, found: Found | None = None) -> Values:
+def of_events(
+    plan: QueryPlan, aggregate_input: AggregateInput, slots: Ints, keys: BlockKeys, windows: ResultRows | None = None
+) -> Values:
     """The value of an aggregate for each row, from the events that it has taken; `slots`: the slots of the rows' keys.
 
-    `found`: the windows of the rows, if these determine which events belong to a row.
+    `windows`: the windows of the rows, if these determine which events belong to a row.
 
     Raises:
         UserFunctionError: a user function failed.
     """
-    function = plan.query.user_functions.get(taken.aggregate.function)
+    function = plan.query.user_functions.get(aggregate_input.aggregate.function)
     if function is None:
-        return value_of(taken)
+        return value_of(aggregate_input)
     try:
-        return answered(function, taken, found)
+        return answered(function, aggregate_input, windows)
     except UserFunctionError as error:
         if error.row is None:
             raise
@@ -392,7 +399,7 @@ def _key_values(group: GroupPlan, slots: Ints, keys: BlockKeys) -> dict[str, Val
     }
 
 
-def _taken(values: Values, rows: Ints) -> Values:
+def _take(values: Values, rows: Ints) -> Values:
     data = values.data
     if isinstance(data, pa.Array):
         data = data.take(pa.array(rows))
@@ -404,17 +411,17 @@ def _taken(values: Values, rows: Ints) -> Values:
 def _outputs(
     plan: QueryPlan,
     inputs: dict[str, Values],
-    found: _Found,
+    results: _Results,
     keys: BlockKeys,
     buckets: int,
 ) -> pa.RecordBatch:
-    slots, ends = found.slots, found.ends_us
+    slots, ends = results.slots, results.ends_us
     count = len(slots)
     evaluator = Evaluator(inputs, count)
     arrays, names = [], []
     for item in plan.query.output:
         if item.expression.type == WINDOW and isinstance(item.expression, Column):
-            arrays.append(_windows(found.starts_us, ends))
+            arrays.append(_windows(results.starts_us, ends))
         else:
             values = checked(plan, evaluator(item.expression))
             arrays.append(to_arrow(values, item.expression.type, count))
@@ -424,7 +431,7 @@ def _outputs(
         arrays.append(pa.array(ends))
         names += ["__key", "__bucket", "__end"]
         if isinstance(plan.query.window, Session | Counted):
-            arrays.append(pa.array(found.starts_us))
+            arrays.append(pa.array(results.starts_us))
             names.append("__start")
     return pa.RecordBatch.from_arrays(arrays, names=names)
 

@@ -24,13 +24,13 @@ from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.tallies import TallyLog, needs_tallies
 from millpond.runtime.packets.row_batches import RowBatch
-from millpond.runtime.rows.query_families import Family, Made
+from millpond.runtime.rows.query_families import Family, QueryRows
 from millpond.runtime.rows.window_rows import BlockKeys, located_rows_of_block
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.choose_combine import blocks_of
 from millpond.runtime.windows.closing import Closing, at_once, batches, ends_over
 from millpond.runtime.windows.combine import edges_of, slices_between
-from millpond.runtime.windows.rollups import Held
+from millpond.runtime.windows.rollups import LiveCells
 from millpond.state.keys.key_dictionary import KeyDictionary
 from millpond.state.layout.cells import Cells, Piece, Slices, merge, taken
 
@@ -52,16 +52,16 @@ class Changes:
     """Computes the updated rows of one group, on one instance, in one epoch; slots are those of its dictionary."""
 
     def __init__(
-        self, group: GroupPlan, keys: KeyDictionary, buckets: int, old: Held, now: Held, fresh: Cells,
+        self, group: GroupPlan, keys: KeyDictionary, buckets: int, old: LiveCells, current: LiveCells, fresh: Cells,
         revisions: Sequence[Cells], log: GroupLog | None, tallies: TallyLog | None,
     ) -> None:  # fmt: skip
-        """`old`: state before the epoch; `now`: state with the new cells, `fresh`; `revisions`: earlier corrections."""
+        """`old`: state before the epoch; `current`: with the new cells, `fresh`; `revisions`: earlier corrections."""
         self._group, self._keys, self._buckets = group, keys, buckets
-        self._old, self._now, self._fresh, self._revisions = old, now, fresh, revisions
+        self._old, self._current, self._fresh, self._revisions = old, current, fresh, revisions
         self._log, self._tallies = log, tallies
         self._corrected: dict[str, list[Piece]] = {}
 
-    def rows(self, plan: QueryPlan, before: Watermark, after: Watermark) -> Made:
+    def rows(self, plan: QueryPlan, before: Watermark, after: Watermark) -> QueryRows:
         """The updated rows of a query, and how many rows HAVING withheld, both by the query's name.
 
         Raises:
@@ -73,16 +73,16 @@ class Changes:
             most = at_once(self._log.rows)
         if query.corrected_for_us:
             for run in batches(self._closing(plan, closed, after.at(query.delay_us)), most):
-                found = self._answered(plan, self._now, run, None, None)
-                emitted += [marked(rows, UPSERT, np.zeros(len(rows), np.int64)) for rows in found.rows]
-                withheld += found.withheld
+                closed_rows = self._rows_of_windows(plan, self._current, run, None, None)
+                emitted += [with_operation(rows, UPSERT, np.zeros(len(rows), np.int64)) for rows in closed_rows.rows]
+                withheld += closed_rows.withheld
         if query.updating or closed is not None:
-            for run in batches(self._touched(plan, None if query.updating else closed), most):
-                rows, more = self._changed(plan, run)
-                emitted, withheld = emitted + rows, withheld + more
-        whole = joined_rows(emitted)
-        batches_made = () if whole is None else (RowBatch(query.name, whole),)
-        return Made(batches_made, {query.name: withheld} if withheld else {})
+            for run in batches(self._windows_with_events(plan, None if query.updating else closed), most):
+                rows, more_withheld = self._changed_rows(plan, run)
+                emitted, withheld = emitted + rows, withheld + more_withheld
+        joined = joined_rows(emitted)
+        batches_made = () if joined is None else (RowBatch(query.name, joined),)
+        return QueryRows(batches_made, {query.name: withheld} if withheld else {})
 
     def corrected(self, queries: Collection[str]) -> Cells:
         """How often rows of these queries were corrected in this epoch, to be added to the earlier numbers."""
@@ -90,69 +90,70 @@ class Changes:
 
     def _closing(self, plan: QueryPlan, low_us: int | None, high_us: int | None) -> list[Closing]:
         """The windows that close in this epoch."""
-        if high_us is None or not self._now.slices:
+        if high_us is None or not self._current.slices:
             return []
-        return self._windows(plan, *self._now.bounds_us(), low_us, high_us)
+        return self._windows(plan, *self._current.bounds_us(), low_us, high_us)
 
-    def _touched(self, plan: QueryPlan, most_us: int | None) -> list[Closing]:
+    def _windows_with_events(self, plan: QueryPlan, most_us: int | None) -> list[Closing]:
         """The windows that contain a new event of the query; if `most_us` is given, only those that end by then."""
-        taken = _present(self._group.measures[plan.presence], plan.delay, self._fresh)
-        touched = distinct_of(taken.slices)
+        present = _present(self._group.measures[plan.presence], plan.delay, self._fresh)
+        touched = distinct_of(present.slices)
         if not len(touched):
             return []
         starts, ends = self._fresh.slices.start_us[touched], self._fresh.slices.end_us[touched]
-        last = int(ends.max()) + _window_of(plan).size_us
-        return self._windows(plan, starts, ends, None, last if most_us is None else min(last, most_us))
+        last_us = int(ends.max()) + _window_of(plan).size_us
+        return self._windows(plan, starts, ends, None, last_us if most_us is None else min(last_us, most_us))
 
     def _windows(self, plan: QueryPlan, starts: Ints, ends: Ints, low: int | None, high: int) -> list[Closing]:
         if low is not None and low >= high:
             return []
         window = _window_of(plan)
         place = self._group.windows.index(window)
-        found = (
+        candidates = (
             Closing(end, end - window.size_us, place, plan.delay) for end in ends_over(window, starts, ends, low, high)
         )
-        return [closing for closing in found if plan.from_us <= closing.start_us < plan.before_us]
+        return [closing for closing in candidates if plan.from_us <= closing.start_us < plan.before_us]
 
-    def _changed(self, plan: QueryPlan, run: Sequence[Closing]) -> tuple[list[pa.RecordBatch], int]:
+    def _changed_rows(self, plan: QueryPlan, run: Sequence[Closing]) -> tuple[list[pa.RecordBatch], int]:
         """The rows of a run's windows that new events changed, and how many rows HAVING withheld."""
         query, fresh = plan.query, self._fresh
-        taken = _present(self._group.measures[plan.presence], plan.delay, fresh)
-        starts, ends = fresh.slices.start_us[taken.slices], fresh.slices.end_us[taken.slices]
+        present = _present(self._group.measures[plan.presence], plan.delay, fresh)
+        starts, ends = fresh.slices.start_us[present.slices], fresh.slices.end_us[present.slices]
         inside = [np.flatnonzero((starts >= one.start_us) & (ends <= one.end_us)) for one in run]
-        slots = distinct_of(taken.slots[distinct_of(np.concatenate(inside))])
-        places = np.searchsorted(slots, taken.slots)
+        slots = distinct_of(present.slots[distinct_of(np.concatenate(inside))])
+        places = np.searchsorted(slots, present.slots)
         pairs = distinct_of(np.concatenate([i * len(slots) + places[rows] for i, rows in enumerate(inside)]))
-        now = self._answered(plan, self._now, run, slots, pairs)
-        was = _Pairs([], np.zeros(0, np.int64), 0)
+        current = self._rows_of_windows(plan, self._current, run, slots, pairs)
+        previous = _Pairs([], np.zeros(0, np.int64), 0)
         if query.having is not None:
-            was = self._answered(plan, self._old, run, slots, pairs)
+            previous = self._rows_of_windows(plan, self._old, run, slots, pairs)
         elif query.corrected_for_us:
-            was = self._answered(_bare(plan), self._old, run, slots, pairs)._replace(rows=[])
-        gone = ~np.isin(was.pairs, now.pairs)
-        upserts, deletes = joined_rows(now.rows), joined_rows(was.rows, gone)
-        changed = [(upserts, UPSERT, now.pairs), (deletes, DELETE, was.pairs[gone])]
+            previous = self._rows_of_windows(_bare(plan), self._old, run, slots, pairs)._replace(rows=[])
+        removed = ~np.isin(previous.pairs, current.pairs)
+        upserts, deletes = joined_rows(current.rows), joined_rows(previous.rows, removed)
+        changed = [(upserts, UPSERT, current.pairs), (deletes, DELETE, previous.pairs[removed])]
         if not query.corrected_for_us:
-            return [marked(rows, how, None) for rows, how, _ in changed if rows is not None], now.withheld
-        every: Ints = np.concatenate([of for _, _, of in changed])
-        earlier = self._earlier(plan, run, slots, every)
-        again = (earlier > 0) | np.isin(every, was.pairs)
-        self._note(plan, run, slots, every[again])
-        numbers = np.split(np.where(again, earlier + 1, 0), [len(now.pairs)])
+            emitted = [with_operation(rows, operation, None) for rows, operation, _ in changed if rows is not None]
+            return emitted, current.withheld
+        all_pairs: Ints = np.concatenate([pairs_of_rows for _, _, pairs_of_rows in changed])
+        corrections = self._earlier_corrections(plan, run, slots, all_pairs)
+        corrected = (corrections > 0) | np.isin(all_pairs, previous.pairs)
+        self._count_corrections(plan, run, slots, all_pairs[corrected])
+        numbers = np.split(np.where(corrected, corrections + 1, 0), [len(current.pairs)])
         return [
-            marked(rows, how, number)
-            for (rows, how, _), number in zip(changed, numbers, strict=True)
+            with_operation(rows, operation, number)
+            for (rows, operation, _), number in zip(changed, numbers, strict=True)
             if rows is not None
-        ], now.withheld
+        ], current.withheld
 
-    def _answered(
-        self, plan: QueryPlan, held: Held, run: Sequence[Closing], slots: Ints | None, pairs: Ints | None
+    def _rows_of_windows(
+        self, plan: QueryPlan, live: LiveCells, run: Sequence[Closing], slots: Ints | None, pairs: Ints | None
     ) -> _Pairs:
-        """The rows of windows from the state `held`: of all keys, or of given pairs of a window and one of `slots`."""
-        group, edges, found, withheld = self._group, edges_of(run), list[pa.RecordBatch](), 0
-        places = dict.fromkeys([plan.presence, *(i for own in plan.measures for i in own)])
-        measures = [group.measures[i] for i in places]
-        chosen, parts = slices_between(held, edges, plan.delay), held.parts
+        """The rows of windows from the cells `live`: of all keys, or of given pairs of a window and one of `slots`."""
+        group, edges, rows, withheld = self._group, edges_of(run), list[pa.RecordBatch](), 0
+        positions = dict.fromkeys([plan.presence, *(i for of_aggregate in plan.measures for i in of_aggregate)])
+        measures = [group.measures[i] for i in positions]
+        chosen, parts = slices_between(live, edges, plan.delay), live.parts
         count = len(self._keys) if slots is None else len(slots)
         if slots is not None:
             ids = {measure.base.id if group.signed else measure.id for measure in measures}
@@ -161,24 +162,26 @@ class Changes:
             chosen = [np.ones(len(cells.slices.start_us), bool) for cells in parts]
         if not parts:
             return _Pairs([], np.zeros(0, np.int64), 0)
-        made = blocks_of(group, run, parts, chosen, measures, count)
+        blocks = blocks_of(group, run, parts, chosen, measures, count)
         events, tallies = None, None
         if self._log is not None and needs_events(plan):
-            events = self._log.within(edges[0], edges[-1], plan.delay, fresh=held is self._now)
+            events = self._log.within(edges[0], edges[-1], plan.delay, fresh=live is self._current)
         if self._tallies is not None and needs_tallies(plan):
-            tallies = self._tallies.within(edges[0], edges[-1], plan.delay, fresh=held is self._now)
-        family, of = Family(group, [plan]), list[Ints]()
-        for block in made:
-            here = block.slots
-            keys = BlockKeys(self._group, self._keys, here if slots is None else slots[here], events, tallies)
-            answer = located_rows_of_block(group, family, block, run, keys, self._buckets, _among(pairs, count, here))
-            if answer is not None:
-                of.append(answer.windows * count + here[answer.slots])
-                found.append(answer.rows)
-                withheld += answer.withheld
-        return _Pairs(found, np.concatenate(of) if of else np.zeros(0, np.int64), withheld)
+            tallies = self._tallies.within(edges[0], edges[-1], plan.delay, fresh=live is self._current)
+        family, pairs_of_rows = Family(group, [plan]), list[Ints]()
+        for block in blocks:
+            block_slots = block.slots
+            key_slots = block_slots if slots is None else slots[block_slots]
+            keys = BlockKeys(self._group, self._keys, key_slots, events, tallies)
+            among = _among(pairs, count, block_slots)
+            located = located_rows_of_block(group, family, block, run, keys, self._buckets, among)
+            if located is not None:
+                pairs_of_rows.append(located.windows * count + block_slots[located.slots])
+                rows.append(located.rows)
+                withheld += located.withheld
+        return _Pairs(rows, np.concatenate(pairs_of_rows) if pairs_of_rows else np.zeros(0, np.int64), withheld)
 
-    def _earlier(self, plan: QueryPlan, run: Sequence[Closing], slots: Ints, pairs: Ints) -> Ints:
+    def _earlier_corrections(self, plan: QueryPlan, run: Sequence[Closing], slots: Ints, pairs: Ints) -> Ints:
         """For each pair, how often its row was corrected in earlier epochs."""
         counts = np.zeros(len(pairs), np.int64)
         order = np.argsort(pairs)
@@ -188,17 +191,18 @@ class Changes:
         for cells in self._revisions:
             column = cells.columns.get(revisions_of(plan))
             bounds = zip(cells.slices.start_us.tolist(), cells.slices.end_us.tolist(), strict=True)
-            mine = np.array([windows.get(of, -1) for of in bounds], np.int64)
-            if column is None or not (mine >= 0).any():
+            window_of_slice = np.array([windows.get(bounds_of_slice, -1) for bounds_of_slice in bounds], np.int64)
+            if column is None or not (window_of_slice >= 0).any():
                 continue
-            held = narrowed(cells, mine >= 0, slots, {revisions_of(plan).partition(":")[0]})
-            own = np.repeat(mine[mine >= 0], np.diff(held.offsets)) * len(slots) + held.slots
-            at = np.minimum(np.searchsorted(pairs, own, sorter=order), len(pairs) - 1)
-            same = pairs[order[at]] == own
-            np.add.at(counts, order[at[same]], held.columns[revisions_of(plan)][same])
+            cells_of_slots = narrowed(cells, window_of_slice >= 0, slots, {revisions_of(plan).partition(":")[0]})
+            windows_of_cells = np.repeat(window_of_slice[window_of_slice >= 0], np.diff(cells_of_slots.offsets))
+            pairs_of_cells = windows_of_cells * len(slots) + cells_of_slots.slots
+            at = np.minimum(np.searchsorted(pairs, pairs_of_cells, sorter=order), len(pairs) - 1)
+            same = pairs[order[at]] == pairs_of_cells
+            np.add.at(counts, order[at[same]], cells_of_slots.columns[revisions_of(plan)][same])
         return counts
 
-    def _note(self, plan: QueryPlan, run: Sequence[Closing], slots: Ints, pairs: Ints) -> None:
+    def _count_corrections(self, plan: QueryPlan, run: Sequence[Closing], slots: Ints, pairs: Ints) -> None:
         """Count a correction of the row of each pair."""
         if not len(pairs):
             return
@@ -257,54 +261,55 @@ def narrowed(cells: Cells, chosen: Mask, slots: Ints, measures: Collection[str])
     The slots of the result are positions in `slots`. Slots are sorted within a slice, so a few slots are found without
     reading the whole slice.
     """
-    picked = np.flatnonzero(chosen)
+    slices = np.flatnonzero(chosen)
     # stored slots have the narrowest type that fits, so slots too large for this type occur in no cell
-    wanted = slots[slots <= np.iinfo(cells.slots.dtype).max].astype(cells.slots.dtype)
+    wanted_slots = slots[slots <= np.iinfo(cells.slots.dtype).max].astype(cells.slots.dtype)
     rows, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for low, high in zip(cells.offsets[picked].tolist(), cells.offsets[picked + 1].tolist(), strict=True):
-        own = cells.slots[low:high]
-        few, many = (wanted, own) if len(wanted) < len(own) else (own, wanted)
-        at = np.minimum(np.searchsorted(many, few), len(many) - 1)
-        same = np.flatnonzero(many[at] == few)
-        rows.append(low + (at[same] if many is own else same))
-        places.append(same if many is own else at[same])
+    for low, high in zip(cells.offsets[slices].tolist(), cells.offsets[slices + 1].tolist(), strict=True):
+        slice_slots = cells.slots[low:high]
+        few_wanted = len(wanted_slots) < len(slice_slots)
+        shorter, longer = (wanted_slots, slice_slots) if few_wanted else (slice_slots, wanted_slots)
+        at = np.minimum(np.searchsorted(longer, shorter), len(longer) - 1)
+        same = np.flatnonzero(longer[at] == shorter)
+        rows.append(low + (at[same] if longer is slice_slots else same))
+        places.append(same if longer is slice_slots else at[same])
     offsets = np.cumsum([0, *(len(part) for part in places[1:])])
-    every = np.concatenate(rows)
+    all_rows = np.concatenate(rows)
     columns = {name: column for name, column in cells.columns.items() if name.partition(":")[0] in measures}
     numbers = np.concatenate(places).astype(np.int32)
-    return Cells(cells.slices.take(picked), offsets, numbers, taken(columns, every))
+    return Cells(cells.slices.take(slices), offsets, numbers, taken(columns, all_rows))
 
 
-def _among(pairs: Ints | None, count: int, here: Ints) -> Callable[[Ints, Ints], Mask]:
-    """Selects the rows whose window and slot (a position in `here`) are one of the pairs; None: selects all rows."""
+def _among(pairs: Ints | None, count: int, block_slots: Ints) -> Callable[[Ints, Ints], Mask]:
+    """Selects the rows whose window and slot (a position in `block_slots`) are one of the pairs; None: all rows."""
 
-    def wanted(windows: Ints, slots: Ints) -> Mask:
+    def is_among(windows: Ints, slots: Ints) -> Mask:
         if pairs is None:
             return np.ones(len(slots), bool)
-        return np.isin(windows * count + here[slots], pairs)
+        return np.isin(windows * count + block_slots[slots], pairs)
 
-    return wanted
+    return is_among
 
 
-def joined_rows(batches_: Sequence[pa.RecordBatch], kept: Mask | None = None) -> pa.RecordBatch | None:
-    """All rows, or only those that are `kept`, as one batch; None if there are none."""
-    if not batches_:
+def joined_rows(row_batches: Sequence[pa.RecordBatch], mask: Mask | None = None) -> pa.RecordBatch | None:
+    """All rows, or only those in the `mask`, as one batch; None if there are none."""
+    if not row_batches:
         return None
-    table = pa.Table.from_batches(batches_)
-    if kept is not None:
-        table = table.filter(pa.array(kept))
+    table = pa.Table.from_batches(row_batches)
+    if mask is not None:
+        table = table.filter(pa.array(mask))
     table = table.combine_chunks()
     return table.to_batches()[0] if len(table) else None
 
 
-def marked(rows: pa.RecordBatch, how: str, revisions: Ints | None) -> pa.RecordBatch:
-    """The rows with the operation `how` and, if given, their revisions.
+def with_operation(rows: pa.RecordBatch, operation: str, revisions: Ints | None) -> pa.RecordBatch:
+    """The rows with the `operation` and, if given, their revisions.
 
     Rows of served queries also get the column `__deleted`, for the view.
     """
-    names, arrays = [*rows.schema.names, OP], [*rows.columns, pa.array([how] * len(rows), pa.string())]
+    names, arrays = [*rows.schema.names, OP], [*rows.columns, pa.array([operation] * len(rows), pa.string())]
     if revisions is not None:
         names, arrays = [*names, REVISION], [*arrays, pa.array(revisions, pa.int64())]
     if "__key" in names:
-        names, arrays = [*names, "__deleted"], [*arrays, pa.array(np.full(len(rows), how == DELETE))]
+        names, arrays = [*names, "__deleted"], [*arrays, pa.array(np.full(len(rows), operation == DELETE))]
     return pa.RecordBatch.from_arrays(arrays, names=names)

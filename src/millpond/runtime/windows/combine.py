@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from millpond.arrays import WIDE, Ints, Mask
 from millpond.runtime.windows.closing import Closing
-from millpond.runtime.windows.rollups import Held, cover_of
+from millpond.runtime.windows.rollups import LiveCells, cover_of
 from millpond.state.layout.cells import Cells, extreme_of, place_of, word_names, words_of
 from millpond.state.layout.merge_rules import (
     MergeRule,
@@ -151,10 +151,10 @@ class Range(NamedTuple):
         return self._replace(begin=self.begin + low, end=self.begin + high)
 
 
-def slices_between(held: Held, edges: list[int], late_class: int) -> list[Mask]:
+def slices_between(live: LiveCells, edges: list[int], late_class: int) -> list[Mask]:
     """For each part, the slices that contain each cell of classes 0 … `late_class` between the edges exactly once."""
-    chosen = cover_of(held, np.array(edges, np.int64))
-    return [mask & (cells.slices.late_class <= late_class) for cells, mask in zip(held.parts, chosen, strict=True)]
+    covering = cover_of(live, np.array(edges, np.int64))
+    return [mask & (cells.slices.late_class <= late_class) for cells, mask in zip(live.parts, covering, strict=True)]
 
 
 def ranges_of(parts: Sequence[Cells], edges: list[int], chosen: Sequence[Mask]) -> list[Range]:
@@ -193,10 +193,10 @@ class _Dense(NamedTuple):
         measure = names[0].partition(":")[0]
         columns: dict[str, Ints] = {}
         for start in range(0, len(self.parts), _ADDED_AT_ONCE):
-            some = self._replace(parts=self.parts[start : start + _ADDED_AT_ONCE])
+            part = self._replace(parts=self.parts[start : start + _ADDED_AT_ONCE])
             for name in names:
-                found = some.filled(name)
-                columns[name] = columns[name] + found if name in columns else found
+                filled = part.filled(name)
+                columns[name] = columns[name] + filled if name in columns else filled
             if len(self.parts) > _ADDED_AT_ONCE:
                 columns = word_names(measure, normalise(words_of(measure, columns)))
         return columns

@@ -36,21 +36,21 @@ class Grid(NamedTuple):
     since_us: int
 
 
-class Held(NamedTuple):
+class LiveCells(NamedTuple):
     """The state that an epoch reads: cells of slices, and tiles that repeat some of these cells."""
 
     slices: Sequence[Cells]
     tiles: Sequence[Cells]
 
     @classmethod
-    def of(cls, slices: Sequence[Cells], tiles: Sequence[Cells]) -> Held:
+    def of(cls, slices: Sequence[Cells], tiles: Sequence[Cells]) -> LiveCells:
         """The given state without parts that have no cells."""
         return cls([cells for cells in slices if cells.rows], [cells for cells in tiles if cells.rows])
 
     @classmethod
     def near(
         cls, group: GroupPlan, old: CurrentCells, tiles: CurrentCells, fresh: Cells, before: Watermark, after: Watermark
-    ) -> Held:
+    ) -> LiveCells:
         """The parts that an epoch with `fresh` cells may need; other parts are not read, however many there are."""
         if grids(group) or any(plan.query.changing for plan in group.queries):
             return cls.of([*old, fresh], tiles)
@@ -88,7 +88,7 @@ def grids(group: GroupPlan) -> tuple[Grid, ...]:
     return tuple(sorted(Grid(*place, from_us) for place, from_us in found.items()))
 
 
-def new_tiles(group: GroupPlan, held: Held, before: Watermark, after: Watermark, keys: int) -> Cells | None:
+def new_tiles(group: GroupPlan, live: LiveCells, before: Watermark, after: Watermark, keys: int) -> Cells | None:
     """The tiles of the spans that the watermark of the longest delay passes in this epoch; None if there are none."""
     longest = group.delays_us[-1]
     low, high = before.at(longest), after.at(longest)
@@ -96,23 +96,23 @@ def new_tiles(group: GroupPlan, held: Held, before: Watermark, after: Watermark,
         return None
     made: list[Cells] = []
     for grid in grids(group):
-        known = Held(held.slices, [*held.tiles, *made])
-        spans = _sealed(grid, held, low, high)
+        known = LiveCells(live.slices, [*live.tiles, *made])
+        spans = _sealed(grid, live, low, high)
         if len(spans):
             made.append(_rolled_up(grid, spans, known, keys))
     tiles = [cells for cells in made if cells.rows]
     return merge([piece for cells in tiles for piece in _pieces(cells)], keys) if tiles else None
 
 
-def _sealed(grid: Grid, held: Held, low_us: int | None, high_us: int) -> Ints:
+def _sealed(grid: Grid, live: LiveCells, low_us: int | None, high_us: int) -> Ints:
     """The starts of the grid's spans that contain cells, have no tile, and end in (low, high]."""
-    starts = [_span_start(grid, cells.slices.start_us) for cells in held.slices]
+    starts = [_span_start(grid, cells.slices.start_us) for cells in live.slices]
     found = distinct_of(np.concatenate(starts)) if starts else np.zeros(0, np.int64)
     ends = found + grid.width_us
     sealed = (found >= grid.since_us) & (ends <= high_us)
     if low_us is not None:
         sealed &= ends > low_us
-    for cells in held.tiles:  # the longest delay may have been shorter before, so that it passed them
+    for cells in live.tiles:  # the longest delay may have been shorter before, so that it passed them
         start, end, _, _ = cells.slices
         sealed &= ~np.isin(found, start[end - start == grid.width_us])
     return found[sealed]
@@ -123,10 +123,10 @@ def _span_start(grid: Grid, times_us: Ints) -> Ints:
     return starts
 
 
-def _rolled_up(grid: Grid, spans: Ints, held: Held, keys: int) -> Cells:
+def _rolled_up(grid: Grid, spans: Ints, live: LiveCells, keys: int) -> Cells:
     pieces = []
     edges = distinct_of(np.concatenate([spans, spans + grid.width_us]))
-    for cells, chosen in zip(held.parts, cover_of(held, edges), strict=True):
+    for cells, chosen in zip(live.parts, cover_of(live, edges), strict=True):
         starts = _span_start(grid, cells.slices.start_us)
         inside = chosen & np.isin(starts, spans) & (cells.slices.end_us <= starts + grid.width_us)
         for i in np.flatnonzero(inside):
@@ -151,9 +151,9 @@ def _pieces(cells: Cells) -> list[Piece]:
     return [Piece(cells.slices, rows, cells.slots, cells.columns)]
 
 
-def cover_of(held: Held, edges_us: Ints) -> list[Mask]:
-    """For each part of `held`, the pieces to read between the edges; see `cover`."""
-    return cover([cells.slices for cells in held.slices], [cells.slices for cells in held.tiles], edges_us)
+def cover_of(live: LiveCells, edges_us: Ints) -> list[Mask]:
+    """For each part of `live`, the pieces to read between the edges; see `cover`."""
+    return cover([cells.slices for cells in live.slices], [cells.slices for cells in live.tiles], edges_us)
 
 
 def cover(slices: Sequence[Slices], tiles: Sequence[Slices], edges_us: Ints) -> list[Mask]:

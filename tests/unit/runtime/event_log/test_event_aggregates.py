@@ -15,7 +15,7 @@ from millpond.kernels.columns import to_arrow
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.plan.groups.event_log import log_plan, logged_rows, ties_of
-from millpond.runtime.event_log.event_aggregates import Found, rows_of, taken_by, value_of
+from millpond.runtime.event_log.event_aggregates import ResultRows, input_of_windows, rows_of, value_of
 from millpond.runtime.event_log.event_log import among, of_slots
 from millpond.runtime.event_log.event_order import in_order, ranks
 from millpond.runtime.event_log.select_events import column_types, filter_name, value_name
@@ -33,8 +33,8 @@ def events(slots: list[int], times: list[int], values: list[float | None], **mor
     return made.take(order)
 
 
-def answered(aggregate: Aggregate, given: Events, found: Found) -> list[Any]:
-    taken = taken_by(aggregate, None, in_order(given, ties_of([aggregate])), found)
+def answered(aggregate: Aggregate, given: Events, found: ResultRows) -> list[Any]:
+    taken = input_of_windows(aggregate, None, in_order(given, ties_of([aggregate])), found)
     return to_arrow(value_of(taken), aggregate.type, len(found.slots)).to_pylist()
 
 
@@ -48,7 +48,7 @@ def test_an_event_belongs_to_every_window_of_its_key_that_holds_it(seed: int) ->
     rows = sorted({(dice.randrange(6), start) for start in range(-10, 100, slide) for _ in range(2)})
     dice.shuffle(rows)
     slots, starts = (np.array(column) for column in zip(*rows, strict=True))
-    index, owners = rows_of(given, Found(slots, starts, starts + size))
+    index, owners = rows_of(given, ResultRows(slots, starts, starts + size))
     expected = {
         (i, row)
         for i, (slot, time) in enumerate(zip(given.slots.tolist(), given.times_us.tolist(), strict=True))
@@ -60,7 +60,7 @@ def test_an_event_belongs_to_every_window_of_its_key_that_holds_it(seed: int) ->
 
 
 def test_rows_without_events_are_null_or_empty() -> None:
-    found = Found(np.array([0, 1]), np.array([0, 0]), np.array([10, 10]))
+    found = ResultRows(np.array([0, 1]), np.array([0, 0]), np.array([10, 10]))
     given = events([0, 0], [1, 2], [None, None])
     for function, kind, nothing in (
         ("percentile", "double", None), ("mode", "double", None), ("count_distinct", "bigint", 0),
@@ -82,7 +82,7 @@ def test_values_are_ordered_as_spark_orders_them() -> None:
 
 
 def test_the_first_is_first_by_time_then_by_partition_and_offset_else_by_value() -> None:
-    found = Found(np.array([0]), np.array([0]), np.array([10]))
+    found = ResultRows(np.array([0]), np.array([0]), np.array([10]))
     first, last = (Aggregate(function, X, None, "double") for function in ("first", "last"))
     bare = events([0, 0, 0], [2, 1, 1], [1.0, 5.0, 3.0])
     assert (answered(first, bare, found), answered(last, bare, found)) == ([3.0], [1.0])
@@ -98,7 +98,7 @@ def test_a_median_of_many_keys_is_numpys() -> None:
     slots = np.sort(random_.integers(0, 500, 20_000))
     values = random_.normal(size=20_000) * 10.0 ** random_.integers(-5, 6, 20_000)
     given = events(slots.tolist(), [1] * 20_000, values.tolist())
-    found = Found(np.arange(500), np.zeros(500, np.int64), np.full(500, 10))
+    found = ResultRows(np.arange(500), np.zeros(500, np.int64), np.full(500, 10))
     median = Aggregate("percentile", X, None, "double", parameters=(literal(0.5, "double"),))
     expected = [float(np.median(values[slots == slot])) for slot in range(500)]
     assert answered(median, given, found) == pytest.approx(expected, rel=1e-15)
@@ -121,7 +121,7 @@ def test_a_column_that_older_events_lack_is_null() -> None:
     old = Events(np.array([0]), np.array([5]), np.array([0]), {})
     both = joined([old, events([1], [6], [2.0])], {value_name(X): pa.float64(), filter_name(ANY): pa.bool_()})
     assert both.columns[value_name(X)].to_pylist() == [None, 2.0]
-    found = Found(np.array([0, 1]), np.array([0, 0]), np.array([9, 9]))
+    found = ResultRows(np.array([0, 1]), np.array([0, 0]), np.array([9, 9]))
     assert answered(Aggregate("count_distinct", X, None, "bigint"), both, found) == [0, 1]
 
 
@@ -147,7 +147,7 @@ def test_texts_are_joined_in_the_order_that_is_asked_for() -> None:
         filter_name(call("isnotnull", (text,), "boolean")): pa.array([True, True, True, True, False, True]),
     }
     given = Events(np.array([0, 0, 0, 0, 0, 2]), np.array([6, 5, 4, 3, 2, 1]), np.zeros(6, np.int64), columns)
-    found = Found(np.array([0, 1, 2]), np.zeros(3, np.int64), np.full(3, 10))
+    found = ResultRows(np.array([0, 1, 2]), np.zeros(3, np.int64), np.full(3, 10))
 
     def joined_texts(function: str, delimiter: str, *by: tuple[Column, str]) -> list[str | None]:
         parameters = tuple(literal(one, "string") for one in (delimiter, *(direction for _, direction in by)))
@@ -177,6 +177,6 @@ def test_functions_that_compare_values_show_one_zero(function: str, values: list
     kind = "array<double>" if function == "collect_set" else "double"
     parameters = (literal(0.5, "double"),) if "percentile" in function else ()
     aggregate = Aggregate(function, X, None, kind, parameters=parameters)
-    found = Found(np.array([0]), np.array([0]), np.array([10]))
+    found = ResultRows(np.array([0]), np.array([0]), np.array([10]))
     shown = answered(aggregate, events([0] * len(values), [1] * len(values), list(values)), found)
     assert repr(shown) == ("[[0.0]]" if function == "collect_set" else "[0.0]")

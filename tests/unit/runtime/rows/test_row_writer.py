@@ -19,7 +19,7 @@ from millpond.model.selection import Selection
 from millpond.model.windows import Sliding
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.packets.row_batches import RowBatch
-from millpond.runtime.rows.query_families import Made
+from millpond.runtime.rows.query_families import QueryRows
 from millpond.runtime.rows.row_writer import RowWriter
 from millpond.runtime.rows.shadow_diff import NET
 from millpond.runtime.task.counters import Counters
@@ -57,7 +57,7 @@ class Fold:
         return list(self.delta.finish(Files(folder), 1, 0, "a", {})[0].sections)
 
     def take(self, name: str, *batches: pa.RecordBatch) -> bool:
-        return self.writer.take((name,), lambda: Made([RowBatch(name, batch) for batch in batches]))
+        return self.writer.collect((name,), lambda: QueryRows([RowBatch(name, batch) for batch in batches]))
 
 
 def test_rows_of_a_query_are_one_section_once_they_are_complete(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_rows_that_nobody_reads_are_counted_only(tmp_path: Path) -> None:
 
 
 def test_rows_that_a_query_reads_are_written_though_they_have_no_sink(tmp_path: Path) -> None:
-    fold = Fold(query("q", NOWHERE), feeds=frozenset({"q"}))
+    fold = Fold(query("q", NOWHERE), upstream_queries=frozenset({"q"}))
     fold.take("q", rows(1))
     fold.writer.flush()
     assert [section.group for section in fold.sections(tmp_path)] == ["q"]
@@ -92,26 +92,26 @@ def test_rows_that_a_query_reads_are_written_though_they_have_no_sink(tmp_path: 
     ],
 )
 def test_a_query_that_fails_emits_nothing(tmp_path: Path, error: MillpondError, reason: dict[str, str]) -> None:
-    def fail() -> Made:
+    def fail() -> QueryRows:
         raise error
 
     fold = Fold(query("q"), query("other"))
     fold.take("q", rows(1))
     fold.take("other", rows(2))
-    assert not fold.writer.take(("q",), fail)
-    assert (fold.writer.is_going("q"), fold.writer.is_going("other")) == (False, True)
+    assert not fold.writer.collect(("q",), fail)
+    assert (fold.writer.is_active("q"), fold.writer.is_active("other")) == (False, True)
     fold.writer.flush()
     assert [section.group for section in fold.sections(tmp_path)] == ["other"]
     assert (fold.counts, fold.writer.reasons) == ({"raised:q": 1, "rows:other": 1}, reason)
 
 
 def test_of_several_queries_that_fail_together_none_is_blamed() -> None:
-    def fail() -> Made:
+    def fail() -> QueryRows:
         raise OverflowedError("too large", "widen it")
 
     fold = Fold(query("q"), query("other"))
-    assert not fold.writer.take(("q", "other"), fail)
-    assert fold.writer.is_going("q") and fold.writer.is_going("other") and not fold.counts
+    assert not fold.writer.collect(("q", "other"), fail)
+    assert fold.writer.is_active("q") and fold.writer.is_active("other") and not fold.counts
 
 
 def test_rows_of_a_replaced_version_belong_to_its_query(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.plan.groups.build import build_plan
-from millpond.runtime.rows.shadow_diff import NET, Differing, differing
+from millpond.runtime.rows.shadow_diff import NET, ShadowDiff, row_diff
 
 NAN = float("nan")
 PAIR = {"q": "q@shadow"}
@@ -63,7 +63,7 @@ def test_rows_cancel_out_as_often_as_both_emit_them(
     for told, side in ((query, 1), (shadow, -1)):
         for row in (row for rows in batches(told) for row in rows.to_pylist()):
             naive[repr(row)] += side
-    found = differing(batches(query), batches(shadow))
+    found = row_diff(batches(query), batches(shadow))
     assert net_of(found) == naive  # a counter equals one that has zeros besides
     if any(query) and any(shadow):
         assert (0 if found is None else found.num_rows) == sum(map(bool, naive.values())), "each once, or not at all"
@@ -71,7 +71,7 @@ def test_rows_cancel_out_as_often_as_both_emit_them(
 
 def test_rows_with_lists_all_differ_here() -> None:
     told = batches([[{"v": [1, 2]}]], pa.schema([("v", pa.list_(pa.int64()))]))
-    found = differing(told, told)
+    found = row_diff(told, told)
     assert found is not None and found.column(NET).to_pylist() == [1, -1]
 
 
@@ -82,15 +82,15 @@ def test_rows_are_the_same_though_one_version_knows_that_none_is_null() -> None:
         members = pa.list_(pa.field("element", pa.int64(), nulls))
         schema = pa.schema([("v", pa.struct([pa.field("a", pa.int64(), nulls)])), ("l", members)])
         told.append(batches([[{"v": {"a": 1}, "l": None}]], schema))
-    parts = [part for part in (differing(told[0], []), differing([], told[1]), differing(*told)) if part is not None]
+    parts = [part for part in (row_diff(told[0], []), row_diff([], told[1]), row_diff(*told)) if part is not None]
     assert pa.concat_tables(parts).column(NET).to_pylist() == [1, -1, 1, -1]
-    assert differing(*([batch.select(["v"]) for batch in side] for side in told)) is None
+    assert row_diff(*([batch.select(["v"]) for batch in side] for side in told)) is None
 
 
 def test_only_what_others_read_is_compared() -> None:
     rows, private = batches([[{"k": "a"}]], pa.schema([("k", pa.string())])), pa.array(["[1]"])
     plan = build_plan([ONE, replace(ONE, name="q@shadow")], left=Changed(shadows=PAIR))
-    diff = Differing(plan, ())
+    diff = ShadowDiff(plan, ())
     diff.add("q", [rows[0].append_column("__key", private)])
     diff.add("q@shadow", [*rows, rows[0].slice(0, 0)])
     assert not list(diff.batches())
@@ -103,10 +103,10 @@ def test_only_what_others_read_is_compared() -> None:
 def test_a_pair_of_which_one_is_silent_has_no_differences() -> None:
     plan = build_plan([ONE, replace(ONE, name="q@shadow")], left=Changed(shadows=PAIR))
     for silent in ("q", "q@shadow"):
-        diff = Differing(plan, {silent})
+        diff = ShadowDiff(plan, {silent})
         diff.add("q", batches([[{"k": "a"}]], pa.schema([("k", pa.string())])))
         assert not list(diff.batches())
 
 
 def test_two_empty_outputs_do_not_differ() -> None:
-    assert differing([], []) is None
+    assert row_diff([], []) is None

@@ -13,7 +13,7 @@ import pytest
 from millpond.runtime.windows import combine
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Block, Range, blocks, edges_of, ranges_of, slices_between
-from millpond.runtime.windows.rollups import Held
+from millpond.runtime.windows.rollups import LiveCells
 from millpond.state.layout.cells import Cells, Piece, Slices, merge, words_of
 from millpond.state.layout.merge_rules import REGISTERS, rule_of
 
@@ -60,7 +60,7 @@ def value(block: Block, name: str, window: Closing, slot: int) -> int:
 
 
 def ranged(parts: list[Cells], edges: list[int], late_class: int) -> list[Range]:
-    return ranges_of(parts, edges, slices_between(Held(parts, []), edges, late_class))
+    return ranges_of(parts, edges, slices_between(LiveCells(parts, []), edges, late_class))
 
 
 @pytest.mark.parametrize("seed", range(60))
