@@ -26,7 +26,7 @@ from millpond.runtime.joins.fold_joins import fold_joins
 from millpond.runtime.moves.move_state import logs_rebuilt
 from millpond.runtime.packets.event_counts import bounded
 from millpond.runtime.packets.packet import GroupPart
-from millpond.runtime.packets.unpack import arrived
+from millpond.runtime.packets.unpack import combine_packets
 from millpond.runtime.rows.row_writer import RowWriter
 from millpond.runtime.task.task_values import FoldTask, TimeLine, Watermark
 from millpond.state.layout.delta import DeltaWriter
@@ -47,12 +47,12 @@ def fold(
     """
     reached("fold.start")
     began = lap_us()
-    came = arrived(packets)
-    counters, delta = came.counters, DeltaWriter()
+    contents = combine_packets(packets)
+    counters, delta = contents.counters, DeltaWriter()
     counters.pond.bytes_moved = sum(packet.size for packet in packets)
     writer = RowWriter(task, delta, counters)
     files.fetch(task.files(instance))
-    marks = marks_of(task.lines, came.newest, task.drain_floor_us)
+    marks = marks_of(task.lines, contents.newest, task.drain_floor_us)
     context = FoldContext(
         task=task, instance=instance, files=files, delta=delta, counters=counters, writer=writer, fan_in=FAN_IN
     )  # fmt: skip
@@ -60,27 +60,27 @@ def fold(
         group_began = lap_us()
         before, after = marks.get(group.stream, (Watermark(), Watermark()))
         before = Watermark() if group.id in task.backfilled else before
-        _fold_group(context, group, came.parts.get(group.id, []), before, after)
+        _fold_group(context, group, contents.parts.get(group.id, []), before, after)
         counters.of(group.id).group_us += lap_us() - group_began
     if task.plan.joins.plans:
         task = logs_rebuilt(task, instance, files, delta)
-        fold_joins(task, instance, came.parts, marks, files, delta, writer, FAN_IN)
-    fold_retained(task, instance, came.parts, marks, files, delta, FAN_IN)
-    for stream, found_late in came.late.items():
+        fold_joins(task, instance, contents.parts, marks, files, delta, writer, FAN_IN)
+    fold_retained(task, instance, contents.parts, marks, files, delta, FAN_IN)
+    for stream, batches in contents.late.items():
         floor = task.lines.get(stream, TimeLine()).mark.floor_us
-        writer.write(late_rows(task.late.get(stream, ()), found_late, floor, task.number))
-    for stream, found_selected in came.selected.items():
-        writer.write(selected_rows(task.plan.selections_of(stream), found_selected, task.plan.compared_names))
+        writer.write(late_rows(task.late.get(stream, ()), batches, floor, task.number))
+    for stream, batches in contents.selected.items():
+        writer.write(selected_rows(task.plan.selections_of(stream), batches, task.plan.compared_names))
     writer.finish()
-    for stream, found_dead in came.dead.items():
-        writer.write(dead_letters(stream, found_dead, task.number))
+    for stream, batches in contents.dead.items():
+        writer.write(dead_letters(stream, batches, task.number))
     counters.pond.fold_us = lap_us() - began
     reached("fold.before_delta")
-    receipt, body = delta.finish(files, task.number, instance, attempt, counters.to_receipt(came.newest))
+    receipt, body = delta.finish(files, task.number, instance, attempt, counters.to_receipt(contents.newest))
     reached("fold.after_delta")
     files.sweep(task.number, task.files)
     reached("fold.return")
-    return msgspec.structs.replace(receipt, fates=bounded(came.fates), reasons=writer.reasons), body
+    return msgspec.structs.replace(receipt, fates=bounded(contents.fates), reasons=writer.reasons), body
 
 
 def _fold_group(

@@ -38,7 +38,7 @@ from millpond.runtime.keys.current_slots import (
 from millpond.runtime.moves.bucket_handoff import taken_over
 from millpond.runtime.moves.move_state import rebuilt
 from millpond.runtime.packets.packet import GroupPart
-from millpond.runtime.packets.unpack import numbered
+from millpond.runtime.packets.unpack import number_keys
 from millpond.runtime.rows.frame_rows import DueFrames, rows_of_events
 from millpond.runtime.rows.query_families import Family
 from millpond.runtime.rows.row_writer import RowWriter
@@ -170,13 +170,13 @@ class State(ABC):
 
     def number(self, parts: Sequence[GroupPart]) -> list[Piece]:
         """Return the new cells, in slots of their keys, and write the new events."""
-        came = numbered(self.group, self.keys, parts)
-        for log, some in ((self.log, came.logged), (self.tallies, came.tallied)):
+        group_input = number_keys(self.group, self.keys, parts)
+        for log, some in ((self.log, group_input.logged), (self.tallies, group_input.tallied)):
             if some and log is not None:
                 events = log.together(some)
                 log.arrived(events)
                 log.write(self.delta, events, 0, ())
-        return came.pieces
+        return group_input.pieces
 
     def write_segment(
         self, cells: Cells, level: int, supersedes: tuple[str, ...], apart: str = "",

@@ -33,13 +33,13 @@ GRACE_S = 5.0
 _STEPS = {"holistic": (), "grouped": (), "mergeable": ("create", "update", "merge", "finish")}
 
 
-class _Held(NamedTuple):
+class _LoadedFunction(NamedTuple):
     """The loaded function, and the parameters of the frame that loaded it."""
 
     function: Any
     kind: str
-    answer: pa.DataType
-    given: Callable[[pa.Array], Any]
+    result_type: pa.DataType
+    convert: Callable[[pa.Array], Any]
     file: str
 
 
@@ -48,54 +48,54 @@ def main(progress: int) -> None:
 
     `progress`: the descriptor of a file to which the child writes the current row and the time at which it began.
     """
-    entry, leave = _private_pipes()
+    requests, replies = _private_pipes()
     shared = memoryview(mmap.mmap(progress, 16)).cast("q")
     seconds, armed_us = 0.0, 0
 
-    def at(row: int) -> None:
+    def report_progress(row: int) -> None:
         nonlocal armed_us
         shared[0], shared[1] = row, lap_us()
         if shared[1] - armed_us > 1_000_000:
             signal.setitimer(signal.ITIMER_REAL, seconds)
             armed_us = shared[1]
 
-    held: _Held | None = None
-    while (head := entry.read(HEAD.size)) and len(head) == HEAD.size:
+    loaded: _LoadedFunction | None = None
+    while (head := requests.read(HEAD.size)) and len(head) == HEAD.size:
         text, size = HEAD.unpack(head)
-        header = decode_header(entry.read(text))
+        header = decode_header(requests.read(text))
         seconds, armed_us = header["deadline_ms"] / 1000 + GRACE_S, lap_us()
         signal.setitimer(signal.ITIMER_REAL, seconds)
         answers: list[pa.Table] = []
         try:
-            tables = decode_tables(header, entry.read(size))
-            if held is None:
-                held, reply = _load(header, tables[0].schema)
+            tables = decode_tables(header, requests.read(size))
+            if loaded is None:
+                loaded, reply = _load(header, tables[0].schema)
             else:
-                reply, answers = {}, [_answer(held, header["rows"], tables, at)]
+                reply, answers = {}, [_answer(loaded, header["rows"], tables, report_progress)]
         except BaseException as error:  # `SystemExit` too, as the function raised it
-            reply = _failure(error, shared[0], "" if held is None else held.file)
+            reply = _failure(error, shared[0], "" if loaded is None else loaded.file)
         signal.setitimer(signal.ITIMER_REAL, 0)
         for part in encode(reply, answers):
-            leave.write(part)
-        leave.flush()
+            replies.write(part)
+        replies.flush()
 
 
 def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
     """Moves the pipes to the parent to new descriptors, which `print` and `input` in a function do not use."""
-    entry, leave = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    return entry, leave
+    return requests, replies
 
 
-def _load(header: dict[str, Any], schema: pa.Schema) -> tuple[_Held, dict[str, Any]]:
+def _load(header: dict[str, Any], schema: pa.Schema) -> tuple[_LoadedFunction, dict[str, Any]]:
     sys.path[:] = header["path"]
-    given = _FORMS[header["form"]]()
+    convert = _FORMS[header["form"]]()
     pa.nulls(0, pa.int64()).to_numpy(zero_copy_only=False)  # Arrow imports pandas here, outside of a function's limits
     _limit(header["memory_bytes"])
-    place, _, attribute = header["module"].partition(":")
-    module = import_module(place)
+    module_name, _, attribute = header["module"].partition(":")
+    module = import_module(module_name)
     function: Any = reduce(getattr, attribute.split("."), module)
     if isinstance(function, type) and header["kind"] == "mergeable":
         function = function()
@@ -104,9 +104,9 @@ def _load(header: dict[str, Any], schema: pa.Schema) -> tuple[_Held, dict[str, A
         raise Wrong(f"is no {header['kind']} function: it lacks {', '.join(missing) or 'a call'}")
     origin = getattr(module.__spec__, "origin", None)
     if origin is None or not os.path.isfile(origin):
-        raise Wrong(f"stands in {place}, which has no file")
+        raise Wrong(f"stands in {module_name}, which has no file")
     digest = hashlib.sha256(Path(origin).read_bytes()).hexdigest()
-    return _Held(function, header["kind"], schema.field(0).type, given, origin), {"digest": digest}
+    return _LoadedFunction(function, header["kind"], schema.field(0).type, convert, origin), {"digest": digest}
 
 
 _FORMS: dict[str, Callable[[], Callable[[pa.Array], Any]]] = {
@@ -127,14 +127,16 @@ def _limit(memory: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
 
 
-def _answer(held: _Held, rows: int, tables: list[pa.Table], at: Callable[[int], None]) -> pa.Table:
-    if held.kind == "holistic":
-        column = holistic(held.function, tables[0], rows, held.answer, held.given, at)
-    elif held.kind == "grouped":
-        column = grouped(held.function, tables[0], rows, held.answer)
+def _answer(
+    loaded: _LoadedFunction, rows: int, tables: list[pa.Table], report_progress: Callable[[int], None]
+) -> pa.Table:  # fmt: skip
+    if loaded.kind == "holistic":
+        column = holistic(loaded.function, tables[0], rows, loaded.result_type, loaded.convert, report_progress)
+    elif loaded.kind == "grouped":
+        column = grouped(loaded.function, tables[0], rows, loaded.result_type)
     else:
         cells = tables[1].column(0) if len(tables) > 1 else None
-        column = mergeable(held.function, tables[0], rows, held.answer, cells)
+        column = mergeable(loaded.function, tables[0], rows, loaded.result_type, cells)
     return pa.table({"value": column})
 
 

@@ -20,7 +20,7 @@ from millpond.errors import UserFunctionError
 from millpond.kernels.columns import arrow_type
 from millpond.model.functions import UserFunction
 from millpond.runtime.functions.kinds import KEY, VALUE
-from millpond.runtime.functions.process import Child, Gone
+from millpond.runtime.functions.process import Child, ChildFailed
 
 MOST_CHILDREN = 8
 """The most processes that a host keeps; the least recently called function is ended first."""
@@ -57,20 +57,20 @@ class FunctionHost:
             UserFunctionError: it raised an error, timed out, crashed, exceeded its memory or returned a wrong type; the
                 error's `row` is the key that it was processing, if known.
         """
-        asked = _asked(table, rows, cells)
-        if not len(asked.rows):
+        call = _call_of(table, rows, cells)
+        if not len(call.rows):
             return pa.nulls(rows, arrow_type(function.returns))
-        answers = self._answers(function, asked)
+        answers = self._answers(function, call)
         try:
-            column = _checked(answers, len(asked.rows), arrow_type(function.returns))
+            column = _checked(answers, len(call.rows), arrow_type(function.returns))
         except ValueError as error:
             self._end(function)
             raise _error(function, f"answered with bytes that do not read: {error}") from error
-        if len(asked.rows) == rows:
+        if len(call.rows) == rows:
             return column
-        place = np.full(rows, -1)
-        place[asked.rows] = np.arange(len(asked.rows))
-        return column.take(pa.array(place, mask=place < 0))
+        position = np.full(rows, -1)
+        position[call.rows] = np.arange(len(call.rows))
+        return column.take(pa.array(position, mask=position < 0))
 
     def close(self) -> None:
         """Ends all children."""
@@ -102,7 +102,7 @@ class FunctionHost:
             "memory_bytes": function.memory_bytes,
             "path": search_path(),
         }
-        reply, _ = self._exchanged(function, child, header, [pa.schema(types).empty_table()], LOADING_MS)
+        reply, _ = self._exchange(function, child, header, [pa.schema(types).empty_table()], LOADING_MS)
         digest = str(reply["digest"])
         if function.digest not in ("", digest):
             self._end(function)
@@ -114,48 +114,50 @@ class FunctionHost:
         self._children[function] = child, digest
         return self._children[function]
 
-    def _answers(self, function: UserFunction, asked: _Asked) -> list[pa.Table]:
+    def _answers(self, function: UserFunction, call: _Call) -> list[pa.Table]:
         """The tables that a function returns; if its process dies or lacks memory, a new one is called once.
 
         So a function that leaks memory costs a process now and then. A new process that lacks memory is not replaced.
         """
-        kept, header = function in self._children, {"rows": len(asked.rows)}
+        reused, header = function in self._children, {"rows": len(call.rows)}
         for attempt in (0, 1):
             child, _ = self._child(function)
             try:
-                return self._exchanged(function, child, header, asked.tables, function.deadline_ms, asked.rows)[1]
+                return self._exchange(function, child, header, call.tables, function.deadline_ms, call.rows)[1]
             except UserFunctionError as error:
-                if attempt or not (error.died or (error.hungry and kept)):
+                if attempt or not (error.died or (error.hungry and reused)):
                     raise
         raise AssertionError
 
-    def _exchanged(
+    def _exchange(
         self,
         function: UserFunction,
         child: Child,
         header: Mapping[str, Any],
         tables: Sequence[pa.Table],
         deadline_ms: int,
-        named: Ints | None = None,
+        result_rows: Ints | None = None,
     ) -> tuple[dict[str, Any], list[pa.Table]]:
         """Sends a frame and returns its reply; after a failure the child is ended, as its condition is unknown.
 
-        `named`: the rows of the result to which the rows of the request belong.
+        `result_rows`: the rows of the result to which the rows of the request belong.
         """
         died = False
         try:
             reply, answers = child.exchange(header, tables, deadline_ms)
-            what, row = reply.get("failed"), reply.get("row")
-        except Gone as gone:
-            what, row, died = str(gone), gone.row, gone.died
-        if what is None:
+            reason, row = reply.get("failed"), reply.get("row")
+        except ChildFailed as failure:
+            reason, row, died = str(failure), failure.row, failure.died
+        if reason is None:
             return reply, answers
         self._end(function)
-        hungry = what == "memory"
+        hungry = reason == "memory"
         if hungry:
-            what = f"needs more than {function.memory_bytes >> 20} MB of memory"
-        at = int(named[row]) if named is not None and isinstance(row, int) and 0 <= row < len(named) else None
-        error = _error(function, str(what), at)
+            reason = f"needs more than {function.memory_bytes >> 20} MB of memory"
+        at = None
+        if result_rows is not None and isinstance(row, int) and 0 <= row < len(result_rows):
+            at = int(result_rows[row])
+        error = _error(function, str(reason), at)
         error.died, error.hungry = died, hungry
         raise error
 
@@ -163,32 +165,32 @@ class FunctionHost:
         self._children.pop(function)[0].end()
 
 
-class _Asked(NamedTuple):
+class _Call(NamedTuple):
     """The rows of the result that have events, ascending, and the tables that are sent for them."""
 
     rows: Ints
     tables: list[pa.Table]
 
 
-def _asked(table: pa.Table, rows: int, cells: pa.ListArray | None) -> _Asked:
+def _call_of(table: pa.Table, rows: int, cells: pa.ListArray | None) -> _Call:
     """Prepares a call: leaves out keys (or cells) without events, for which no function is called."""
     keys: Ints = table.column(0).to_numpy()
     first = np.ones(len(keys), bool)
     first[1:] = keys[1:] != keys[:-1]
-    named = keys[first]
+    distinct_keys = keys[first]
     names = [KEY, VALUE, *(f"{VALUE}_{i}" for i in range(2, table.num_columns))]
     packed = table.set_column(0, KEY, pa.array(np.cumsum(first) - 1, pa.int64())).rename_columns(names)
     if cells is None:
-        return _Asked(named, [packed])
+        return _Call(distinct_keys, [packed])
     member: Ints = cells.flatten().to_numpy()
     row = np.repeat(np.arange(rows), np.diff(np.asarray(cells.offsets)))
-    place = np.minimum(np.searchsorted(named, member), max(len(named) - 1, 0))
-    there = named[place] == member if len(named) else np.zeros(len(member), bool)
-    counts = np.bincount(row[there], minlength=rows)
-    kept = np.flatnonzero(counts)
-    offsets = np.concatenate([[0], np.cumsum(counts[kept])]).astype(np.int32)
-    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(place[there], pa.int64()))
-    return _Asked(kept, [packed, pa.table({"cells": lists})])
+    position = np.minimum(np.searchsorted(distinct_keys, member), max(len(distinct_keys) - 1, 0))
+    has_events = distinct_keys[position] == member if len(distinct_keys) else np.zeros(len(member), bool)
+    counts = np.bincount(row[has_events], minlength=rows)
+    nonempty = np.flatnonzero(counts)
+    offsets = np.concatenate([[0], np.cumsum(counts[nonempty])]).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(position[has_events], pa.int64()))
+    return _Call(nonempty, [packed, pa.table({"cells": lists})])
 
 
 def search_path() -> list[str]:

@@ -37,7 +37,7 @@ def holistic(
     table: pa.Table,
     rows: int,
     answer: pa.DataType,
-    given: Callable[[pa.Array], Any],
+    convert: Callable[[pa.Array], Any],
     at: Callable[[int], None],
 ) -> pa.Array:
     """Calls `function` for the events of each key; calls `at` with the row before each call."""
@@ -46,7 +46,7 @@ def holistic(
     found = []
     for row, (first, end) in enumerate(pairwise(bounds)):
         at(row)
-        value = function(*(given(column.slice(first, end - first)) for column in columns))
+        value = function(*(convert(column.slice(first, end - first)) for column in columns))
         found.append(value.as_py() if isinstance(value, pa.Scalar) else value)
     return _of_values(found, answer)
 

@@ -40,7 +40,7 @@ _ONE_THREAD = {
 }
 
 
-class Gone(Exception):
+class ChildFailed(Exception):
     """The child did not answer; the text states why, and `row` is the row that it was processing, if known.
 
     `died`: the process ended.
@@ -64,7 +64,7 @@ class Child:
                 env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(path)},
                 pass_fds=(shared.fileno(),), start_new_session=True,
             )  # fmt: skip
-        self._told: deque[bytes] = deque()
+        self._stderr: deque[bytes] = deque()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
@@ -83,12 +83,12 @@ class Child:
                 current row. The child cannot be used any more.
         """
         self._progress[0], self._progress[1] = -1, 0
-        text, body = self._moved(encode({**header, "deadline_ms": deadline_ms}, tables), deadline_ms)
+        text, body = self._exchange_bytes(encode({**header, "deadline_ms": deadline_ms}, tables), deadline_ms)
         try:
-            found = decode_header(text)
-            return found, decode_tables(found, body)
+            reply = decode_header(text)
+            return reply, decode_tables(reply, body)
         except (ValueError, KeyError, TypeError) as error:
-            raise Gone("answered with bytes that do not read") from error
+            raise ChildFailed("answered with bytes that do not read") from error
 
     def end(self) -> None:
         """Kills the process and the processes that it started."""
@@ -100,53 +100,53 @@ class Child:
             if pipe is not None:
                 pipe.close()
 
-    def _moved(self, parts: Sequence[Any], deadline_ms: int) -> tuple[bytes, memoryview]:
+    def _exchange_bytes(self, parts: Sequence[Any], deadline_ms: int) -> tuple[bytes, memoryview]:
         """Writes the parts of a frame and reads a complete frame."""
-        entry, leave, told = self._process.stdin, self._process.stdout, self._process.stderr
-        assert entry is not None and leave is not None and told is not None
+        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        assert stdin is not None and stdout is not None and stderr is not None
         began_us = lap_us()
         unsent = deque(memoryview(part).cast("B") for part in parts if len(part))
-        got = bytearray()
-        wanted = HEAD.size
-        with selectors.DefaultSelector() as ready:
-            ready.register(entry, selectors.EVENT_WRITE)
-            ready.register(leave, selectors.EVENT_READ)
-            ready.register(told, selectors.EVENT_READ)
-            while len(got) < wanted:
-                left = (max(began_us, self._progress[1]) - lap_us()) / 1e6 + deadline_ms / 1000
-                events = ready.select(left) if left > 0 else []
-                if left <= 0:
-                    raise Gone(f"did not answer within {deadline_ms / 1000:g} s", self._at())
+        received = bytearray()
+        size = HEAD.size
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdin, selectors.EVENT_WRITE)
+            selector.register(stdout, selectors.EVENT_READ)
+            selector.register(stderr, selectors.EVENT_READ)
+            while len(received) < size:
+                remaining = (max(began_us, self._progress[1]) - lap_us()) / 1e6 + deadline_ms / 1000
+                events = selector.select(remaining) if remaining > 0 else []
+                if remaining <= 0:
+                    raise ChildFailed(f"did not answer within {deadline_ms / 1000:g} s", self._at())
                 for key, _ in events:
-                    if key.fileobj is entry:
-                        if not _sent(entry.fileno(), unsent):
-                            ready.unregister(entry)
-                    elif key.fileobj is told:
-                        if not self._hear(told.fileno()):
-                            ready.unregister(told)
-                    elif not _received(leave.fileno(), got):
-                        raise Gone(self._end_of_it(told.fileno()), self._at(), died=True)
-                wanted = _size_of(got)
-        text, _ = HEAD.unpack_from(got)
+                    if key.fileobj is stdin:
+                        if not _write_some(stdin.fileno(), unsent):
+                            selector.unregister(stdin)
+                    elif key.fileobj is stderr:
+                        if not self._read_stderr(stderr.fileno()):
+                            selector.unregister(stderr)
+                    elif not _read_some(stdout.fileno(), received):
+                        raise ChildFailed(self._describe_exit(stderr.fileno()), self._at(), died=True)
+                size = _size_of(received)
+        text, _ = HEAD.unpack_from(received)
         start = HEAD.size + int(text)
-        return bytes(got[HEAD.size : start]), memoryview(got)[start:wanted]
+        return bytes(received[HEAD.size : start]), memoryview(received)[start:size]
 
     def _at(self) -> int | None:
         row = self._progress[0]
         return row if row >= 0 else None
 
-    def _hear(self, told: int) -> bool:
+    def _read_stderr(self, stderr: int) -> bool:
         """Reads the child's standard error and keeps its end; False at the end of the stream."""
         try:
-            said = os.read(told, _CHUNK)
+            data = os.read(stderr, _CHUNK)
         except BlockingIOError:
             return True
-        self._told.append(said[-_KEPT:])
-        while sum(map(len, self._told)) - len(self._told[0]) > _KEPT:
-            self._told.popleft()
-        return bool(said)
+        self._stderr.append(data[-_KEPT:])
+        while sum(map(len, self._stderr)) - len(self._stderr[0]) > _KEPT:
+            self._stderr.popleft()
+        return bool(data)
 
-    def _end_of_it(self, told: int) -> str:
+    def _describe_exit(self, stderr: int) -> str:
         """Describes how the process ended."""
         try:
             code = self._process.wait(1.0)
@@ -160,21 +160,21 @@ class Child:
             how = f"ended its process with status {code}"
         with contextlib.suppress(OSError):
             for _ in range(_READS):  # bounded, as processes that it started may keep writing
-                if not self._hear(told):
+                if not self._read_stderr(stderr):
                     break
-        return " ".join([how, *self._last_words()])
+        return " ".join([how, *self._last_line()])
 
-    def _last_words(self) -> list[str]:
-        lines = b"".join(self._told).decode(errors="replace").split("\n")
+    def _last_line(self) -> list[str]:
+        lines = b"".join(self._stderr).decode(errors="replace").split("\n")
         said = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
         return [f"saying: {said[:MOST_TOLD]}"] if said else []
 
 
-def _sent(entry: int, unsent: deque[memoryview]) -> bool:
+def _write_some(stdin: int, unsent: deque[memoryview]) -> bool:
     """Writes as much as the pipe accepts; False when nothing is left to write."""
     try:
         while unsent:
-            count = os.write(entry, unsent[0][:_CHUNK])
+            count = os.write(stdin, unsent[0][:_CHUNK])
             unsent[0] = unsent[0][count:]
             if not len(unsent[0]):
                 unsent.popleft()
@@ -185,21 +185,21 @@ def _sent(entry: int, unsent: deque[memoryview]) -> bool:
     return False
 
 
-def _received(leave: int, got: bytearray) -> bool:
+def _read_some(stdout: int, received: bytearray) -> bool:
     """Reads the available bytes; False at the end of the stream."""
     try:
-        some = os.read(leave, _CHUNK)
+        data = os.read(stdout, _CHUNK)
     except BlockingIOError:
         return True
-    got += some
-    return bool(some)
+    received += data
+    return bool(data)
 
 
-def _size_of(got: bytearray) -> int:
+def _size_of(received: bytearray) -> int:
     """The number of bytes that must be read next: of the head, or of the complete frame once the head was read."""
-    if len(got) < HEAD.size:
+    if len(received) < HEAD.size:
         return HEAD.size
-    text, body = HEAD.unpack_from(got)
+    text, body = HEAD.unpack_from(received)
     if text > MOST_JSON:
-        raise Gone("answered with bytes that do not read")
+        raise ChildFailed("answered with bytes that do not read")
     return HEAD.size + int(text) + int(body)

@@ -90,14 +90,14 @@ def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes =
     header.late_size, header.selected_size = len(late_rows), len(selected) or msgspec.UNSET
     written: list[bytes] = []
     for before, part in zip([None, *parts], parts, strict=False):
-        again = before is not None and _has_keys_of(part, before)
-        keys = b"" if again else _keys(part.keys)
+        has_same_keys = before is not None and _has_keys_of(part, before)
+        keys = b"" if has_same_keys else _keys(part.keys)
         body, filters = part.body, None
         same: dict[str, str] = {}
         if isinstance(body, Events):
             data = _stream(encode_events(body))
             sizes = len(keys), len(data), part.key_count
-            header.groups.append(PartHeader(part.group, [], [], [], *sizes, events=True, keys_before=again))
+            header.groups.append(PartHeader(part.group, [], [], [], *sizes, events=True, keys_before=has_same_keys))
             written += [keys, data]
             continue
         if isinstance(body, RawRows):
@@ -109,9 +109,9 @@ def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes =
         signed = body.slices.signed
         signature = (None, None) if signed is None else (signed.ids.tolist(), to_stored(signed.table))
         sizes = len(keys), len(data), part.key_count
-        told = PartHeader(part.group, start, end, late, *sizes, same, filters, *signature)
-        told.keys_before = again
-        header.groups.append(told)
+        part_header = PartHeader(part.group, start, end, late, *sizes, same, filters, *signature)
+        part_header.keys_before = has_same_keys
+        header.groups.append(part_header)
         written += [keys, data]
     head = msgspec.json.encode(header)
     return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *written, selected, late_rows])

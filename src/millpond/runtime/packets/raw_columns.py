@@ -55,10 +55,10 @@ def is_smaller_raw(
     group: GroupPlan, rows: Rows, keys: int, cells: int, signed_slices: int = 0, signatures: int = 0
 ) -> bool:
     """Whether the rows themselves take fewer bytes than partials of so many keys, cells, slices and signatures."""
-    kept: dict[Hashable, int] = {}
+    bytes_by_measure: dict[Hashable, int] = {}
     for measure in group.kept:
         name = (measure.kind, measure.values, rows.filter_of(measure.filter))
-        kept[name] = cell_bytes(measure)
+        bytes_by_measure[name] = cell_bytes(measure)
     if group.signed:
         bits = sum(len(ladder.filters).bit_length() for ladder in group.ladders)
         passing = sum(8 * narrowest([len(ladder.filters)]).itemsize if ladder.steps else 1 for ladder in group.ladders)
@@ -66,9 +66,9 @@ def is_smaller_raw(
         bits = passing = len({rows.filter_of(one.filter) for one in group.kept})
     key = _width(keys)
     per_row = 1 + key + 8 * len(values_of(group)) + passing / 8
-    per_cell = _width(signed_slices) + key + sum(kept.values())
-    told = signed_slices * _SLICE_BYTES + signatures * (_SLICE_BYTES / 3 + bits / 6)
-    return rows.count * per_row < cells * per_cell + told
+    per_cell = _width(signed_slices) + key + sum(bytes_by_measure.values())
+    header_bytes = signed_slices * _SLICE_BYTES + signatures * (_SLICE_BYTES / 3 + bits / 6)
+    return rows.count * per_row < cells * per_cell + header_bytes
 
 
 def values_of(group: GroupPlan) -> list[Expression]:

@@ -21,12 +21,12 @@ from millpond.state.layout.cells import Piece
 from millpond.state.layout.event_log import Events
 from millpond.state.layout.tallies import COUNT
 
-Held = dict[str, list[pa.RecordBatch]]
+RowsByStream = dict[str, list[pa.RecordBatch]]
 """Rows by stream."""
 
 
 @dataclass(slots=True)
-class Arrived:
+class PacketContents:
     """The combined contents of an instance's packets.
 
     `newest`: the largest event time by stream and source partition. `late`, `selected` and `dead`: late rows, rows of
@@ -36,37 +36,38 @@ class Arrived:
     counters: Counters = field(default_factory=Counters)
     fates: Fates = field(default_factory=dict)
     newest: dict[str, dict[str, int]] = field(default_factory=dict)
-    late: Held = field(default_factory=dict)
-    selected: Held = field(default_factory=dict)
-    dead: Held = field(default_factory=dict)
+    late: RowsByStream = field(default_factory=dict)
+    selected: RowsByStream = field(default_factory=dict)
+    dead: RowsByStream = field(default_factory=dict)
     parts: dict[str, list[GroupPart]] = field(default_factory=dict)
 
 
-def arrived(packets: Sequence[pa.Buffer]) -> Arrived:
+def combine_packets(packets: Sequence[pa.Buffer]) -> PacketContents:
     """Combines packets; the result does not depend on their order.
 
     Raises:
         CorruptError: a packet is not readable.
     """
-    found = Arrived()
+    contents = PacketContents()
     decoded = [(*decode_packet(packet), packet) for packet in packets]
     decoded.sort(key=lambda packet: (packet[0].stream, packet[0].partition, packet[0].sequence))
     for header, groups, packet in decoded:
-        found.counters.add(header.counts)
-        add_fates(found.fates, header.fates)
-        apart = found.dead if header.malformed is True else found.selected
-        for held, rows in ((found.late, late_rows_of(header, packet)), (apart, selected_rows_of(header, packet))):
+        contents.counters.add(header.counts)
+        add_fates(contents.fates, header.fates)
+        rows_of_kind = contents.dead if header.malformed is True else contents.selected
+        late, other = late_rows_of(header, packet), selected_rows_of(header, packet)
+        for by_stream, rows in ((contents.late, late), (rows_of_kind, other)):
             if rows is not None:
-                held.setdefault(header.stream, []).append(rows)
-        reached = found.newest.setdefault(header.stream, {})
+                by_stream.setdefault(header.stream, []).append(rows)
+        newest = contents.newest.setdefault(header.stream, {})
         for name, time in header.newest_us.items():
-            reached[name] = max(time, reached.get(name, time))
+            newest[name] = max(time, newest.get(name, time))
         for part in groups:
-            found.parts.setdefault(part.group, []).append(part)
-    return found
+            contents.parts.setdefault(part.group, []).append(part)
+    return contents
 
 
-class Came(NamedTuple):
+class GroupInput(NamedTuple):
     """A group's new input: partial results, events for the log, and tallies."""
 
     pieces: list[Piece]
@@ -74,28 +75,29 @@ class Came(NamedTuple):
     tallied: list[Events]
 
 
-def numbered(group: GroupPlan, keys: KeyDictionary, parts: Sequence[GroupPart]) -> Came:
+def number_keys(group: GroupPlan, keys: KeyDictionary, parts: Sequence[GroupPart]) -> GroupInput:
     """Maps the keys of packet parts to dictionary slots; new keys are added to `keys`."""
-    came, found = Came([], [], []), _slots(keys, parts)
-    for part, slots in zip(parts, found, strict=True):
+    group_input, part_slots = GroupInput([], [], []), _slots(keys, parts)
+    for part, slots in zip(parts, part_slots, strict=True):
         body = part.body
         if isinstance(body, Events):
-            (came.tallied if COUNT in body.columns else came.logged).append(body._replace(slots=slots[body.slots]))
+            events = group_input.tallied if COUNT in body.columns else group_input.logged
+            events.append(body._replace(slots=slots[body.slots]))
             continue
         piece = piece_of_raw(group, body, part.key_count) if isinstance(body, RawRows) else body
-        came.pieces.append(Piece(piece.slices, piece.slice_rows, slots[piece.slots], piece.columns))
-    return came
+        group_input.pieces.append(Piece(piece.slices, piece.slice_rows, slots[piece.slots], piece.columns))
+    return group_input
 
 
 def _slots(keys: KeyDictionary, parts: Sequence[GroupPart]) -> list[Ints]:
     """The slots of the keys of each part."""
-    found, last = list[Ints](), None
+    slots_of_parts, last = list[Ints](), None
     for part in parts:
         # the cells and events of a group share one set of keys in a packet
-        found.append(found[-1] if part.keys is last else keys.number(part.keys, part.key_count))
+        slots_of_parts.append(slots_of_parts[-1] if part.keys is last else keys.number(part.keys, part.key_count))
         last = part.keys
-    now = keys.by_bucket()
-    if now is None:
-        return found
-    known = keys.committed
-    return [np.where(slots < known, slots, now[np.maximum(slots - known, 0)]) for slots in found]
+    final = keys.by_bucket()
+    if final is None:
+        return slots_of_parts
+    committed = keys.committed
+    return [np.where(slots < committed, slots, final[np.maximum(slots - committed, 0)]) for slots in slots_of_parts]

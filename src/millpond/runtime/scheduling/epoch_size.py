@@ -44,9 +44,9 @@ class Pace:
     """The limits of streams, by name, which follow the measured durations of epochs."""
 
     def __init__(self) -> None:
-        self._meant = 1.0
+        self._target = 1.0
         # records, seconds and number of the last epoch, by size (within a factor of two); the newest last
-        self._seen: dict[int, tuple[float, float, int]] = {}
+        self._observed: dict[int, tuple[float, float, int]] = {}
         self._epochs = 0
         self._warm = False
         self._full, self._patience = 0, _PATIENCE
@@ -70,7 +70,7 @@ class Pace:
         `streams`: the target time of an epoch in seconds for each stream that has limits; the smallest one applies.
         """
         self._warm = self._changed = False
-        self._meant = min(streams.values(), default=1.0)
+        self._target = min(streams.values(), default=1.0)
         if self._shares.keys() != streams.keys():
             self._shares = dict.fromkeys(streams, 1 / max(len(streams), 1))
         return self.limits
@@ -97,19 +97,19 @@ class Pace:
         limits = self.limits
         full = any(counts.get(name, 0) >= _FULL * limit for name, limit in limits.items())
         self._full = self._full + 1 if full else 0
-        target = self._meant * (_LONGEST if self._full >= _LASTING else 1.0)
-        wanted, most = self._wanted(target), self._wanted(self._meant * _LONGEST)
+        target = self._target * (_LONGEST if self._full >= _LASTING else 1.0)
+        total, most = self._records_for(target), self._records_for(self._target * _LONGEST)
         room = target / max(seconds, 1e-3)
         tried = self._total * min(max(_TRIED[0] * room, _TRIED[0]), _TRIED[1])
-        if self._full >= self._patience and (room > _ROOM or len(self._seen) == 1) and wanted < tried:
-            wanted, self._patience = tried, self._patience * _RARER
-            self._seen = {size: seen for size, seen in self._seen.items() if size == read.bit_length()}
+        if self._full >= self._patience and (room > _ROOM or len(self._observed) == 1) and total < tried:
+            total, self._patience = tried, self._patience * _RARER
+            self._observed = {size: observed for size, observed in self._observed.items() if size == read.bit_length()}
         if most * _WORTH < min(read, self._total):
-            wanted = most
-        elif not full or wanted < self._total * _WORTH:
+            total = most
+        elif not full or total < self._total * _WORTH:
             return False
         self._full = 0
-        self._total = max(LEAST, round(min(max(wanted, self._total / _STEP), self._total * _STEP)))
+        self._total = max(LEAST, round(min(max(total, self._total / _STEP), self._total * _STEP)))
         even = 0.2 / len(self._shares)
         self._shares = {name: even + 0.8 * counts.get(name, 0) / read for name in self._shares}
         return self.limits != limits
@@ -117,18 +117,18 @@ class Pace:
     def _remember(self, read: int, seconds: float) -> None:
         self._epochs += 1
         size = read.bit_length()
-        old_read, old_seconds, _ = self._seen.pop(size, (float(read), seconds, 0))
+        old_read, old_seconds, _ = self._observed.pop(size, (float(read), seconds, 0))
         new = old_read + _NEWER * (read - old_read), old_seconds + _NEWER * (seconds - old_seconds), self._epochs
-        recent = [(key, one) for key, one in self._seen.items() if one[-1] > self._epochs - _OLD]
-        self._seen = dict([*recent, (size, new)][-_SIZES:])
+        recent = [(key, one) for key, one in self._observed.items() if one[-1] > self._epochs - _OLD]
+        self._observed = dict([*recent, (size, new)][-_SIZES:])
 
-    def _wanted(self, target: float) -> float:
+    def _records_for(self, target: float) -> float:
         """The number of records with which an epoch takes `target` seconds, or half of it is overhead."""
-        fixed, each = fitted([(read, seconds) for read, seconds, _ in self._seen.values()])
+        fixed, each = fitted([(read, seconds) for read, seconds, _ in self._observed.values()])
         return max(target - fixed, fixed) / max(each, 1e-12)
 
 
-def fitted(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def fitted(epochs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Fits overhead and seconds per record to epochs (records, seconds) by least squares; both are at least 0.
 
     >>> fitted([(100, 1.0), (300, 2.0)])
@@ -136,12 +136,12 @@ def fitted(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
     >>> fitted([(100, 1.0)])
     (0.0, 0.01)
     """
-    count = len(seen)
-    mean_n, mean_s = sum(n for n, _ in seen) / count, sum(seconds for _, seconds in seen) / count
-    spread = sum((n - mean_n) ** 2 for n, _ in seen)
+    count = len(epochs)
+    mean_n, mean_s = sum(n for n, _ in epochs) / count, sum(seconds for _, seconds in epochs) / count
+    spread = sum((n - mean_n) ** 2 for n, _ in epochs)
     if not spread:
         return 0.0, mean_s / mean_n
-    slope = sum((n - mean_n) * (seconds - mean_s) for n, seconds in seen) / spread
+    slope = sum((n - mean_n) * (seconds - mean_s) for n, seconds in epochs) / spread
     # if the number of records hardly matters, the slope is noise; the lower bound still lets more records be tried
     slope = min(max(slope, _CLEAR * mean_s / mean_n), mean_s / mean_n)
     return mean_s - slope * mean_n, slope

@@ -45,18 +45,18 @@ class IdleWatch:
                     self._active_us.setdefault((stream.name, name), now_us)
             self._orders[stream.name] = stream.order
 
-    def idle(self, known: dict[str, dict[str, int]], now_us: int) -> dict[str, frozenset[str]]:
-        """The idle partitions per stream; `known`: the largest time per partition in the log."""
-        found = {}
+    def idle(self, times_by_stream: dict[str, dict[str, int]], now_us: int) -> dict[str, frozenset[str]]:
+        """The idle partitions per stream; `times_by_stream`: the largest time per partition in the log."""
+        idle_partitions = {}
         for name, order in self._orders.items():
-            partitions = {*known.get(name, {}), *order.partitions} - {ANY_PARTITION}
+            partitions = {*times_by_stream.get(name, {}), *order.partitions} - {ANY_PARTITION}
             came_us = max(self._began_us, self._came_us.get(name, self._began_us))
-            found[name] = frozenset(
+            idle_partitions[name] = frozenset(
                 partition
                 for partition in partitions
                 if now_us - self._active_us.get((name, partition), came_us) > order.idle_after_us
             )
-        return found
+        return idle_partitions
 
     def is_news(self, idle: dict[str, frozenset[str]]) -> bool:
         """Whether the decision differs from the one recorded last, so that an epoch is due without events."""

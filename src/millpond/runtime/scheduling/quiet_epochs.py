@@ -48,7 +48,7 @@ def is_behind(ended_us: int, asking_us: int, taken_us: int, began_us: int) -> bo
     return taken_us - ended_us - asking_us < began_us - taken_us
 
 
-class Calm:
+class QuietEpochs:
     """Observes the watermarks before each epoch, and decides what should wait for a later epoch.
 
     >>> Calm().waits([], {"clicks": Watermark(5)})
@@ -58,7 +58,7 @@ class Calm:
     def __init__(self) -> None:
         self._marks: dict[str, Watermark] = {}
         self._gained: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=_LAST))
-        self._may_wait, self._taken = float(_IN_A_ROW), False
+        self._may_wait, self._stepped = float(_IN_A_ROW), False
         self._stepped_us = self._merged_us = 0
 
     def waits(
@@ -70,24 +70,24 @@ class Calm:
         """
         before, self._marks = self._marks, dict(marks)
         for stream, mark in marks.items():
-            came = before.get(stream, Watermark()).max_time_us
-            if came is not None and mark.max_time_us is not None:
-                self._gained[stream].append(mark.max_time_us - came)
+            previous_us = before.get(stream, Watermark()).max_time_us
+            if previous_us is not None and mark.max_time_us is not None:
+                self._gained[stream].append(mark.max_time_us - previous_us)
         step = self._step_waits(groups, before, behind and now_us - self._stepped_us < _STEP_WAITS_US)
         merges = behind and now_us - self._merged_us < _MERGES_WAIT_US
         self._stepped_us, self._merged_us = self._stepped_us if step else now_us, self._merged_us if merges else now_us
         return Waits(step, merges)
 
     def _step_waits(self, groups: Iterable[GroupPlan], before: Mapping[str, Watermark], behind: bool) -> bool:
-        if self._taken:
-            self._taken = False
+        if self._stepped:
+            self._stepped = False
             return True
         if behind:
             return True
         if self._may_wait >= 1 and any(self._closes(group, before.get(group.stream)) for group in groups):
             self._may_wait -= 1
             return True
-        self._may_wait, self._taken = min(self._may_wait + 1 / _TAKEN, _IN_A_ROW), True
+        self._may_wait, self._stepped = min(self._may_wait + 1 / _TAKEN, _IN_A_ROW), True
         return False
 
     def _closes(self, group: GroupPlan, before: Watermark | None) -> bool:

@@ -44,7 +44,7 @@ from millpond.runtime.epoch import (
 )
 from millpond.runtime.gather.dead_letters import Breaker
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
-from millpond.runtime.scheduling.quiet_epochs import Calm, Waits, is_behind
+from millpond.runtime.scheduling.quiet_epochs import QuietEpochs, Waits, is_behind
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.driver.advisers import Advisers
 from millpond.spark.driver.checkpoint import check_names, query_id, read_offsets, read_taken
@@ -168,7 +168,7 @@ class EpochRunner:
     ) -> None:  # fmt: skip
         self._head, self._advisers, self._intake, self._job = head, advisers, intake, job
         self._followed, self._wanted, self._on_epoch = followed, wanted, on_epoch
-        self._breaker, self._calm = Breaker(), Calm()
+        self._breaker, self._quiet_epochs = Breaker(), QuietEpochs()
         self._read_for: Setting | None = None
         self._ended, self._ended_lap = now_us(), lap_us()
 
@@ -306,7 +306,7 @@ class EpochRunner:
         setting, writer = self._head.setting, self._head.writer
         manifest = writer.manifest
         behind = is_behind(self._ended, asking_us(), taken, now_us())
-        waits = self._calm.waits(setting.plan.groups, watermarks(manifest), behind, lap_us())
+        waits = self._quiet_epochs.waits(setting.plan.groups, watermarks(manifest), behind, lap_us())
         found = next_step(setting, manifest, waits.step)
         if found is not None:
             self._record_map(lambda run: step_record(setting, run, writer.token, found, self._head.now()))

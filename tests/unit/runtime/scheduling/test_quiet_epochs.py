@@ -14,7 +14,7 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Counted, Range, Session, Sliding, Window
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import GroupPlan
-from millpond.runtime.scheduling.quiet_epochs import Calm, is_behind
+from millpond.runtime.scheduling.quiet_epochs import QuietEpochs, is_behind
 from millpond.runtime.task.task_values import Watermark
 
 
@@ -29,8 +29,8 @@ def group_of(*windows: tuple[Window, int]) -> GroupPlan:
 
 def asked(group: GroupPlan, times: list[int]) -> list[bool]:
     """Before each epoch but the first: whether a step waits; the epochs end at `times`."""
-    calm = Calm()
-    waits = [calm.waits([group], {"s": Watermark(time)}).step for time in times[:-1]]
+    epochs = QuietEpochs()
+    waits = [epochs.waits([group], {"s": Watermark(time)}).step for time in times[:-1]]
     assert all(waited for taken, waited in itertools.pairwise(waits) if not taken), "no step follows another"
     return waits
 
@@ -89,20 +89,20 @@ def test_steps_are_taken_where_each_epoch_closes_windows() -> None:
 def test_a_step_does_not_wait_where_time_stands_still_or_is_not_known() -> None:
     group = group_of((Sliding(1, 1), 0))
     assert every_second(asked(group, [5] * 10))
-    calm = Calm()
-    assert every_second([calm.waits([group], {"s": Watermark(None)}).step for _ in range(4)])
-    assert not calm.waits([group], {"other": Watermark(7)}).step
+    epochs = QuietEpochs()
+    assert every_second([epochs.waits([group], {"s": Watermark(None)}).step for _ in range(4)])
+    assert not epochs.waits([group], {"other": Watermark(7)}).step
 
 
 def test_steps_and_merges_wait_until_an_epoch_has_waited_for_what_it_reads() -> None:
     """A file comes every second; its offsets are taken within 0.1 s, and planned in 0.08 s more."""
-    calm, group, dice = Calm(), group_of((Sliding(10_000, 10_000), 0)), random.Random(1)
+    epochs, group, dice = QuietEpochs(), group_of((Sliding(10_000, 10_000), 0)), random.Random(1)
     ended, unread, steps, merges, behind, waited_too_long = 0.0, 0, 0, 0, 0, 0
     for _ in range(2_000):
         taken = max(ended + 0.1 * dice.uniform(0.7, 1.1), unread + 0.05)
         began = taken + 0.08 * dice.uniform(0.9, 1.1)
         found = is_behind(*(int(at * 1e6) for at in (ended, 0.09, taken, began)))
-        waits = calm.waits([group], {"s": Watermark(5)}, found, int(began * 1e6))
+        waits = epochs.waits([group], {"s": Watermark(5)}, found, int(began * 1e6))
         steps, merges = steps + (not waits.step), merges + (not waits.merges)
         behind += unread < ended
         waited_too_long += not waits.step and unread < ended - 0.1
@@ -115,9 +115,9 @@ def test_steps_and_merges_wait_until_an_epoch_has_waited_for_what_it_reads() -> 
 @pytest.mark.parametrize(("epoch_s", "step_in", "merges_in"), [(0.25, 16, 4), (0.5, 8, 2), (2.0, 2, 1), (9.0, 2, 1)])
 def test_steps_and_merges_are_made_where_no_epoch_has_to_wait(epoch_s: float, step_in: int, merges_in: int) -> None:
     """The shorter an epoch is, the more does a step make of it; none follows another."""
-    calm, group = Calm(), group_of((Sliding(10_000, 10_000), 0))
+    epochs, group = QuietEpochs(), group_of((Sliding(10_000, 10_000), 0))
     now = [int(1e9 + 1e6 * epoch_s * i) for i in range(100 * step_in)]
-    waits = [calm.waits([group], {"s": Watermark(5)}, True, at) for at in now]
+    waits = [epochs.waits([group], {"s": Watermark(5)}, True, at) for at in now]
     assert [waited.step for waited in waits].count(False) == 100
     assert [waited.merges for waited in waits].count(False) == len(waits) // merges_in
-    assert not any(calm.waits([group], {"s": Watermark(5)}, False, now[-1]).merges for _ in range(9))
+    assert not any(epochs.waits([group], {"s": Watermark(5)}, False, now[-1]).merges for _ in range(9))
