@@ -19,7 +19,7 @@ from millpond.runtime.rows.count_windows import newly_counted
 from millpond.runtime.rows.time_frames import first_answered
 from millpond.runtime.rows.window_updates import counted_in
 from millpond.runtime.task.task_values import GroupState, Watermark
-from millpond.runtime.windows.sessions import open_ones, sessions_of
+from millpond.runtime.windows.sessions import open_sessions, sessions_of
 from millpond.state.layout.cells import Cells, piece_of
 from millpond.state.layout.event_log import decode_events
 from millpond.state.layout.session_atoms import merge_atoms
@@ -73,7 +73,7 @@ def next_session(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:
     for one in stored:
         atoms = merge_atoms([piece_of(cells) for cells in one.segments()], one.group.gaps_us[0]).cells
         sessions = sessions_of(atoms, plan.query.window.gap_us, plan.delay)
-        still = sessions.take(open_ones(sessions, one.mark.at(plan.query.delay_us)))
+        still = sessions.take(open_sessions(sessions, one.mark.at(plan.query.delay_us)))
         if len(still.slots):
             first = int(np.argmin(still.ends_us))
             found.append((int(still.ends_us[first]), int(still.starts_us[first])))

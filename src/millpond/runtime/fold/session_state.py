@@ -22,15 +22,15 @@ from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.sessions import (
     AT_ONCE,
-    Asked,
-    Read,
+    AtomsRead,
+    SessionQueries,
     Sessions,
-    asked_of,
     closing,
     first_needed,
     needed_atoms,
-    open_ones,
+    open_sessions,
     read_atoms,
+    session_queries,
     sessions_of,
 )
 from millpond.state.layout.cells import Cells, piece_of
@@ -40,7 +40,7 @@ from millpond.state.layout.session_atoms import LAST, merge_atoms, some_atoms
 class SessionState(State):
     """Session windows, whose atoms are read, closed and merged."""
 
-    _read: Read
+    _read: AtomsRead
     _level: int | None
 
     @classmethod
@@ -57,9 +57,9 @@ class SessionState(State):
 
         def alone(plan: QueryPlan) -> tuple[Ints, set[str]]:
             assert isinstance(plan.query.window, Session)
-            found = sessions_of(atoms, plan.query.window.gap_us, plan.delay)
-            open_now = open_ones(found, stored.mark.at(plan.query.late_after_us))
-            return found.slots[open_now], {*measures_of(stored.group, plan), "first", "last"}
+            sessions = sessions_of(atoms, plan.query.window.gap_us, plan.delay)
+            open_now = open_sessions(sessions, stored.mark.at(plan.query.late_after_us))
+            return sessions.slots[open_now], {*measures_of(stored.group, plan), "first", "last"}
 
         return sizes_of_cells(stored, atoms, alone, events=True)
 
@@ -71,16 +71,16 @@ class SessionState(State):
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Read the atoms that new events may extend or join, and those that may close."""
         places = self.committed.segments
-        came = merge_atoms(self.number(parts), self.group.gaps_us[0]).cells
+        new_atoms = merge_atoms(self.number(parts), self.group.gaps_us[0]).cells
         self._level = Levels([place for place in places if place.rows], self.fan_in).lowest_full
         read_all = self.log is not None  # an event log needs the first event of each open session
         self._read = read_atoms(
-            self.group, places, self.old, came, len(self.keys), self._level, read_all, before, after
+            self.group, places, self.old, new_atoms, len(self.keys), self._level, read_all, before, after
         )
 
     def close(self, before: Watermark, after: Watermark) -> None:
         """Collect the rows of sessions that the watermark passes, and of sessions with updating results."""
-        self._close(self._read.atoms, self._read.came, before, after)
+        self._close(self._read.atoms, self._read.extended, before, after)
 
     def merge(self, after: Watermark) -> None:
         """Write the atoms of open sessions, retire segments without any, and merge the others by level."""
@@ -89,9 +89,9 @@ class SessionState(State):
         fresh, until = read.fresh, corrected_until(self.group, after)
         ended = [int(cells.columns[LAST].max()) <= until for cells in self.old_revisions]
         rolled = self.roll([fresh], [*expired, *ended])
-        sealed = [place.id for place, gone in zip(places, expired, strict=True) if gone and place.rows]
+        sealed = [place.id for place, is_expired in zip(places, expired, strict=True) if is_expired and place.rows]
         horizon = first_needed(read.atoms, read.needed)  # if there is an event log, all atoms were read
-        sealed += [place.id for place, gone in zip(self.committed.revisions, ended, strict=True) if gone]
+        sealed += [place.id for place, is_expired in zip(self.committed.revisions, ended, strict=True) if is_expired]
         if self.log is not None:
             sealed += self.log.before(horizon)
         if fresh.rows or sealed:
@@ -109,30 +109,30 @@ class SessionState(State):
     def _merge_corrections(self, ended: Sequence[bool], until: int) -> None:
         """Merge segments with the revision numbers of sessions by level; `ended`: which of them expire."""
         pairs = zip(self.committed.revisions, self.old_revisions, ended, strict=True)
-        going = [(place, cells) for place, cells, gone in pairs if not gone]
-        due = Levels([place for place, _ in going], self.fan_in).due()
+        live = [(place, cells) for place, cells, is_expired in pairs if not is_expired]
+        due = Levels([place for place, _ in live], self.fan_in).due()
         if due is not None:
-            merged = merge_corrections([piece_of(going[at][1]) for at in due.chosen], until)
-            self.write_segment(merged, due.level, tuple(going[at][0].id for at in due.chosen), "revisions")
+            merged = merge_corrections([piece_of(live[at][1]) for at in due.chosen], until)
+            self.write_segment(merged, due.level, tuple(live[at][0].id for at in due.chosen), "revisions")
 
     def _close(self, atoms: Cells, fresh: Ints, before: Watermark, after: Watermark) -> None:
         """Collect the rows of sessions; `fresh`: the atoms that contain an event of this epoch."""
-        kept = self.old_revisions, self.log
-        make = partial(SessionChanges, self.group, self.keys, self.task.buckets, self.old, atoms, fresh, *kept)
+        logs = self.old_revisions, self.log
+        make = partial(SessionChanges, self.group, self.keys, self.task.buckets, self.old, atoms, fresh, *logs)
         self.collect_changes(make, before, after)
-        for asked in asked_of(self.group):
-            for some in closing(self.group, asked, atoms, before, after).runs(AT_ONCE):
-                self._answer(asked, atoms, some)
+        for queries in session_queries(self.group):
+            for sessions in closing(self.group, queries, atoms, before, after).runs(AT_ONCE):
+                self._emit_sessions(queries, atoms, sessions)
 
-    def _answer(self, asked: Asked, atoms: Cells, found: Sessions) -> None:
+    def _emit_sessions(self, queries: SessionQueries, atoms: Cells, sessions: Sessions) -> None:
         """Collect the rows of the queries to which these closing sessions belong."""
-        plans = [plan for plan in asked.plans if not plan.query.changing and self.writer.is_active(plan.query.name)]
+        plans = [plan for plan in queries.plans if not plan.query.changing and self.writer.is_active(plan.query.name)]
         if not plans:
             return
-        columns = found.columns(atoms, {self.group.measures[i].id for i in measures_read(plans)})
-        slots, places = places_of(found.slots)
-        events = self.events_between(plans, int(found.starts_us.min()), int(found.ends_us.max()), asked.delay)
-        keys, mine = BlockKeys(self.group, self.keys, slots, events), found._replace(slots=places)
+        columns = sessions.columns(atoms, {self.group.measures[i].id for i in measures_read(plans)})
+        slots, places = places_of(sessions.slots)
+        events = self.events_between(plans, int(sessions.starts_us.min()), int(sessions.ends_us.max()), queries.delay)
+        keys, numbered = BlockKeys(self.group, self.keys, slots, events), sessions._replace(slots=places)
         for family in (Family(self.group, [plan]) for plan in plans):
-            make = partial(rows_of_sessions, self.group, family, mine, columns, keys, self.task.buckets)
+            make = partial(rows_of_sessions, self.group, family, numbered, columns, keys, self.task.buckets)
             self.writer.collect(family.names, make)

@@ -179,7 +179,7 @@ class State(ABC):
         return group_input.pieces
 
     def write_segment(
-        self, cells: Cells, level: int, supersedes: tuple[str, ...], apart: str = "",
+        self, cells: Cells, level: int, supersedes: tuple[str, ...], kind: str = "",
         more: Mapping[str, int | str] | None = None,
     ) -> None:  # fmt: skip
         first, last = (cells.slices.start_us.min(), cells.slices.end_us.max()) if cells.rows else (0, 0)
@@ -193,8 +193,8 @@ class State(ABC):
             **({} if self.departed is None else {"gone": departed_within(slots, self.departed)}),
             **(more or {}),
         }
-        if apart:
-            info[apart] = 1
+        if kind:
+            info[kind] = 1
         data, sizes = encode_with_sizes(cells)
         info |= sizes
         self._added += 0 if level else data.size
@@ -231,19 +231,21 @@ class State(ABC):
         if self.task.moving or self.no_merges or Levels(state.keys, self.fan_in).lowest_full is None:
             return False
         old = [*self.old, *self.old_tiles, *self.old_revisions]
-        users: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
-        alone = self.group.deduplicated is not None or len(self.group.celled) < len(self.group.queries)
-        if self.log is not None and alone:  # a key may occur in events only
+        live = (cells for cells, is_expired in zip(old, expired, strict=True) if not is_expired)
+        users: list[Cells | Events] = [*added, *live]
+        has_keys_in_events = self.group.deduplicated is not None or len(self.group.celled) < len(self.group.queries)
+        if self.log is not None and has_keys_in_events:  # a key may occur in events only
             users += self.log.needed(events_from)
         used = np.flatnonzero(used_slots(users, len(self.keys)))
         if 2 * len(used) > len(self.keys):
             return False
         replaced = [place.id for place in (*state.keys, *state.left, *state.portions)]  # begun merges start again
-        for place, cells, gone in zip([*state.segments, *state.tiles, *state.revisions], old, expired, strict=True):
-            if gone:
+        segments = [*state.segments, *state.tiles, *state.revisions]
+        for place, cells, is_expired in zip(segments, old, expired, strict=True):
+            if is_expired:
                 replaced.append(place.id)  # it refers to slots of the generation that ends here
             elif place.generation != state.generation:
-                self.write_segment(cells, place.level, (place.id,), state.apart(place), {"gone": 0})
+                self.write_segment(cells, place.level, (place.id,), state.segment_kind(place), {"gone": 0})
         for log in self.logs:
             for place in log.places:
                 if place.generation != state.generation:
@@ -251,9 +253,9 @@ class State(ABC):
         data = to_bytes(self.keys.opening(used))
         info = {"base": 0, "level": OPENING, "generation": state.generation + 1}
         self.delta.add("keys", self.group.id, data, len(used), info, tuple(replaced))
-        here = self.keys.here(used)
-        if here is not None and not here.all():  # live cells still refer to keys that moved away
-            departed, info = np.flatnonzero(~here), {"generation": state.generation + 1}
+        owned_here = self.keys.here(used)
+        if owned_here is not None and not owned_here.all():  # live cells still refer to keys that moved away
+            departed, info = np.flatnonzero(~owned_here), {"generation": state.generation + 1}
             self.delta.add("left", self.group.id, slots_section(departed), len(departed), info)
         return True
 
@@ -304,11 +306,11 @@ class State(ABC):
                 places, state.portions, self.fan_in, self._added, self.task.moving, fractions, self.no_merges
             ):
                 ends = tuple(places[i].id for i in due.chosen)
-                apart = state.apart(places[due.chosen[0]])
-                needed_at = edges() if edges and not apart else None
-                ids = column_ids(self.group, apart)
-                done = merged(due, old, self.departed, committed, keys, horizon, ids, needed_at)
+                kind = state.segment_kind(places[due.chosen[0]])
+                needed_at = edges() if edges and not kind else None
+                ids = column_ids(self.group, kind)
+                merge = merged(due, old, self.departed, committed, keys, horizon, ids, needed_at)
                 needed = horizon is None or any((old[i].slices.end_us > horizon).any() for i in due.chosen)
                 # if everything that is needed has moved away, a segment without cells replaces them
-                if done.cells.rows or needed:
-                    self.write_segment(done.cells, due.level, () if done.until else ends, apart, done.info(due, ends))
+                if merge.cells.rows or needed:
+                    self.write_segment(merge.cells, due.level, () if merge.until else ends, kind, merge.info(due, ends))

@@ -37,7 +37,7 @@ class DeadLetters:
     def __init__(self, task: GatherTask) -> None:
         self._task = task
         self._policies = {stream: policy for stream, policy, _ in task.layout.malformed}
-        self._held: list[pa.RecordBatch] = []
+        self._buffered: list[pa.RecordBatch] = []
 
     def alive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches without dead letters, which are held for `packets`.
@@ -63,10 +63,10 @@ class DeadLetters:
 
         Without `all_of_them`, there are none until the held dead letters exceed `_LIMIT_BYTES`.
         """
-        if not self._held or not (all_of_them or sum(batch.nbytes for batch in self._held) > _LIMIT_BYTES):
+        if not self._buffered or not (all_of_them or sum(batch.nbytes for batch in self._buffered) > _LIMIT_BYTES):
             return
-        rows = pa.Table.from_batches(self._held).combine_chunks()
-        self._held = []
+        rows = pa.Table.from_batches(self._buffered).combine_chunks()
+        self._buffered = []
         for stream in pc.unique(rows["stream"]).to_pylist():
             mine = rows.filter(pc.equal(rows["stream"], stream)).drop_columns(["stream"])
             header = Header(stream, partition, sequence, {}, {}, malformed=True)
@@ -75,11 +75,11 @@ class DeadLetters:
             letters = rows_stream(mine.combine_chunks().to_batches()) if kept else b""
             yield partition % self._task.instances, encode_packet(header, [], b"", letters)
 
-    def _hold(self, told: pa.StructArray) -> None:
-        known = told.filter(told.is_valid())
-        if not len(known):
+    def _hold(self, letters: pa.StructArray) -> None:
+        malformed = letters.filter(letters.is_valid())
+        if not len(malformed):
             return
-        rows = pa.RecordBatch.from_arrays(known.flatten(), names=[field.name for field in known.type])
+        rows = pa.RecordBatch.from_arrays(malformed.flatten(), names=[field.name for field in malformed.type])
         for row in rows.select(["stream", "topic", "partition", "offset", "reason"]).to_pylist():
             if self._policies[row["stream"]] != FAIL:
                 continue
@@ -89,7 +89,7 @@ class DeadLetters:
                 "Keep such records apart with TBLPROPERTIES ('dead.path' = '…'), or leave them out: 'malformed' ="
                 " 'drop'. Nothing of this epoch was committed.",
             )
-        self._held.append(rows)
+        self._buffered.append(rows)
 
 
 def _count(task: GatherTask, stream: str, rows: pa.Table, header: Header) -> None:

@@ -81,18 +81,18 @@ def gather(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Batches joined or cut to at most CHUNK_ROWS rows, joined to at most CHUNK_BYTES, never across streams."""
-    held: list[pa.RecordBatch] = []
+    buffered: list[pa.RecordBatch] = []
     rows = size = 0
-    for whole in batches:
-        for batch in _runs(whole):
+    for read_batch in batches:
+        for batch in _runs(read_batch):
             full = rows + batch.num_rows > CHUNK_ROWS or size + batch.nbytes > CHUNK_BYTES
-            if held and (full or held[0].column(0)[0] != batch.column(0)[0]):
-                yield _joined(held)
-                held, rows, size = [], 0, 0
-            held.append(batch)
+            if buffered and (full or buffered[0].column(0)[0] != batch.column(0)[0]):
+                yield _joined(buffered)
+                buffered, rows, size = [], 0, 0
+            buffered.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
-    if held:
-        yield _joined(held)
+    if buffered:
+        yield _joined(buffered)
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -104,8 +104,8 @@ def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, min(CHUNK_ROWS, end - start))
 
 
-def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return held[0] if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()[0]
+def _joined(buffered: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return buffered[0] if len(buffered) == 1 else pa.Table.from_batches(buffered).combine_chunks().to_batches()[0]
 
 
 def _gather_chunk(
@@ -116,8 +116,8 @@ def _gather_chunk(
     evaluator = Evaluator(columns, table.num_rows, task.parameters)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
     parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
-    whole = Counts() if stream.chained else Counts(events=table.num_rows, bytes_read=table.nbytes)
-    counts = ChunkCounts(Counters({WHOLE_POND: whole}), [])
+    pond_counts = Counts() if stream.chained else Counts(events=table.num_rows, bytes_read=table.nbytes)
+    counts = ChunkCounts(Counters({WHOLE_POND: pond_counts}), [])
     late_collector = LateCollector(task.late.get(stream.name, ()))
     late_rows = b""
     newest: dict[str, int] = {}
@@ -150,21 +150,21 @@ def _gather_chunk(
     if judged is None and stream.name in task.plan.watched:  # a query that is added later needs them
         times = columns[task.plan.watched[stream.name]]
         newest = judge.judge(times.data, times.null, *order).newest_us
-    kept = task.plan.retained_of(stream.name)
-    if judged is not None and kept is not None:
-        every = kept_rows(kept, stream, table, columns[kept.event_time].data, judged, floor, order)
-        dealt_out(kept, every, parts)
+    retained = task.plan.retained_of(stream.name)
+    if judged is not None and retained is not None:
+        events = kept_rows(retained, stream, table, columns[retained.event_time].data, judged, floor, order)
+        dealt_out(retained, events, parts)
     if judged is not None:
         late_rows = late_collector.packed(stream, table, judged)
     selections, compared = task.plan.selections_of(stream.name), task.plan.compared_names
     selected = select_rows(selections, stream, table, evaluator, sources, counts, compared)
-    whole.gather_us = lap_us() - began
+    pond_counts.gather_us = lap_us() - began
     for instance in range(task.instances):
         header = Header(stream.name, partition, sequence, newest, {})
         if instance == 0:
             header.counts, header.fates = counts
-        mine = (late_rows, selected) if instance == partition % task.instances else ()
-        yield instance, encode_packet(header, parts[instance], *mine)
+        row_bytes = (late_rows, selected) if instance == partition % task.instances else ()
+        yield instance, encode_packet(header, parts[instance], *row_bytes)
 
 
 def _order(stream: StreamLayout, columns: StreamColumns) -> tuple[pa.Array | None, Ints | None]:
@@ -185,36 +185,36 @@ def _longest_delays(group: GroupPlan) -> dict[Expression | None, int]:
     return longest
 
 
-def _taken(group: GroupPlan, rows: Rows, late: Ints) -> Mask:
+def _needed_rows(group: GroupPlan, rows: Rows, late: Ints) -> Mask:
     """The rows that some query of the group takes, as a mask over all rows.
 
     The keys of other rows are neither shuffled nor added to the dictionary.
     """
     classes = rows.take(late)
-    taken = np.zeros(rows.count, bool)
+    needed = np.zeros(rows.count, bool)
     for condition, delay in _longest_delays(group).items():
         in_time = classes <= delay
         passed = rows.passed(rows.filter_of(condition))
-        taken |= in_time if passed is None else in_time & passed
+        needed |= in_time if passed is None else in_time & passed
     if rows.index is None:
-        return taken
+        return needed
     chosen = np.zeros(rows.evaluator.rows, bool)
-    chosen[rows.index[taken]] = True
+    chosen[rows.index[needed]] = True
     return chosen
 
 
-def _taken_of(group: GroupPlan, bundles: Sequence[Bundle], late_rows: Ints) -> list[Bundle]:
-    """Like `_taken`, for rows classified by the filters they pass; a row stays in all its bundles or in none."""
+def _needed_bundles(group: GroupPlan, bundles: Sequence[Bundle], late_rows: Ints) -> list[Bundle]:
+    """Like `_needed_rows`, for rows classified by the filters they pass; a row stays in all its bundles or in none."""
     longest = _longest_delays(group)
     delays = [longest.get(condition, -1) for condition in conditions_of(group.ladders)]
-    taken = np.zeros(len(late_rows), bool)
+    needed = np.zeros(len(late_rows), bool)
     for bundle in bundles:
-        taken[bundle.rows] |= bundle.most(delays, -1)[bundle.codes] >= late_rows[bundle.rows]
-    if taken.all():
+        needed[bundle.rows] |= bundle.most(delays, -1)[bundle.codes] >= late_rows[bundle.rows]
+    if needed.all():
         return list(bundles)
-    kept = [taken[bundle.rows] for bundle in bundles]
-    found = [b._replace(rows=b.rows[keep], codes=b.codes[keep]) for b, keep in zip(bundles, kept, strict=True)]
-    return [bundle for bundle in found if len(bundle.rows)]
+    masks = [needed[bundle.rows] for bundle in bundles]
+    cut_bundles = [b._replace(rows=b.rows[keep], codes=b.codes[keep]) for b, keep in zip(bundles, masks, strict=True)]
+    return [bundle for bundle in cut_bundles if len(bundle.rows)]
 
 
 def group_parts(
@@ -224,7 +224,7 @@ def group_parts(
     """Add the rows of a chunk that a group takes to each instance's packet; returns the same as `_gather_group`."""
     chosen = Rows(evaluator, timed & (late < len(group.delays_us)))
     if not group.signed and group.deduplicated is None:  # other events may repeat an event that no query takes
-        chosen = Rows(evaluator, _taken(group, chosen, late))
+        chosen = Rows(evaluator, _needed_rows(group, chosen, late))
     return _gather_group(task, group, chosen, times_us, late, order, parts)
 
 
@@ -250,23 +250,23 @@ def _gather_group(
         slices = slices * class_count + late_rows
     slice_count = len(starts_us) * class_count
     owned, codes, key_count = _owned_keys(task, group, rows)
-    every = Slices(
+    all_slices = Slices(
         np.repeat(starts_us, class_count),
         np.repeat(ends_us, class_count),
         np.tile(np.arange(class_count), len(starts_us)),
     )
-    for kept in (logged, tallied):
-        if kept is not None:
-            _add_events(group, kept, owned, codes, parts)
+    for individual in (logged, tallied):
+        if individual is not None:
+            _add_events(group, individual, owned, codes, parts)
     if not group.signed:
-        _add(group, rows, owned, codes, slices, every, parts)
+        _add(group, rows, owned, codes, slices, all_slices, parts)
         return None
     cells, _ = places_of(codes * slice_count + slices, key_count * slice_count)
     passed = np.zeros((class_count, len(group.filters)), np.int64)
     bundles = classify(rows, group.ladders, len(cells))
     for bundle in bundles:
         passed += bundle.counts(late_rows, class_count)
-    _add_signed(group, rows, _taken_of(group, bundles, late_rows), owned, codes, slices, every, parts)
+    _add_signed(group, rows, _needed_bundles(group, bundles, late_rows), owned, codes, slices, all_slices, parts)
     return dict(zip(conditions_of(group.ladders), passed.cumsum(axis=0).T.tolist(), strict=True))
 
 
@@ -286,47 +286,52 @@ def _add_atoms(
 
 
 def _add(
-    group: GroupPlan, rows: Rows, owned: Sequence[_Owned], codes: Ints, slices: Ints, every: Slices,
+    group: GroupPlan, rows: Rows, owned: Sequence[_Owned], codes: Ints, slices: Ints, all_slices: Slices,
     parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
-    """Add rows with key `codes` and `slices` (positions in `every`), as raw rows or as cells, whichever is smaller."""
-    slice_count = len(every.start_us)
+    """Add rows with key `codes` and `slices` (positions in `all_slices`), as raw rows or as cells.
+
+    The smaller of the two is chosen.
+    """
+    slice_count = len(all_slices.start_us)
     partials = Partials(rows, codes * slice_count + slices, owned[-1].end * slice_count)
     if is_smaller_raw(group, rows, owned[-1].end, len(partials.ids)):
-        _add_raw(group, rows, owned, codes, slices, every, parts)
+        _add_raw(group, rows, owned, codes, slices, all_slices, parts)
     else:
-        _add_cells(group, roll_up(group, partials), owned, every, parts)
+        _add_cells(group, roll_up(group, partials), owned, all_slices, parts)
 
 
 def _add_signed(
     group: GroupPlan, rows: Rows, bundles: Sequence[Bundle], owned: Sequence[_Owned], codes: Ints, slices: Ints,
-    every: Slices, parts: list[list[GroupPart]],
+    all_slices: Slices, parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
     """Like `_add` for the rows of bundles; one row may be in several bundles."""
-    made, filters = [], [name for ladder in group.ladders for name in ladder.filters]
+    partials_of_bundles, filters = [], [name for ladder in group.ladders for name in ladder.filters]
     for bundle in bundles:
-        split = split_slices(every, slices[bundle.rows], bundle, filters)
-        some, found = _only_used(owned, codes[bundle.rows])
+        split = split_slices(all_slices, slices[bundle.rows], bundle, filters)
+        used_keys, used_codes = _only_used(owned, codes[bundle.rows])
         count = len(split.slices.start_us)
-        partials = Partials(rows.at(bundle.rows), found * count + split.rows, some[-1].end * count)
-        made.append((partials, some, split.slices))
-    if not made:
+        partials = Partials(rows.at(bundle.rows), used_codes * count + split.rows, used_keys[-1].end * count)
+        partials_of_bundles.append((partials, used_keys, split.slices))
+    if not partials_of_bundles:
         return
-    taken = np.zeros(rows.count, bool)
+    in_bundle = np.zeros(rows.count, bool)
     for bundle in bundles:
-        taken[bundle.rows] = True
-    chosen = np.flatnonzero(taken)
-    sizes = [(len(partials.ids), len(split.start_us)) for partials, _, split in made]
+        in_bundle[bundle.rows] = True
+    chosen = np.flatnonzero(in_bundle)
+    sizes = [(len(partials.ids), len(split.start_us)) for partials, _, split in partials_of_bundles]
     cells, signed_slices = (sum(column) for column in zip(*sizes, strict=True))
-    some, found = _only_used(owned, codes[chosen])
+    used_keys, used_codes = _only_used(owned, codes[chosen])
     # each instance gets its own slices and signatures
-    told = (min(cells, count * len(some)) for count in (signed_slices, sum(len(bundle.ranks) for bundle in bundles)))
-    if is_smaller_raw(group, rows.at(chosen), some[-1].end, cells, *told):
+    signatures = sum(len(bundle.ranks) for bundle in bundles)
+    header_counts = (min(cells, count * len(used_keys)) for count in (signed_slices, signatures))
+    if is_smaller_raw(group, rows.at(chosen), used_keys[-1].end, cells, *header_counts):
         ranks = ranks_of_bundles(bundles, rows.count)
-        _add_raw(group, rows.at(chosen), some, found, slices[chosen], every, parts, [one[chosen] for one in ranks])
+        chosen_ranks = [ladder_ranks[chosen] for ladder_ranks in ranks]
+        _add_raw(group, rows.at(chosen), used_keys, used_codes, slices[chosen], all_slices, parts, chosen_ranks)
         return
-    for partials, some, split_every in made:
-        _add_cells(group, roll_up(group, partials), some, split_every, parts)
+    for partials, used_keys, split_every in partials_of_bundles:
+        _add_cells(group, roll_up(group, partials), used_keys, split_every, parts)
 
 
 class _Owned(NamedTuple):
@@ -358,23 +363,23 @@ def _only_used(owned: Sequence[_Owned], codes: Ints) -> tuple[Sequence[_Owned], 
         return owned, codes
     before = np.concatenate([[0], np.cumsum(used)])
     keys = [key.filter(pa.array(used)) for key in owned[0].keys]
-    some = [_Owned(own.instance, keys, int(before[own.first]), int(before[own.end])) for own in owned]
-    return some, before[codes]
+    used_keys = [_Owned(own.instance, keys, int(before[own.first]), int(before[own.end])) for own in owned]
+    return used_keys, before[codes]
 
 
 def _add_cells(
-    group: GroupPlan, rolled: Rolled, owned: Sequence[_Owned], every: Slices, parts: list[list[GroupPart]]
+    group: GroupPlan, rolled: Rolled, owned: Sequence[_Owned], all_slices: Slices, parts: list[list[GroupPart]]
 ) -> None:
-    slice_count = len(every.start_us)
+    slice_count = len(all_slices.start_us)
     for own in owned:
         low, high = np.searchsorted(rolled.ids, [own.first * slice_count, own.end * slice_count]).tolist()
         if low < high:
-            piece = piece_of_cells(rolled, every, low, high, own.first)
+            piece = piece_of_cells(rolled, all_slices, low, high, own.first)
             parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, piece))
 
 
 def _add_raw(
-    group: GroupPlan, rows: Rows, owned: Sequence[_Owned], codes: Ints, slices: Ints, every: Slices,
+    group: GroupPlan, rows: Rows, owned: Sequence[_Owned], codes: Ints, slices: Ints, all_slices: Slices,
     parts: list[list[GroupPart]], ranks: Sequence[Array] = (),
 ) -> None:  # fmt: skip
     """Add raw rows; `ranks`: their rank in each ladder, if the cells of the group are split by signature."""
@@ -382,7 +387,7 @@ def _add_raw(
     for own in owned:
         chosen = np.flatnonzero((codes >= own.first) & (codes < own.end))
         if len(chosen):
-            raw = raw_rows(group, rows, chosen, every.take(used), slice_rows, codes - own.first, ranks)
+            raw = raw_rows(group, rows, chosen, all_slices.take(used), slice_rows, codes - own.first, ranks)
             parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, raw))
 
 
@@ -405,11 +410,11 @@ def _add_events(
     group: GroupPlan | SideLog, logged: LoggedRows | TalliedRows, owned: Sequence[_Owned], codes: Ints,
     parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
-    some, found = _only_used(owned, codes[logged.index])
-    for own in some:
-        mine = (found >= own.first) & (found < own.end)
-        if mine.any():
-            events = logged.events(logged.index[mine], found[mine] - own.first)
+    used_keys, used_codes = _only_used(owned, codes[logged.index])
+    for own in used_keys:
+        of_instance = (used_codes >= own.first) & (used_codes < own.end)
+        if of_instance.any():
+            events = logged.events(logged.index[of_instance], used_codes[of_instance] - own.first)
             parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, events))
 
 
@@ -425,12 +430,12 @@ def _key_codes(group: GroupPlan | SideLog, rows: Rows) -> tuple[Ints, list[pa.Ar
         if not keys:
             codes, keys, count = part, [encoded.dictionary], len(encoded.dictionary)
             continue
-        both = codes * len(encoded.dictionary) + part
-        pairs = pa.array(both).dictionary_encode()
+        pair_codes = codes * len(encoded.dictionary) + part
+        pairs = pa.array(pair_codes).dictionary_encode()
         distinct = np.asarray(pairs.dictionary)
         codes, count = np.asarray(pairs.indices).astype(np.int64), len(distinct)
-        kept = pa.array(distinct // len(encoded.dictionary))
-        keys = [key.take(kept) for key in keys]
+        positions = pa.array(distinct // len(encoded.dictionary))
+        keys = [key.take(positions) for key in keys]
         keys.append(encoded.dictionary.take(pa.array(distinct % len(encoded.dictionary))))
     return codes, keys, count
 

@@ -43,7 +43,7 @@ def column_name(name: str) -> str:
 
 
 def kept_rows(
-    kept: KeptEvents, layout: StreamLayout, table: pa.RecordBatch, times_us: Ints, judged: Judged,
+    retained: KeptEvents, layout: StreamLayout, table: pa.RecordBatch, times_us: Ints, judged: Judged,
     floor_us: int | None, order: tuple[pa.Array | None, Ints | None],
 ) -> Events:  # fmt: skip
     """The events of a chunk that have a time, in stored form; `order`: their source partitions and offsets."""
@@ -54,7 +54,7 @@ def kept_rows(
         base = np.where(times_us[rows] <= floor_us, ALWAYS_LATE, base)
     where = {column.name: column for column in layout.columns}
     columns = {BASE: pa.array(base)}
-    for column in kept.columns:
+    for column in retained.columns:
         place = where[column.name]
         sent = table.column(place.position)
         sent = sent.field("v") if place.foreign else sent
@@ -67,17 +67,17 @@ def kept_rows(
     return Events(none, times_us[rows], none, columns)
 
 
-def dealt_out(kept: KeptEvents, events: Events, parts: Sequence[list[GroupPart]]) -> None:
+def dealt_out(retained: KeptEvents, events: Events, parts: Sequence[list[GroupPart]]) -> None:
     """Add each instance's run of the events to its packet."""
     bounds = (np.arange(len(parts) + 1) * events.rows // len(parts)).tolist()
     for mine, first, end in zip(parts, bounds, bounds[1:], strict=False):
         if first < end:
-            mine.append(GroupPart(kept.id, [], 1, events.between(first, end)))
+            mine.append(GroupPart(retained.id, [], 1, events.between(first, end)))
 
 
-def kept_from(kept: KeptEvents, mark: Watermark) -> int | None:
+def kept_from(retained: KeptEvents, mark: Watermark) -> int | None:
     """The time before which events need not be kept; None: all events are kept."""
-    return None if mark.max_time_us is None else mark.max_time_us - kept.kept_us
+    return None if mark.max_time_us is None else mark.max_time_us - retained.kept_us
 
 
 def fold_retained(
@@ -89,12 +89,12 @@ def fold_retained(
     Raises:
         CorruptError: a section cannot be read.
     """
-    for kept in task.plan.retained:
-        found = [_batch(part.body) for part in parts.get(kept.id, ()) if isinstance(part.body, Events)]
+    for retained in task.plan.retained:
+        found = [_batch(part.body) for part in parts.get(retained.id, ()) if isinstance(part.body, Events)]
         if found:
-            _write(kept, found, 0, (), delta)
-        horizon = kept_from(kept, marks.get(kept.stream, (Watermark(), Watermark()))[1])
-        _merge(kept, task.of(instance, kept).events, horizon, files, delta, fan_in)
+            _write(retained, found, 0, (), delta)
+        horizon = kept_from(retained, marks.get(retained.stream, (Watermark(), Watermark()))[1])
+        _merge(retained, task.of(instance, retained).events, horizon, files, delta, fan_in)
 
 
 def _batch(events: Events) -> pa.RecordBatch:
@@ -102,7 +102,7 @@ def _batch(events: Events) -> pa.RecordBatch:
 
 
 def _write(
-    kept: KeptEvents, batches: Sequence[pa.RecordBatch], level: int, supersedes: tuple[str, ...], delta: DeltaWriter
+    retained: KeptEvents, batches: Sequence[pa.RecordBatch], level: int, supersedes: tuple[str, ...], delta: DeltaWriter
 ) -> None:
     times = np.concatenate([np.asarray(batch.column(TIME)) for batch in batches])
     names = [name.removeprefix("c:") for name in batches[0].schema.names if name.startswith("c:")]
@@ -112,12 +112,13 @@ def _write(
         "level": level,
         "columns": msgspec.json.encode(names).decode(),
     }
-    delta.add("events", kept.id, rows_stream(batches), len(times), info, supersedes)
+    delta.add("events", retained.id, rows_stream(batches), len(times), info, supersedes)
 
 
 def _merge(
-    kept: KeptEvents, places: Sequence[SectionPlace], horizon: int | None, files: Files, delta: DeltaWriter, fan_in: int
-) -> None:
+    retained: KeptEvents, places: Sequence[SectionPlace], horizon: int | None, files: Files, delta: DeltaWriter,
+    fan_in: int,
+) -> None:  # fmt: skip
     """Merge sections with the same columns by level."""
     live = [one for one in places if horizon is None or one.last_us is None or one.last_us > horizon]
     for columns in dict.fromkeys(one.columns for one in live):
@@ -130,7 +131,7 @@ def _merge(
         if horizon is not None:
             table = table.filter(pa.array(np.asarray(table.column(TIME)) >= horizon))
         whole = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-        _write(kept, whole, due.level, tuple(one.id for one in chosen), delta)
+        _write(retained, whole, due.level, tuple(one.id for one in chosen), delta)
 
 
 def read_events(files: Files, place: SectionPlace) -> Iterator[pa.RecordBatch]:
@@ -147,9 +148,9 @@ def read_events(files: Files, place: SectionPlace) -> Iterator[pa.RecordBatch]:
         raise CorruptError(f"Retained events in {place.file} do not read: {error}.", "Restore the folder.") from error
 
 
-def retained_sections(manifest: Manifest, kept: KeptEvents) -> list[LiveSection]:
+def retained_sections(manifest: Manifest, retained: KeptEvents) -> list[LiveSection]:
     """The live sections, of all instances, with the retained events of a stream."""
-    return [one for one in manifest.sections.values() if one.kind == "events" and one.group == kept.id]
+    return [one for one in manifest.sections.values() if one.kind == "events" and one.group == retained.id]
 
 
 def columns_in(section: LiveSection) -> tuple[str, ...]:

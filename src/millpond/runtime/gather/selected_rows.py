@@ -26,37 +26,37 @@ from millpond.runtime.task.column_layout import StreamLayout
 
 
 def select_rows(
-    selections: Sequence[Selection], layout: StreamLayout, table: pa.RecordBatch, every: Evaluator,
+    selections: Sequence[Selection], layout: StreamLayout, table: pa.RecordBatch, evaluator: Evaluator,
     sources: Sources | None, counts: ChunkCounts, compared: Collection[str] = (),
 ) -> bytes:  # fmt: skip
     """Count the fates of a chunk's events, and return the rows that are needed, in the form of a packet.
 
     Needed are the rows that some query emits, and those of `compared` queries; if there are none, the result is empty.
-    `every` evaluates over the whole chunk. Outputs are only evaluated for the rows that WHERE takes.
+    `evaluator` covers the whole chunk. Outputs are only evaluated for the rows that WHERE takes.
     """
     if not selections:
         return b""
-    filters = {selection.where: _tested(every, selection.where) for selection in selections}
+    filters = {selection.where: _tested(evaluator, selection.where) for selection in selections}
     passing = np.logical_or.reduce([mask for mask, _ in filters.values()])
     rows = np.flatnonzero(passing)
     whole = len(rows) == table.num_rows
     columns = StreamColumns(layout, table, None if whole else rows)
-    some = every if whole else Evaluator(columns, len(rows))
+    narrow = evaluator if whole else Evaluator(columns, len(rows))
     askers: dict[Bit, list[Selection]] = {}
     for selection in selections:
         askers.setdefault(bit_of(selection), []).append(selection)
-    taken: dict[Bit, Mask] = {}
+    passed_rows: dict[Bit, Mask] = {}
     for bit, asking in askers.items():
         where, raising = bit
         mask, raised = filters[where]
         of_rows = mask[rows]
         for expression in raising:
-            of_rows = of_rows & ~some(expression).error
-        taken[bit] = of_rows
+            of_rows = of_rows & ~narrow(expression).error
+        passed_rows[bit] = of_rows
         applied = np.zeros(table.num_rows, bool)
         applied[rows] = of_rows
         count_selected(counts, [selection.name for selection in asking], applied, (mask & ~applied) | raised, sources)
-    return _packed(moved_selections(selections, compared), taken, columns, some)
+    return _packed(moved_selections(selections, compared), passed_rows, columns, narrow)
 
 
 def _tested(every: Evaluator, where: Expression | None) -> tuple[Mask, Mask]:
@@ -68,27 +68,27 @@ def _tested(every: Evaluator, where: Expression | None) -> tuple[Mask, Mask]:
 
 
 def _packed(
-    moved: Sequence[Selection], taken: dict[Bit, Mask], columns: StreamColumns, some: Evaluator
+    moved: Sequence[Selection], passed_rows: dict[Bit, Mask], columns: StreamColumns, evaluator: Evaluator
 ) -> bytes:  # fmt: skip
-    masks = [taken[bit] for bit in _bits(moved)]
-    if not masks or not some.rows:
+    masks = [passed_rows[bit] for bit in _bits(moved)]
+    if not masks or not evaluator.rows:
         return b""
     chosen = np.logical_or.reduce(masks)
     if not chosen.any():
         return b""
-    arrays = [_carry(expression, columns, some) for expression in carried(moved)]
+    arrays = [_carry(expression, columns, evaluator) for expression in carried(moved)]
     batch = pa.RecordBatch.from_arrays(
         [*arrays, *map(pa.array, masks)], names=[str(i) for i in range(len(arrays) + len(masks))]
     )
     return rows_stream([batch if chosen.all() else batch.filter(pa.array(chosen))])
 
 
-def _carry(expression: Expression, columns: StreamColumns, some: Evaluator) -> pa.Array:
+def _carry(expression: Expression, columns: StreamColumns, evaluator: Evaluator) -> pa.Array:
     if isinstance(expression, Column | Foreign):
         return columns.raw(expression.name)
-    values = some(expression)
+    values = evaluator(expression)
     # an expression that raises has no value: only other queries take such rows
-    return to_arrow(values._replace(null=values.null | values.error), expression.type, some.rows)
+    return to_arrow(values._replace(null=values.null | values.error), expression.type, evaluator.rows)
 
 
 def selected_rows(

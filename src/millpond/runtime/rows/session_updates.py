@@ -25,7 +25,7 @@ from millpond.runtime.rows.query_families import QueryRows
 from millpond.runtime.rows.window_rows import BlockKeys, located_rows_of_sessions
 from millpond.runtime.rows.window_updates import DELETE, UPSERT, joined_rows, revisions_of, with_operation
 from millpond.runtime.task.task_values import Watermark
-from millpond.runtime.windows.sessions import AT_ONCE, Sessions, open_ones, sessions_of
+from millpond.runtime.windows.sessions import AT_ONCE, Sessions, open_sessions, sessions_of
 from millpond.state.keys.key_dictionary import KeyDictionary
 from millpond.state.layout.cells import Cells, Piece, Slices, piece_of, taken
 from millpond.state.layout.merge_rules import LARGEST, SMALLEST
@@ -119,9 +119,9 @@ class SessionChanges:
         query, (current, touched, previous) = plan.query, self._sessions(plan)
         emitted_now, emitted_before = touched & (current.starts_us >= plan.from_us), previous.starts_us >= plan.from_us
         if not query.updating:
-            was_closed, closed = (~open_ones(current, mark.at(query.delay_us)) for mark in (before, after))
+            was_closed, closed = (~open_sessions(current, mark.at(query.delay_us)) for mark in (before, after))
             emitted_now = closed & (~was_closed | touched) & (current.starts_us >= plan.from_us)
-            emitted_before &= ~open_ones(previous, before.at(query.delay_us))
+            emitted_before &= ~open_sessions(previous, before.at(query.delay_us))
         current, previous = current.take(emitted_now), previous.take(emitted_before)
         size = len(current.slots)
         places = np.arange(size, size + len(previous.slots))

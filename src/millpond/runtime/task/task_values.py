@@ -161,7 +161,7 @@ class GroupState(msgspec.Struct, frozen=True):
     left: tuple[SectionPlace, ...] = ()
     portions: tuple[SectionPlace, ...] = ()
 
-    def apart(self, place: SectionPlace) -> str:
+    def segment_kind(self, place: SectionPlace) -> str:
         """The kind of a segment that is not of slices: `tiles` or `revisions`; "" for segments of slices."""
         return "tiles" if place in self.tiles else "revisions" if place in self.revisions else ""
 

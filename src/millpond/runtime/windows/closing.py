@@ -35,7 +35,7 @@ def closing_windows(
 
     Windows of queries with updating results are not included; `rows.window_updates` emits them.
     """
-    found = []
+    windows = []
     for (position, delay), (from_us, before_us) in sorted(_asked(group).items()):
         passed = _passed(group, delay, before, after)
         if passed is None:
@@ -43,8 +43,8 @@ def closing_windows(
         window = group.sliding[position]
         for end in ends_over(window, starts_us, ends_us, *passed):
             if from_us <= end - window.size_us < before_us:
-                found.append(Closing(end, end - window.size_us, position, delay))
-    return sorted(found)
+                windows.append(Closing(end, end - window.size_us, position, delay))
+    return sorted(windows)
 
 
 def touched(group: GroupPlan, places: Sequence[SectionPlace], before: Watermark, after: Watermark) -> list[int]:

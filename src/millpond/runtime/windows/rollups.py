@@ -54,7 +54,7 @@ class LiveCells(NamedTuple):
         """The parts that an epoch with `fresh` cells may need; other parts are not read, however many there are."""
         if grids(group) or any(plan.query.changing for plan in group.queries):
             return cls.of([*old, fresh], tiles)
-        slices, repeated = ([of[i] for i in touched(group, of.places, before, after)] for of in (old, tiles))
+        slices, repeated = ([cells[i] for i in touched(group, cells.places, before, after)] for cells in (old, tiles))
         return cls.of([*slices, fresh], repeated)
 
     @property
@@ -75,7 +75,7 @@ def grids(group: GroupPlan) -> tuple[Grid, ...]:
         window = plan.query.window
         assert isinstance(window, Sliding)
         since[window] = min(plan.from_us, since.get(window, plan.from_us))
-    found: dict[tuple[int, int], int] = {}
+    start_by_grid: dict[tuple[int, int], int] = {}
     for window, from_us in since.items():
         if window.size_us < _WORTH_SLIDES * window.slide_us:
             continue
@@ -83,9 +83,9 @@ def grids(group: GroupPlan) -> tuple[Grid, ...]:
         while 2 * width <= window.size_us:
             place = width, window.offset_us % width
             # if several windows need one grid, it begins where all of them can use it
-            found[place] = max(from_us, found.get(place, from_us))
+            start_by_grid[place] = max(from_us, start_by_grid.get(place, from_us))
             width *= FACTOR
-    return tuple(sorted(Grid(*place, from_us) for place, from_us in found.items()))
+    return tuple(sorted(Grid(*place, from_us) for place, from_us in start_by_grid.items()))
 
 
 def new_tiles(group: GroupPlan, live: LiveCells, before: Watermark, after: Watermark, keys: int) -> Cells | None:
@@ -94,28 +94,28 @@ def new_tiles(group: GroupPlan, live: LiveCells, before: Watermark, after: Water
     low, high = before.at(longest), after.at(longest)
     if high is None or (low is not None and low >= high):
         return None
-    made: list[Cells] = []
+    parts: list[Cells] = []
     for grid in grids(group):
-        known = LiveCells(live.slices, [*live.tiles, *made])
+        live_and_new = LiveCells(live.slices, [*live.tiles, *parts])
         spans = _sealed(grid, live, low, high)
         if len(spans):
-            made.append(_rolled_up(grid, spans, known, keys))
-    tiles = [cells for cells in made if cells.rows]
+            parts.append(_rolled_up(grid, spans, live_and_new, keys))
+    tiles = [cells for cells in parts if cells.rows]
     return merge([piece for cells in tiles for piece in _pieces(cells)], keys) if tiles else None
 
 
 def _sealed(grid: Grid, live: LiveCells, low_us: int | None, high_us: int) -> Ints:
     """The starts of the grid's spans that contain cells, have no tile, and end in (low, high]."""
     starts = [_span_start(grid, cells.slices.start_us) for cells in live.slices]
-    found = distinct_of(np.concatenate(starts)) if starts else np.zeros(0, np.int64)
-    ends = found + grid.width_us
-    sealed = (found >= grid.since_us) & (ends <= high_us)
+    span_starts = distinct_of(np.concatenate(starts)) if starts else np.zeros(0, np.int64)
+    ends = span_starts + grid.width_us
+    sealed = (span_starts >= grid.since_us) & (ends <= high_us)
     if low_us is not None:
         sealed &= ends > low_us
     for cells in live.tiles:  # the longest delay may have been shorter before, so that it passed them
         start, end, _, _ = cells.slices
-        sealed &= ~np.isin(found, start[end - start == grid.width_us])
-    return found[sealed]
+        sealed &= ~np.isin(span_starts, start[end - start == grid.width_us])
+    return span_starts[sealed]
 
 
 def _span_start(grid: Grid, times_us: Ints) -> Ints:
@@ -164,17 +164,17 @@ def cover(slices: Sequence[Slices], tiles: Sequence[Slices], edges_us: Ints) -> 
     the given edges is left out: windows that cut it belong to a query that begins after all of its events. A slice that
     reaches beyond a tile is newer than the tile.
     """
-    taken = _Taken()
-    chosen_tiles = _widest(tiles, edges_us, taken)
+    covered = _CoveredIntervals()
+    chosen_tiles = _widest(tiles, edges_us, covered)
     chosen = []
     for part in slices:
         inside = (part.start_us >= edges_us[0]) & (part.end_us <= edges_us[-1])
-        chosen.append(inside & ~taken.hold(part.start_us, part.end_us))
+        chosen.append(inside & ~covered.contain(part.start_us, part.end_us))
     return chosen + chosen_tiles
 
 
-def _widest(parts: Sequence[Slices], edges_us: Ints, taken: _Taken) -> list[Mask]:
-    """The widest tiles that fit between edges; they are added to `taken`."""
+def _widest(parts: Sequence[Slices], edges_us: Ints, covered: _CoveredIntervals) -> list[Mask]:
+    """The widest tiles that fit between edges; they are added to `covered`."""
     if not parts:
         return []
     start = np.concatenate([part.start_us for part in parts])
@@ -187,13 +187,13 @@ def _widest(parts: Sequence[Slices], edges_us: Ints, taken: _Taken) -> list[Mask
         same = np.flatnonzero(fits & (widths == width))
         for phase in distinct_of(start[same] % width):
             rows = same[start[same] % width == phase]
-            free = rows[~taken.overlap(start[rows], end[rows])]
+            free = rows[~covered.overlap(start[rows], end[rows])]
             chosen[free] = True
-            taken.add(distinct_of(start[free]), int(width))
+            covered.add(distinct_of(start[free]), int(width))
     return np.split(chosen, np.cumsum([len(part.start_us) for part in parts])[:-1])
 
 
-class _Taken:
+class _CoveredIntervals:
     """Disjoint intervals that are already covered, in ascending order."""
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class _Taken:
         overlapping: Mask = nearest < end
         return overlapping
 
-    def hold(self, start: Ints, end: Ints) -> Mask:
+    def contain(self, start: Ints, end: Ints) -> Mask:
         """Which of the given intervals lie within a covered interval."""
         place = np.searchsorted(self._start, start, "right") - 1
         ends = np.append(self._end, np.iinfo(np.int64).min)  # the last element serves place -1: no interval

@@ -70,7 +70,7 @@ class Sessions(NamedTuple):
             yield self.take(places == place)
 
 
-class Asked(NamedTuple):
+class SessionQueries(NamedTuple):
     """Queries of one gap and delay that answer the same range of session starts, so they have the same sessions."""
 
     gap_us: int
@@ -80,14 +80,14 @@ class Asked(NamedTuple):
     plans: list[QueryPlan]
 
 
-def asked_of(group: GroupPlan) -> list[Asked]:
+def session_queries(group: GroupPlan) -> list[SessionQueries]:
     """The queries of a group of session windows, by gap, delay and the range of session starts that they answer."""
-    found: dict[tuple[int, int, int, int], list[QueryPlan]] = {}
+    plans_by_range: dict[tuple[int, int, int, int], list[QueryPlan]] = {}
     for plan in group.queries:
         assert isinstance(plan.query.window, Session)
-        alike = plan.query.window.gap_us, plan.delay, plan.from_us, plan.before_us
-        found.setdefault(alike, []).append(plan)
-    return [Asked(*alike, plans) for alike, plans in sorted(found.items())]
+        session_range = plan.query.window.gap_us, plan.delay, plan.from_us, plan.before_us
+        plans_by_range.setdefault(session_range, []).append(plan)
+    return [SessionQueries(*session_range, plans) for session_range, plans in sorted(plans_by_range.items())]
 
 
 def sessions_of(atoms: Cells, gap_us: int, delay: int) -> Sessions:
@@ -105,67 +105,67 @@ def sessions_of(atoms: Cells, gap_us: int, delay: int) -> Sessions:
     return Sessions(slots[starts], first[starts], ends, rows, new)
 
 
-def open_ones(sessions: Sessions, mark_us: int | None) -> Mask:
+def open_sessions(sessions: Sessions, mark_us: int | None) -> Mask:
     """Which sessions end above the watermark."""
     if mark_us is None:
         return np.ones(len(sessions.ends_us), bool)
-    still: Mask = sessions.ends_us > mark_us
-    return still
+    is_open: Mask = sessions.ends_us > mark_us
+    return is_open
 
 
-class Read(NamedTuple):
+class AtomsRead(NamedTuple):
     """The atoms that an epoch reads: all atoms of some keys, merged.
 
-    `needed`: which of them an open session contains. `came`: the positions of the atoms that contain new atoms.
+    `needed`: which of them an open session contains. `extended`: the positions of the atoms that contain new atoms.
     `fresh`: the new atoms that an open session contains. `live`: for each segment that is examined completely, by
     position, its atoms that an open session contains.
     """
 
     atoms: Cells
     needed: Mask
-    came: Ints
+    extended: Ints
     fresh: Cells
     live: dict[int, Cells]
 
 
 def read_atoms(
-    group: GroupPlan, places: Sequence[SectionPlace], old: Sequence[Cells], came: Cells, keys: int,
+    group: GroupPlan, places: Sequence[SectionPlace], old: Sequence[Cells], new_atoms: Cells, keys: int,
     level: int | None, read_all: bool, before: Watermark, after: Watermark,
-) -> Read:  # fmt: skip
-    """The `old` atoms that an epoch reads, with the new atoms `came`; all slots are below `keys`.
+) -> AtomsRead:  # fmt: skip
+    """The `old` atoms that an epoch reads, with the `new_atoms`; all slots are below `keys`.
 
     Some segments are examined completely: those of the `level` that is merged, if any, and those in which no atom can
     be the last of an open session, so that they may have expired. If `read_all`, these are all segments.
     """
     over_us = _over_us(group, after)
-    looked = [
+    examined = [
         i for i, place in enumerate(places)
         if read_all or place.level == level or not old[i].rows or int(old[i].columns[LAST].max()) <= over_us
     ]  # fmt: skip
     touched = _touched(group, old, keys, before, after)
-    for cells in (came, *(old[i] for i in looked)):
+    for cells in (new_atoms, *(old[i] for i in examined)):
         touched[cells.slots] = True
-    some = [*(some_atoms(cells, touched[cells.slots]) for cells in old), came]
-    atoms, targets = merge_atoms([piece_of(cells) for cells in some], group.gaps_us[0])
+    parts = [*(some_atoms(cells, touched[cells.slots]) for cells in old), new_atoms]
+    atoms, targets = merge_atoms([piece_of(cells) for cells in parts], group.gaps_us[0])
     needed = needed_atoms(group, atoms, after)
-    live = {i: some_atoms(some[i], needed[targets[i]]) for i in looked}
-    return Read(atoms, needed, targets[-1], some_atoms(came, needed[targets[-1]]), live)
+    live = {i: some_atoms(parts[i], needed[targets[i]]) for i in examined}
+    return AtomsRead(atoms, needed, targets[-1], some_atoms(new_atoms, needed[targets[-1]]), live)
 
 
 def _over_us(group: GroupPlan, mark: Watermark) -> int:
     """A time: an atom that ends at or before it is not the last of an open session, though it may be an earlier one."""
-    ends = [(mark.at(group.delays_us[asked.delay]), asked.gap_us) for asked in asked_of(group)]
+    ends = [(mark.at(group.delays_us[queries.delay]), queries.gap_us) for queries in session_queries(group)]
     return min((_EARLIEST if at is None else at - gap_us for at, gap_us in ends), default=_EARLIEST)
 
 
 def _touched(group: GroupPlan, old: Sequence[Cells], keys: int, before: Watermark, after: Watermark) -> Mask:
     """For each slot below `keys`, whether the watermark passes a time at which a session of the slot may end."""
     touched, spans = np.zeros(keys, bool), set[tuple[int, int]]()
-    for asked in asked_of(group):
-        for delay_us in {group.delays_us[asked.delay], *(plan.query.delay_us for plan in asked.plans)}:
+    for queries in session_queries(group):
+        for delay_us in {group.delays_us[queries.delay], *(plan.query.delay_us for plan in queries.plans)}:
             low, high = before.at(delay_us), after.at(delay_us)
             if high is not None and (low is None or low < high):
-                spans.add((_EARLIEST if low is None else low - asked.gap_us, high - asked.gap_us))
+                spans.add((_EARLIEST if low is None else low - queries.gap_us, high - queries.gap_us))
     for cells in old if spans else ():
         last = cells.columns[LAST] if cells.rows else np.zeros(0, np.int64)
         for low, high in spans:
@@ -176,21 +176,21 @@ def _touched(group: GroupPlan, old: Sequence[Cells], keys: int, before: Watermar
 def needed_atoms(group: GroupPlan, atoms: Cells, mark: Watermark) -> Mask:
     """Which atoms an open session of some query contains."""
     needed = np.zeros(atoms.rows, bool)
-    for asked in asked_of(group):
-        found = sessions_of(atoms, asked.gap_us, asked.delay)
-        needed[found.take(open_ones(found, mark.at(group.delays_us[asked.delay]))).rows] = True
+    for queries in session_queries(group):
+        sessions = sessions_of(atoms, queries.gap_us, queries.delay)
+        needed[sessions.take(open_sessions(sessions, mark.at(group.delays_us[queries.delay]))).rows] = True
     return needed
 
 
 def first_needed(atoms: Cells, needed: Mask) -> int:
     """The time of the earliest event of a needed atom; the largest int64 if no atom is needed."""
-    held = atoms.columns[FIRST][needed] if atoms.rows else np.zeros(0, np.int64)
-    return int(held.min()) if len(held) else int(np.iinfo(np.int64).max)
+    times = atoms.columns[FIRST][needed] if atoms.rows else np.zeros(0, np.int64)
+    return int(times.min()) if len(times) else int(np.iinfo(np.int64).max)
 
 
-def closing(group: GroupPlan, asked: Asked, atoms: Cells, before: Watermark, after: Watermark) -> Sessions:
+def closing(group: GroupPlan, queries: SessionQueries, atoms: Cells, before: Watermark, after: Watermark) -> Sessions:
     """The sessions that close when the watermark moves."""
-    delay_us = group.delays_us[asked.delay]
-    found = sessions_of(atoms, asked.gap_us, asked.delay)
-    closed = open_ones(found, before.at(delay_us)) & ~open_ones(found, after.at(delay_us))
-    return found.take(closed & (found.starts_us >= asked.from_us) & (found.starts_us < asked.before_us))
+    delay_us = group.delays_us[queries.delay]
+    sessions = sessions_of(atoms, queries.gap_us, queries.delay)
+    closed = open_sessions(sessions, before.at(delay_us)) & ~open_sessions(sessions, after.at(delay_us))
+    return sessions.take(closed & (sessions.starts_us >= queries.from_us) & (sessions.starts_us < queries.before_us))
