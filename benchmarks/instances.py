@@ -15,7 +15,7 @@ from linear_road import OPERATORS, Columns, Ints, Operator, Rows, together
 
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
 from millpond.state.backends.redis import RedisStore
-from millpond.state.ports.store import NEVER, Apply, BucketStore, TableWrite, Wanted
+from millpond.state.ports.store import NEVER, Apply, BucketStore, ReadRequest, TableWrite
 
 BUCKETS = 64
 OPERATOR = {operator.name: operator for operator in OPERATORS}
@@ -80,7 +80,7 @@ class Instance:
         return told
 
     def _read(self, operator: Operator, places: Ints, texts: Sequence[bytes]) -> Rows:
-        wanted = [Wanted(bucket, operator.name, texts[first:end]) for bucket, first, end in _runs(places)]
+        wanted = [ReadRequest(bucket, operator.name, texts[first:end]) for bucket, first, end in _runs(places)]
         self._count(places)
         found = self._store.read_many(wanted)
         none = bytes(operator.row.itemsize)

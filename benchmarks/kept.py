@@ -30,7 +30,7 @@ from millpond.placement.slots import buckets_of, hash_tags, slots_of
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
-from millpond.state.ports.store import NEVER, Apply, BucketStore, TableWrite, Wanted
+from millpond.state.ports.store import NEVER, Apply, BucketStore, ReadRequest, TableWrite
 
 BUCKETS = 16
 TABLE = "events"
@@ -101,7 +101,7 @@ class References:
                 continue
             places = _buckets([customer for _, customer in closing]).tolist()
             wanted = [
-                Wanted(bucket, TABLE, [b"%d" % number for number in windows.pop(place)])
+                ReadRequest(bucket, TABLE, [b"%d" % number for number in windows.pop(place)])
                 for bucket, place in zip(places, closing, strict=True)
             ]
             for place, found in zip(closing, self._store.read_many(wanted), strict=True):

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
 from millpond.state.backends.redis import RedisStore
-from millpond.state.ports.store import Wanted
+from millpond.state.ports.store import ReadRequest
 
 BUCKETS = 1024
 PER_SECOND = 1_000
@@ -30,7 +30,7 @@ def main(address: str, customers: int, queries: int) -> None:
     took, found, began = [], 0, time.perf_counter()
     while not _told():
         number = dice.randrange(customers)
-        wanted = Wanted(int(buckets[number]), f"q{dice.randrange(queries)}", [names[number].as_py().encode()])
+        wanted = ReadRequest(int(buckets[number]), f"q{dice.randrange(queries)}", [names[number].as_py().encode()])
         asked = time.perf_counter()
         found += store.read_many([wanted])[0].values[0] is not None
         took.append((time.perf_counter() - asked) * 1e3)

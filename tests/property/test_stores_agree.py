@@ -19,7 +19,7 @@ from millpond.state.backends.kinds import BUILT_IN, StoreContext, StoreKind
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
-from millpond.state.ports.store import NEVER, Apply, BucketStore, Rows, TableWrite, Wanted
+from millpond.state.ports.store import NEVER, Apply, BucketStore, ReadRequest, Rows, TableWrite
 
 BUCKETS = range(3)
 TAGS = hash_tags(len(BUCKETS))
@@ -113,7 +113,7 @@ class StoresAgree(RuleBasedStateMachine):
 
 
 def _seen(store: BucketStore) -> tuple[object, ...]:
-    wanted = [Wanted(bucket, table, KEYS) for bucket in BUCKETS for table in TABLES]
+    wanted = [ReadRequest(bucket, table, KEYS) for bucket in BUCKETS for table in TABLES]
     scanned = [_plain(store.scan(bucket, table)) for bucket in BUCKETS for table in TABLES]
     return store.applied_many(BUCKETS), store.tables(), store.statistics().keys, store.read_many(wanted), scanned
 

@@ -21,7 +21,7 @@ from millpond.placement.slots import hash_tags
 from millpond.state.backends.redis import RedisStore
 from millpond.state.backends.redis_files import RedisFiles
 from millpond.state.backends.redis_nodes import Nodes
-from millpond.state.ports.store import NEVER, Apply, Found, Outcome, Rows, TableWrite, Verdict, Wanted
+from millpond.state.ports.store import NEVER, Apply, Outcome, ReadRequest, ReadResult, Rows, TableWrite, Verdict
 from millpond.testing.conformance import check_file_store
 
 BUCKETS = 48
@@ -71,7 +71,7 @@ def test_a_call_is_one_pipeline_per_primary_and_one_script_per_bucket(
     for call in (
         lambda: store.apply_many(steps(1)),
         lambda: store.applied_many(range(BUCKETS)),
-        lambda: store.read_many([Wanted(bucket, "spend", KEYS) for bucket in range(1, BUCKETS)]),
+        lambda: store.read_many([ReadRequest(bucket, "spend", KEYS) for bucket in range(1, BUCKETS)]),
     ):
         trips.clear()
         call()
@@ -104,7 +104,7 @@ def test_scripts_that_a_server_forgot_are_sent_again(redis_cluster: RedisCluster
             with server.client() as client:
                 client.script_flush()
         assert {outcome.verdict for outcome in store.apply_many(steps(n))} == {Verdict.APPLIED}
-        assert store.read(BUCKETS - 1, "spend", KEYS[:1]) == Found(n, [b"%d" % n])
+        assert store.read(BUCKETS - 1, "spend", KEYS[:1]) == ReadResult(n, [b"%d" % n])
     store.close()
 
 
@@ -113,7 +113,7 @@ def test_large_steps_and_reads(server: RedisServer) -> None:
     keys = [b"%d" % i for i in range(50_000)]
     store.apply(3, 0, NEVER, [TableWrite("t", keys, keys)])
     store.apply(3, 1, 0, [TableWrite("t", keys[:30_000], [None] * 30_000)])
-    assert store.read(3, "t", keys) == Found(1, [None] * 30_000 + keys[30_000:])
+    assert store.read(3, "t", keys) == ReadResult(1, [None] * 30_000 + keys[30_000:])
     assert sorted(store.scan(3, "t").keys) == sorted(keys[30_000:])
     with pytest.raises(StoreError, match=r"550,00\d rows; Redis takes 500,000"):
         store.apply(3, 2, 1, [TableWrite("t", keys * 10 + [b"k%d" % i for i in range(500_000)], [b""] * 1_000_000)])
@@ -202,7 +202,7 @@ def test_foreign_ponds_and_layouts_are_refused(server: RedisServer) -> None:
     for write in (lambda: late.apply(7, 1, 0), lambda: late.clear(7), lambda: late.drop_table("t", 9)):
         with pytest.raises(ForeignPondError):
             write()
-    assert mine.read(7, "t", [b"k"]) == Found(0, [b"v"])
+    assert mine.read(7, "t", [b"k"]) == ReadResult(0, [b"v"])
     other = RedisStore(f"{server.url}?prefix=shop:view", TAGS, owner="yours")
     other.apply(7, 3, NEVER)
     assert (mine.applied(7), other.applied(7)) == (0, 3)
@@ -247,7 +247,7 @@ def test_users_that_may_do_no_more_than_they_need(server: RedisServer) -> None:
         store.apply_many(steps(0))
         assert (store.tables(), store.statistics().keys) == ({"spend"}, BUCKETS * len(KEYS))
         guest = RedisStore(server.url.replace("//", "//reader:pw@"), TAGS, owner="p", read_only=True)
-        assert guest.read(1, "spend", KEYS[:1]) == Found(0, [b"0"])
+        assert guest.read(1, "spend", KEYS[:1]) == ReadResult(0, [b"0"])
         assert len(guest.scan(1, "spend").keys) == len(KEYS)
         with pytest.raises(StoreError, match="opened to read"):
             guest.clear(1)
@@ -310,18 +310,18 @@ def test_slots_that_move_are_followed(redis_cluster: RedisCluster) -> None:
             back.callback(client.execute_command, "CLUSTER SETSLOT", slot, "STABLE")
         new.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", names[0])
         old.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", names[1])
-        assert store.read(bucket, "spend", KEYS[:1]) == Found(0, [b"0"]), "still all on the source"
+        assert store.read(bucket, "spend", KEYS[:1]) == ReadResult(0, [b"0"]), "still all on the source"
         keys = [f"mp:{{{TAGS[bucket]}}}:{name}" for name in ("meta", "tables", "rows:spend")]
         old.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
         # every key of the slot has moved, its owner has not: ASK
-        assert store.read(bucket, "spend", KEYS[:1]) == Found(0, [b"0"])
+        assert store.read(bucket, "spend", KEYS[:1]) == ReadResult(0, [b"0"])
         assert {outcome.verdict for outcome in store.apply_many(steps(1))} == {Verdict.APPLIED}
         for client in (new, old):
             client.execute_command("CLUSTER SETSLOT", slot, "NODE", names[1])
         # a slot that is given back without being imported has no newer epoch: what nodes tell each other may undo it
         back.callback(redis_cluster.move, [slot], 2, 0, lambda: None)
         assert {outcome.verdict for outcome in store.apply_many(steps(2))} == {Verdict.APPLIED}
-        assert store.read(bucket, "spend", KEYS[:1]) == Found(2, [b"2"])
+        assert store.read(bucket, "spend", KEYS[:1]) == ReadResult(2, [b"2"])
         assert store.shards([bucket]) == [f"127.0.0.1:{target.port}"]
 
 
@@ -340,7 +340,8 @@ def test_a_replica_takes_over_from_a_dead_primary(redis_installed: None, tmp_pat
                 return False
 
         until(applied, "the replica has taken over")
-        assert store.read_many([Wanted(b, "spend", KEYS[:1]) for b in range(BUCKETS)]) == [Found(1, [b"1"])] * BUCKETS
+        requests = [ReadRequest(bucket, "spend", KEYS[:1]) for bucket in range(BUCKETS)]
+        assert store.read_many(requests) == [ReadResult(1, [b"1"])] * BUCKETS
         assert store.shards([BUCKETS // 2]) == [f"127.0.0.1:{cluster.servers[4].port}"]
         store.close()
 

@@ -92,29 +92,30 @@ class _MessageTypes:
     def add(self, message: str, to: pa.StructType) -> str:
         """Add the type of a message with the fields of the struct `to`, and return its name."""
         name = f"M{len(self._file.message_type)}"
-        made = self._file.message_type.add(name=name)
+        message_type = self._file.message_type.add(name=name)
         fields = self._schema.messages[message]
-        wanted = {field.number: part.type for part in to if (field := named(fields, part.name)) is not None}
-        choices = sorted({field.choice for field in fields if field.choice and field.number in wanted})
+        column_types = {field.number: part.type for part in to if (field := named(fields, part.name)) is not None}
+        choices = sorted({field.choice for field in fields if field.choice and field.number in column_types})
         for choice in choices:
-            made.oneof_decl.add(name=f"c{choice}")
+            message_type.oneof_decl.add(name=f"c{choice}")
         for field in fields:
-            if field.number in wanted or field.choice in choices:
-                self._add_field(made, field, wanted.get(field.number))
+            if field.number in column_types or field.choice in choices:
+                self._add_field(message_type, field, column_types.get(field.number))
                 if field.choice:
-                    made.field[-1].oneof_index = choices.index(field.choice)
+                    message_type.field[-1].oneof_index = choices.index(field.choice)
         return name
 
-    def _add_field(self, made: DescriptorProto, field: ProtoField, to: pa.DataType | None) -> None:
+    def _add_field(self, message_type: DescriptorProto, field: ProtoField, to: pa.DataType | None) -> None:
         """Add a field for a column of type `to`; None: the field only decides which one of a oneof is set."""
         label = FieldDescriptorProto.LABEL_REPEATED if field.many else FieldDescriptorProto.LABEL_OPTIONAL
-        added = made.field.add(name=f"f{field.number}", number=field.number, label=label, type=_KINDS[field.kind])
+        kind = _KINDS[field.kind]
+        field_type = message_type.field.add(name=f"f{field.number}", number=field.number, label=label, type=kind)
         if to is None and field.kind in ("message", "string"):
-            added.type = FieldDescriptorProto.TYPE_BYTES
+            field_type.type = FieldDescriptorProto.TYPE_BYTES
         elif field.kind == "message":
-            added.type_name = self.add(field.of, self._of(field, to))
+            field_type.type_name = self.add(field.type_name, self._struct_of(field, to))
 
-    def _of(self, field: ProtoField, to: pa.DataType) -> pa.StructType:
+    def _struct_of(self, field: ProtoField, to: pa.DataType) -> pa.StructType:
         """The struct of a message, or of each of them if there are many.
 
         Raises:
@@ -124,11 +125,11 @@ class _MessageTypes:
             to = _element(self._schema, field, to)
         if pa.types.is_struct(to):
             return to
-        if field.of == TIMESTAMP and pa.types.is_timestamp(to):
+        if field.type_name == TIMESTAMP and pa.types.is_timestamp(to):
             return _PARTS_OF_TIME
-        if field.of.startswith(_WRAPPER) and field.of.endswith("Value"):
+        if field.type_name.startswith(_WRAPPER) and field.type_name.endswith("Value"):
             return pa.struct([("value", to)])
-        raise ProtoError(f"has the message {field.of}, which does not become {to}")
+        raise ProtoError(f"has the message {field.type_name}, which does not become {to}")
 
 
 class _Columns:
@@ -147,54 +148,54 @@ class _Columns:
         """The structs of the messages of the batch."""
         return self.struct(message, batch.to_struct_array(), np.arange(batch.num_rows), to)
 
-    def struct(self, message: str, made: pa.StructArray, root: Ints, to: pa.StructType) -> pa.StructArray:
+    def struct(self, message: str, decoded: pa.StructArray, root: Ints, to: pa.StructType) -> pa.StructArray:
         """The structs of some messages, with a column for each field of `to`."""
-        self._check_choices(message, made, root)
+        self._check_choices(message, decoded, root)
         columns = []
         for part in to:
             field = named(self._schema.messages[message], part.name)
             if field is None:
-                columns.append(pa.nulls(len(made), part.type))
+                columns.append(pa.nulls(len(decoded), part.type))
                 continue
-            column = made.field(f"f{field.number}")
+            column = decoded.field(f"f{field.number}")
             convert = self._many if field.many else self._single
             columns.append(convert(field, column, root, part.type))
-        return pa.StructArray.from_arrays(columns, names=[part.name for part in to], mask=made.is_null())
+        return pa.StructArray.from_arrays(columns, names=[part.name for part in to], mask=decoded.is_null())
 
-    def _check_choices(self, message: str, made: pa.StructArray, root: Ints) -> None:
+    def _check_choices(self, message: str, decoded: pa.StructArray, root: Ints) -> None:
         """Note which messages have several fields of one oneof."""
         present = {f"f{field.number}": field.choice for field in self._schema.messages[message] if field.choice}
-        found: dict[int, Mask] = {}
-        for part in made.type:
+        present_fields: dict[int, Mask] = {}
+        for part in decoded.type:
             if (choice := present.get(part.name)) is not None:
-                valid = np.asarray(made.field(part.name).is_valid())
-                self.twice[root[found.get(choice, False) & valid]] = True
-                found[choice] = found.get(choice, False) | valid
+                valid = np.asarray(decoded.field(part.name).is_valid())
+                self.twice[root[present_fields.get(choice, False) & valid]] = True
+                present_fields[choice] = present_fields.get(choice, False) | valid
 
-    def _single(self, field: ProtoField, found: pa.Array, root: Ints, to: pa.DataType) -> pa.Array:
+    def _single(self, field: ProtoField, decoded: pa.Array, root: Ints, to: pa.DataType) -> pa.Array:
         if field.implicit and field.kind != "message":
-            found = found.fill_null(_zero(found.type))
-        return self._values(field, found, root, to)
+            decoded = decoded.fill_null(_zero(decoded.type))
+        return self._values(field, decoded, root, to)
 
-    def _many(self, field: ProtoField, found: pa.ListArray, root: Ints, to: pa.DataType) -> pa.Array:
+    def _many(self, field: ProtoField, decoded: pa.ListArray, root: Ints, to: pa.DataType) -> pa.Array:
         element = _element(self._schema, field, to)
-        sizes = np.asarray(found.value_lengths().fill_null(0))
-        owner = np.repeat(np.arange(len(found)), sizes)
-        made = self._values(field, found.flatten(), root[owner], element)
+        sizes = np.asarray(decoded.value_lengths().fill_null(0))
+        owner = np.repeat(np.arange(len(decoded)), sizes)
+        elements = self._values(field, decoded.flatten(), root[owner], element)
         if not pa.types.is_map(to):
-            return pa.ListArray.from_arrays(_offsets(owner, len(found)), made).cast(to)
-        keys, values = made.field(0), made.field(1)
+            return pa.ListArray.from_arrays(_offsets(owner, len(decoded)), elements).cast(to)
+        keys, values = elements.field(0), elements.field(1)
         # the last entry of a repeated key counts
         code = np.asarray(keys.dictionary_encode().indices.fill_null(-1))
         last = np.zeros(len(code), bool)
         reverse = (owner * (len(code) + 1) + code)[::-1]
         last[len(code) - 1 - np.unique(reverse, return_index=True)[1]] = True
-        kept = np.flatnonzero(last & (code >= 0))
+        entries = np.flatnonzero(last & (code >= 0))
         self.misfit[root[owner[code < 0]]] = True
-        pairs = (column.take(pa.array(kept)) for column in (keys, values))
-        return pa.MapArray.from_arrays(_offsets(owner[kept], len(found)), *pairs).cast(to)
+        pairs = (column.take(pa.array(entries)) for column in (keys, values))
+        return pa.MapArray.from_arrays(_offsets(owner[entries], len(decoded)), *pairs).cast(to)
 
-    def _values(self, field: ProtoField, found: pa.Array, root: Ints, to: pa.DataType) -> pa.Array:
+    def _values(self, field: ProtoField, decoded: pa.Array, root: Ints, to: pa.DataType) -> pa.Array:
         """Convert values of a field into a column's type; missing ones stay NULL.
 
         Raises:
@@ -202,11 +203,11 @@ class _Columns:
         """
         kind = field.kind
         if kind == "message":
-            return self._messages(field, found, root, to)
+            return self._messages(field, decoded, root, to)
         if kind == "enum" and pa.types.is_string(to):
-            return self._names(field.of, found)
-        if pa.types.is_integer(found.type) and (pa.types.is_integer(to) or pa.types.is_floating(to)):
-            return self._whole(found, root, to)
+            return self._names(field.type_name, decoded)
+        if pa.types.is_integer(decoded.type) and (pa.types.is_integer(to) or pa.types.is_floating(to)):
+            return self._integers(decoded, root, to)
         same = (
             (kind == "bool" and pa.types.is_boolean(to))
             or (kind in ("float", "double") and pa.types.is_floating(to))
@@ -215,15 +216,15 @@ class _Columns:
         )
         if not same:
             raise ProtoError(f"has the field {field.name} of {kind}, which does not become {to}")
-        return found.cast(to, safe=False)
+        return decoded.cast(to, safe=False)
 
-    def _whole(self, found: pa.Array, root: Ints, to: pa.DataType) -> pa.Array:
+    def _integers(self, decoded: pa.Array, root: Ints, to: pa.DataType) -> pa.Array:
         """Whole numbers as numbers of another type; those that do not fit become NULL."""
         limits = np.iinfo(to.to_pandas_dtype() if pa.types.is_integer(to) else np.int64)
-        numbers = np.asarray(found.fill_null(0))
+        numbers = np.asarray(decoded.fill_null(0))
         misfit = (numbers < limits.min) | (numbers > limits.max)
         self.misfit[root[misfit]] = True
-        return pc.if_else(pa.array(misfit), None, found).cast(to, safe=False)
+        return pc.if_else(pa.array(misfit), None, decoded).cast(to, safe=False)
 
     def _names(self, enum: str, numbers: pa.Array) -> pa.Array:
         """The names of enum numbers; a number without a name becomes its digits, as in JSON."""
@@ -232,17 +233,17 @@ class _Columns:
         names = pa.array([known.get(number, str(number)) for number in coded.dictionary.to_pylist()], pa.string())
         return names.take(coded.indices)
 
-    def _messages(self, field: ProtoField, found: pa.StructArray, root: Ints, to: pa.DataType) -> pa.Array:
+    def _messages(self, field: ProtoField, decoded: pa.StructArray, root: Ints, to: pa.DataType) -> pa.Array:
         if pa.types.is_struct(to):
-            return self.struct(field.of, found, root, to)
-        if field.of != TIMESTAMP:
-            return self.struct(field.of, found, root, pa.struct([("value", to)])).flatten()[0]
-        parts = self.struct(TIMESTAMP, found, root, _PARTS_OF_TIME)
+            return self.struct(field.type_name, decoded, root, to)
+        if field.type_name != TIMESTAMP:
+            return self.struct(field.type_name, decoded, root, pa.struct([("value", to)])).flatten()[0]
+        parts = self.struct(TIMESTAMP, decoded, root, _PARTS_OF_TIME)
         seconds, nanos = (np.asarray(parts.field(place).fill_null(0)) for place in (0, 1))
         fits = (abs(seconds) < 1 << 40) & (nanos >= 0) & (nanos < 1_000_000_000)
         self.misfit[root[~fits]] = True
         micros = np.where(fits, seconds, 0) * _MICROS + nanos // 1000
-        return pa.array(micros, mask=~fits | np.asarray(found.is_null())).cast(to)
+        return pa.array(micros, mask=~fits | np.asarray(decoded.is_null())).cast(to)
 
 
 def _element(schema: ProtoSchema, field: ProtoField, to: pa.DataType) -> pa.DataType:
@@ -251,7 +252,7 @@ def _element(schema: ProtoSchema, field: ProtoField, to: pa.DataType) -> pa.Data
     Raises:
         ProtoError: the column is neither a list nor, for a map, a map.
     """
-    entries = field.of in schema.entries
+    entries = field.type_name in schema.entries
     if entries and pa.types.is_map(to):
         return pa.struct([("key", to.key_type), ("value", to.item_type)])
     if entries or not pa.types.is_list(to):

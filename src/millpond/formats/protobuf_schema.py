@@ -46,7 +46,7 @@ class ProtoError(Exception):
 
 
 class ProtoField(NamedTuple):
-    """A field: `kind` is a key of `WIRES`; `of` is the full name of its type, if that is a message or an enum.
+    """A field: `kind` is a key of `WIRES`; `type_name` is the full name of its type, if that is a message or an enum.
 
     `many`: whether it is repeated. `implicit`: whether an absent value means zero or empty; otherwise it is NULL.
     `choice`: the number of the oneof to which the field belongs, 0 for none.
@@ -55,7 +55,7 @@ class ProtoField(NamedTuple):
     name: str
     number: int
     kind: str
-    of: str = ""
+    type_name: str = ""
     many: bool = False
     implicit: bool = False
     choice: int = 0
@@ -208,14 +208,15 @@ class _Reader:
         """The schema of all texts, with the types of fields resolved."""
         messages = {}
         for message, fields in self._fields.items():
-            made = []
+            resolved = []
             for field, kind in fields:
                 if kind in WIRES and kind not in ("enum", "message"):
-                    made.append(field._replace(kind=kind))
+                    resolved.append(field._replace(kind=kind))
                     continue
-                of = self._resolved(kind, message)
-                made.append(field._replace(kind="enum" if of in self._enums else "message", of=of))
-            messages[message] = tuple(made)
+                full_name = self._resolved(kind, message)
+                resolved_kind = "enum" if full_name in self._enums else "message"
+                resolved.append(field._replace(kind=resolved_kind, type_name=full_name))
+            messages[message] = tuple(resolved)
         return ProtoSchema(messages, frozenset(self._entries), self._enums, self._places)
 
     def _resolved(self, kind: str, scope: str) -> str:

@@ -13,13 +13,13 @@ from millpond.state.ports.store import (
     NEVER,
     Apply,
     BucketStore,
-    Found,
     Outcome,
+    ReadRequest,
+    ReadResult,
     Rows,
     Stand,
     TableWrite,
     Verdict,
-    Wanted,
 )
 
 
@@ -48,7 +48,7 @@ def _values(store: BucketStore, bucket: int, *keys: str, table: str = "t") -> li
 
 def _fresh_store_is_empty(store: BucketStore) -> None:
     assert store.applied_many([0, 1, 1023]) == [NEVER, NEVER, NEVER]
-    assert store.read(0, "t", [b"a"]) == Found(NEVER, [None])
+    assert store.read(0, "t", [b"a"]) == ReadResult(NEVER, [None])
     assert store.scan(0, "t").keys == []
     assert store.tables() == frozenset()
     assert store.statistics().keys == 0
@@ -58,7 +58,7 @@ def _fresh_store_is_empty(store: BucketStore) -> None:
 def _applies_in_order(store: BucketStore) -> None:
     assert store.apply(3, 0, NEVER, _write(a="1", b="2")) == Outcome(3, Verdict.APPLIED, 0)
     assert store.apply(3, 1, 0, _write(a="3")) == Outcome(3, Verdict.APPLIED, 1)
-    assert store.read(3, "t", [b"b", b"a", b"c", b"a"]) == Found(1, [b"2", b"3", None, b"3"])
+    assert store.read(3, "t", [b"b", b"a", b"c", b"a"]) == ReadResult(1, [b"2", b"3", None, b"3"])
     assert store.applied(3) == 1
     assert store.applied(4) == NEVER, "another bucket must not move"
 
@@ -124,8 +124,9 @@ def _batch_reports_each_bucket(store: BucketStore) -> None:
         (2, Verdict.BEHIND, NEVER),
         (1, Verdict.APPLIED, 2),
     ]
-    found = store.read_many([Wanted(bucket, "t", [b"a", b"b"]) for bucket in range(3)])
-    assert found == [Found(NEVER, [None, None]), Found(2, [b"new", b"newer"]), Found(NEVER, [None, None])]
+    found = store.read_many([ReadRequest(bucket, "t", [b"a", b"b"]) for bucket in range(3)])
+    none = ReadResult(NEVER, [None, None])
+    assert found == [none, ReadResult(2, [b"new", b"newer"]), none]
     assert store.apply_many([]) == [] and store.read_many([]) == [] and store.applied_many([]) == []
 
 
@@ -180,7 +181,7 @@ def _clear_forgets_a_bucket(store: BucketStore) -> None:
         0,
     ]
     assert store.apply(0, 4, NEVER, _write(a="rebuilt")).verdict is Verdict.APPLIED
-    assert store.read(0, "t", [b"a"]) == Found(4, [b"rebuilt"])
+    assert store.read(0, "t", [b"a"]) == ReadResult(4, [b"rebuilt"])
 
 
 def _drop_keeps_the_numbers(store: BucketStore) -> None:

@@ -98,9 +98,9 @@ class Naive:
                 while at < len(value):
                     one, at = _read(own, value, at)
                     values.append(one)
-        if field.of in self._schema.entries:
+        if field.type_name in self._schema.entries:
             pair = pa.struct([("key", to.key_type), ("value", to.item_type)])
-            entries = [self._struct(field.of, value, pair) for value in values]
+            entries = [self._struct(field.type_name, value, pair) for value in values]
             return {entry["key"]: entry["value"] for entry in entries}
         return [self._value(field, value, to.value_type) for value in values]
 
@@ -132,7 +132,7 @@ class Naive:
         if kind == "bool":
             return value != 0
         if kind == "enum" and pa.types.is_string(to):
-            return self._schema.enums[field.of].get(number, str(number))
+            return self._schema.enums[field.type_name].get(number, str(number))
         bits = to.bit_width if pa.types.is_integer(to) else 64
         if isinstance(number, int) and not -(1 << bits - 1) <= number < 1 << bits - 1:
             self.misfit = True
@@ -140,15 +140,15 @@ class Naive:
         return float(number) if pa.types.is_floating(to) else number
 
     def _message(self, field: ProtoField, value: bytes, to: pa.DataType) -> Any:
-        if field.of == TIMESTAMP and pa.types.is_timestamp(to):
-            time = self._struct(field.of, value, pa.struct([("seconds", pa.int64()), ("nanos", pa.int64())]))
+        if field.type_name == TIMESTAMP and pa.types.is_timestamp(to):
+            time = self._struct(field.type_name, value, pa.struct([("seconds", pa.int64()), ("nanos", pa.int64())]))
             if not (abs(time["seconds"]) < 1 << 40 and 0 <= time["nanos"] < 1_000_000_000):
                 self.misfit = True
                 return None
             return time["seconds"] * 1_000_000 + time["nanos"] // 1000
-        if field.of.startswith("google.protobuf.") and not pa.types.is_struct(to):
-            return self._struct(field.of, value, pa.struct([("value", to)]))["value"]
-        return self._struct(field.of, value, to)
+        if field.type_name.startswith("google.protobuf.") and not pa.types.is_struct(to):
+            return self._struct(field.type_name, value, pa.struct([("value", to)]))["value"]
+        return self._struct(field.type_name, value, to)
 
 
 def _fields(data: bytes) -> Any:

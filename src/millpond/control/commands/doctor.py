@@ -39,7 +39,7 @@ from millpond.spark.session.class_archive import archive_path
 from millpond.spark.session.jars import connector_told
 from millpond.spark.session.java import find_java
 from millpond.state.backends.kinds import StoreContext, known_store, shown, store_kind, store_path
-from millpond.state.ports.store import Apply, BucketStore, TableWrite, Verdict, Wanted
+from millpond.state.ports.store import Apply, BucketStore, ReadRequest, TableWrite, Verdict
 
 REQUIRED = {
     "pyspark": "==4.3.*",
@@ -414,7 +414,8 @@ def check_store(address: str, pond: Address, probe: Path) -> Check:
 def _write_and_read(name: str, store: BucketStore) -> None:
     try:
         outcome = store.apply_many([Apply(0, 0, -1, [TableWrite("t", [b"k"], [b"v"])])])
-        if outcome[0].verdict is not Verdict.APPLIED or store.read_many([Wanted(0, "t", [b"k"])])[0].values != [b"v"]:
+        result = store.read_many([ReadRequest(0, "t", [b"k"])])[0]
+        if outcome[0].verdict is not Verdict.APPLIED or result.values != [b"v"]:
             raise PlaceError(f"A new store at {name} does not return what was written to it.", "Use another disk.")
     finally:
         store.close()

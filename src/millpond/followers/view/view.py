@@ -37,7 +37,7 @@ from millpond.log.manifest import Manifest
 from millpond.log.records import Entry, digest_of
 from millpond.plan.options.output_modes import OP
 from millpond.runtime.packets.row_batches import leaving
-from millpond.state.ports.store import NEVER, Apply, BucketStore, Stand, TableWrite, Verdict, Wanted
+from millpond.state.ports.store import NEVER, Apply, BucketStore, ReadRequest, Stand, TableWrite, Verdict
 
 _MARK_DIGITS = 16
 
@@ -196,7 +196,7 @@ class ViewFollower:
                 touched: dict[int, list[bytes]] = {}
                 for bucket, key in sorted(set(zip(table[BUCKET].to_pylist(), table[KEY].to_pylist(), strict=True))):
                     touched.setdefault(bucket, []).append(key.encode())
-                wanted += [Wanted(bucket, query, keys) for bucket, keys in touched.items()]
+                wanted += [ReadRequest(bucket, query, keys) for bucket, keys in touched.items()]
         stored: dict[str, dict[tuple[int, str], bytes | None]] = {one.table: {} for one in wanted}
         for one, found in zip(wanted, self._store.read_many(wanted) if wanted else (), strict=True):
             pairs = zip(one.keys, found.values, strict=True)
@@ -326,7 +326,7 @@ def lookup_many(store: BucketStore, query: str, keys: Sequence[tuple[str, int]])
     for position, (_, bucket) in enumerate(keys):
         places.setdefault(bucket, []).append(position)
     wanted = [
-        Wanted(bucket, query, [keys[position][0].encode() for position in positions])
+        ReadRequest(bucket, query, [keys[position][0].encode() for position in positions])
         for bucket, positions in places.items()
     ]
     served: dict[int, Served] = {}

@@ -20,7 +20,7 @@ from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.chains.upstream_joins import first_open_us, join_first_us, join_reached_us, join_times
 
 _BOUNDS = ("start", "end", "time")
-_TOLD: dict[type, tuple[str, ...]] = {Sliding: _BOUNDS, Session: ("end", "time")}
+_BOUNDS_SHOWN: dict[type, tuple[str, ...]] = {Sliding: _BOUNDS, Session: ("end", "time")}
 """By kind of window, the bounds for which the watermark gives a lower limit of all future rows."""
 
 
@@ -56,16 +56,16 @@ def bounds_of(upstream: Query) -> dict[str, str]:
 
     The start of a session cannot, because a session that is still open may have begun at any time.
     """
-    found: dict[str, str] = {}
-    told = _TOLD.get(type(upstream.window), ())
+    columns: dict[str, str] = {}
+    parts = _BOUNDS_SHOWN.get(type(upstream.window), ())
     for item in upstream.output:
         if not isinstance(item.expression, Column):
             continue
         if item.expression.type == WINDOW:
-            found |= {f"{item.name}.{part}": part for part in told}
-        elif item.expression.name in [f"window.{part}" for part in told]:
-            found[item.name] = item.expression.name.removeprefix("window.")
-    return found
+            columns |= {f"{item.name}.{part}": part for part in parts}
+        elif item.expression.name in [f"window.{part}" for part in parts]:
+            columns[item.name] = item.expression.name.removeprefix("window.")
+    return columns
 
 
 def times_of(upstream: AnyQuery) -> tuple[str, ...]:
@@ -76,9 +76,9 @@ def times_of(upstream: AnyQuery) -> tuple[str, ...]:
 def after_us(upstream: AnyQuery, column: str, other: str) -> int | None:
     """How many microseconds `column` is after `other` in the same row; None if this differs between rows."""
     if isinstance(upstream, Join):
-        one, of = (join_times(upstream)[name] for name in (column, other))
-        return one.after_us - of.after_us if one.sides == of.sides else None
-    (window, part), (_, of_other) = _told(upstream, column), _told(upstream, other)
+        time, other_time = (join_times(upstream)[name] for name in (column, other))
+        return time.after_us - other_time.after_us if time.sides == other_time.sides else None
+    (window, part), (_, of_other) = _window_and_bound(upstream, column), _window_and_bound(upstream, other)
     size = window.size_us if isinstance(window, Sliding) else 0  # for sessions only `end` and `time` are allowed
     return _bound(part, 0, size) - _bound(of_other, 0, size)
 
@@ -112,7 +112,7 @@ def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
     """
     if isinstance(upstream, Join):
         return join_reached_us(upstream, join_times(upstream)[event_time], watermark_us)
-    window, part = _told(upstream, event_time)
+    window, part = _window_and_bound(upstream, event_time)
     if not isinstance(window, Sliding):
         start, end = watermark_us, watermark_us + 1
     else:
@@ -125,27 +125,31 @@ def first_row_us(upstream: AnyQuery, event_time: str, since_us: int) -> int:
     """The time such that rows at or after it need no event before `since_us`; for sessions, `since_us` itself."""
     if isinstance(upstream, Join):
         return join_first_us(upstream, join_times(upstream)[event_time], since_us)
-    window, part = _told(upstream, event_time)
+    window, part = _window_and_bound(upstream, event_time)
     return _bound(part, since_us, since_us + window.size_us) if isinstance(window, Sliding) else since_us
 
 
 def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int]) -> int | None:
     """The latest event time of rows from events up to `newest_us`, by stream; None if no limit is known."""
-    seen = [newest_us[stream] for stream in upstream.streams if stream in newest_us]
-    if not seen:
+    newest = [newest_us[stream] for stream in upstream.streams if stream in newest_us]
+    if not newest:
         return None
     if isinstance(upstream, Join):
-        told = join_times(upstream)[event_time]
+        join_time = join_times(upstream)[event_time]
         window = upstream.when
-        first = window.assign(max(seen))[-1].start_us if isinstance(window, Sliding) and not told.sides else max(seen)
-        return first + told.after_us
-    last, part = _told(upstream, event_time)
+        first = max(newest)
+        if isinstance(window, Sliding) and not join_time.sides:
+            first = window.assign(first)[-1].start_us
+        return first + join_time.after_us
+    last, part = _window_and_bound(upstream, event_time)
     if isinstance(last, Sliding):
-        return _bound(part, *last.assign(seen[0])[-1])
-    return _bound(part, seen[0], seen[0] + last.gap_us) if isinstance(last, Session) and last.own_end is None else None
+        return _bound(part, *last.assign(newest[0])[-1])
+    if isinstance(last, Session) and last.own_end is None:
+        return _bound(part, newest[0], newest[0] + last.gap_us)
+    return None
 
 
-def _told(upstream: AnyQuery, event_time: str) -> tuple[Window, str]:
+def _window_and_bound(upstream: AnyQuery, event_time: str) -> tuple[Window, str]:
     """The window of a query, and which of its bounds the column `event_time` is."""
     query = _windowed(upstream)
     return query.window, bounds_of(query)[event_time]
@@ -172,7 +176,7 @@ def levels(streams: Sequence[Stream], queries: Iterable[AnyQuery]) -> dict[str, 
         QueryTypeError: a query is missing, or reads its own rows through other queries.
     """
     by_name, of_stream = {query.name: query for query in queries}, {stream.name: stream for stream in streams}
-    found: dict[str, int] = {}
+    level_of: dict[str, int] = {}
 
     def level(name: str, behind: tuple[str, ...]) -> int:
         upstream = of_stream[name].upstream if name in of_stream else None
@@ -181,9 +185,9 @@ def levels(streams: Sequence[Stream], queries: Iterable[AnyQuery]) -> dict[str, 
         if upstream not in by_name or name in behind:
             what = "follows itself" if upstream in by_name else "is missing"
             raise QueryTypeError(f"The query {upstream}, whose rows others read, {what}.", "Add it first.")
-        if name not in found:
-            found[name] = max(level(one, (*behind, name)) for one in by_name[upstream].streams) + 1
-        return found[name]
+        if name not in level_of:
+            level_of[name] = max(level(one, (*behind, name)) for one in by_name[upstream].streams) + 1
+        return level_of[name]
 
     return {stream.name: level(stream.name, ()) for stream in streams}
 

@@ -67,27 +67,28 @@ def price(plan: Plan, query: Query) -> Price:
     Raises:
         QueryTypeError, UnsupportedQuery: the query cannot be added; see `build_plan`.
     """
-    group, mine = build_plan([*plan.all_queries, query]).of_query(query.name)
+    group, query_plan = build_plan([*plan.all_queries, query]).of_query(query.name)
     before = next((found for found in plan.groups if found.id == group.id), None)
     if before is not None:
         group = msgspec.structs.replace(group, retain=before.retain)
-    known = {measure: _askers(before, measure) for measure in (before.measures if before is not None else ())}
-    asked = [group.measures[place] for place in dict.fromkeys((mine.presence, *(i for p in mine.measures for i in p)))]
+    askers_of = {measure: _askers(before, measure) for measure in (before.measures if before is not None else ())}
+    places = dict.fromkeys((query_plan.presence, *(i for p in query_plan.measures for i in p)))
+    measures = [group.measures[place] for place in places]
     if isinstance(query.window, Framed):  # it has no measures by slice, but its filter is evaluated
-        asked = []
+        measures = []
     columns = needed_columns(build_plan([query]), query.stream)
     read = needed_columns(plan, query.stream)
-    conditions = [group.measures[mine.presence].filter, *(measure.filter for measure in asked)]
+    conditions = [group.measures[query_plan.presence].filter, *(measure.filter for measure in measures)]
     filters = tuple(dict.fromkeys(condition for condition in conditions if condition is not None))
-    evaluated = {measure.filter for measure in known}
+    evaluated = {measure.filter for measure in askers_of}
     return Price(
         query,
         before,
         group,
         tuple(name for name in columns if name not in read),
         tuple(name for name in columns if name in read),
-        tuple(measure for measure in asked if measure not in known),
-        tuple((measure, known[measure]) for measure in asked if measure in known),
+        tuple(measure for measure in measures if measure not in askers_of),
+        tuple((measure, askers_of[measure]) for measure in measures if measure in askers_of),
         tuple(filter_ for filter_ in filters if filter_ not in evaluated),
         tuple(filter_ for filter_ in filters if filter_ in evaluated),
     )
@@ -102,31 +103,31 @@ def _askers(group: GroupPlan | None, measure: Measure) -> tuple[str, ...]:
     )
 
 
-def price_text(found: Price, state: Sequence[str]) -> str:
+def price_text(price: Price, state: Sequence[str]) -> str:
     """The price as text; `state` are lines about the size of the state in bytes."""
     of_state = [f"  {'' if i else 'state':<9} {line}" for i, line in enumerate(state)]
-    return "\n".join([*_lines(found), *of_state]) + "\n"
+    return "\n".join([*_lines(price), *of_state]) + "\n"
 
 
-def _lines(found: Price) -> Iterator[str]:
-    query, group = found.query, found.group
+def _lines(price: Price) -> Iterator[str]:
+    query, group = price.query, price.group
     yield f"one more query: {query.name}"
-    if found.before is None:
+    if price.before is None:
         yield f"  group     a group of its own: {group.stream} {keys_text(group.keys)}"
     else:
-        names = ", ".join(plan.query.name for plan in found.before.queries)
+        names = ", ".join(plan.query.name for plan in price.before.queries)
         yield f"  group     shares {group.id}, {group.stream} {keys_text(group.keys)}, with {names}"
-    yield f"  columns   {_more(found.columns)}; {_shared(found.shared_columns)}"
-    yield f"  filters   {_more([predicate_text(one) for one in found.filters])}; {_shared(found.shared_filters)}"
-    yield f"  measures  {len(found.measures) or 'none'} more; {len(found.shared) or 'none'} shared"
-    for measure in found.measures:
+    yield f"  columns   {_more(price.columns)}; {_shared(price.shared_columns)}"
+    yield f"  filters   {_more([predicate_text(one) for one in price.filters])}; {_shared(price.shared_filters)}"
+    yield f"  measures  {len(price.measures) or 'none'} more; {len(price.shared) or 'none'} shared"
+    for measure in price.measures:
         yield f"    + {measure_text(measure)}"
-    for measure, names_of in found.shared:
+    for measure, names_of in price.shared:
         yield f"    = {measure_text(measure)}  with {', '.join(names_of)}"
-    yield from _events(found)
-    before, after = found.edges
-    yield f"  edges     {_change(rate_text(before), rate_text(after), found.before)} per hour"
-    kept = [duration(us) for us in found.kept_us]
+    yield from _events(price)
+    before, after = price.edges
+    yield f"  edges     {_change(rate_text(before), rate_text(after), price.before)} per hour"
+    times_kept = [duration(us) for us in price.kept_us]
     what = ": its longest window, with its delay and as long as it is corrected"
     if not any(plan.query.corrected_for_us for plan in group.queries):
         what = ": its longest window and delay"
@@ -135,16 +136,16 @@ def _lines(found: Price) -> Iterator[str]:
     if group.gaps_us:
         what = f" after the last event of a session{what.replace('window', 'gap')}"
     if isinstance(query.window, Framed):
-        mine = [plan for plan in group.queries if plan.query == query]
-        yield f"  kept      {kept_text(mine)}"
+        plans = [plan for plan in group.queries if plan.query == query]
+        yield f"  kept      {kept_text(plans)}"
         return
-    lasting = f"{_change(kept[0], kept[1], found.before)} of event time{what}"
+    lasting = f"{_change(times_kept[0], times_kept[1], price.before)} of event time{what}"
     if query.window == RUNNING:
-        logged = any(made.logged for made in query.aggregates) and not keeps_tallies(query)
+        logged = any(aggregate.logged for aggregate in query.aggregates) and not keeps_tallies(query)
         lasting = f"one cell for each key ever seen{', and every event that it takes' if logged else ''}"
     yield f"  kept      {lasting}"
     late_after = query.late_after_us
-    if found.before is not None and late_after not in found.before.delays_us:
+    if price.before is not None and late_after not in price.before.delays_us:
         yield f"  delay     one more, {duration(late_after)}: events late for only some delays have their own slices"
     if query.deduplicated is not None:
         within = duration(query.deduplicated.within_us)
@@ -154,20 +155,21 @@ def _lines(found: Price) -> Iterator[str]:
         yield f"  rows      are emitted in each epoch that {how} them; the windows of its keys are read again"
 
 
-def _events(found: Price) -> Iterator[str]:
+def _events(price: Price) -> Iterator[str]:
     """Lines about the event log or tallies that the query needs; none if measures are enough."""
-    asked = dict.fromkeys(one for made in found.query.aggregates if made.logged for one in made.arguments)
-    if keeps_tallies(found.query):
-        bins = [] if found.before is None else [tally.value for tally in found.before.tallies]
-        mine = [tally.value for tally in tallies_asked([found.query])]
-        more = [render(value) for value in mine if value not in bins]
-        yield f"  tallies   {_more(more)} counted in bins; {_shared([one for one in mine if one in bins])}"
+    logged = (aggregate for aggregate in price.query.aggregates if aggregate.logged)
+    values = dict.fromkeys(one for aggregate in logged for one in aggregate.arguments)
+    if keeps_tallies(price.query):
+        bins = [] if price.before is None else [tally.value for tally in price.before.tallies]
+        needed = [tally.value for tally in tallies_asked([price.query])]
+        more = [render(value) for value in needed if value not in bins]
+        yield f"  tallies   {_more(more)} counted in bins; {_shared([one for one in needed if one in bins])}"
         return
-    log = None if found.before is None else found.before.events
+    log = None if price.before is None else price.before.events
     known = () if log is None else log.values
-    if asked:
-        more = [render(value) for value in asked if value not in known]
-        yield f"  events    {_more(more)} stored individually; {_shared([one for one in asked if one in known])}"
+    if values:
+        more = [render(value) for value in values if value not in known]
+        yield f"  events    {_more(more)} stored individually; {_shared([one for one in values if one in known])}"
 
 
 def _more(names: Sequence[str]) -> str:

@@ -43,11 +43,11 @@ from millpond.plan.groups.tallies import Tally, keeps_tallies, tallies_of
 
 
 def build_plan(
-    queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None = None, left: Changed | None = None
+    queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None = None, changes: Changed | None = None
 ) -> Plan:
     """The shared plan of `queries`; equal measures, filters and edges of different queries exist once.
 
-    `since_us`: the earliest window start of each query that was added after the first events. `left`: the lasting
+    `since_us`: the earliest window start of each query that was added after the first events. `changes`: the lasting
     effects of earlier changes.
 
     Raises:
@@ -59,13 +59,14 @@ def build_plan(
     if len({*names}) < len(names):
         twice = min(name for name, often in Counter(names).items() if often > 1)
         raise QueryTypeError(f"The query name {twice!r} is used twice.", "Give each query its own name.")
-    since, left = since_us or {}, left or Changed()
+    since, changes = since_us or {}, changes or Changed()
     spans = tuple(
-        _Span(since.get(name), left.until_us.get(name), name in left.apart, name in left.recalled) for name in names
+        _Span(since.get(name), changes.until_us.get(name), name in changes.apart, name in changes.recalled)
+        for name in names
     )
-    made = _planned(ordered, spans, tuple(sorted(left.times.items())), left.signed)
-    beside = tuple(pair for pair in sorted(left.shadows.items()) if {*pair} <= {*names})
-    return msgspec.structs.replace(made, beside=beside) if beside else made
+    plan = _planned(ordered, spans, tuple(sorted(changes.times.items())), changes.signed)
+    shadows = tuple(pair for pair in sorted(changes.shadows.items()) if {*pair} <= {*names})
+    return msgspec.structs.replace(plan, beside=shadows) if shadows else plan
 
 
 class _Span(NamedTuple):
@@ -75,7 +76,7 @@ class _Span(NamedTuple):
 
     since_us: int | None
     until_us: int | None
-    apart: bool
+    own_group: bool
     recalled: bool
 
 
@@ -91,26 +92,29 @@ def _planned(
     for query, span in zip(ordered, spans, strict=True):
         if not isinstance(query, Query):
             continue
-        identity = _asked_of(query).identity
+        identity = _needs_of(query).identity
         if query.window == RUNNING:  # running totals of earlier queries may lack its measures
             identity = (*identity, "running", span.since_us)
-        if span.apart:
+        if span.own_group:
             identity = (*identity, "signed")
         if span.recalled:  # it starts from retained events, so no other query shares its state
             identity = (*identity, "recalled", query.name)
-        members, theirs = groups.setdefault(identity, ([], []))
+        members, member_spans = groups.setdefault(identity, ([], []))
         members.append(query)
-        theirs.append(span)
-    made = [_group(_named(identity), tuple(some), tuple(theirs), signed) for identity, (some, theirs) in groups.items()]
+        member_spans.append(span)
+    group_plans = [
+        _group(_named(identity), tuple(members), tuple(member_spans), signed)
+        for identity, (members, member_spans) in groups.items()
+    ]
     sides = (identity_of(join, side) for join in joins for side in join.sides)
     begun = {query.name: span.since_us for query, span in zip(ordered, spans, strict=True) if span.since_us is not None}
     joined = plan_joins(joins, begun, {identity: fingerprint(identity) for identity in sides})
     return Plan(
-        tuple(made), selections or msgspec.UNSET, joined if joins else msgspec.UNSET, times or msgspec.UNSET
+        tuple(group_plans), selections or msgspec.UNSET, joined if joins else msgspec.UNSET, times or msgspec.UNSET
     )  # fmt: skip
 
 
-class _Wanted(NamedTuple):
+class _QueryNeeds(NamedTuple):
     """What one query needs from its group, independent of the other queries in the group."""
 
     identity: tuple[object, ...]
@@ -123,12 +127,12 @@ _QUERIES_KNOWN = 1 << 14
 
 
 @lru_cache(_QUERIES_KNOWN)
-def _asked_of(query: Query) -> _Wanted:
+def _needs_of(query: Query) -> _QueryNeeds:
     presence = presence_filter(query)
     measures = (
         () if reads_events(query, aggregate) else measures_of(aggregate, presence) for aggregate in query.aggregates
     )
-    return _Wanted(_identity(query), Measure("count", None, presence), tuple(measures))
+    return _QueryNeeds(_identity(query), Measure("count", None, presence), tuple(measures))
 
 
 @lru_cache(_QUERIES_KNOWN)
@@ -138,15 +142,15 @@ def _named(identity: tuple[object, ...]) -> str:
 
 def _identity(query: Query) -> tuple[object, ...]:
     """The properties that all queries of one group share; sessions add the row filter, as it shapes the windows."""
-    alike = (query.stream, query.event_time, query.keys)
+    common = (query.stream, query.event_time, query.keys)
     if query.deduplicated is not None:  # repeats are decided once per group, so the delay must be equal
-        return (*alike, query.deduplicated, query.delay_us)
+        return (*common, query.deduplicated, query.delay_us)
     if isinstance(query.window, Counted):  # its events and keys are kept regardless of age
-        return (*alike, "counted")
+        return (*common, "counted")
     if not isinstance(query.window, Session):
-        return alike
-    own = () if query.window.own_end is None else (query.window.own_end,)
-    return (*alike, "sessions", presence_filter(query), *own)
+        return common
+    own_end = () if query.window.own_end is None else (query.window.own_end,)
+    return (*common, "sessions", presence_filter(query), *own_end)
 
 
 def _order(window: Window) -> tuple[int, ...]:
@@ -168,8 +172,8 @@ def check_event_times(queries: Iterable[AnyQuery], watched: Mapping[str, str]) -
         UnsupportedQuery: two queries use different columns.
     """
     columns = dict(watched)
-    asked = ((query, side) for query in queries for side in _timed(query))
-    for query, side in asked:
+    uses = ((query, side) for query in queries for side in _timed(query))
+    for query, side in uses:
         first = columns.setdefault(side.stream, side.event_time)
         if first != side.event_time:
             raise UnsupportedQuery(
@@ -191,11 +195,11 @@ _groups: WeakValueDictionary[tuple[object, ...], GroupPlan] = WeakValueDictionar
 
 def _group(identity: str, queries: tuple[Query, ...], spans: tuple[_Span, ...], signed: tuple[str, ...]) -> GroupPlan:
     """The group of `queries`, which have the same stream, event time and keys."""
-    split = identity in signed or spans[0].apart
-    found = _groups.get((identity, queries, spans, split))
-    if found is None:
-        found = _groups[identity, queries, spans, split] = _new_group(identity, queries, spans, split)
-    return found
+    split = identity in signed or spans[0].own_group
+    known = _groups.get((identity, queries, spans, split))
+    if known is None:
+        known = _groups[identity, queries, spans, split] = _new_group(identity, queries, spans, split)
+    return known
 
 
 def _new_group(identity: str, queries: Sequence[Query], spans: Sequence[_Span], split: bool) -> GroupPlan:
@@ -208,12 +212,12 @@ def _new_group(identity: str, queries: Sequence[Query], spans: Sequence[_Span], 
 
     plans = []
     for query, span in zip(queries, spans, strict=True):
-        wanted = _asked_of(query)
+        needs = _needs_of(query)
         plans.append(
             QueryPlan(
                 query,
-                position(wanted.presence),
-                tuple(tuple(map(position, some)) for some in wanted.measures),
+                position(needs.presence),
+                tuple(tuple(map(position, some)) for some in needs.measures),
                 delays.index(query.late_after_us),
                 msgspec.UNSET if query.window == RUNNING or span.since_us is None else span.since_us,
                 msgspec.UNSET if span.until_us is None else span.until_us,
@@ -235,13 +239,13 @@ def _new_group(identity: str, queries: Sequence[Query], spans: Sequence[_Span], 
     )
 
 
-def _log_of(queries: Sequence[Query], kept: Sequence[Measure]) -> LogPlan | None:
+def _log_of(queries: Sequence[Query], measures: Sequence[Measure]) -> LogPlan | None:
     """The event log of a group: the values that queries read from events or, with deduplication, all values of its
     measures until repeats are known.
     """
-    found = queries[0].deduplicated
-    if found is not None:
-        return deduplication_log(found, kept)
+    deduplicated = queries[0].deduplicated
+    if deduplicated is not None:
+        return deduplication_log(deduplicated, measures)
     return log_plan(one for query in queries for one in logged_of(query))
 
 

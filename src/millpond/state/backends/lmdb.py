@@ -41,14 +41,14 @@ from millpond.state.ports.store import (
     NEVER,
     Apply,
     BucketStore,
-    Found,
     Outcome,
+    ReadRequest,
+    ReadResult,
     Rows,
     Stand,
     Statistics,
     TableWrite,
     Verdict,
-    Wanted,
     decide,
 )
 
@@ -113,9 +113,9 @@ class LmdbStore(BucketStore):
         """See `BucketStore.stands_many`; the result is one consistent snapshot."""
         return self._read(lambda draft: [draft.stand(bucket) for bucket in buckets])
 
-    def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
+    def read_many(self, requests: Sequence[ReadRequest]) -> list[ReadResult]:
         """See `BucketStore.read_many`; the result is one consistent snapshot."""
-        return self._read(lambda draft: [draft.found(one) for one in wanted])
+        return self._read(lambda draft: [draft.read_keys(one) for one in requests])
 
     def scan(self, bucket: int, table: str) -> Rows:
         """See `BucketStore.scan`; never torn."""
@@ -338,18 +338,18 @@ class _Draft:
             stored = step.n
         return Outcome(step.bucket, verdict, stored)
 
-    def found(self, wanted: Wanted) -> Found:
-        number = self._number(wanted.table)
+    def read_keys(self, request: ReadRequest) -> ReadResult:
+        number = self._number(request.table)
         if number is None:
-            return Found(self.applied(wanted.bucket), [None] * len(wanted.keys))
-        prefix, get, rows = number + _U16.pack(wanted.bucket), self._txn.get, self._rows
-        stored = [get(place, db=rows) for place in self._places(prefix, wanted.keys)]
+            return ReadResult(self.applied(request.bucket), [None] * len(request.keys))
+        prefix, get, rows = number + _U16.pack(request.bucket), self._txn.get, self._rows
+        stored = [get(place, db=rows) for place in self._places(prefix, request.keys)]
         limit = self._max_key - len(prefix) - 1
         values = [
             value if value is None or len(key) <= limit else self._unframed(key, value)
-            for key, value in zip(wanted.keys, stored, strict=True)
+            for key, value in zip(request.keys, stored, strict=True)
         ]
-        return Found(self.applied(wanted.bucket), values)
+        return ReadResult(self.applied(request.bucket), values)
 
     def scan(self, bucket: int, table: str) -> Rows:
         rows = Rows(self.applied(bucket))

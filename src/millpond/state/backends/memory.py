@@ -12,14 +12,14 @@ from millpond.state.ports.store import (
     NEVER,
     Apply,
     BucketStore,
-    Found,
     Outcome,
+    ReadRequest,
+    ReadResult,
     Rows,
     Stand,
     Statistics,
     TableWrite,
     Verdict,
-    Wanted,
     decide,
 )
 
@@ -49,10 +49,10 @@ class MemoryStore(BucketStore):
             self._check_open()
             return [self._stand(bucket) for bucket in buckets]
 
-    def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
+    def read_many(self, requests: Sequence[ReadRequest]) -> list[ReadResult]:
         with self._lock:
             self._check_open()
-            return [self._found(one) for one in wanted]
+            return [self._found(one) for one in requests]
 
     def scan(self, bucket: int, table: str) -> Rows:
         with self._lock:
@@ -124,9 +124,9 @@ class MemoryStore(BucketStore):
             else:
                 rows[key] = value
 
-    def _found(self, wanted: Wanted) -> Found:
-        rows = self._rows.get((wanted.bucket, wanted.table), {})
-        return Found(self._stand(wanted.bucket).n, [rows.get(key) for key in wanted.keys])
+    def _found(self, request: ReadRequest) -> ReadResult:
+        rows = self._rows.get((request.bucket, request.table), {})
+        return ReadResult(self._stand(request.bucket).n, [rows.get(key) for key in request.keys])
 
     def _check_open(self) -> None:
         if self._closed:

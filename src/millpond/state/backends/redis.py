@@ -30,14 +30,14 @@ from millpond.state.ports.store import (
     NEVER,
     Apply,
     BucketStore,
-    Found,
     Outcome,
+    ReadRequest,
+    ReadResult,
     Rows,
     Stand,
     Statistics,
     TableWrite,
     Verdict,
-    Wanted,
 )
 
 LAYOUT = b"1"
@@ -197,20 +197,22 @@ class RedisStore(BucketStore):
         numbers: dict[int, list[int]] = defaultdict(list)
         for number, step in enumerate(steps):
             numbers[step.bucket].append(number)
-        found = self._run([self._apply_command(bucket, [steps[i] for i in mine]) for bucket, mine in numbers.items()])
+        answers = self._run(
+            [self._apply_command(bucket, [steps[i] for i in step_numbers]) for bucket, step_numbers in numbers.items()]
+        )
         outcomes: list[Outcome | None] = [None] * len(steps)
-        for (bucket, mine), answer in zip(numbers.items(), found, strict=True):
-            for i, verdict, applied in zip(mine, answer[::2], answer[1::2], strict=True):
+        for (bucket, step_numbers), answer in zip(numbers.items(), answers, strict=True):
+            for i, verdict, applied in zip(step_numbers, answer[::2], answer[1::2], strict=True):
                 outcomes[i] = Outcome(bucket, _VERDICTS[verdict], applied)
         return [outcome for outcome in outcomes if outcome is not None]
 
     def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
-        found = self._plain(buckets, b"HMGET", b"meta", b"applied", b"mark")
-        return [Stand(_number(applied), (mark or b"").decode()) for applied, mark in found]
+        answers = self._plain(buckets, b"HMGET", b"meta", b"applied", b"mark")
+        return [Stand(_number(applied), (mark or b"").decode()) for applied, mark in answers]
 
-    def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
-        found = self._run([self._call(_READ, one.bucket, [b"meta", _rows(one.table)], one.keys) for one in wanted])
-        return [Found(_number(answer[0]), answer[1:]) for answer in found]
+    def read_many(self, requests: Sequence[ReadRequest]) -> list[ReadResult]:
+        answers = self._run([self._call(_READ, one.bucket, [b"meta", _rows(one.table)], one.keys) for one in requests])
+        return [ReadResult(_number(answer[0]), answer[1:]) for answer in answers]
 
     def scan(self, bucket: int, table: str) -> Rows:
         """See `BucketStore.scan`; never torn, but rows may be missing if the bucket is lost and replayed meanwhile.

@@ -49,25 +49,25 @@ class RedisFiles(FileStore):
         self._nodes.sure([self._command(name, one) for one in words])
 
     def get_many(self, names: Sequence[str]) -> list[bytes | None]:
-        found = self._nodes.sure([self._command(name, [b"HGETALL", _file(name)]) for name in names])
-        return [_whole(one) for one in found]
+        answers = self._nodes.sure([self._command(name, [b"HGETALL", _file(name)]) for name in names])
+        return [_whole(one) for one in answers]
 
     def take_many(self, names: Sequence[str]) -> list[bytes | None]:
         verbs = (b"PERSIST", b"HGETALL")
-        found = self._nodes.sure([self._command(name, [verb, _file(name)]) for name in names for verb in verbs])
-        return [_whole(one) for one in found[1::2]]
+        answers = self._nodes.sure([self._command(name, [verb, _file(name)]) for name in names for verb in verbs])
+        return [_whole(one) for one in answers[1::2]]
 
     def lacking(self, names: Iterable[str]) -> list[str]:
         asked = list(names)
-        found = self._nodes.sure([self._command(name, [b"HEXISTS", _file(name), _SIZE]) for name in asked])
-        return [name for name, there in zip(asked, found, strict=True) if not there]
+        answers = self._nodes.sure([self._command(name, [b"HEXISTS", _file(name), _SIZE]) for name in asked])
+        return [name for name, there in zip(asked, answers, strict=True) if not there]
 
     def names(self) -> set[str]:
         asked = [
             Command(slot, packed([b"SMEMBERS", place + b"files"]))
             for place, slot in zip(self._places, self._slots, strict=True)
         ]
-        return {name.decode() for found in self._nodes.sure(asked) for name in found}
+        return {name.decode() for answers in self._nodes.sure(asked) for name in answers}
 
     def remove_many(self, names: Iterable[str]) -> None:
         asked = list(names)

@@ -12,7 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from millpond.errors import StoreError
-from millpond.state.ports.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, Stand, Statistics, Wanted
+from millpond.state.ports.store import (
+    NEVER,
+    Apply,
+    BucketStore,
+    Outcome,
+    ReadRequest,
+    ReadResult,
+    Rows,
+    Stand,
+    Statistics,
+)
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -68,23 +78,23 @@ class ShardedStore(BucketStore):
     def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
         return self._each(buckets, buckets, lambda store, some: store.stands_many(some))
 
-    def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
+    def read_many(self, requests: Sequence[ReadRequest]) -> list[ReadResult]:
 
-        def read(some: Sequence[Wanted]) -> list[Found]:
-            return self._each(some, [one.bucket for one in some], lambda store, mine: store.read_many(mine))
+        def read(part: Sequence[ReadRequest]) -> list[ReadResult]:
+            return self._each(part, [one.bucket for one in part], lambda store, own: store.read_many(own))
 
-        return self._read_again(wanted, read(wanted), lambda one: one.applied, read)
+        return self._read_again(requests, read(requests), lambda one: one.applied, read)
 
     def scan(self, bucket: int, table: str) -> Rows:
         return self.scan_many([bucket], table)[0]
 
     def scan_many(self, buckets: Iterable[int], table: str) -> list[Rows]:
 
-        def scan(some: Sequence[int]) -> list[Rows]:
-            return self._each(some, some, lambda store, mine: store.scan_many(mine, table))
+        def scan(part: Sequence[int]) -> list[Rows]:
+            return self._each(part, part, lambda store, own: store.scan_many(own, table))
 
-        asked = list(buckets)
-        return self._read_again(asked, scan(asked), lambda one: one.applied, scan)
+        wanted_buckets = list(buckets)
+        return self._read_again(wanted_buckets, scan(wanted_buckets), lambda one: one.applied, scan)
 
     def clear_many(self, buckets: Iterable[int]) -> None:
         asked = list(buckets)
@@ -115,30 +125,31 @@ class ShardedStore(BucketStore):
         return [self.at(place) for place in dict.fromkeys(self._places)]
 
     def _each(
-        self, asked: Sequence[A], buckets: Sequence[int], call: Callable[[BucketStore, Sequence[A]], Sequence[T]]
+        self, requests: Sequence[A], buckets: Sequence[int], call: Callable[[BucketStore, Sequence[A]], Sequence[T]]
     ) -> list[T]:
-        """Calls each store for its own buckets, and returns the answers in the order of `asked`."""
+        """Calls each store for its own buckets, and returns the answers in the order of `requests`."""
         places = self._places
-        own: dict[str, list[int]] = {}
+        positions_by_place: dict[str, list[int]] = {}
         for position, bucket in enumerate(buckets):
-            own.setdefault(places[bucket], []).append(position)
-        if len(own) <= 1:
-            return list(call(self.at(next(iter(own), places[0])), asked))
-        found: dict[int, T] = {}
-        for place, positions in own.items():
-            found.update(zip(positions, call(self.at(place), [asked[i] for i in positions]), strict=True))
-        return [found[position] for position in range(len(asked))]
+            positions_by_place.setdefault(places[bucket], []).append(position)
+        if len(positions_by_place) <= 1:
+            return list(call(self.at(next(iter(positions_by_place), places[0])), requests))
+        answers: dict[int, T] = {}
+        for place, positions in positions_by_place.items():
+            answers.update(zip(positions, call(self.at(place), [requests[i] for i in positions]), strict=True))
+        return [answers[position] for position in range(len(requests))]
 
     def _read_again(
-        self, asked: Sequence[A], found: list[T], applied: Callable[[T], int], read: Callable[[Sequence[A]], list[T]]
-    ) -> list[T]:
-        empty = [position for position, one in enumerate(found) if applied(one) == NEVER]
+        self, requests: Sequence[A], results: list[T], applied: Callable[[T], int],
+        read: Callable[[Sequence[A]], list[T]],
+    ) -> list[T]:  # fmt: skip
+        empty = [position for position, one in enumerate(results) if applied(one) == NEVER]
         if not empty or self._fresh is None:
-            return found
+            return results
         places = self._fresh()
         if places == self._places:
-            return found
+            return results
         self.route(places)
-        for position, one in zip(empty, read([asked[i] for i in empty]), strict=True):
-            found[position] = one
-        return found
+        for position, one in zip(empty, read([requests[i] for i in empty]), strict=True):
+            results[position] = one
+        return results

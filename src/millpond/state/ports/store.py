@@ -100,7 +100,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadRequest:
     """Keys to read from one table of one bucket."""
 
     bucket: int
@@ -109,7 +109,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReadResult:
     """Values in the order of the requested keys, None for a missing key, as of number `applied`."""
 
     applied: int
@@ -170,8 +170,8 @@ class BucketStore(ABC):
         return [stand.n for stand in self.stands_many(buckets)]
 
     @abstractmethod
-    def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
-        """The requested values; each `Found` is consistent in itself."""
+    def read_many(self, requests: Sequence[ReadRequest]) -> list[ReadResult]:
+        """The requested values; each `ReadResult` is consistent in itself."""
 
     @abstractmethod
     def scan(self, bucket: int, table: str) -> Rows:
@@ -219,9 +219,9 @@ class BucketStore(ABC):
         """The number of one bucket, or `NEVER`."""
         return self.applied_many([bucket])[0]
 
-    def read(self, bucket: int, table: str, keys: Sequence[bytes]) -> Found:
+    def read(self, bucket: int, table: str, keys: Sequence[bytes]) -> ReadResult:
         """The values of keys in one table of one bucket."""
-        return self.read_many([Wanted(bucket, table, keys)])[0]
+        return self.read_many([ReadRequest(bucket, table, keys)])[0]
 
     def clear(self, bucket: int) -> None:
         """Deletes all rows of one bucket and sets its number to `NEVER`."""

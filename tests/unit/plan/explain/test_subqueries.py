@@ -115,7 +115,7 @@ def test_rows_of_a_query_go_to_the_next_one_and_stateless_rows_are_dealt_out() -
     silent = replace(LARGE, sink=Sink())
     assert subqueries(build_plan([silent]), STREAMS)["large"][0].output_exchange is None
     beside = Changed(shadows={"large": "large@shadow"})
-    compared = subqueries(build_plan([silent, replace(silent, name="large@shadow")], left=beside), STREAMS)
+    compared = subqueries(build_plan([silent, replace(silent, name="large@shadow")], changes=beside), STREAMS)
     assert [parts[0].output_exchange.place for parts in compared.values() if parts[0].output_exchange] == [
         "diff",
         "diff",

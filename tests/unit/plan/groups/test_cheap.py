@@ -18,7 +18,7 @@ from millpond.plan.groups.plan import Plan
 
 def forget() -> None:
     """As in a new process."""
-    for memo in (build._planned, build._asked_of, build._named, build.logged_of, build.presence_filter):
+    for memo in (build._planned, build._needs_of, build._named, build.logged_of, build.presence_filter):
         memo.cache_clear()
     build._groups.clear()
 

@@ -44,7 +44,7 @@ class Fold:
     """A writer over some queries, and what it has written."""
 
     def __init__(self, *registered: Query | Selection, left: Changed | None = None, **task: object) -> None:
-        plan = build_plan(list(registered), left=left or Changed())
+        plan = build_plan(list(registered), changes=left or Changed())
         base = FoldTask("p", "", 1, plan, {}, {}, {}, (0,), "w")
         self.delta, self._counters = DeltaWriter(), Counters()
         self.writer = RowWriter(replace(base, **task), self.delta, self._counters)

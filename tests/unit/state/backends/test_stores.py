@@ -19,7 +19,7 @@ from millpond.placement.slots import hash_tags
 from millpond.state.backends.kinds import BUILT_IN, StoreContext, store_kind
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
-from millpond.state.ports.store import NEVER, Apply, BucketStore, Found, TableWrite, Verdict
+from millpond.state.ports.store import NEVER, Apply, BucketStore, ReadResult, TableWrite, Verdict
 from millpond.testing.conformance import CHECKS, check_bucket_store
 
 TAGS = hash_tags(1024)
@@ -78,7 +78,7 @@ def test_reopening_keeps_rows_and_numbers(tmp_path: Path) -> None:
     store.apply(7, 3, NEVER, [TableWrite("t", [b"k"], [b"v"])])
     store.close()
     again = LmdbStore(path, owner="pond")
-    assert again.read(7, "t", [b"k"]) == Found(3, [b"v"])
+    assert again.read(7, "t", [b"k"]) == ReadResult(3, [b"v"])
     again.close()
 
 
@@ -115,7 +115,7 @@ def test_reading_needs_a_file_and_never_writes(tmp_path: Path) -> None:
     store.apply(0, 0, NEVER, [TableWrite("t", [b"k"], [b"v"])])
     store.close()
     reader = LmdbStore(tmp_path / "v.lmdb", read_only=True)
-    assert reader.read(0, "t", [b"k"]) == Found(0, [b"v"])
+    assert reader.read(0, "t", [b"k"]) == ReadResult(0, [b"v"])
     for write in (lambda: reader.apply(0, 1, 0), lambda: reader.clear(0), lambda: reader.drop_table("t", 9)):
         with pytest.raises(StoreError, match="opened to read"):
             write()

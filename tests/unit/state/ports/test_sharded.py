@@ -12,7 +12,7 @@ from millpond.followers.view.move_rows import copy, copy_buckets, forget
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.ports.sharded import Places, ShardedStore
-from millpond.state.ports.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, TableWrite
+from millpond.state.ports.store import NEVER, Apply, BucketStore, Outcome, ReadResult, Rows, TableWrite
 from millpond.testing.conformance import check_bucket_store
 
 SPLIT: Places = tuple("ab"[bucket % 3 == 0] for bucket in range(1024))
@@ -58,12 +58,12 @@ def test_a_reader_of_an_empty_bucket_looks_where_it_is_now() -> None:
 
     stores["a"].apply(0, 3, NEVER, written(b"x"))
     reader = ShardedStore(stores.__getitem__, ("a", "a"), fresh)
-    assert reader.read(0, "t", [b"k"]) == Found(3, [b"x"]) and not asked
-    assert reader.read(1, "t", [b"k"]) == Found(NEVER, [None]) and asked, "it is nowhere else"
+    assert reader.read(0, "t", [b"k"]) == ReadResult(3, [b"x"]) and not asked
+    assert reader.read(1, "t", [b"k"]) == ReadResult(NEVER, [None]) and asked, "it is nowhere else"
     copy_buckets(stores["a"], stores["b"], [0])
     now[0] = ("b", "a")
     assert forget(stores["a"], [0, 1]) == 1
-    assert reader.read(0, "t", [b"k"]) == Found(3, [b"x"])
+    assert reader.read(0, "t", [b"k"]) == ReadResult(3, [b"x"])
     stale = ShardedStore(stores.__getitem__, ("a", "a"), fresh)
     assert stale.scan(0, "t") == Rows(3, [b"k"], [b"x"])
 
