@@ -185,8 +185,8 @@ class FolderSink:
             ) from error
         if theirs != ours:
             raise ForeignPondError(
-                f"The folder {self._path} holds {_told(theirs)} of query {theirs.query} of pond {theirs.pond}.",
-                f"Choose another folder for the {_told(ours)} of query {ours.query}.",
+                f"The folder {self._path} holds {_content_of(theirs)} of query {theirs.query} of pond {theirs.pond}.",
+                f"Choose another folder for the {_content_of(ours)} of query {ours.query}.",
             )
 
     def _check_nobodys(self) -> None:
@@ -198,7 +198,7 @@ class FolderSink:
             )
 
 
-def _told(marker: Marker) -> str:
+def _content_of(marker: Marker) -> str:
     return f"late rows ({marker.format})" if marker.late else marker.format
 
 

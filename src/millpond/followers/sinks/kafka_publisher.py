@@ -95,7 +95,7 @@ class Publisher:
         assert producer is not None, "not connected"
         refused: list[Any] = []
 
-        def told(error: Any, _: object) -> None:
+        def on_delivery(error: Any, _: object) -> None:
             if error is not None:
                 refused.append(error)
 
@@ -103,7 +103,7 @@ class Publisher:
             if self._transactions:
                 producer.begin_transaction()
             for place, message in enumerate(messages):
-                self._produce(producer, message, told)
+                self._produce(producer, message, on_delivery)
                 if not place % _POLLED:
                     producer.poll(0)
             left = producer.flush(SECONDS)
@@ -136,11 +136,11 @@ class Publisher:
         if group is not None:
             group.close()
 
-    def _produce(self, producer: Producer, message: Message, told: Any) -> None:
+    def _produce(self, producer: Producer, message: Message, on_delivery: Any) -> None:
         while True:
             try:
                 producer.produce(
-                    message.topic, message.value, message.key, message.partition, on_delivery=told,
+                    message.topic, message.value, message.key, message.partition, on_delivery=on_delivery,
                     headers=message.headers,
                 )  # fmt: skip
                 break

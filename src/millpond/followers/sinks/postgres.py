@@ -138,9 +138,9 @@ class PostgresSink(Delivery):
 
     def close(self) -> None:
         """Close the connection to the server."""
-        held, self._connection = self._connection, None
-        if held is not None:
-            held.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def known(self) -> Cursor:
         """See `Remote.known`: nothing."""
@@ -160,11 +160,11 @@ class PostgresSink(Delivery):
                 "told apart. Restore the folder `log` from a newer copy; or delete them yourself, if you can, run "
                 f"`{by_hand}`, and repair again.",
             )  # fmt: skip
-        with self._told():
-            held = self._connected()
-            with held.transaction():
-                before = self._at(held, " FOR UPDATE")
-                self._store(held, to)
+        with self._explained():
+            connection = self._connected()
+            with connection.transaction():
+                before = self._at(connection, " FOR UPDATE")
+                self._store(connection, to)
         return f"was set back from record {before.n} to {to.n}: later rows are written again, over those of their keys"
 
     def cursor(self) -> Cursor:
@@ -173,124 +173,124 @@ class PostgresSink(Delivery):
         Raises:
             StoreError: the server does not answer.
         """
-        with self._told():
-            held = self._connected()
-            with held.transaction():
-                return self._at(held, "")
+        with self._explained():
+            connection = self._connected()
+            with connection.transaction():
+                return self._at(connection, "")
 
     @contextmanager
     def _delivering(self, record: Entry, table: pa.Table | None) -> Iterator[None]:
-        with self._told():
-            held = self._connected()
-            with held.transaction():
-                if is_next(self.name, self._at(held, " FOR UPDATE"), record):
+        with self._explained():
+            connection = self._connected()
+            with connection.transaction():
+                if is_next(self.name, self._at(connection, " FOR UPDATE"), record):
                     if table is not None:
-                        self._write(held, table)
-                    self._store(held, cursor_at(record))
+                        self._write(connection, table)
+                    self._store(connection, cursor_at(record))
                 yield
 
-    def _at(self, held: psycopg.Connection[Any], lock: Literal["", " FOR UPDATE"]) -> Cursor:
+    def _at(self, connection: psycopg.Connection[Any], lock: Literal["", " FOR UPDATE"]) -> Cursor:
         asked = sql.SQL("SELECT n{} FROM {} WHERE pond = %s AND query = %s" + lock).format(
             sql.SQL(", mark" if self._marked else ""), self._table.cursors
         )
-        found = held.execute(asked, self._whose).fetchone()
+        found = connection.execute(asked, self._whose).fetchone()
         if found is None:
             raise psycopg.OperationalError(f"the row of {self._query} in {CURSORS} is gone")
         return max(Cursor(self._since), Cursor(int(found[0]), (found[1] or "") if self._marked else ""))
 
-    def _store(self, held: psycopg.Connection[Any], cursor: Cursor) -> None:
+    def _store(self, connection: psycopg.Connection[Any], cursor: Cursor) -> None:
         marked = sql.SQL(", mark = %s" if self._marked else "")
         text = sql.SQL("UPDATE {} SET n = %s{} WHERE pond = %s AND query = %s").format(self._table.cursors, marked)
-        held.execute(text, (*(cursor if self._marked else cursor[:1]), *self._whose))
+        connection.execute(text, (*(cursor if self._marked else cursor[:1]), *self._whose))
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
             settings = named(self._table.connection, "postgres", Database).of_client()
             # prepared statements of a session do not work with a connection pooler
-            held = psycopg.connect(**settings, autocommit=True, prepare_threshold=None)
-            self._connection = held
-            self._make(held)
+            connection = psycopg.connect(**settings, autocommit=True, prepare_threshold=None)
+            self._connection = connection
+            self._make(connection)
         return self._connection
 
-    def _make(self, held: psycopg.Connection[Any]) -> None:
+    def _make(self, connection: psycopg.Connection[Any]) -> None:
         """Create the table and that of cursors if they are missing; checks first, as creating needs more rights."""
         whose = "pond text NOT NULL, query text NOT NULL"
         cursors = f"{{}} ({whose}, n bigint NOT NULL, mark text, PRIMARY KEY (pond, query))"
-        with held.transaction():
-            if not self._is_there(held, self._table.cursors):
-                held.execute(sql.SQL("CREATE TABLE IF NOT EXISTS " + cursors).format(self._table.cursors))
-            if not self._is_there(held, self._table.identifier):
+        with connection.transaction():
+            if not self._is_there(connection, self._table.cursors):
+                connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS " + cursors).format(self._table.cursors))
+            if not self._is_there(connection, self._table.identifier):
                 columns = [_column(name, kind) for name, kind in self._table.rows.columns.items()]
                 if self._table.rows.key:
                     columns.append(sql.SQL("UNIQUE NULLS NOT DISTINCT ({})").format(_names(self._table.rows.key)))
                 made = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
-                held.execute(made.format(self._table.identifier, sql.SQL(", ").join(columns)))
-            self._marked = self._has_marks(held)
+                connection.execute(made.format(self._table.identifier, sql.SQL(", ").join(columns)))
+            self._marked = self._has_marks(connection)
             first = sql.SQL("INSERT INTO {} (pond, query, n) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING").format(
                 self._table.cursors
             )
-            held.execute(first, (*self._whose, self._since))
+            connection.execute(first, (*self._whose, self._since))
 
-    def _has_marks(self, held: psycopg.Connection[Any]) -> bool:
+    def _has_marks(self, connection: psycopg.Connection[Any]) -> bool:
         """Whether the table of cursors has a column for marks; adds the column if the user may."""
         asked = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'mark' AND NOT attisdropped"
-        if held.execute(asked, (self._table.cursors.as_string(held),)).fetchone() is not None:
+        if connection.execute(asked, (self._table.cursors.as_string(connection),)).fetchone() is not None:
             return True
         try:
-            with held.transaction():
-                held.execute(sql.SQL("ALTER TABLE {} ADD COLUMN mark text").format(self._table.cursors))
+            with connection.transaction():
+                connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN mark text").format(self._table.cursors))
         except psycopg.errors.InsufficientPrivilege:
             return False
         return True
 
-    def _is_there(self, held: psycopg.Connection[Any], name: sql.Identifier) -> bool:
-        found = held.execute("SELECT to_regclass(%s)", (name.as_string(held),)).fetchone()
+    def _is_there(self, connection: psycopg.Connection[Any], name: sql.Identifier) -> bool:
+        found = connection.execute("SELECT to_regclass(%s)", (name.as_string(connection),)).fetchone()
         return found is not None and found[0] is not None
 
-    def _write(self, held: psycopg.Connection[Any], table: pa.Table) -> None:
+    def _write(self, connection: psycopg.Connection[Any], table: pa.Table) -> None:
         rows, changes = self._table.rows, self._table.rows.last(table)
         if not rows.key:
-            self._stage(held, changes.upserts)
-            self._run(held, "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staged} ORDER BY {place}")
+            self._stage(connection, changes.upserts)
+            self._run(connection, "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staged} ORDER BY {place}")
             return
         if len(changes.deletes):
-            self._stage(held, changes.deletes)
-            self._delete(held, changes.deletes)
-            self._run(held, "DELETE FROM {staged}")
-        self._stage(held, changes.upserts)
+            self._stage(connection, changes.deletes)
+            self._delete(connection, changes.deletes)
+            self._run(connection, "DELETE FROM {staged}")
+        self._stage(connection, changes.upserts)
         others = [name for name in rows.columns if name not in rows.key]
         sets = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others)
         kept = sql.SQL("DO UPDATE SET {}").format(sets) if others else sql.SQL("DO NOTHING")
         text = "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staged} ON CONFLICT ({key}) {kept}"
-        self._run(held, text, kept=kept)
+        self._run(connection, text, kept=kept)
 
-    def _stage(self, held: psycopg.Connection[Any], rows: pa.Table) -> None:
+    def _stage(self, connection: psycopg.Connection[Any], rows: pa.Table) -> None:
         """Copy rows with their positions into the temporary table."""
         columns = [("#", "bigint"), *self._table.rows.columns.items()]
         made = sql.SQL("CREATE TEMPORARY TABLE IF NOT EXISTS {} ({}) ON COMMIT DELETE ROWS")
-        held.execute(made.format(_STAGED, sql.SQL(", ").join(_column(*column) for column in columns)))
+        connection.execute(made.format(_STAGED, sql.SQL(", ").join(_column(*column) for column in columns)))
         lines = csv_lines(rows.add_column(0, "#", pa.array(range(len(rows)), pa.int64())))
         copying = sql.SQL("COPY {} FROM STDIN (FORMAT csv, ESCAPE '\\')").format(_STAGED)
-        with held.cursor() as cursor, cursor.copy(copying) as copy:
+        with connection.cursor() as cursor, cursor.copy(copying) as copy:
             copy.write(as_lines(lines))
 
-    def _delete(self, held: psycopg.Connection[Any], rows: pa.Table) -> None:
+    def _delete(self, connection: psycopg.Connection[Any], rows: pa.Table) -> None:
         """Delete the rows with the staged keys; NULL keys need a second comparison, which uses no index."""
         key = self._table.rows.key
         nulls = any(rows[name].null_count for name in key)
         for how in ("t.{0} = s.{0}", *(["t.{0} IS NOT DISTINCT FROM s.{0}"] if nulls else [])):
             same = sql.SQL(" AND ").join(sql.SQL(how).format(sql.Identifier(name)) for name in key)
-            self._run(held, "DELETE FROM {table} AS t USING {staged} AS s WHERE {same}", same=same)
+            self._run(connection, "DELETE FROM {table} AS t USING {staged} AS s WHERE {same}", same=same)
 
-    def _run(self, held: psycopg.Connection[Any], text: Any, **more: sql.Composable) -> None:
+    def _run(self, connection: psycopg.Connection[Any], text: Any, **more: sql.Composable) -> None:
         names = {
             "table": self._table.identifier, "columns": _names(tuple(self._table.rows.columns)), "staged": _STAGED,
             "place": _PLACE, "key": _names(self._table.rows.key), **more,
         }  # fmt: skip
-        held.execute(sql.SQL(text).format(**names))
+        connection.execute(sql.SQL(text).format(**names))
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
         try:
             yield
         except psycopg.Error as error:

@@ -56,12 +56,12 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             SetupError: the address is invalid, or a secret or a file does not exist.
         """
-        told = {name: text if isinstance(text, str) else text.value() for name, text in self.headers.items()}
+        headers = {name: text if isinstance(text, str) else text.value() for name, text in self.headers.items()}
         try:
             if httpx.URL(self.url).scheme not in ("http", "https"):
                 raise httpx.InvalidURL(self.url)
             verify = ssl.create_default_context(cafile=self.ca) if self.ca is not None else True
-            return httpx.Client(headers=told, timeout=self.seconds, trust_env=False, verify=verify)
+            return httpx.Client(headers=headers, timeout=self.seconds, trust_env=False, verify=verify)
         except (httpx.InvalidURL, OSError) as error:
             raise SetupError(f"{self.url} cannot be called: {error}.", "Mend the named connection.") from error
 

@@ -89,7 +89,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Below:
+class InputPlan:
     """The input of an aggregation: its steps, from the lowest up, and its layers of aliases, from the highest down.
 
     `leaf` is a stream or a union. `watermarked` says whether a watermark was set above it. `repeats` are the columns by
@@ -126,7 +126,7 @@ class Below:
         return None
 
 
-def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
+def read_input_plan(catalyst: Catalyst, node: JavaObject) -> InputPlan:
     """Read down to the streaming source.
 
     Raises:
@@ -176,7 +176,7 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
             "dropDuplicatesWithinWatermark above a filter or a union, or below a join or explode, is not answered.",
             "Drop duplicates first, of a stream as it is, and filter then.",
         )
-    return Below(node, watermarked, steps[::-1], layers, definitions, windows, repeats)
+    return InputPlan(node, watermarked, steps[::-1], layers, definitions, windows, repeats)
 
 
 def _generated(node: JavaObject) -> JavaObject:

@@ -27,11 +27,11 @@ from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Range, Session, Sliding, Window
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.spark.analysis.aggregates import aggregate_of
-from millpond.spark.analysis.aggregation_input import Below, read_below
+from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan
 from millpond.spark.analysis.derived_streams import Derived
 from millpond.spark.analysis.expressions import Translator, conjunction, refused_above
 from millpond.spark.analysis.frames import Frames, frames_of
-from millpond.spark.analysis.input_streams import Found, find_source
+from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.cures import CLAUSES, PER_VALUE, PIVOT, without_time
 from millpond.spark.catalyst.private_names import (
@@ -98,33 +98,35 @@ def extract_query(
         plan = plan.child()
     if kind_of(plan) == "Window":
         frames = frames_of(catalyst, plan)
-        below = read_below(catalyst, plan.child())
-        source = find_source(catalyst, below, streams, relation)
-        reader = Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst))
+        input_plan = read_input_plan(catalyst, plan.child())
+        source = find_source(catalyst, input_plan, streams, relation)
+        reader = Reader(catalyst, terms, source, input_plan, functions or UserFunctions(catalyst))
         return reader.frames(frames, items(plan.output()), above)
     if kind_of(plan) != "Aggregate":
         if kind_of(plan) in CLAUSES and kind_of(plan) != "DeduplicateWithinWatermark":
             what, cure = CLAUSES[kind_of(plan)]
             raise UnsupportedQuery(f"The query ends in {what}, which is not answered.", cure)
-        below = read_below(catalyst, whole)
-        found = find_source(catalyst, below, streams, relation)
-        return Reader(catalyst, terms, found, below, UserFunctions(catalyst)).select(items(whole.output()))
+        input_plan = read_input_plan(catalyst, whole)
+        source = find_source(catalyst, input_plan, streams, relation)
+        return Reader(catalyst, terms, source, input_plan, UserFunctions(catalyst)).select(items(whole.output()))
     if PIVOT in str(plan.aggregateExpressions().toString()):
         raise UnsupportedQuery("A pivot is not answered.", PER_VALUE)
-    below = read_below(catalyst, plan.child())
-    source = find_source(catalyst, below, streams, relation)
-    return Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst)).read(plan, above)
+    input_plan = read_input_plan(catalyst, plan.child())
+    source = find_source(catalyst, input_plan, streams, relation)
+    return Reader(catalyst, terms, source, input_plan, functions or UserFunctions(catalyst)).read(plan, above)
 
 
 class Reader:
-    """Reads one plan; `above` and `below` refer to the two sides of its aggregation."""
+    """Reads one plan; `above` refers to the part above its aggregation, `input_plan` to the part below it."""
 
-    def __init__(self, catalyst: Catalyst, terms: Terms, source: Found, below: Below, functions: UserFunctions) -> None:
+    def __init__(
+        self, catalyst: Catalyst, terms: Terms, source: QueryInput, input_plan: InputPlan, functions: UserFunctions
+    ) -> None:
         self._catalyst = catalyst
         self._terms = terms
         self._source = source
         self._stream = source.stream
-        self._below = below
+        self._input_plan = input_plan
         self._functions = functions
         self._called: set[UserFunction] = set()
         self._foreigns: dict[str, Projected] = {}
@@ -146,7 +148,7 @@ class Reader:
 
     def frames(self, found: Frames, results: list[JavaObject], above: list[JavaObject]) -> Extraction:
         """The query of a `Window` node, which has one row per event; `results` are its columns."""
-        if self._below.windows:
+        if self._input_plan.windows:
             raise UnsupportedQuery("The query has a window and OVER (…).", "Make them two queries.")
         keys = self._keys(found.keys)
         widest = max(call.preceding_us for call in found.calls)
@@ -215,9 +217,9 @@ class Reader:
         return self._stream
 
     @property
-    def below(self) -> Below:
+    def input_plan(self) -> InputPlan:
         """The input of the aggregation, or of this side of a join."""
-        return self._below
+        return self._input_plan
 
     def meaning(self, expression: JavaObject) -> Expression:
         """Translate an expression over the columns of the input."""
@@ -230,7 +232,7 @@ class Reader:
     def select(self, outputs: list[JavaObject]) -> Extraction:
         """The stateless query for a plan without an aggregation."""
         terms = self._terms
-        if self._below.windows:
+        if self._input_plan.windows:
             raise UnsupportedQuery("The query has a window, but no aggregation.", "Aggregate, or leave it out.")
         if terms.serve:
             raise UnsupportedQuery(
@@ -241,9 +243,9 @@ class Reader:
 
     def extraction(self, query: AnyQuery) -> Extraction:
         """The query, with those of its expressions that Spark projects."""
-        if self._below.repeats:
+        if self._input_plan.repeats:
             within_us = query.delay_us if isinstance(query, Query) else 0
-            query = deduplicated(query, self._stream, [self._plain(key) for key in self._below.repeats], within_us)
+            query = deduplicated(query, self._stream, [self._plain(key) for key in self._input_plan.repeats], within_us)
         nodes = (node for expression in expressions_of(query) for node in walk(expression))
         used = {node.key for node in nodes if isinstance(node, Foreign)}
         foreigns = {key: self._foreigns[key] for key in sorted(used & self._foreigns.keys())}
@@ -270,7 +272,7 @@ class Reader:
         if kind_of(column) == "Alias":
             return self._passed(column.child())
         if kind_of(column) == "AttributeReference":
-            alias = self._below.definitions.get(id_of(column))
+            alias = self._input_plan.definitions.get(id_of(column))
             if alias is not None:
                 return self._passed(alias)
             name = self._source.names.get(id_of(column), str(column.name()))
@@ -286,8 +288,8 @@ class Reader:
         Sessions add the condition that the gap is positive, as Spark's own filter does.
         """
         source = self._source
-        parts = [] if source.taken is None else [self._projected(source.taken)]
-        for index, step in enumerate(self._below.steps):
+        parts = [] if source.passes_filters is None else [self._projected(source.passes_filters)]
+        for index, step in enumerate(self._input_plan.steps):
             if index not in source.markers:
                 parts.append(self._down(step.condition))
                 continue
@@ -297,8 +299,8 @@ class Reader:
             else:
                 parts += [call("ran", (key,), "boolean") for key in keys if may_raise(key)]
             parts += [Column(source.markers[index], "boolean")] if step.inner else []
-        generators = [index for index, step in enumerate(self._below.steps) if step.generate is not None]
-        if len(generators) > 1 and not any(self._below.steps[index].inner for index in generators):
+        generators = [index for index, step in enumerate(self._input_plan.steps) if step.generate is not None]
+        if len(generators) > 1 and not any(self._input_plan.steps[index].inner for index in generators):
             # dead if the event makes too many rows
             parts.append(_raises_as(Column(source.markers[generators[-1]], "boolean")))
         if isinstance(window, Session) and window.own_end is not None and event_time is not None:
@@ -308,12 +310,12 @@ class Reader:
     def _window(self, groups: list[JavaObject], below: JavaObject) -> tuple[JavaObject, Window]:
         """The event time and window of a grouping; without a window the event time is the column with a watermark."""
         for group in groups:
-            found = self._below.window_part(group)
+            found = self._input_plan.window_part(group)
             if found is not None:
                 kind = found.window.kind
                 fixed = isinstance(kind, Sliding | Session | Framed)
                 return found.window.time, kind if fixed else Session(0, self._down(kind))
-        if self._below.windows:
+        if self._input_plan.windows:
             raise UnsupportedQuery("The query has a window that it does not group by.", "Group by it, or leave it out.")
         time = next((column for column in items(below.output()) if delay_ms(column) is not None), None)
         if time is None:
@@ -324,7 +326,7 @@ class Reader:
         keys: list[Expression] = []
         for group in groups:
             identity = id_of(group)
-            part = self._below.window_part(group)
+            part = self._input_plan.window_part(group)
             if part is not None:
                 kind = WINDOW if part.field is None else "timestamp"
                 self._scope[identity] = Column("window" if part.field is None else f"window.{part.field}", kind)
@@ -433,12 +435,12 @@ class Reader:
     def _column(self, attribute: JavaObject) -> Expression:
         """Translate a column below the aggregation."""
         identity = id_of(attribute)
-        if identity in self._below.windows:
+        if identity in self._input_plan.windows:
             raise UnsupportedQuery(
                 f"The window {attribute.name()} is used inside an expression below the aggregation.",
                 "Use it as a grouping key only.",
             )
-        alias = self._below.definitions.get(identity)
+        alias = self._input_plan.definitions.get(identity)
         if alias is not None:
             return self._columns.get(identity) or self._columns.setdefault(identity, self._down(alias.child()))
         name = self._source.names.get(identity, str(attribute.name()))
@@ -469,7 +471,7 @@ class Reader:
                 f"`{text_of(expression)}` is a {type_of(expression)}, which is planned, not answered yet.",
                 "Cast it to double, bigint or string.",
             )
-        for layer in self._below.layers:
+        for layer in self._input_plan.layers:
             expression = self._catalyst.substitute(expression, layer)
         projected = project(self._catalyst, self._unqualified(expression))
         self._check_declared(projected.value.columns)

@@ -21,7 +21,7 @@ import pyspark
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.stream import Derivation, Field, Order, Stream
-from millpond.spark.analysis.aggregation_input import Below, Step, read_below
+from millpond.spark.analysis.aggregation_input import InputPlan, Step, read_input_plan
 from millpond.spark.analysis.derived_streams import (
     PLAIN,
     TAKEN,
@@ -64,12 +64,12 @@ _ROWS = "/millpond/rows/"
 
 
 @dataclass(frozen=True)
-class Found:
+class QueryInput:
     """The input of a query.
 
     - `names`: the stream's columns by the expression ids of this plan.
     - `computed`: columns that are an expression in some branch, so only Spark evaluates them.
-    - `taken`: the attribute that is TRUE for events that pass the filters, if there are filters below a union.
+    - `passes_filters`: the attribute that is TRUE for events that pass the filters, if there are filters below a union.
     - `markers`: for each join among the steps, the name of the column that is TRUE if there is a partner.
     - `probes`: for each join, the stream's side of its keys; for elements, an expression that raises if they do.
     """
@@ -78,7 +78,7 @@ class Found:
     names: dict[int, str]
     derived: Derived | None = None
     computed: frozenset[str] = frozenset()
-    taken: JavaObject | None = None
+    passes_filters: JavaObject | None = None
     markers: dict[int, str] = field(default_factory=dict)
     probes: dict[int, list[JavaObject]] = field(default_factory=dict)
 
@@ -127,11 +127,11 @@ class _Path(NamedTuple):
     leaf: JavaObject
     layers: list[list[JavaObject]]
     joins: list[tuple[_Met, JavaObject]]
-    taken: list[JavaObject]
+    filters: list[JavaObject]
     names: dict[int, str]
 
 
-def find_source(catalyst: Catalyst, below: Below, streams: Sequence[Stream], relation: str | None) -> Found:
+def find_source(catalyst: Catalyst, plan: InputPlan, streams: Sequence[Stream], relation: str | None) -> QueryInput:
     """The input stream of a plan, or a stream derived from such streams.
 
     A stream gets the name `relation`, or the name of the equal stream in `streams`, or else a name with its digest.
@@ -140,11 +140,11 @@ def find_source(catalyst: Catalyst, below: Below, streams: Sequence[Stream], rel
         UnsupportedQuery: a batch relation, or a condition, has no identity that survives a restart.
         QueryTypeError: two columns of a union have the same name, or an input is not a stream.
     """
-    if kind_of(below.leaf) in STREAMS and not any(step.makes_rows for step in below.steps):
+    if kind_of(plan.leaf) in STREAMS and not any(step.makes_rows for step in plan.steps):
         known = next((stream for stream in streams if stream.name == relation), None)
-        stream = known or named_stream(stream_of(below.leaf), streams)
-        return Found(stream, {column.id: column.name for column in attributes_of(below.leaf)})
-    return _Deriver(catalyst, below, streams).found()
+        stream = known or named_stream(stream_of(plan.leaf), streams)
+        return QueryInput(stream, {column.id: column.name for column in attributes_of(plan.leaf)})
+    return _Deriver(catalyst, plan, streams).query_input()
 
 
 def stream_of(leaf: JavaObject) -> Stream:
@@ -190,19 +190,19 @@ def named_stream(stream: Stream, streams: Sequence[Stream]) -> Stream:
 class _Deriver:
     """Builds the `Derived` for the input of an aggregation."""
 
-    def __init__(self, catalyst: Catalyst, below: Below, streams: Sequence[Stream]) -> None:
+    def __init__(self, catalyst: Catalyst, input_plan: InputPlan, streams: Sequence[Stream]) -> None:
         self._catalyst = catalyst
-        self._below = below
+        self._input_plan = input_plan
         self._streams = streams
 
-    def found(self) -> Found:
-        below = self._below
-        partners = self._partners(below)
-        lower = self._ways(below.leaf)
-        paths = [self._extended(path, below, partners, whole=False) for path in lower]
-        read = zip(attributes_of(below.leaf), outputs(below.leaf), strict=True)
+    def query_input(self) -> QueryInput:
+        input_plan = self._input_plan
+        partners = self._partners(input_plan)
+        lower = self._ways(input_plan.leaf)
+        paths = [self._extended(path, input_plan, partners, filtered=False) for path in lower]
+        read = zip(attributes_of(input_plan.leaf), outputs(input_plan.leaf), strict=True)
         columns = [(column.name, attribute) for column, attribute in read if not column.hidden]
-        markers = {index: f"{met.prefix}{number}" for number, (index, met) in enumerate(partners.items(), 1)}
+        markers = {index: f"{partner.prefix}{number}" for number, (index, partner) in enumerate(partners.items(), 1)}
         for index, partner in partners.items():
             columns += [(f"{markers[index]}.{name}", column) for name, column in _named(partner)]
             columns.append((markers[index], partner.marker))
@@ -210,25 +210,28 @@ class _Deriver:
         twice = sorted({name for name in [*names, TAKEN] if [*names, TAKEN].count(name) > 1})
         if twice:
             raise QueryTypeError(f"Two columns of a union are called {twice[0]}.", "Give one another name with AS.")
-        made: list[dict[str, JavaObject]] = []
+        column_maps: list[dict[str, JavaObject]] = []
         for path, way in zip(paths, lower, strict=True):
-            made.append({name: self._over_names(path, self._resolved(column, way.layers)) for name, column in columns})
-        taken = None
-        if any(path.taken for path in paths):
-            taken = self._catalyst.boolean(TAKEN)
-            columns.append((TAKEN, taken))
-            for path, branch in zip(paths, made, strict=True):
-                branch[TAKEN] = self._over_names(path, self._catalyst.every(path.taken))
+            column_maps.append(
+                {name: self._over_names(path, self._resolved(column, way.layers)) for name, column in columns}
+            )
+        passes_filters = None
+        if any(path.filters for path in paths):
+            passes_filters = self._catalyst.boolean(TAKEN)
+            columns.append((TAKEN, passes_filters))
+            for path, branch in zip(paths, column_maps, strict=True):
+                branch[TAKEN] = self._over_names(path, self._catalyst.every(path.filters))
         bases = [self._base(path) for path in paths]
         fields = [Field(name, type_of(column)) for name, column in columns]
-        order = self._order(bases, paths, made, fields)
+        order = self._order(bases, paths, column_maps, fields)
         sides = [self._sides(path) for path in paths]
-        branches = tuple(map(Branch, bases, sides, made))
+        branches = tuple(map(Branch, bases, sides, column_maps))
         stream = self._stream(branches, tuple(fields), order)
-        computed = {name for branch in made for name, column in branch.items() if kind_of(column) not in PLAIN}
-        probes = {index: self._probes(below.steps[index], partner) for index, partner in partners.items()}
-        known = {id_of(column): name for name, column in columns}
-        return Found(stream, known, Derived(stream, branches), frozenset(computed), taken, markers, probes)
+        computed = {name for branch in column_maps for name, column in branch.items() if kind_of(column) not in PLAIN}
+        probes = {index: self._probes(input_plan.steps[index], partner) for index, partner in partners.items()}
+        names_by_id = {id_of(column): name for name, column in columns}
+        derived = Derived(stream, branches)
+        return QueryInput(stream, names_by_id, derived, frozenset(computed), passes_filters, markers, probes)
 
     def _ways(self, leaf: JavaObject) -> list[_Path]:
         """The paths from a stream, a function's rows or a union down to each stream."""
@@ -236,18 +239,18 @@ class _Deriver:
             return [_Path(leaf, [], [], [], _names(leaf, []))]
         if kind_of(leaf) == MAPPED:
             batches, attributes = batches_in(leaf), outputs(leaf)
-            met = _Mapped(batches, attributes, _unique(attributes), self._catalyst.boolean("ran"))
-            joins: list[tuple[_Met, JavaObject]] = [(met, None)]
+            mapped = _Mapped(batches, attributes, _unique(attributes), self._catalyst.boolean("ran"))
+            joins: list[tuple[_Met, JavaObject]] = [(mapped, None)]
             # This raises if the function raised, so such a row is dead.
-            ran = self._catalyst.present(met.marker)
+            ran = self._catalyst.present(mapped.marker)
             return [_Path(leaf.child(), [], joins, [ran], _names(leaf.child(), joins))]
-        made = outputs(leaf)
+        union_columns = outputs(leaf)
         ways = []
         for child in children(leaf):
             if not child.isStreaming():
                 raise QueryTypeError("A branch of the union is no stream.", "Write its rows where the stream is read.")
             layer = []
-            for column, source in zip(made, outputs(child), strict=True):
+            for column, source in zip(union_columns, outputs(child), strict=True):
                 if delay_ms(column) != delay_ms(source):
                     raise UnsupportedQuery(
                         f"The branches of a union wait differently for late events of {column.name()}.",
@@ -258,11 +261,11 @@ class _Deriver:
         return ways
 
     def _branches(self, node: JavaObject) -> list[_Path]:
-        below = read_below(self._catalyst, node)
-        if below.windows:
+        input_plan = read_input_plan(self._catalyst, node)
+        if input_plan.windows:
             raise UnsupportedQuery("A window below a union is not answered.", "Group the union by the window.")
-        partners = self._partners(below)
-        return [self._extended(path, below, partners, whole=True) for path in self._ways(below.leaf)]
+        partners = self._partners(input_plan)
+        return [self._extended(path, input_plan, partners, filtered=True) for path in self._ways(input_plan.leaf)]
 
     def _base(self, path: _Path) -> Stream:
         """The base stream of a branch."""
@@ -271,11 +274,11 @@ class _Deriver:
             return next(stream for stream in self._streams if stream.name == first.batches.stream)
         return named_stream(stream_of(path.leaf), self._streams)
 
-    def _extended(self, path: _Path, below: Below, partners: dict[int, _Met], *, whole: bool) -> _Path:
-        """The path extended by the steps above it; `whole` says whether the conditions of these steps are included."""
-        joins, taken = list(path.joins), list(path.taken)
-        for index, step in enumerate(below.steps):
-            layers = below.layers[step.depth :] + path.layers
+    def _extended(self, path: _Path, input_plan: InputPlan, partners: dict[int, _Met], *, filtered: bool) -> _Path:
+        """The path extended by the steps above it; `filtered`: the conditions of these steps are included."""
+        joins, filters = list(path.joins), list(path.filters)
+        for index, step in enumerate(input_plan.steps):
+            layers = input_plan.layers[step.depth :] + path.layers
             if index in partners:
                 partner = partners[index]
                 assert not isinstance(partner, _Mapped)
@@ -284,36 +287,36 @@ class _Deriver:
                 elif isinstance(partner, KeyedPartner):
                     joins.append((partner, self._lookup_keys(step, partner, layers)))
                     # if this raises, the event is dead
-                    taken += [self._catalyst.present(partner.attributes[-1])] if partner.lethal else []
+                    filters += [self._catalyst.present(partner.attributes[-1])] if partner.lethal else []
                 else:
                     parts = [self._met(part, partner, layers) for part in _conditions(step)]
                     joins.append((partner, self._catalyst.every(parts)))
-                if whole:
+                if filtered:
                     probes = self._probes(step, partner)
                     attempts = [self._catalyst.attempt(self._resolved(probe, layers)) for probe in probes]
-                    taken += [self._catalyst.not_null(attempt) for attempt in attempts]
-                    taken += [self._catalyst.not_null(partner.marker)] if step.inner else []
-            elif whole:
-                taken.append(self._resolved(step.condition, layers))
-        return _Path(path.leaf, below.layers + path.layers, joins, taken, _names(path.leaf, joins))
+                    filters += [self._catalyst.not_null(attempt) for attempt in attempts]
+                    filters += [self._catalyst.not_null(partner.marker)] if step.inner else []
+            elif filtered:
+                filters.append(self._resolved(step.condition, layers))
+        return _Path(path.leaf, input_plan.layers + path.layers, joins, filters, _names(path.leaf, joins))
 
-    def _partners(self, below: Below) -> dict[int, _Met]:
-        found: dict[int, _Met] = {}
-        for index, step in enumerate(below.steps):
+    def _partners(self, input_plan: InputPlan) -> dict[int, _Met]:
+        partners: dict[int, _Met] = {}
+        for index, step in enumerate(input_plan.steps):
             if step.side is not None:
                 for part in _conditions(step):
                     check_stable(self._catalyst, part)
                 attributes, marker = outputs(step.side), self._catalyst.boolean("partner")
-                if (shown := keyed_in(step.side)) is None:
-                    found[index] = _Partner(step.side, attributes, _unique(attributes), marker)
+                if (keyed := keyed_in(step.side)) is None:
+                    partners[index] = _Partner(step.side, attributes, _unique(attributes), marker)
                 else:
-                    every = [*attributes, self._catalyst.boolean(ALIVE)]
-                    found[index] = KeyedPartner(shown[0], (*shown[1], ALIVE), every, _unique(every), marker)
+                    columns = [*attributes, self._catalyst.boolean(ALIVE)]
+                    partners[index] = KeyedPartner(keyed[0], (*keyed[1], ALIVE), columns, _unique(columns), marker)
             elif step.generate is not None:
                 attributes = items(step.generate.generatorOutput())
                 generator, marker = step.generate.generator(), self._catalyst.boolean("element")
-                found[index] = _Elements(generator, attributes, _unique(attributes), marker)
-        return found
+                partners[index] = _Elements(generator, attributes, _unique(attributes), marker)
+        return partners
 
     def _probes(self, step: Step, met: _Met) -> list[JavaObject]:
         """The expressions that decide whether an event has a partner or elements, and that may raise."""
@@ -374,24 +377,24 @@ class _Deriver:
         return self._catalyst.substitute(expression, layer)
 
     def _sides(self, path: _Path) -> tuple[AnySide, ...]:
-        found: list[AnySide] = []
+        sides: list[AnySide] = []
         for number, (met, expression) in enumerate(path.joins, 1):
             name = f"{met.prefix}{number}"
             names = tuple(f"{name}.{own}" for own in met.names)
             if isinstance(met, _Mapped):
-                found.append(Function(name, names, met.batches))
+                sides.append(Function(name, names, met.batches))
                 continue
             if isinstance(met, KeyedPartner):
                 keys = tuple(self._over_names(path, key) for key in expression)
-                found.append(Looked(name, met.keyed, names, met.columns, keys))
+                sides.append(Looked(name, met.keyed, names, met.columns, keys))
                 continue
             over = self._over_names(path, expression)
             if isinstance(met, _Elements):
-                found.append(Elements(name, kind_of(met.generator), names, over))
+                sides.append(Elements(name, kind_of(met.generator), names, over))
             else:
-                found.append(Side(name, met.plan, names, over))
-        check_rows(self._catalyst, [side.array for side in found if isinstance(side, Elements)])
-        return tuple(found)
+                sides.append(Side(name, met.plan, names, over))
+        check_rows(self._catalyst, [side.array for side in sides if isinstance(side, Elements)])
+        return tuple(sides)
 
     def _order(
         self, bases: list[Stream], paths: list[_Path], made: list[dict[str, JavaObject]], fields: list[Field]
@@ -401,7 +404,7 @@ class _Deriver:
         known = {base.name: base for base in bases}
         if len(known) == 1 and orders[0] is None:
             return None
-        if self._below.watermarked and not any(orders):
+        if self._input_plan.watermarked and not any(orders):
             return None  # there is one watermark over the output of the union
         ordered = all(orders)
         fields.append(Field(_PARTITION, "string"))

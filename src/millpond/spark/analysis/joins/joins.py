@@ -24,7 +24,7 @@ from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Counted, Sliding
 from millpond.plan.chains.upstream_joins import made_window
-from millpond.spark.analysis.aggregation_input import WindowPart, read_below
+from millpond.spark.analysis.aggregation_input import WindowPart, read_input_plan
 from millpond.spark.analysis.expressions import Translator, conditions, conjunction
 from millpond.spark.analysis.extract import Extraction, Reader, Terms, extract_query
 from millpond.spark.analysis.input_streams import find_source
@@ -97,9 +97,9 @@ class _JoinReader:
         self._rows: dict[str, RowsSide] = {}
         self._owned: dict[int, str] = {}
         for side, plan in ((LEFT, join.left()), (RIGHT, join.right())):
-            below = read_below(catalyst, plan)
-            found = find_source(catalyst, below, streams, relation)
-            self._sides[side] = Reader(catalyst, terms, found, below, UserFunctions(catalyst))
+            input_plan = read_input_plan(catalyst, plan)
+            found = find_source(catalyst, input_plan, streams, relation)
+            self._sides[side] = Reader(catalyst, terms, found, input_plan, UserFunctions(catalyst))
             outputs = items(plan.output())
             upstream = earlier.get(found.stream.upstream or "")
             if upstream is not None:
@@ -195,7 +195,7 @@ class _JoinReader:
         return True
 
     def _is_window(self, column: JavaObject) -> bool:
-        return self._sides[self._owned[id_of(column)]].below.window_part(column) is not None
+        return self._sides[self._owned[id_of(column)]].input_plan.window_part(column) is not None
 
     def _equated(self, part: JavaObject) -> tuple[JavaObject, JavaObject] | None:
         """The left and the right part of an equality between the two sides; None for other conditions."""
@@ -213,7 +213,7 @@ class _JoinReader:
         """The common window, if both expressions are the complete window of their side, or the same bound of it."""
         if len(self._rows) == 1:
             return self._window_of_rows(left, right)
-        parts = [self._sides[side].below.window_part(one) for side, one in ((LEFT, left), (RIGHT, right))]
+        parts = [self._sides[side].input_plan.window_part(one) for side, one in ((LEFT, left), (RIGHT, right))]
         first, second = parts
         if first is None or second is None or first.field != second.field:
             return None
@@ -232,7 +232,7 @@ class _JoinReader:
         [(own, rows)] = self._rows.items()
         mine, other = (left, right) if own == LEFT else (right, left)
         reading = RIGHT if own == LEFT else LEFT
-        name, part = rows.window(mine), self._sides[reading].below.window_part(other)
+        name, part = rows.window(mine), self._sides[reading].input_plan.window_part(other)
         if name is None or part is None or part.field is not None:
             return None
         kind = part.window.kind
@@ -343,7 +343,7 @@ class _JoinReader:
     def _resolved(self, attribute: JavaObject) -> Expression:
         """Translate a column of a side."""
         side = self._owned[id_of(attribute)]
-        part = self._sides[side].below.window_part(attribute)
+        part = self._sides[side].input_plan.window_part(attribute)
         return self._value(side, self._sides[side].meaning(attribute)) if part is None else self._window(side, part)
 
     def _field(self, node: JavaObject) -> Expression | None:
@@ -351,7 +351,7 @@ class _JoinReader:
         side = self._side_of(node)
         if side in self._rows:
             return self._field_of_rows(side, node)
-        part = None if side is None else self._sides[side].below.window_part(node)
+        part = None if side is None else self._sides[side].input_plan.window_part(node)
         return None if side is None or part is None else self._window(side, part)
 
     def _field_of_rows(self, side: str, node: JavaObject) -> Expression | None:
@@ -422,4 +422,4 @@ class _JoinReader:
     def _is_whole_window(self, side: str, part: JavaObject) -> bool:
         if side in self._rows:
             return self._rows[side].window(part) is not None
-        return self._sides[side].below.window_part(part) is not None
+        return self._sides[side].input_plan.window_part(part) is not None

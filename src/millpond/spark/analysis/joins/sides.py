@@ -79,7 +79,7 @@ class RowsSide:
 
     def _over_stream(self, expression: JavaObject) -> JavaObject:
         """The expression over the columns of the stream, without an alias."""
-        for layer in self._reader.below.layers:
+        for layer in self._reader.input_plan.layers:
             expression = self._catalyst.substitute(expression, layer)
         while kind_of(expression) in ("Alias", "KnownNotNull", "KnownNullable"):
             expression = expression.child()
