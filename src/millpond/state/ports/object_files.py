@@ -70,7 +70,11 @@ class HostCopies:
         try:
             write(Path(temporary))
             self._added += os.path.getsize(temporary)
-            os.replace(temporary, path)
+            try:
+                os.replace(temporary, path)
+            except FileNotFoundError:  # another process has deleted the last copy in this folder, and the folder
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)
             raise
@@ -130,7 +134,8 @@ class ObjectFiles(Files):
     def write(self, file: str, parts: Parts) -> None:
         """See `Files.write`; this host keeps a copy, because the next epoch usually reads it here."""
         data = self._put(file, parts)
-        self._copies.add(file, lambda path: path.write_bytes(data))
+        with suppress(OSError):  # the file is in the store, so a full disk of this host matters only to a reader
+            self._copies.add(file, lambda path: path.write_bytes(data))
 
     def hand_over(self, file: str, parts: Parts) -> None:
         """See `Files.hand_over`; this host keeps no copy."""

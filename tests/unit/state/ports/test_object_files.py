@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from pathlib import Path
@@ -10,7 +11,7 @@ import obstore
 import pytest
 from obstore.store import MemoryStore
 
-from millpond.errors import CorruptError, HostError
+from millpond.errors import CorruptError, DiskFullError, HostError
 from millpond.log.address import address_of
 from millpond.log.object_store import Objects
 from millpond.log.records import Receipt
@@ -164,3 +165,31 @@ def test_a_record_of_a_restored_log_is_not_taken_from_an_older_copy(tmp_path: Pa
     before.fetch([record])
     assert bytes(before.open(record)) == b"lost", "a driver is stopped before the log is restored"
     assert bytes(on_host(tmp_path, objects, run="after").open(record)) == b"made"
+
+
+def test_a_full_disk_of_the_host_does_not_lose_a_file(
+    tmp_path: Path, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_of: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    files = on_host(tmp_path, objects)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        files.write(ONE, [b"abc"])
+    assert bytes(files.read(ONE, 0, 3)) == b"abc"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(DiskFullError):
+            on_host(tmp_path / "other", objects).read(ONE, 0, 3)
+
+
+def test_a_folder_that_another_process_deletes_meanwhile_is_made_again(tmp_path: Path) -> None:
+    copies = HostCopies(tmp_path, 1000)
+
+    def write(path: Path) -> None:
+        path.write_bytes(b"abc")
+        copies.path(ONE).parent.rmdir()
+
+    copies.add(ONE, write)
+    assert copies.path(ONE).read_bytes() == b"abc"
