@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 
 from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import RowsGone
 from millpond.log.drop_bodies import HINT_NAME, Bodies
 from millpond.log.local_folder import LocalFolder
+from millpond.log.object_store import Objects
 from millpond.log.records import decode
 from millpond.state.ports.files import Files
+from millpond.state.ports.object_files import HostCopies, ObjectFiles
 
 SECOND = 1_000_000
 
@@ -72,6 +75,29 @@ def test_after_the_grace_only(filled: Any, world: World) -> None:
     assert not (filled.path / f"delta/{1:020d}").exists()
     assert (filled.path / "delta/notes").exists()
     assert (follower.deleted_files, follower.deleted_bytes > 0) == (4, True)
+
+
+def test_objects_are_pruned_as_files_are_and_listed_less_often(filled: Any, world: World, tmp_path: Path) -> None:
+    objects, log = Objects(MemoryStore(), "pond", "s3://bucket/pond"), LocalFolder(tmp_path / "log")
+    for path in filled.path.glob("delta/*/*"):
+        objects.put(f"delta/{path.parent.name}/{path.name}", path.read_bytes())
+    stored = ObjectFiles(HostCopies(tmp_path / "copies", 1000), objects, "a")
+    there = PruneFollower(
+        stored, log, lambda: world.lowest, 10, start=3, sweep_seconds=120, clock=lambda: world.us
+    )  # fmt: skip
+    here = pruner(filled, world)
+    for seconds in (0, 10, 20):
+        world.us = seconds * SECOND
+        assert there.sweep(filled.at[3]) == here.sweep(filled.at[3])
+        left = sorted(f"{n}/{name.rpartition('/')[2]}" for name, n in stored.written())
+        assert left == files(filled)
+    assert there.deleted_files == here.deleted_files == 4
+    swept: list[int] = []
+    there.sweep = lambda manifest: swept.append(manifest.n) or 0  # type: ignore[method-assign, func-returns-value]
+    for seconds in range(0, 300, 10):
+        world.us = seconds * SECOND
+        there._sweep_if_due(filled.at[3])
+    assert len(swept) == 3
 
 
 def test_never_what_a_follower_may_still_read(filled: Any, world: World) -> None:
