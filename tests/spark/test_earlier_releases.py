@@ -1,4 +1,7 @@
-"""A pond that an earlier release left unfinished is opened by this one, and ends with the right rows."""
+"""A pond that an earlier release left unfinished is opened by this one, and ends with the right rows.
+
+After the first epoch of this release it no longer needs Spark's checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
+from millpond.errors import OffsetGapError
 
 PONDS = sorted(path.parent for path in (Path(__file__).parents[1] / "golden" / "ponds").glob("*/pond.sql"))
 
@@ -45,13 +49,29 @@ def rows_of(folder: Path) -> list[str]:
 def test_a_pond_of_an_earlier_release_goes_on(spark: SparkSession, here: Path, golden: Path) -> None:
     copied(golden, here)
     expected = json.loads((golden / "expected.json").read_text())
+    text, newest = (here / "pond.sql").read_text(), max((here / "in").iterdir())
+    newest.rename(here / newest.name)
+    with Pond(spark, "pond.pond", instances=2) as pond:
+        pond.load(text)
+        pond.run(once=True)  # writes the lists of files to the log
+    shutil.rmtree(here / "pond.pond" / "spark")  # so that it goes on without, as on another host
+    (here / newest.name).rename(newest)
     with Pond(spark, "pond.pond", instances=2) as pond:
         before = here / "pond.pond" / "log"
         records = len(list(before.iterdir()))
-        pond.load((here / "pond.sql").read_text())
+        pond.load(text)
         pond.run(once=True, drain=True)
         assert pond.lookup("spend", "card1").document["row"]["n"] == 1  # the view is made again from the log
         assert len(list(before.iterdir())) > records
     found = {name: rows_of(here / "out" / name) for name in expected}
     assert {name: len(rows) for name, rows in found.items()} == {name: len(rows) for name, rows in expected.items()}
     assert found == expected
+
+
+def test_the_lists_of_files_of_an_earlier_release_are_only_in_its_checkpoint(spark: SparkSession, here: Path) -> None:
+    copied(PONDS[-1], here)
+    shutil.rmtree(here / "pond.pond" / "spark")
+    with Pond(spark, "pond.pond", instances=2) as pond:
+        pond.load((here / "pond.sql").read_text())
+        with pytest.raises(OffsetGapError, match=r"does not have what \w+ read, because .* before 0\.3 wrote it"):
+            pond.open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -278,6 +279,11 @@ def test_a_query_that_comes_later_is_backfilled_from_the_offsets_that_were_read(
         pond.run(drain=True)
         assert not pond.refused
         assert rows_of(pond, "later") == rows_of(pond) == windows(accepted(given))
+    shutil.rmtree(tmp_path / "pond" / "spark")  # as on another host
+    before = len(read)
+    with Pond(spark, tmp_path / "pond", on_epoch=lambda epoch: read.append(epoch.record)) as pond:
+        pond.run()
+        assert len(read) == before, "everything was read before"
         assert pond.price_of("add", "again", QUERY, backfill=True).source.records == 601
         kafka_server.delete_before(topic, 1, 50)
         with pytest.raises(GoneError, match="no longer has all the input that was read"):

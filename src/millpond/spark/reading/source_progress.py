@@ -82,7 +82,8 @@ def _listed(folder: Path, after: int, upto: int) -> list[ListedFile]:
 def _check_no_gap(folder: Path, lacking: Collection[int]) -> None:
     if lacking:
         raise CorruptError(
-            f"Spark's list of files in {folder} lacks batch {min(lacking)}.", "Restore the folder `spark` from a copy."
+            f"Spark's list of files in {folder} lacks batch {min(lacking)}.",
+            "Start the pond again, which makes it from the log.",
         )
 
 
@@ -181,7 +182,8 @@ def first_offsets(folder: Path) -> Ranges:
         return msgspec.json.decode(offsets, type=dict[str, dict[str, int]])
     except (OSError, ValueError) as error:
         raise of_machine(error) or CorruptError(
-            f"Where {folder.name} began cannot be read: {error}.", "Restore the folder `spark` from a copy."
+            f"Where {folder.name} began cannot be read: {error}.",
+            "Start the pond again, which makes it from the log.",
         ) from error
 
 
