@@ -23,6 +23,7 @@ from millpond.spark.frontend.frontend import FrontEnd
 
 EVENTS = "CREATE TABLE ev (k STRING, n BIGINT, a ARRAY<STRING>, ts TIMESTAMP) USING json OPTIONS (path '{}');"
 MANY = "array(" + ",".join(map(str, range(32))) + ")"
+FEW = "array(" + ",".join(map(str, range(16))) + ")"
 LONG = ", ".join(["a"] * 4000)
 
 CONSTANT = {
@@ -67,19 +68,19 @@ def test_constants_that_make_much_are_refused_with_numbers(front: FrontEnd, expr
         front.query_from_sql("much", f"SELECT {expression} AS x, n FROM STREAM ev")
 
 
-def nested(deep: int, start: str, step: str) -> str:
+def nested(deep: int, start: str, step: str, array: str = MANY) -> str:
     """`aggregate` in the lambda of `aggregate`, so that each level multiplies the rounds of the ones in it."""
     for level in range(deep):
-        start = f"aggregate({MANY}, {start}, (a{level}, e{level}) -> {step.format(a=f'a{level}', more=start)})"
+        start = f"aggregate({array}, {start}, (a{level}, e{level}) -> {step.format(a=f'a{level}', more=start)})"
     return start
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        f"length({nested(6, 'k', 'concat({a}, {more})')})",
-        nested(6, "0", "{a} + {more}"),
-        f"length(aggregate({MANY}, k, (a9, e9) -> {nested(3, 'a9', 'concat({a}, {more})')}))",
+        f"length({nested(6, 'k', 'concat({a}, {more})', FEW)})",
+        nested(6, "0", "{a} + {more}", FEW),
+        f"length(aggregate({FEW}, k, (a9, e9) -> {nested(3, 'a9', 'concat({a}, {more})', FEW)}))",
     ],
     ids=["texts", "numbers", "of an outer value"],
 )
