@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from kit.simulator.faulty_folder import CREATE_FAULTS, LATE, REPLY_LOST
 from kit.simulator.simulated_world import (
     BUCKETS,
     GROUP,
@@ -53,11 +54,8 @@ from millpond.placement.slots import even_owners
 T = TypeVar("T")
 ActorSteps = Generator[str, str | None, T]
 
-REPLY_LOST = "reply lost"
-REPLY_LOST_SURVIVED = "reply lost, driver goes on"
-RETRIED = "retried, loses against itself"
-LATE = "arrives late, driver goes on"
-APPEND_FAULTS = (REPLY_LOST, REPLY_LOST_SURVIVED, RETRIED, LATE)
+KILLED_MEANWHILE = "reply lost, driver killed"
+APPEND_FAULTS = (KILLED_MEANWHILE, *CREATE_FAULTS)
 CUT = "cut from the log"
 """From this step on, the log does not answer the driver's host for some time; a request on the way may arrive."""
 
@@ -123,8 +121,8 @@ class Driver:
                 yield from self._surviving(self._one_batch)
                 if self.world.requests or (self.random.random() < 0.08 and not self.world.healing):
                     yield from self._surviving(self._aside)
-        except (FencedError, ConcurrentUpdate, Killed):
-            return
+        except (FencedError, ConcurrentUpdate, Killed, PlaceError):
+            return  # PlaceError: the opening failed
 
     def _start(self) -> ActorSteps[None]:
         yield "start:load"
@@ -169,7 +167,7 @@ class Driver:
         return len(asked_in(run.manifest))
 
     def _record(self, n: int) -> bytes:
-        data = self.world.log.read(n)
+        data = self.world.true_log.read(n)
         assert data is not None
         return data
 
@@ -390,26 +388,22 @@ class Driver:
                 return result
             fault = yield f"{phase}:{_STEP_NAMES[type(effect)]}"
             if fault == CUT:
-                fault = self.random.choice((None, REPLY_LOST_SURVIVED, LATE))
+                fault = self.random.choice((None, REPLY_LOST, LATE))
                 self.world.cut(self.token)
             if fault is not None and isinstance(effect, Append):
-                self._break_append(effect, fault)
-            if self.world.is_cut(self.token):
+                self.world.log_requests.plan(REPLY_LOST if fault == KILLED_MEANWHILE else fault)
+            elif self.world.is_cut(self.token):
                 if isinstance(effect, Read | Append):
                     raise PlaceError("The log does not answer.")
                 continue  # files that are derived are not written
-            reply = perform_effect(effect, self.world.log, self.world.manifests, self.announced.append)
-
-    def _break_append(self, effect: Append, fault: str) -> None:
-        log = self.world.log
-        if fault == LATE:
-            self.world.later(f"append of {effect.n}", lambda: log.append(effect.n, effect.record))
-        else:
-            log.append(effect.n, effect.record)
-        if fault == REPLY_LOST:
-            raise Killed
-        if fault != RETRIED:
-            raise PlaceError("The reply was lost.")
+            try:
+                reply = perform_effect(effect, self.world.log, self.world.manifests, self.announced.append)
+            except PlaceError as error:
+                if fault == KILLED_MEANWHILE:
+                    raise Killed from error
+                raise
+            if self.world.is_cut(self.token):
+                raise PlaceError("The log does not answer.")
 
 
 class Publisher:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from kit.simulator.faulty_folder import FaultyFolder
 from millpond.errors import StoreError
 from millpond.log.cursor import Cursor, check_applied, cursor_at
 from millpond.log.manifest import LiveSection, Manifest, Manifests
@@ -24,6 +25,9 @@ Row = tuple[str, int, int, int, int]
 GROUP = "group"
 
 BUCKETS = 5
+
+FAULT_RATE = 0.02
+"""The probability that a request to a folder fails, in a world where they fail."""
 
 
 class Violation(AssertionError):
@@ -250,15 +254,24 @@ class Delayed:
 
 
 class World:
-    """Everything that outlives a driver."""
+    """Everything that outlives a driver.
 
-    def __init__(self, random: Random) -> None:
+    Drivers and publishers use `log` and `manifests`, whose requests fail in half of the worlds. Checks use `true_log`
+    and `true_manifests`: the same files without faults.
+    """
+
+    def __init__(self, random: Random, folder: type[FaultyFolder], fault_random: Random) -> None:
         self.random = random
         self.instances = random.randint(1, 3)
         self.log_folder = MemoryFolder("memory:log")
         self.manifest_folder = MemoryFolder("memory:manifest")
-        self.log = Log(self.log_folder)
-        self.manifests = Manifests(self.manifest_folder, keep=3)
+        self.true_log = Log(self.log_folder)
+        self.true_manifests = Manifests(self.manifest_folder)
+        rate = fault_random.choice((0.0, FAULT_RATE))
+        self.log_requests = folder(self.log_folder, fault_random, rate, self.later)
+        self.manifest_requests = folder(self.manifest_folder, fault_random, rate, self.later)
+        self.log = Log(self.log_requests)
+        self.manifests = Manifests(self.manifest_requests, keep=3)
         self.source = Source()
         self.deltas = DeltaDisk()
         self.sinks: list[Sink] = []
@@ -311,12 +324,12 @@ class World:
             self.log_folder.remove(numbered_name(n))
         del self._true_rows[first:]
         self.replied = []  # these changes may be lost
-        self.delayed = [late for late in self.delayed if not late.what.startswith("append")]
+        self.delayed = [late for late in self.delayed if not late.what.startswith("create of")]
 
     def head(self) -> int:
         """Return the number of the last record, as found in the folder."""
         n = len(self._true_rows) - 1
-        while (data := self.log.read(n + 1)) is not None:
+        while (data := self.true_log.read(n + 1)) is not None:
             n += 1
             self._true_rows.append(self.deltas.rows_of(decode(data)))
         return n

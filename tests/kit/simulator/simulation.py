@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from kit.simulator.faulty_folder import FOLDER_FAULTS, FaultyFolder
 from kit.simulator.simulated_driver import APPEND_FAULTS, CUT, ActorSteps, Driver, Publisher, whims_in
 from kit.simulator.simulated_world import GROUP, Row, Sink, Violation, World, bucket_of, demand, positions
 from millpond.log.follower import Pump
@@ -69,6 +70,7 @@ _WORLD_FAULTS = (
     "sink lost",
     "log lost",
 )
+_FOLDER = "folder"
 _RARE = ("start:", "claim:", "drain:", "change:", "map:", "checkpoint:repair", "begin:announce", "follow:load")
 PLANNED = frozenset(
     [(step, kind) for step in _STEPS for kind in (CRASH, PAUSE)]
@@ -76,6 +78,9 @@ PLANNED = frozenset(
     + [(step, CUT) for step in _CUT_AT]
     + [(_WORLD, kind) for kind in _WORLD_FAULTS]
 )
+"""Every (step, fault) that a simulation may plan."""
+
+EXPECTED = PLANNED | {(_FOLDER, kind) for kind in FOLDER_FAULTS}
 """Every (step, fault) that the seeds together must reach; a test fails if one was never reached."""
 
 
@@ -87,6 +92,7 @@ class Parts:
     driver: type[Driver] = Driver
     pump: type[Pump] = Pump
     sink: type[Sink] = Sink
+    folder: type[FaultyFolder] = FaultyFolder
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,8 @@ class _Simulation:
         self.seed = seed
         self.parts = parts
         self.random = Random(seed)
-        self.world = World(self.random)
+        # Random numbers of their own: a world without these faults runs as if there were none.
+        self.world = World(self.random, parts.folder, Random(f"folders of {seed}"))
         self.world.sinks = [parts.sink("rows"), parts.sink("view")]
         for sink in self.world.sinks:
             sink.deltas = self.world.deltas
@@ -156,6 +163,8 @@ class _Simulation:
         except Exception as error:
             law = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
             raise SimulationFailure(self.seed, law, self._told()) from error
+        for requests in (self.world.log_requests, self.world.manifest_requests):
+            self.reached |= {(_FOLDER, fault) for fault in requests.reached}
         return Outcome(self.seed, frozenset(self.reached), self.world.head() + 1, rows, self.drivers_made)
 
     def _plan(self) -> list[_Fault]:
@@ -302,6 +311,7 @@ class _Simulation:
 
     def _heal(self) -> None:
         self.world.healing = True
+        self.world.log_requests.rate = self.world.manifest_requests.rate = 0.0
         self.faults = []
         for actor in self.actors:
             actor.asleep_until, actor.fault = 0, None
@@ -317,7 +327,7 @@ class _Simulation:
             return False
         if sum(isinstance(actor.body, Driver) for actor in self.actors) != 1:
             return False
-        ends = load(world.log, world.manifests).offsets
+        ends = load(world.true_log, world.true_manifests).offsets
         return all(positions(ends.get(s), len(lengths)) == lengths for s, lengths in world.source.lengths.items())
 
     def _told(self) -> list[str]:
@@ -331,11 +341,12 @@ def check_laws(world: World) -> int:
     _check_changes(world, entries)
     _check_coverage(world, entries)
     manifest = fold_all(Manifest(), entries)
-    demand(manifest == load(world.log, world.manifests), "the loaded manifest differs from the fold of the log")
+    loaded = load(world.true_log, world.true_manifests)
+    demand(manifest == loaded, "the loaded manifest differs from the fold of the log")
     _check_times(world, manifest)
     rows = [row for entry in entries for row in world.deltas.rows_of(entry)]
     _check_rows(world, rows)
-    live = [world.deltas.section(s, world.log) for s in manifest.sections.values() if s.kind == "segment"]
+    live = [world.deltas.section(s, world.true_log) for s in manifest.sections.values() if s.kind == "segment"]
     demand(sorted(row for part in live for row in part) == sorted(rows), "the live segments are not the input")
     for sink in world.sinks:
         world.check_sink(sink)
@@ -345,7 +356,7 @@ def check_laws(world: World) -> int:
 
 def _entries(world: World) -> list[Entry]:
     found: list[Entry] = []
-    while (data := world.log.read(len(found))) is not None:
+    while (data := world.true_log.read(len(found))) is not None:
         found.append(decode(data))
     numbered = sum(name != HINT_NAME for name in world.log_folder.files)
     demand(numbered == len(found), "the log has a hole")
