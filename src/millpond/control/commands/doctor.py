@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -35,6 +35,7 @@ from millpond.log.local_folder import LocalFolder
 from millpond.log.port import Folder
 from millpond.model.spec import BUCKETS
 from millpond.placement.slots import hash_tags
+from millpond.runtime.task.numa import SWITCH, Node, is_off, read_nodes, usable
 from millpond.spark.session.class_archive import archive_path
 from millpond.spark.session.jars import connector_told
 from millpond.spark.session.java import find_java
@@ -92,6 +93,7 @@ def examine(target: Target, clock: Clock = lap_us) -> Iterator[Check]:
     yield check_libraries()
     yield check_java(os.environ)
     yield check_memory(target.memory, *machine_memory())
+    yield check_nodes(read_nodes(), os.environ)
     yield check_ports()
     yield Check("kafka", "ok", connector_told())
     yield check_encryption(os.environ, target.store)
@@ -201,6 +203,22 @@ def check_memory(wanted: str, total: int, available: int | None) -> Check:
     if heap + WORKERS > total or (available is not None and heap + WORKERS > available):
         return Check("memory", "warning", f"--memory {wanted} leaves little for Python ({there}).", cure)
     return Check("memory", "ok", f"--memory {wanted} of {there}")
+
+
+def check_nodes(nodes: Sequence[Node], environ: Mapping[str, str], allowed: Collection[int] | None = None) -> Check:
+    """Report the NUMA nodes, and whether instances are bound to them; `allowed`: the CPUs of this process."""
+    if environ.get(SWITCH) not in (None, "", "on", "off"):
+        return Check(
+            "numa", "warning", f"{SWITCH} is {environ[SWITCH]!r}, which means on.", f"Set {SWITCH} to on or off."
+        )
+    if allowed is None:
+        allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    found = usable(nodes, allowed)
+    if len(found) < 2:
+        return Check("numa", "ok", "one NUMA node: instances are not bound to CPUs")
+    each = ", ".join(f"node {node.number}: {len(node.cpus)} CPUs, {_size(node.memory)}" for node in found)
+    bound = f"are not bound ({SWITCH}=off)" if is_off(environ) else f"take turns on them ({SWITCH}=off switches it off)"
+    return Check("numa", "ok", f"{len(found)} NUMA nodes ({each}); instances {bound}")
 
 
 def check_ports(host: str = "127.0.0.1") -> Check:

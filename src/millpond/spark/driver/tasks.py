@@ -28,6 +28,7 @@ from millpond.runtime.inputs.without_shuffle import (
 )
 from millpond.runtime.task.counters import in_receipt
 from millpond.runtime.task.file_sync import OpenFiles
+from millpond.runtime.task.numa import on_node_of
 from millpond.runtime.task.plan_cache import pack_task, unpack_task
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.session.worker import VersionChecked, worker_task
@@ -97,7 +98,9 @@ class _Fold(VersionChecked):
             context, task = _context(), unpack_task(self._packed)
             # The application-wide id is used, because attempt numbers restart when the same driver reruns a batch.
             attempt = f"{task.writer}-{context.taskAttemptId()}"
-            receipt, body = fold(task, context.partitionId(), packets, attempt, self._open_files())
+            instance = context.partitionId()
+            with on_node_of(instance):
+                receipt, body = fold(task, instance, packets, attempt, self._open_files())
         yield _deltas([(msgspec.json.encode(receipt), body)])
 
 
@@ -130,7 +133,8 @@ class _Direct(VersionChecked):
             attempt = context.taskAttemptId()
             deltas = []
             for instance, packets in fold_input.packets.items():
-                receipt, body = fold(task, instance, packets, f"{task.writer}-{attempt}", files)
+                with on_node_of(instance):
+                    receipt, body = fold(task, instance, packets, f"{task.writer}-{attempt}", files)
                 # Packets that stay in their task are not counted as moved bytes.
                 receipt.counts[MOVED] -= sum(map(len, gathered.packets.get(instance, ())))
                 if instance == 0:

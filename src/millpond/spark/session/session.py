@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import MillpondError, NoMemoryError, SetupError, SparkError
+from millpond.runtime.task.numa import SWITCH
 from millpond.spark.catalyst.private_names import Catalyst
 from millpond.spark.catalyst.quiet_errors import unlog
 from millpond.spark.masters import is_local_master
@@ -223,6 +224,8 @@ def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[s
         # Tables that a query may create must not appear in the folder from which the program was started.
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
+    if SWITCH in os.environ:
+        conf[f"spark.executorEnv.{SWITCH}"] = os.environ[SWITCH]
     if local:
         conf["spark.pyspark.python"] = sys.executable
         conf[DAEMON] = "millpond.spark.driver.worker_daemon"

@@ -27,6 +27,7 @@ from millpond.control.commands.doctor import (
     check_java,
     check_libraries,
     check_memory,
+    check_nodes,
     check_ports,
     check_python,
     check_space,
@@ -38,6 +39,7 @@ from millpond.control.wiring.adapters import open_store
 from millpond.control.wiring.truth import open_truth
 from millpond.log.local_folder import LocalFolder
 from millpond.model.stream import Stream
+from millpond.runtime.task.numa import Node
 from millpond.state.ports.files import IDENTITY
 
 PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
@@ -61,6 +63,19 @@ def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", started)
 
 
+def test_numa_nodes_are_reported() -> None:
+    nodes = [Node(0, frozenset(range(18)), 32 << 30), Node(1, frozenset(range(18, 36)), 16 << 30)]
+    assert "one NUMA node" in check_nodes(nodes, {}, range(18)).what
+    assert "one NUMA node" in check_nodes([], {}).what
+    both = check_nodes(nodes, {}, range(36))
+    assert both.what == (
+        "2 NUMA nodes (node 0: 18 CPUs, 32.0 GiB, node 1: 18 CPUs, 16.0 GiB); instances take turns on them"
+        " (MILLPOND_NUMA=off switches it off)"
+    )
+    assert "are not bound" in check_nodes(nodes, {"MILLPOND_NUMA": "off"}, range(36)).what
+    assert check_nodes(nodes, {"MILLPOND_NUMA": "no"}, range(36)).verdict == "warning"
+
+
 def test_without_java_everything_else_is_checked(no_java: None, tmp_path: Path) -> None:
     place = tmp_path / "new" / "pond"
     done = CliRunner().invoke(app, ["doctor", "--json", "--memory", "500m", "--checkpoint", str(place)])
@@ -70,7 +85,8 @@ def test_without_java_everything_else_is_checked(no_java: None, tmp_path: Path) 
     problems = {name for name, check in checks.items() if check["verdict"] == "problem"}
     assert problems == {"java"}
     assert "Install Java 17 or 21" in checks["java"]["cure"]
-    assert {"memory", "ports", "temp", "pond", "folder", "race", "fsync", "space", "disk", "store"} <= checks.keys()
+    assert {"memory", "numa", "ports", "temp", "pond", "folder", "race", "fsync", "space"} <= checks.keys()
+    assert {"disk", "store"} <= checks.keys()
     assert list(tmp_path.iterdir()) == [], "a probe was left behind"
 
 

@@ -140,6 +140,14 @@ def test_the_python_of_a_cluster_is_what_its_settings_say() -> None:
     assert launch_conf("yarn", "test", "900m", {python: "./environment/bin/python"})[python].startswith("./")
 
 
+def test_executors_learn_whether_instances_are_bound_to_numa_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "spark.executorEnv.MILLPOND_NUMA"
+    monkeypatch.delenv("MILLPOND_NUMA", raising=False)
+    assert name not in launch_conf("spark://a:7077", "test", "900m", {})
+    monkeypatch.setenv("MILLPOND_NUMA", "off")
+    assert launch_conf("spark://a:7077", "test", "900m", {})[name] == "off"
+
+
 def test_sockets_are_for_one_machine_and_paths_that_every_system_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
