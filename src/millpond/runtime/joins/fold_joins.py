@@ -116,23 +116,23 @@ class _JoinFold:
         self._placed = {name: self._place(side, distinct) for name, side in self._sides.items()}
         self._tried = 0
 
-    def _live(self, plan: JoinPlan, side: str, of: SideLog, log: GroupLog) -> list[Live]:
+    def _live(self, plan: JoinPlan, side: str, side_log: SideLog, log: GroupLog) -> list[Live]:
         """The events of a side that may be in due rows, and the role of each, as `kernels.semijoin.Live` describes."""
-        join, span, found = plan.join, self._span, list[Live]()
+        join, span, live_events = plan.join, self._span, list[Live]()
         start, end = self._reach(side)
-        start, delay = max(start, plan.from_us), of.delays_us.index(join.sides[side].delay_us)
+        start, delay = max(start, plan.from_us), side_log.delays_us.index(join.sides[side].delay_us)
         for events in log.reaching(start, end) if start < end else ():
             times = events.times_us
             live = (times >= start) & (times < end) & (events.late_class <= delay)
             if isinstance(join.when, Sliding):
-                found.append(Live(events, live, live if join.preserves(side) else np.zeros_like(live), live))
+                live_events.append(Live(events, live, live if join.preserves(side) else np.zeros_like(live), live))
                 continue
             asking = span.holds(times)
             if join.preserves(side):
                 asking |= span.holds(times + alone_after_us(join, side))
             asking &= live
-            found.append(Live(events, asking, asking, live))
-        return found
+            live_events.append(Live(events, asking, asking, live))
+        return live_events
 
     def _reach(self, side: str) -> tuple[int, int]:
         """The range of times [first, end) of the events of a side that may be in due rows."""
@@ -166,12 +166,12 @@ class _JoinFold:
         if not isinstance(window, Sliding):
             return rows
         last = rows.at - (rows.at - window.offset_us) % window.slide_us
-        found = []
+        placed_in_windows = []
         for back in range(-(-window.size_us // window.slide_us)):
             starts = last - back * window.slide_us
-            held = (starts + window.size_us > rows.at) & self._span.holds(starts + window.size_us)
-            found.append(Placed(rows.events[held], rows.codes[held], starts[held]))
-        return Placed(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+            due = (starts + window.size_us > rows.at) & self._span.holds(starts + window.size_us)
+            placed_in_windows.append(Placed(rows.events[due], rows.codes[due], starts[due]))
+        return Placed(*(np.concatenate(columns) for columns in zip(*placed_in_windows, strict=True)))
 
     def rows(self) -> QueryRows:
         """The due rows.

@@ -118,31 +118,31 @@ class _Making:
         keys = self._write_keys(parts)
         if keys is None:
             return GroupState()
-        found: dict[str, list[SectionPlace]] = {}
+        moved: dict[str, list[SectionPlace]] = {}
         for state, (sections, new_slots) in zip(self._sources, parts, strict=True):
-            for apart in ("segments", "tiles", "revisions"):
-                places: tuple[SectionPlace, ...] = getattr(state, apart)
-                every = CurrentCells(self._files, state, places, sections, self._group.delays_us)
-                for place, cells in zip(places, every, strict=True):
-                    self._move_cells(place, cells, new_slots, apart, found)
+            for field in ("segments", "tiles", "revisions"):
+                places: tuple[SectionPlace, ...] = getattr(state, field)
+                all_cells = CurrentCells(self._files, state, places, sections, self._group.delays_us)
+                for place, cells in zip(places, all_cells, strict=True):
+                    self._move_cells(place, cells, new_slots, field, moved)
             log = self._log(state, sections)
             for place in (*state.events, *state.tallies):
                 events = log.section(place)
                 events = events._replace(slots=new_slots[events.slots])
                 kind: SectionKind = "events" if place in state.events else "tallies"
-                self._move_events(place, events.take(events.slots >= 0), kind, found)
-        return GroupState((keys,), **{name: tuple(places) for name, places in found.items()})
+                self._move_events(place, events.take(events.slots >= 0), kind, moved)
+        return GroupState((keys,), **{name: tuple(places) for name, places in moved.items()})
 
     def logs(self) -> GroupState:
         """Writes the events of a side of joins, which contain their keys, or are assigned by their values."""
         assert isinstance(self._group, SideLog)
-        found: dict[str, list[SectionPlace]] = {}
+        moved: dict[str, list[SectionPlace]] = {}
         for state in self._sources:
             log = self._log(state, [])
             for place in state.events:
                 events = log.section(place)
-                self._move_events(place, events.take(self._held(events)), "events", found)
-        return GroupState(events=tuple(found.get("events", ())))
+                self._move_events(place, events.take(self._held(events)), "events", moved)
+        return GroupState(events=tuple(moved.get("events", ())))
 
     def _held(self, events: Events) -> Ints:
         log, task = self._group, self._task
@@ -177,26 +177,26 @@ class _Making:
         return self._write("keys", to_bytes(batch), batch.num_rows, info)
 
     def _move_cells(
-        self, place: SectionPlace, cells: Cells, new_slots: npt.NDArray[np.int32], apart: str,
-        found: dict[str, list[SectionPlace]],
+        self, place: SectionPlace, cells: Cells, new_slots: npt.NDArray[np.int32], field: str,
+        moved: dict[str, list[SectionPlace]],
     ) -> None:  # fmt: skip
         slots = new_slots[cells.slots]
-        mine = some_atoms(cells._replace(slots=slots), slots >= 0)
-        if not mine.rows:
+        own_cells = some_atoms(cells._replace(slots=slots), slots >= 0)
+        if not own_cells.rows:
             return
-        info = self._info(place, int(mine.slices.start_us.min()), int(mine.slices.end_us.max()))
-        if apart != "segments":
-            info[apart] = 1
-        data, sizes = encode_with_sizes(mine)
-        found.setdefault(apart, []).append(self._write("segment", data, mine.rows, info | sizes))
+        info = self._info(place, int(own_cells.slices.start_us.min()), int(own_cells.slices.end_us.max()))
+        if field != "segments":
+            info[field] = 1
+        data, sizes = encode_with_sizes(own_cells)
+        moved.setdefault(field, []).append(self._write("segment", data, own_cells.rows, info | sizes))
 
     def _move_events(
-        self, place: SectionPlace, events: Events, kind: SectionKind, found: dict[str, list[SectionPlace]]
+        self, place: SectionPlace, events: Events, kind: SectionKind, moved: dict[str, list[SectionPlace]]
     ) -> None:
         if not events.rows:
             return
         info = self._info(place, int(events.times_us.min()), int(events.times_us.max()) + 1)
-        found.setdefault(kind, []).append(self._write(kind, to_bytes(encode_events(events)), events.rows, info))
+        moved.setdefault(kind, []).append(self._write(kind, to_bytes(encode_events(events)), events.rows, info))
 
     def _info(self, place: SectionPlace, first: int, last: int) -> dict[str, int | str | list[int]]:
         return {"first": first, "last": last, "level": place.level, "delays": list(self._group.delays_us)}
