@@ -11,6 +11,7 @@ from millpond.control.commands.doctor import check_store
 from millpond.control.wiring.adapters import checked_store, instances_reach, open_store
 from millpond.control.wiring.truth import open_truth
 from millpond.errors import SetupError, StoreError
+from millpond.log.address import address_of
 from millpond.plugins import imported
 from millpond.state.backends.kinds import BUILT_IN, GROUP, StoreKind, forms, known_store, store_kind, store_path
 from millpond.testing.conformance import check_bucket_store
@@ -73,7 +74,8 @@ def test_a_package_registers_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not instances_reach("jar")
     assert "`jar`" in forms()
     (tmp_path / "probe").mkdir()
-    assert check_store("jar", tmp_path / "new", tmp_path / "probe").what == "jar can be created, written and read"
+    found = check_store("jar", address_of(tmp_path / "new"), tmp_path / "probe")
+    assert found.what == "jar can be created, written and read"
 
 
 def test_a_package_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
