@@ -118,10 +118,10 @@ def test_half_open_connections_keep_nobody_with_the_token_out(encrypted: bool, c
     with served(web) as port, Flood(port, sent) as flood:
         base = f"http{'s' if encrypted else ''}://127.0.0.1:{port}"
         for _ in range(REQUESTS):
-            with httpx.Client(base_url=base, verify=verify, timeout=30) as client:
+            with httpx.Client(base_url=base, verify=verify, timeout=240) as client:
                 statuses[ask(client)] += 1
                 statuses[client.get("/v1/health").status_code] += 1
-        with httpx.Client(base_url=base, verify=verify, timeout=30) as kept:
+        with httpx.Client(base_url=base, verify=verify, timeout=240) as kept:
             assert ask(kept) == 200
             before = flood.opened
             end = time.monotonic() + 120
