@@ -24,6 +24,7 @@ from kit.simulator.simulated_world import (
     World,
     bucket_of,
     demand,
+    entry_of,
     positions,
 )
 from millpond.errors import AheadError, FencedError, OffsetGapError, PlaceError, StoreError
@@ -45,7 +46,7 @@ from millpond.log.protocol import (
     perform_effect,
     same_offset,
 )
-from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt, Section, decode
+from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt, Section
 from millpond.model.change_json import MapChange, change_to_json
 from millpond.placement.moves import BucketMap, bucket_maps, sources
 from millpond.placement.run_lengths import runs_of
@@ -127,7 +128,7 @@ class Driver:
     def _start(self) -> ActorSteps[None]:
         yield "start:load"
         manifest = load(self.world.log, self.world.manifests)
-        whole = fold_all(Manifest(), [decode(self._record(n)) for n in range(manifest.n + 1)])
+        whole = fold_all(Manifest(), [entry_of(self._record(n)) for n in range(manifest.n + 1)])
         demand(manifest == whole, "a manifest loaded from its files differs from the fold of the log")
         self.compare_sinks(manifest)
         self.writer = self._writer_type(self.token, manifest, records_per_hint=4, records_per_manifest=5)
@@ -346,12 +347,12 @@ class Driver:
         known = _seen(old or ())
         for section in live if old is None else ():
             known = [sum(pair) for pair in zip(known, _counted(section), strict=True)]
-        seen, new = [*known], list[Row]()
+        seen, new, changes = [*known], list[Row](), self.in_force(run)
         for packet in packets:
             for position in packet.positions:
                 bucket = bucket_of(packet.partition, position)
                 seen[bucket] += 1
-                new.append((packet.stream, packet.partition, position, seen[bucket], self.in_force(run)))
+                new.append((packet.stream, packet.partition, position, seen[bucket], changes))
         kept = [*(old or ()), *new]
         supersedes = () if old is None else tuple(section.id for section in live)
         segment, rows = json.dumps(kept).encode(), json.dumps(new).encode()

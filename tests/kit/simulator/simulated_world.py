@@ -9,7 +9,10 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from random import Random
+
+import msgspec
 
 from kit.simulator.faulty_folder import FaultyFolder
 from millpond.errors import StoreError
@@ -21,6 +24,9 @@ from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section, 
 
 Row = tuple[str, int, int, int, int]
 """Stream, source partition, position, number of events in its bucket before, and number of changes in force."""
+
+_rows: msgspec.json.Decoder[list[Row]] = msgspec.json.Decoder(list[Row])
+_offsets: msgspec.json.Decoder[dict[str, int]] = msgspec.json.Decoder(dict[str, int])
 
 GROUP = "group"
 
@@ -38,6 +44,12 @@ def demand(law: bool, otherwise: str) -> None:
     """Raise Violation unless the invariant holds."""
     if not law:
         raise Violation(otherwise)
+
+
+@lru_cache(maxsize=4096)
+def entry_of(data: bytes) -> Entry:
+    """Decode a record; the checks of a run read each record many times."""
+    return decode(data)
 
 
 class MemoryFolder:
@@ -110,7 +122,7 @@ def positions(offset: str | None, partitions: int) -> list[int]:
     """Return the next position of every partition; all 0 if the stream has no offset yet."""
     if offset is None:
         return [0] * partitions
-    return list(json.loads(offset).values())
+    return list(_offsets.decode(offset).values())
 
 
 class ConcurrentUpdate(Exception):
@@ -215,10 +227,10 @@ class DeltaDisk:
         else:
             record = log.read(live.n)
             assert record is not None
-            body = decode(record).body
+            body = entry_of(record).body
             assert body is not None
             data = bytes(body.read(0, live.offset + live.size))
-        rows = [row_of(item) for item in json.loads(data[live.offset : live.offset + live.size])]
+        rows = _rows.decode(data[live.offset : live.offset + live.size])
         demand(len(rows) == live.rows, f"section {live.id} holds {len(rows)} rows, not {live.rows}")
         return rows
 
@@ -230,18 +242,12 @@ class DeltaDisk:
 
 def read_rows(delta: bytes, section: Section) -> list[Row]:
     """Return the rows in one section of a delta."""
-    return [row_of(item) for item in json.loads(delta[section.offset : section.offset + section.size])]
+    return _rows.decode(delta[section.offset : section.offset + section.size])
 
 
 def bucket_of(partition: int, position: int) -> int:
     """Return the bucket that an event is in."""
     return (position * 7 + partition) % BUCKETS
-
-
-def row_of(item: list[int | str]) -> Row:
-    """Return a row as it was before JSON."""
-    stream, partition, position, seen, changes = item
-    return str(stream), int(partition), int(position), int(seen), int(changes)
 
 
 @dataclass
@@ -331,7 +337,7 @@ class World:
         n = len(self._true_rows) - 1
         while (data := self.true_log.read(n + 1)) is not None:
             n += 1
-            self._true_rows.append(self.deltas.rows_of(decode(data)))
+            self._true_rows.append(self.deltas.rows_of(entry_of(data)))
         return n
 
     def check_sink(self, sink: Sink) -> None:

@@ -15,12 +15,22 @@ from random import Random
 
 from kit.simulator.faulty_folder import FOLDER_FAULTS, FaultyFolder
 from kit.simulator.simulated_driver import APPEND_FAULTS, CUT, ActorSteps, Driver, Publisher, whims_in
-from kit.simulator.simulated_world import GROUP, Row, Sink, Violation, World, bucket_of, demand, positions
+from kit.simulator.simulated_world import (
+    GROUP,
+    Row,
+    Sink,
+    Violation,
+    World,
+    bucket_of,
+    demand,
+    entry_of,
+    positions,
+)
 from millpond.log.follower import Pump
 from millpond.log.manifest import Manifest, fold_all, load
 from millpond.log.port import HINT_NAME
 from millpond.log.protocol import TICK, Writer
-from millpond.log.records import ChangeRecord, ClaimRecord, Entry, EpochRecord, decode
+from millpond.log.records import ChangeRecord, ClaimRecord, Entry, EpochRecord
 
 FAULTY_TICKS = 260
 HEALING_TICKS = 4_000
@@ -357,7 +367,7 @@ def check_laws(world: World) -> int:
 def _entries(world: World) -> list[Entry]:
     found: list[Entry] = []
     while (data := world.true_log.read(len(found))) is not None:
-        found.append(decode(data))
+        found.append(entry_of(data))
     numbered = sum(name != HINT_NAME for name in world.log_folder.files)
     demand(numbered == len(found), "the log has a hole")
     return found
