@@ -19,8 +19,9 @@ test: lint prepare  ## Lint, check types, run every test, three files at a time
 quick: $(READY)  ## Test what the uncommitted change reaches, for about a minute
 	$(BIN)/python tests/quick.py
 
-services: $(READY)  ## Fetch the jars of Kafka, for tests: the broker, and Spark's connector
+services: $(READY)  ## Fetch jars for tests: of Kafka, of Spark's connector to it, and of HDFS
 	@$(BIN)/python -m kit.servers.kafka_server --fetch >/dev/null
+	@$(BIN)/python -m kit.servers.hdfs_server
 
 exhaustive: $(READY)  ## Every fault at every occurrence, for long
 	$(BIN)/pytest -m exhaustive

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+from kit.servers.hdfs_server import HdfsServer, hdfs_jars
 from kit.servers.kafka_server import KafkaServer, kafka_jars
 from kit.servers.postgres_server import PostgresServer, postgres_binaries
 from kit.servers.redis_servers import RedisCluster, RedisServer, redis_binary
@@ -103,6 +104,22 @@ def kafka_connected(kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.fixture(scope="session")
+def hdfs_installed() -> None:
+    """Skips the test where the jar of HDFS cannot be had; an error where MILLPOND_REQUIRE names hdfs, as in CI."""
+    jars = hdfs_jars()
+    if isinstance(jars, str):
+        assert "hdfs" not in os.environ.get("MILLPOND_REQUIRE", ""), jars
+        pytest.skip(jars)
+
+
+@pytest.fixture(scope="session")
+def hdfs_server(hdfs_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    """One HDFS for all tests; each makes a folder of its own."""
+    with HdfsServer(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def postgres_installed() -> None:
     """Skips the test where there is no PostgreSQL server; an error where MILLPOND_REQUIRE names postgres, as in CI."""
     if postgres_binaries() is None:
@@ -160,5 +177,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = getattr(item, "fixturenames", ())
         if "spark" in names:
             item.add_marker(pytest.mark.spark)
-        if {"redis_installed", "kafka_installed", "postgres_installed", "s3_server"} & {*names}:
+        if {"redis_installed", "kafka_installed", "postgres_installed", "hdfs_installed", "s3_server"} & {*names}:
             item.add_marker(pytest.mark.services)
