@@ -73,7 +73,7 @@ def test_look_ups_equal_those_of_lmdb_and_lost_rows_come_back(
              (("redis", redis_cluster.url, 4), ("lmdb", "lmdb", 3))]  # fmt: skip
     with ponds[0] as pond, ponds[1] as plain:
         for one in ponds:
-            one.load(TEXT.format(base=tmp_path, name=one.path.name))
+            one.load(TEXT.format(base=tmp_path, name=one.address.name))
 
         def run(*files: int) -> None:
             for number in files:
@@ -191,7 +191,7 @@ def test_owners_follow_slots_that_move(spark: SparkSession, tmp_path: Path, redi
             Pond(spark, tmp_path / "lmdb", instances=3, store="lmdb") as plain,
         ):
             for one in (pond, plain):
-                one.load(TEXT.format(base=tmp_path, name=one.path.name))
+                one.load(TEXT.format(base=tmp_path, name=one.address.name))
             files = count()
 
             def run() -> None:
