@@ -167,7 +167,11 @@ def amounts(query: Query, case: Case, epochs: Sequence[Sequence[dict[str, Any]]]
             if query.corrected_for_us:
                 revisions[place] = revisions.get(place, -1) + 1
                 assert revision == revisions[place]
-        expected = oracle.answer(plain, case.epochs[: i + 1], drained=True)
+        try:
+            expected = oracle.answer(plain, case.epochs[: i + 1], drained=True)
+        except (Raised, OverflowedError):
+            assert query.corrected_for_us, "only a window that is not closed yet may have no result"
+            return
         if query.corrected_for_us:
             expected = [row for row in expected if closed is not None and row["at_end"] <= closed]
         assert_same_rows(expected, list(standing.values()), about=str(query))

@@ -51,7 +51,7 @@ def is_behind(ended_us: int, asking_us: int, taken_us: int, began_us: int) -> bo
 class QuietEpochs:
     """Observes the watermarks before each epoch, and decides what should wait for a later epoch.
 
-    >>> Calm().waits([], {"clicks": Watermark(5)})
+    >>> QuietEpochs().waits([], {"clicks": Watermark(5)})
     Waits(step=False, merges=False)
     """
 
