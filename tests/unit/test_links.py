@@ -88,7 +88,7 @@ def test_of_a_file_that_is_replaced_the_link_is(linked: Linked) -> None:
     for name in names:
         (linked.pond / name).symlink_to(linked.outside / "precious")
     truth.log.write_hint(7)
-    places.tell(Leader("http://h", 1, "t"))
+    places.write_leader(Leader("http://h", 1, "t"))
     CursorFile(linked.pond / "cursors" / "q.cursor").write(Cursor(3))
     assert not any((linked.pond / name).is_symlink() for name in names)
     assert (linked.outside / "precious").read_text() == "precious" * 10

@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from millpond.errors import CorruptError, PlaceError
+
+T = TypeVar("T")
 
 ONE_PUT_BYTES = 64 << 20
 """Objects up to this size are written with one request, larger ones in parts of this size."""
@@ -37,7 +39,7 @@ _DELETED_AT_ONCE = 1000
 _DIGEST = "millpond-sha256"
 """The name under which an object carries the SHA-256 of its content."""
 
-_UNTOLD = re.compile(r"\?[^\s<]*|:? *<.*")
+_OMITTED = re.compile(r"\?[^\s<]*|:? *<.*")
 """Query strings, which may contain signatures, and bodies of replies, which say the same as the status."""
 _LONGEST_MESSAGE = 300
 
@@ -124,10 +126,7 @@ class Objects:
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
         """The sizes of several objects; the requests run in parallel."""
-        if len(names) < 2:
-            return [self.size(name) for name in names]
-        with ThreadPoolExecutor(min(_PARALLEL, len(names)), thread_name_prefix="objects") as pool:
-            return [*pool.map(self.size, names)]
+        return in_parallel(self.size, names, _PARALLEL)
 
     def list(self) -> Iterator[tuple[str, int]]:
         """The names and sizes of all objects."""
@@ -160,6 +159,14 @@ class Objects:
                 f"The object store at {self.where} failed: {_reason(error)}",
                 "Check its address and credentials, and that it supports conditional puts.",
             ) from error
+
+
+def in_parallel(request: Callable[[str], T], names: Sequence[str], most: int) -> list[T]:
+    """The results of `request` for each name, in order; at most `most` requests run at once, a single one here."""
+    if len(names) < 2:
+        return [request(name) for name in names]
+    with ThreadPoolExecutor(min(most, len(names)), thread_name_prefix="objects") as pool:
+        return [*pool.map(request, names)]
 
 
 @cache
@@ -214,4 +221,4 @@ class ObjectStoreFolder:
 def _reason(error: Exception) -> str:
     """The first line of an error, without what is not for messages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return f"{_UNTOLD.sub('', lines[0])[:_LONGEST_MESSAGE].rstrip('.')}."
+    return f"{_OMITTED.sub('', lines[0])[:_LONGEST_MESSAGE].rstrip('.')}."

@@ -42,7 +42,7 @@ from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, onl
 
 T = TypeVar("T")
 _HEALTH_S = 5.0
-"""The longest time in seconds until a service says whether it leads; then the next one is asked."""
+"""The longest time in seconds until a service says whether it leads; then the next one is tried."""
 
 _Params = dict[str, str | int | Sequence[str]]
 
@@ -51,7 +51,7 @@ class Client:
     """A client of the service at `url`, with its `token`. `certificate`: a PEM file to trust besides the system's.
 
     `url` may name several services of one pond, separated by commas: requests go to the one that leads. If it no longer
-    answers or leads, the others are asked, and a request that was not made is sent to the new leader.
+    answers or leads, the others are tried, and a request that was not made is sent to the new leader.
 
     Every method raises NotServingError if the service does not answer or does not lead, CertificateError if its
     certificate is not trusted, and otherwise the pond's own error, with its class and text. `who` (default: the user of
@@ -248,16 +248,16 @@ class Client:
     ) -> T:  # fmt: skip
         if not self._found:
             self._find_leader()
-        asked = method, path, kind, params, content, patient
+        request = method, path, kind, params, content, patient
         try:
-            return self._ask_one(*asked)
+            return self._send(*request)
         except _NotMade as unmade:
             before = self.url
             self._find_leader()
             if self.url == before:
                 raise unmade.error from unmade.__cause__
         try:
-            return self._ask_one(*asked)
+            return self._send(*request)
         except _NotMade as unmade:
             raise unmade.error from unmade.__cause__
 
@@ -272,7 +272,7 @@ class Client:
                     self.url, self._found = url, True
                     return
 
-    def _ask_one(
+    def _send(
         self, method: str, path: str, kind: type[T], params: _Params | None, content: bytes | None, patient: bool
     ) -> T:  # fmt: skip
         headers = {} if content is None else {"content-type": "application/json"}

@@ -68,9 +68,9 @@ class Places:
         Raises:
             SetupError: the token is too short, or other users may read its file. PlaceError: the file is a link.
         """
-        told = environment.get(TOKEN_VARIABLE)
-        if told is not None:
-            return _long_enough(told, TOKEN_VARIABLE)
+        secret = environment.get(TOKEN_VARIABLE)
+        if secret is not None:
+            return _long_enough(secret, TOKEN_VARIABLE)
         self.make()
         file = self.folder / _TOKEN
         if not os.path.lexists(file):
@@ -119,7 +119,7 @@ class Places:
             raise NotServingError(f"Nobody serves the pond in {self.folder.parent}.", "Start `millpond serve`.")
         return found
 
-    def tell(self, leader: Leader) -> None:
+    def write_leader(self, leader: Leader) -> None:
         """Store who leads, atomically but without fsync, because it is only a hint."""
         draft = self.folder / f".{_LEADER}-{leader.token}"
         draft.write_bytes(msgspec.json.encode(leader))
@@ -153,12 +153,12 @@ class BucketPlaces(Places):
         Raises:
             SetupError: there is none, or it is too short.
         """
-        if (told := environment.get(TOKEN_VARIABLE)) is None:
+        if (secret := environment.get(TOKEN_VARIABLE)) is None:
             raise SetupError(
                 f"The pond at {self._address.parent} keeps no token.",
                 f"Set {TOKEN_VARIABLE} to the same token for the leader, standbys and clients.",
             )
-        return _long_enough(told, TOKEN_VARIABLE)
+        return _long_enough(secret, TOKEN_VARIABLE)
 
     def known_secret(self) -> str:
         """See `Places`; AccessError: a client must be given the token."""
@@ -186,7 +186,7 @@ class BucketPlaces(Places):
             raise NotServingError(f"Nobody serves the pond at {self._address.parent}.", "Start `millpond serve`.")
         return found
 
-    def tell(self, leader: Leader) -> None:
+    def write_leader(self, leader: Leader) -> None:
         """See `Places`; a sign of life that cannot be written is missing."""
         with suppress(PlaceError):
             self._address.objects().put(_LEADER, msgspec.json.encode(leader))

@@ -94,7 +94,7 @@ class Hint:
 
     def _beat(self, number: int) -> None:
         me = self._me
-        self._places.tell(Leader(me.url, me.pid, me.token, number, me.certificate))
+        self._places.write_leader(Leader(me.url, me.pid, me.token, number, me.certificate))
 
     def _lock(self) -> bool:
         if self._descriptor is not None:

@@ -13,7 +13,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -23,7 +22,7 @@ import pyarrow as pa
 from millpond.clock import now_us
 from millpond.errors import CorruptError, PlaceError, unreadable
 from millpond.log.address import Address
-from millpond.log.object_store import Objects, objects_at
+from millpond.log.object_store import Objects, in_parallel, objects_at
 from millpond.state.ports.file_store import Parts
 from millpond.state.ports.files import DELTA_FOLDER, Files
 
@@ -154,12 +153,8 @@ class ObjectFiles(Files):
         """
         new = [name for name in dict.fromkeys(names) if name not in self._mapped]
         absent = [name for name in new if not self._copies.has(copy_of(name, self._run))]
-        if len(absent) < 2:
-            found = [self._copied(name) for name in absent]
-        else:
-            with ThreadPoolExecutor(min(_PARALLEL, len(absent)), thread_name_prefix="fetch") as pool:
-                found = [*pool.map(self._copied, absent)]
-        lost = [name for name, there in zip(absent, found, strict=True) if not there]
+        copied = in_parallel(self._copied, absent, _PARALLEL)
+        lost = [name for name, exists in zip(absent, copied, strict=True) if not exists]
         if lost:
             raise CorruptError(f"{self.where(lost[0])} does not exist.", "Restore the object from a copy.")
 
@@ -266,8 +261,8 @@ def _copies_in(folder: Path) -> HostCopies:
 
 
 def _limit_of(folder: Path) -> int:
-    told = os.environ.get(LIMIT_VARIABLE, "")
-    if told.isdecimal():
-        return int(told)
+    limit = os.environ.get(LIMIT_VARIABLE, "")
+    if limit.isdecimal():
+        return int(limit)
     folder.mkdir(parents=True, exist_ok=True)
     return shutil.disk_usage(folder).total // _SHARE_OF_DISK

@@ -58,12 +58,12 @@ def test_the_token_is_that_of_the_environment(world: World) -> None:
 def test_a_client_finds_the_leader_by_the_address(world: World) -> None:
     with pytest.raises(NotServingError, match=f"Nobody serves the pond at {POND}"):
         places_of(POND).known_leader()
-    world.places().tell(Leader("http://a", 1, "a"))
+    world.places().write_leader(Leader("http://a", 1, "a"))
     assert places_of(POND).known_leader().url == "http://a"
     world.cut = True
     with pytest.raises(PlaceError):
         places_of(POND).known_leader()
-    world.places().tell(Leader("http://a", 1, "a", 2))
+    world.places().write_leader(Leader("http://a", 1, "a", 2))
 
 
 def test_a_standby_on_another_host_waits_for_the_number(world: World) -> None:
@@ -71,7 +71,7 @@ def test_a_standby_on_another_host_waits_for_the_number(world: World) -> None:
     assert first.gone(), "nobody has ever led"
     leader = world.places()
     for beat in range(20):
-        leader.tell(Leader("http://a", 1, "a", beat))
+        leader.write_leader(Leader("http://a", 1, "a", beat))
         world.passes(2)
         assert not standby.gone()
     world.passes(9)
@@ -82,7 +82,7 @@ def test_a_standby_on_another_host_waits_for_the_number(world: World) -> None:
 
 def test_a_standby_that_cannot_read_keeps_what_it_knew(world: World) -> None:
     standby = world.hint("b")
-    world.places().tell(Leader("http://a", 1, "a", 1))
+    world.places().write_leader(Leader("http://a", 1, "a", 1))
     assert not standby.gone() and standby.leader() == Leader("http://a", 1, "a", 1)
     world.cut = True
     world.passes(5)

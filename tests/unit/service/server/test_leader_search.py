@@ -74,10 +74,10 @@ def test_what_may_have_been_made_is_not_repeated(client: Client, hosts: dict[str
 
 
 def test_one_address_is_used_without_a_search(hosts: dict[str, Host]) -> None:
-    asked: list[str] = []
+    paths: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request.url.path)
+        paths.append(request.url.path)
         return hosts["b"].answer(request)
 
     with Client("http://b:1", "token", transport=httpx.MockTransport(answer)) as client:
@@ -85,4 +85,4 @@ def test_one_address_is_used_without_a_search(hosts: dict[str, Host]) -> None:
         hosts["b"].role = "standby"
         with pytest.raises(NotServingError, match="This service is standby"):
             client.drop("q")
-    assert "/v1/health" not in asked
+    assert "/v1/health" not in paths

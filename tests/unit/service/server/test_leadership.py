@@ -47,11 +47,11 @@ def test_the_first_one_leads_and_the_second_waits_until_it_leaves(bench: Bench) 
 def test_a_leader_that_is_stopped_is_gone_when_its_number_has_not_moved_for_long(bench: Bench) -> None:
     first, second = bench.hint("first"), bench.hint("second")
     assert first.gone()
-    bench.places.tell(Leader("http://first", 1, "first", 1))
+    bench.places.write_leader(Leader("http://first", 1, "first", 1))
     assert not second.gone()
     bench.now += 9 * SECOND
     assert not second.gone()
-    bench.places.tell(Leader("http://first", 1, "first", 2))
+    bench.places.write_leader(Leader("http://first", 1, "first", 2))
     assert not second.gone()
     bench.now += 9 * SECOND
     assert not second.gone()
@@ -106,7 +106,7 @@ def test_a_full_disk_keeps_nobody_from_leading(bench: Bench, monkeypatch: pytest
     def full(_leader: Leader) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr(bench.places, "tell", full)
+    monkeypatch.setattr(bench.places, "write_leader", full)
     first = bench.hint("first")
     assert first.gone()
     first.lead()

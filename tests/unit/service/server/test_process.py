@@ -111,7 +111,7 @@ def test_a_folder_goes_before_the_address_that_the_environment_tells(
     places = Places(tmp_path)
     places.make()
     places.secret({})
-    places.tell(Leader("http://127.0.0.1:9", 1, "me"))
+    places.write_leader(Leader("http://127.0.0.1:9", 1, "me"))
     monkeypatch.setenv("MILLPOND_URL", "http://pond.example")
     assert Client.of(tmp_path).url == "http://127.0.0.1:9"
     assert Client.of(tmp_path, url="http://localhost:9").url == "http://localhost:9"

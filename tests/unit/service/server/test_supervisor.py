@@ -103,7 +103,7 @@ def test_whoever_is_fenced_stands_by_and_leads_again_when_the_other_is_gone(tmp_
     first = FakePond([FencedError("Record 7 is another's.", "Stop.")])
     second = FakePond([lambda: bench.it.stop()])
     bench = Bench(tmp_path, first, second)
-    bench.places.tell(Leader("http://other", 2, "other", 5))
+    bench.places.write_leader(Leader("http://other", 2, "other", 5))
     bench.it.run()
     assert (first.did, second.did) == (["open", "run", "end"], ["open", "run", "end"])
     assert "[MP-FENCED] Record 7 is another's. Stop." in bench.said

@@ -1,4 +1,4 @@
-"""The files of a pond in an object store: copies are complete, verified, few, and made again when they are gone."""
+"""The files of a pond in an object store: copies are complete, verified, few, and made again when they are missing."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ def test_messages_go_through_the_store_or_a_folder_of_the_only_host(tmp_path: Pa
     copies = HostCopies(tmp_path / "copies", 1000)
     for messages in (None, tmp_path / "messages"):
         files = ObjectFiles(copies, objects, "a", messages)
-        files.write_message("tell/1/0", b"one")
-        assert files.read_messages(["tell/1/0", "tell/1/1"]) == [b"one", None]
-        assert (objects.get("tell/1/0") is None) == (messages is not None)
-        files.remove_messages(["tell/1/0", "tell/1/1"])
-        assert files.read_messages(["tell/1/0"]) == [None]
+        files.write_message("messages/1/0", b"one")
+        assert files.read_messages(["messages/1/0", "messages/1/1"]) == [b"one", None]
+        assert (objects.get("messages/1/0") is None) == (messages is not None)
+        files.remove_messages(["messages/1/0", "messages/1/1"])
+        assert files.read_messages(["messages/1/0"]) == [None]
 
 
 def test_files_are_listed_renamed_and_deleted_as_in_a_folder(tmp_path: Path, objects: Objects) -> None:
