@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -58,6 +59,9 @@ def queries(spark: SparkSession, source: Path) -> dict[str, DataFrame]:
     return {"spend": spend, "web": web, "tags": tags}
 
 
+PRUNE_STEPS = [step for step in faults.FOLLOWER_STEPS if step.startswith("prune.")]
+"""Steps of sweeps. How many sweeps have something to delete depends on how threads are scheduled; one always has."""
+
 SINKS = {"spend": "json", "web": "parquet", "tags": "parquet"}
 SERVED = "spend"
 LATE = "web"
@@ -90,9 +94,23 @@ def answer(
             if repair:
                 pond.repair()
             pond.run(drain=drain)
+            if counts_steps(fault):
+                wait_for_pruning(Path(base) / "faults", fault)
             return {"ok": True, "error": ""}
     except Exception as error:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
+
+
+def counts_steps(fault: str | None) -> bool:
+    """Whether this process counts the steps that it reaches."""
+    return fault is not None or "MILLPOND_FAULT_DIR" in os.environ
+
+
+def wait_for_pruning(reached: Path, fault: str | None) -> None:
+    """Wait until a sweep reached the step of `fault`, or without one all its steps: it runs when its thread is due."""
+    steps = [step for step in PRUNE_STEPS if not fault or fault.startswith(f"{step}:")]
+    while not all((reached / step).exists() for step in steps):
+        time.sleep(0.05)
 
 
 def say(what: dict[str, Any]) -> None:

@@ -374,6 +374,8 @@ class Scenario(NamedTuple):
 
     def fault(self, reached: dict[str, int]) -> str:
         """The fault as the environment plans it: not at the last occurrence, so that something is left to do."""
+        if self.step in program.PRUNE_STEPS:
+            return f"{self.step}:1:{self.action}"
         last = max(1, reached[self.step] - 1 if self.step in DRIVER_STEPS else reached[self.step] // 2)
         first = min(2, last) if self.step.startswith("commit") and not self.turn else 1
         return f"{self.step}:{random.Random(f'{self.step}{self.turn}').randint(first, last)}:{self.action}"
