@@ -98,7 +98,7 @@ HOMES = {
     "redis": ("state/backends/redis", "kit/servers/redis_servers.py"),
     "confluent_kafka": ("followers/sinks/kafka", "kit/servers/kafka_server.py"),
     "psycopg": ("followers/sinks/postgres.py", "kit/servers/postgres_server.py"),
-    "obstore": ("log/object_store.py",),
+    "obstore": ("log/places/object_store.py",),
     "typer": ("cli.py", "control/", "service/terminal/commands.py"),
     "rich": ("cli.py", "control/", "service/"),
     "fastapi": ("service/",),

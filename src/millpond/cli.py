@@ -20,7 +20,7 @@ from millpond.clock import utc
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.errors import MillpondError, QueryTypeError, of_machine
 from millpond.local_path import local_path
-from millpond.log.address import Address, address_of
+from millpond.log.places.address import Address, address_of
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
 from millpond.service.terminal import commands

@@ -8,7 +8,7 @@ from obstore.store import S3Store
 from kit.inputs.folder_suite import FolderSuite
 from kit.servers.s3_server import Fault, S3Server
 from millpond.errors import PlaceError
-from millpond.log.object_store import Objects, ObjectStoreFolder
+from millpond.log.places.object_store import Objects, ObjectStoreFolder
 from millpond.log.port import Log, Lost, Won, numbered_name
 
 

@@ -32,8 +32,8 @@ from kit.naive.queries.windows import answer, counts, late_rows, withheld
 from kit.servers.shared_java import joining
 from millpond.faults import COMMON_STEPS, DRIVER_STEPS, FOLLOWER_STEPS, WORKER_STEPS
 from millpond.followers.view.view import scan
-from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
+from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import from_json

@@ -25,8 +25,8 @@ from typer.testing import CliRunner
 from kit.servers.redis_servers import RedisServer
 from kit.servers.servers import free_ports, until
 from millpond.cli import app
-from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
+from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.service.api.client import Client
 

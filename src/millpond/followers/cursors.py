@@ -16,9 +16,9 @@ import msgspec
 
 from millpond.errors import CorruptError, PlaceError, TruthError, of_machine
 from millpond.ids import writer_token
-from millpond.log.address import Address
 from millpond.log.cursor import Cursor, check_applied, cursor_at, named
 from millpond.log.manifest import Manifest
+from millpond.log.places.address import Address
 from millpond.log.records import Entry
 
 CursorPath: TypeAlias = Path | Address

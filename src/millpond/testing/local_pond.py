@@ -16,8 +16,8 @@ import pyarrow as pa
 from millpond.kernels.columns import arrow_type
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.follower import Follower, Pump, pump
-from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
+from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section

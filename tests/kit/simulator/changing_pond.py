@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from millpond.log.follower import Follower, Pump
-from millpond.log.local_folder import LocalFolder
+from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log, Lost, Won
 from millpond.log.protocol import Run
 from millpond.log.records import Receipt

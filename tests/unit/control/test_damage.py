@@ -23,8 +23,8 @@ from millpond.followers.sinks.file_formats import format_of
 from millpond.followers.sinks.folder import FolderSink
 from millpond.followers.view.view import ViewFollower
 from millpond.ids import writer_token
-from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifests, load
+from millpond.log.places.local_folder import LocalFolder
 from millpond.log.records import decode
 from millpond.model.aggregates import Aggregate
 from millpond.model.compiled import read_if_of

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from millpond.followers.record_rows import RowsReader
-from millpond.log.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, fold, load
+from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import ClaimRecord, Entry, EpochRecord, Receipt, Section, decode, encode
 

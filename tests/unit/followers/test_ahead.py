@@ -25,9 +25,9 @@ from millpond.followers.sinks.make_sink import dead_letter_follower, sink_follow
 from millpond.followers.sinks.redis_rows import KeyedSink, target_of
 from millpond.followers.sinks.webhook import WebhookSink
 from millpond.followers.view.view import ViewFollower, lookup
-from millpond.log.address import address_of
 from millpond.log.cursor import Cursor, cursor_at, last_common
 from millpond.log.follower import Follower, Pump, pump
+from millpond.log.places.address import address_of
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query

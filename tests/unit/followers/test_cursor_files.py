@@ -10,10 +10,10 @@ from obstore.store import MemoryStore
 from millpond.errors import CorruptError
 from millpond.followers import cursors
 from millpond.followers.cursors import CursorFile, cursor_path, make_folder
-from millpond.log import address
-from millpond.log.address import address_of
 from millpond.log.cursor import Cursor
-from millpond.log.object_store import Objects
+from millpond.log.places import address
+from millpond.log.places.address import address_of
+from millpond.log.places.object_store import Objects
 
 
 @pytest.fixture

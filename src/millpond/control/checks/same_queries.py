@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from millpond.errors import ChangeRefused, ForeignPondError
-from millpond.log.address import Address
 from millpond.log.manifest import Manifest
+from millpond.log.places.address import Address
 from millpond.model.change_history import Changed
 from millpond.model.expressions import Literal
 from millpond.model.query import changed_functions

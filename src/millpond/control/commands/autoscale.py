@@ -10,8 +10,8 @@ import msgspec
 from millpond.control.diagnose.facts import RECORDS_READ
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError, MillpondError
-from millpond.log.address import Address, Given
 from millpond.log.manifest import Manifest
+from millpond.log.places.address import Address, Given
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import PondSpec

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from millpond.control.diagnose.cost_report import Measured, measure, measured_text, price_of_state
 from millpond.control.pond.pond import Pond
 from millpond.control.wiring.bucket_map import placement_text, read_placement
-from millpond.log.address import Given
+from millpond.log.places.address import Given
 from millpond.model.expressions import plain_of
 from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, Selection

@@ -9,7 +9,7 @@ from millpond.control.diagnose.facts import RECORDS_READ
 from millpond.control.diagnose.picture import bar
 from millpond.control.wiring.reader import read_truth
 from millpond.control.wiring.truth import Truth
-from millpond.log.address import Given
+from millpond.log.places.address import Given
 from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import PondSpec
 from millpond.model.windows import Framed

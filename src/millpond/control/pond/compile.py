@@ -13,7 +13,7 @@ from millpond.control.pond.function_file import load_functions
 from millpond.control.wiring.latest_rows import own_tables
 from millpond.errors import CorruptError, PlaceError, UnsupportedQuery
 from millpond.local_path import local_path
-from millpond.log.local_folder import LocalFolder
+from millpond.log.places.local_folder import LocalFolder
 from millpond.model.compiled import Compiled, digest, from_json, to_json
 from millpond.model.endpoints import Source
 from millpond.model.join import Join

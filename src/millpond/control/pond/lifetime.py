@@ -27,9 +27,9 @@ from millpond.control.wiring.adapters import (
 from millpond.control.wiring.file_transport import PondFiles, delta_check, pond_files
 from millpond.control.wiring.truth import Truth, holds_pond, open_truth
 from millpond.errors import MillpondError, NoMemoryError, NotServingError, QueryTypeError, SparkError, StoreError
-from millpond.log.address import Address
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest, load
+from millpond.log.places.address import Address
 from millpond.model.change_json import Move
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import owners_in, with_owners

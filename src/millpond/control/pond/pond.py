@@ -28,8 +28,8 @@ from millpond.errors import MillpondError, StoreError
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
 from millpond.local_path import local_path
-from millpond.log.address import Given, address_of
 from millpond.log.manifest import Manifest
+from millpond.log.places.address import Given, address_of
 from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream

@@ -14,7 +14,7 @@ from millpond.control.pond.lifetime import OpenPond
 from millpond.control.pond.problems import Problem, Problems, losses, quarantined, quarantined_in, unread
 from millpond.control.wiring.reader import read_truth
 from millpond.followers.runner import FollowerStatus
-from millpond.log.address import Address
+from millpond.log.places.address import Address
 from millpond.reconfigure.changes import Change, Halt
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind

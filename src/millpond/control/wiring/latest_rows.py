@@ -12,7 +12,7 @@ from millpond.control.wiring.adapters import keyed_rows, open_rows
 from millpond.control.wiring.reader import read_truth, served_query
 from millpond.errors import QueryTypeError, StoreError
 from millpond.followers.view.documents import Documents, served_columns
-from millpond.log.address import Given, address_of
+from millpond.log.places.address import Given, address_of
 from millpond.model.endpoints import REDIS
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.spark.sources.pond_tables import FORMAT, ServedFrames, ServedTable

@@ -12,7 +12,7 @@ from millpond.control.wiring.truth import Truth, existing_truth
 from millpond.errors import ForeignPondError, QueryTypeError, StoreError
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
-from millpond.log.address import Given, address_of
+from millpond.log.places.address import Given, address_of
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.plan.options.retention import spread_of

@@ -27,8 +27,8 @@ from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.file_formats import Format, format_of
 from millpond.ids import writer_token
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
-from millpond.log.local_folder import sync_folder
 from millpond.log.manifest import Manifest
+from millpond.log.places.local_folder import sync_folder
 from millpond.log.port import numbered_name
 from millpond.log.records import Entry
 

@@ -11,8 +11,8 @@ import msgspec
 from millpond.control.wiring.reader import read_truth
 from millpond.control.wiring.truth import Truth, holds_pond
 from millpond.errors import ForeignPondError
-from millpond.log.address import Given, address_of
 from millpond.log.manifest import Manifest, fold_all, load
+from millpond.log.places.address import Given, address_of
 from millpond.log.records import Entry, decode
 from millpond.model.change_json import Move, Scale
 from millpond.model.endpoints import Sink

@@ -30,7 +30,7 @@ from millpond.errors import SetupError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.ids import writer_token
 from millpond.local_path import local_path
-from millpond.log.address import address_of
+from millpond.log.places.address import address_of
 from millpond.placement.bucket_stores import check_place
 from millpond.service.api.certificates import speaks_for
 from millpond.service.api.serve_options import Options

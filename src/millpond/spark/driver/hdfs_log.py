@@ -3,7 +3,7 @@
 `CheckpointFileManager.createAtomic(path, overwriteIfPossible = false)` is the basis of Spark's own offset log: a
 it writes a temporary file, and renames it; the rename fails if the target exists. On `file:` URIs nothing is flushed to
 disk, and the check for the target is atomic only among the threads of one process: use
-`log.local_folder.LocalFolder` there.
+`log.places.local_folder.LocalFolder` there.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
-from millpond.log.address import address_of
+from millpond.log.places.address import address_of
 from millpond.spark.session.failures import explained
 from millpond.spark.session.worker import VersionChecked, worker_task
 from millpond.state.ports.files import check_sees

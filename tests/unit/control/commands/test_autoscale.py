@@ -13,7 +13,7 @@ from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.judges.answers import Run, table_of
 from millpond.control.commands.autoscale import WHO, Autoscaler, advice, advice_text, better_owners, observed
 from millpond.errors import ChangeRefused, ForeignPondError
-from millpond.log.address import address_of
+from millpond.log.places.address import address_of
 from millpond.log.records import EpochRecord, Receipt
 from millpond.model.change_history import Changed, Scaled
 from millpond.model.expressions import Column

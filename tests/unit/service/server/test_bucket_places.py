@@ -6,9 +6,9 @@ import pytest
 from obstore.store import MemoryStore
 
 from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
-from millpond.log import address
-from millpond.log.address import address_of
-from millpond.log.object_store import Objects
+from millpond.log.places import address
+from millpond.log.places.address import address_of
+from millpond.log.places.object_store import Objects
 from millpond.service.api.service_files import TOKEN_VARIABLE, BucketPlaces, Leader, places_of
 from millpond.service.server.leadership import Hint
 

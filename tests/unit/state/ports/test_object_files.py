@@ -12,8 +12,8 @@ import pytest
 from obstore.store import MemoryStore
 
 from millpond.errors import CorruptError, DiskFullError, HostError
-from millpond.log.address import address_of
-from millpond.log.object_store import Objects
+from millpond.log.places.address import address_of
+from millpond.log.places.object_store import Objects
 from millpond.log.records import Receipt
 from millpond.runtime.task.file_sync import check_objects
 from millpond.state.ports.files import Files

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from millpond.errors import PlaceError
 from millpond.local_path import local_path, scheme_of
-from millpond.log.local_folder import LocalFolder
-from millpond.log.object_store import Objects, ObjectStoreFolder, objects_at
+from millpond.log.places.local_folder import LocalFolder
+from millpond.log.places.object_store import Objects, ObjectStoreFolder, objects_at
 from millpond.log.port import Folder
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
