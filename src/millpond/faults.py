@@ -71,6 +71,12 @@ CHANGE_STEPS = (
     "move.switched",
     "move.forgotten",
 )
+SLOT_STEPS = (
+    "slots.importing",
+    "slots.migrating",
+    "slots.keys_moved",
+    "slots.taken",
+)
 BACKFILL_STEPS = (
     "backfill.portion",
     "backfill.staged",
@@ -90,7 +96,7 @@ DELIVERY_STEPS = (
 COMMON_STEPS = (*DRIVER_STEPS, *WORKER_STEPS, *FOLLOWER_STEPS)
 """Steps that every pond reaches, in the order in which an epoch reaches them."""
 
-STEPS = (*COMMON_STEPS, *DIRECT_STEPS, *CHANGE_STEPS, *BACKFILL_STEPS, *TOPIC_STEPS, *DELIVERY_STEPS)
+STEPS = (*COMMON_STEPS, *DIRECT_STEPS, *CHANGE_STEPS, *SLOT_STEPS, *BACKFILL_STEPS, *TOPIC_STEPS, *DELIVERY_STEPS)
 """All steps; a test enumerates them."""
 
 ACTIONS = ("kill", "stop", "raise")

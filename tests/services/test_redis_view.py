@@ -273,6 +273,26 @@ def test_slots_that_move_under_a_running_view(redis_installed: None, tmp_path: P
         assert placement_of(OWNERS, shards).local_hit_rate == 1 - len(moved) / BUCKETS, "owners stay"
 
 
+def test_a_primary_is_filled_and_another_drained_under_a_running_view(redis_installed: None, tmp_path: Path) -> None:
+    with RedisCluster(tmp_path / "servers", 2, empty=1) as cluster, bench(tmp_path, cluster) as made:
+        made.epochs(2)
+        first, second, new = (f"127.0.0.1:{server.port}" for server in cluster.servers)
+        assert made.store.servers() == sorted([first, second, new])
+        with ThreadPoolExecutor(1) as thread:
+            epochs = thread.submit(made.epochs, 6)
+            made.store.move_shard([1], new)  # stays there, because a primary without slots becomes a replica
+            while not epochs.done():
+                made.store.move_shard(range(0, BUCKETS, 2), new)
+                made.store.move_shard(range(0, BUCKETS, 2), second)
+            made.store.move_shard(range(BUCKETS // 2), new)
+            epochs.result()
+        made.drain()
+        made.check()
+        assert made.shared.note is None, "nothing was lost"
+        assert made.store.shards(range(BUCKETS)) == [new] * (BUCKETS // 2) + [second] * (BUCKETS // 2)
+        assert (made.store.unfinished(), made.store.servers()) == (0, sorted([second, new]))
+
+
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_owners_follow_slots_that_move_and_the_view_follows_owners(
     replicas: int, redis_installed: None, tmp_path: Path

@@ -95,10 +95,15 @@ class RedisServer(Watched):
 
 
 class RedisCluster:
-    """Primaries that share the hash slots evenly, each with `replicas`; a context manager that stops them."""
+    """Primaries that share the hash slots evenly, each with `replicas`; a context manager that stops them.
 
-    def __init__(self, folder: Path, primaries: int = 3, replicas: int = 0, options: Sequence[str] = ()) -> None:
-        count = primaries * (1 + replicas)
+    `empty`: the number of further primaries without slots; they are the last servers.
+    """
+
+    def __init__(
+        self, folder: Path, primaries: int = 3, replicas: int = 0, options: Sequence[str] = (), empty: int = 0
+    ) -> None:
+        count = primaries * (1 + replicas) + empty
         ports = free_ports(2 * count)
         self.servers = [
             RedisServer(
@@ -108,7 +113,7 @@ class RedisCluster:
             for port, bus in zip(ports[:count], ports[count:], strict=True)
         ]  # fmt: skip
         self._buses = ports[count:]
-        self._primaries = primaries
+        self._primaries, self._empty = primaries, empty
 
     @property
     def url(self) -> str:
@@ -132,7 +137,7 @@ class RedisCluster:
                     first = self.servers[0].port, self._buses[0]
                     client.execute_command("CLUSTER MEET", "127.0.0.1", *first)
         until(lambda: all(self._knows_all(server) for server in self.servers), "the cluster's servers met")
-        for number, server in enumerate(self.servers[self._primaries :]):
+        for number, server in enumerate(self.servers[self._primaries : len(self.servers) - self._empty]):
             with server.client() as client:
                 client.execute_command("CLUSTER REPLICATE", names[number % self._primaries])
         until(lambda: all(map(self._is_sound, self.servers)), "the cluster is sound")

@@ -21,11 +21,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
 
 from millpond.errors import ForeignPondError, StoreError
 from millpond.state.backends.kinds import StoreContext
 from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed, without_prefix
+from millpond.state.backends.redis_slots import ClusterSlots
+from millpond.state.ports.elastic import ElasticStore
 from millpond.state.ports.store import (
     NEVER,
     Apply,
@@ -155,7 +158,7 @@ return {rows, bytes}
 _SCRIPTS = (_APPLY, _READ, _SCAN, _CLEAR, _DROP, _SIZE)
 
 
-class RedisStore(BucketStore):
+class RedisStore(BucketStore, ElasticStore):
     """A store at `address` (see `Nodes`); bucket b has the hash tag `tags[b]`.
 
     The option `prefix` of the address is the prefix of all keys. `owner` is stored with each bucket and compared; ""
@@ -176,6 +179,7 @@ class RedisStore(BucketStore):
         self._places = [f"{prefix}:{{{tag}}}:".encode() for tag in tags]
         self._slots = [key_slot(place) for place in self._places]
         self._nodes = Nodes(address, _SCRIPTS)
+        self._cluster = ClusterSlots(self._nodes)
         try:
             if check and not read_only:
                 for primary in self._nodes.primaries:
@@ -265,6 +269,32 @@ class RedisStore(BucketStore):
             host, port = self._nodes.owner(self._slots[bucket])
             found.append(f"{host}:{port}")
         return found
+
+    def servers(self) -> list[str]:
+        """See `ElasticStore.servers`: `host:port` of the primaries that have joined the cluster.
+
+        Raises:
+            StoreError: also if the settings of one of them are unsuitable, or the store is no cluster.
+        """
+        found = self._cluster.primaries()
+        for primary in found:
+            self._check_fit(primary.address)
+        return [primary.name for primary in found]
+
+    def unfinished(self) -> int:
+        """See `ElasticStore.unfinished`: the number of open slots."""
+        return len(self._cluster.open_slots())
+
+    def finish(self) -> None:
+        """See `ElasticStore.finish`."""
+        self._check_writable()
+        self._cluster.finish()
+
+    def move_shard(self, buckets: Sequence[int], to: str) -> None:
+        """See `ElasticStore.move_shard`; keys of other programs in the slots of these buckets move, too."""
+        self._check_writable()
+        bounds = [*self._slots, SLOTS]
+        self._cluster.move((slot for one in buckets for slot in range(bounds[one], bounds[one + 1])), to)
 
     def statistics(self) -> Statistics:
         """See `BucketStore.statistics`; the servers estimate the bytes from a few rows of each hash."""

@@ -163,6 +163,39 @@ class Nodes:
         except refused.RedisError as error:
             raise self.explained(error) from error
 
+    def ask_all(self, words: Mapping[Address, Sequence[Sequence[bytes]]]) -> dict[Address, list[Any]]:
+        """The answers of several nodes, each to its own commands; the answer to a command that failed is the error."""
+        self._check_open()
+        return self._answered({address: [packed(one) for one in some] for address, some in words.items()})
+
+    def ask_any(self, words: Sequence[bytes]) -> tuple[Address, Any]:
+        """The first node that answers a command, and its answer.
+
+        Raises:
+            StoreError: no node answers.
+        """
+        self._check_open()
+        failure: Exception = refused.ConnectionError("no node is known")
+        for node in self._known():
+            answer = self._answered({node: [packed(words)]})[node][0]
+            if not isinstance(answer, Exception):
+                return node, answer
+            failure = answer
+        raise self.explained(failure)
+
+    @property
+    def login(self) -> tuple[bytes, bytes] | None:
+        """The user and password of the address; None: it has none."""
+        password = self._kwargs.get("password")
+        if password is None:
+            return None
+        return str(self._kwargs.get("username") or "default").encode(), str(password).encode()
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether connections are encrypted."""
+        return issubclass(self._make, redis.SSLConnection)
+
     def close(self) -> None:
         """Closes all idle connections; connections in use are closed when they are returned."""
         with self._lock:
@@ -316,8 +349,7 @@ class Nodes:
     def _refresh(self, silent: Address | None = None) -> None:
         """Reads the slot map from the first node that answers, except a node that is known to be silent."""
         failure: refused.RedisError = refused.ConnectionError("no node is known")
-        known = self._seeds if self._service else [*dict.fromkeys([*self._owners, *self._seeds])]
-        for node in known:
+        for node in self._known():
             if node == silent:
                 continue
             try:
@@ -326,6 +358,9 @@ class Nodes:
             except refused.RedisError as error:
                 failure = error
         raise failure
+
+    def _known(self) -> list[Address]:
+        return self._seeds if self._service else [*dict.fromkeys([*self._owners, *self._seeds])]
 
     def _from_node(self, node: Address) -> list[Address]:
         answer = self._answered({node: [packed([b"CLUSTER", b"SLOTS"])]})[node][0]

@@ -1,0 +1,240 @@
+"""Moves hash slots with their keys between the primaries of a Redis cluster, while clients read and write them.
+
+A slot moves as `redis-cli --cluster reshard` moves it: the target imports it, the source migrates it and sends its
+keys in batches, and then both name the target as its owner. Few slots are open at a time, and only for milliseconds.
+All keys of a slot that fit into one batch move in one command, so no client finds a part of them.
+
+Every step may be repeated. A process that dies leaves slots open, which `finish` closes. Two processes may move slots
+at the same time: the target takes a slot only while it imports it from the same source, which one script checks. So a
+process that was suspended cannot give a slot to a node that no longer has its keys.
+
+A primary that gives away its last slot becomes a replica of the node that takes it, unless its setting
+`cluster-allow-replica-migration` is `no`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from millpond.errors import StoreError
+from millpond.faults import reached
+from millpond.state.backends.redis_nodes import PATIENCE_SECONDS, Address, Nodes, Script
+
+SLOTS_AT_ONCE = 64
+"""The most slots that are open at a time."""
+
+KEYS_AT_ONCE = 100
+"""The most keys that one command moves; the source serves nobody meanwhile."""
+
+_GIVE = Script(
+    """#!lua flags=no-writes
+local own = ''
+for line in string.gmatch(redis.call('CLUSTER', 'NODES'), '[^\\n]+') do
+  if string.find(line, 'myself', 1, true) then own = line end
+end
+local given = {}
+for i = 4, #ARGV do
+  if string.find(own, '[' .. ARGV[i] .. ARGV[2] .. ARGV[3] .. ']', 1, true) then
+    redis.call('CLUSTER', 'SETSLOT', ARGV[i], 'NODE', ARGV[1])
+    given[#given + 1] = tonumber(ARGV[i])
+  end
+end
+return given
+"""
+)
+"""Makes the node ARGV[1] the owner of those slots that are open to the node ARGV[3]; ARGV[2] is `-<-` or `->-`."""
+
+
+_ALREADY = "already the owner"
+"""In the answer of a primary that is to import a slot which it owns."""
+
+
+class Primary(NamedTuple):
+    """A primary of a cluster: `HOST:PORT`, its id in the cluster, its address, and the slots that it owns."""
+
+    name: str
+    id: bytes
+    address: Address
+    slots: frozenset[int]
+
+
+class _Open(NamedTuple):
+    """The slots that a primary sends to, and receives from, the node with an id, whether or not it owns them."""
+
+    migrating: Mapping[int, bytes]
+    importing: Mapping[int, bytes]
+
+
+class ClusterSlots:
+    """The hash slots of the cluster at `nodes`."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    def primaries(self) -> list[Primary]:
+        """All primaries that are up, in the order of their names; some may own no slots.
+
+        Raises:
+            StoreError: the store is no cluster, or does not answer.
+        """
+        asked, answer = self._nodes.ask_any([b"CLUSTER", b"SHARDS"])
+        found = (_primary(shard, asked, self._nodes.encrypted) for shard in answer)
+        return sorted(one for one in found if one is not None)
+
+    def move(self, slots: Iterable[int], to: str) -> None:
+        """Move slots with their keys to the primary `to`; those that it owns already stay.
+
+        Raises:
+            StoreError: there is no such primary, or a node refused; the call may be repeated.
+        """
+        known = self.primaries()
+        target = next((one for one in known if one.name == to), None)
+        if target is None:
+            raise StoreError(
+                f"The cluster {self._nodes.name} has no primary {to} that is up.",
+                f"Join it with `redis-cli --cluster add-node {to} HOST:PORT`, or start it.",
+            )
+        asked = {*slots} - target.slots
+        for source in known:
+            self._carry(sorted(asked & source.slots), source, target)
+
+    def finish(self) -> int:
+        """Close the slots that a process has left open; returns their number.
+
+        A slot that a node began to send moves to its target. What is left of other moves is removed.
+
+        Raises:
+            StoreError: a node refused, or a slot moves to a node that is down; the call may be repeated.
+        """
+        known = self.primaries()
+        by_id = {one.id: one for one in known}
+        open_slots = self._open(known)
+        half: dict[tuple[bytes, bytes], list[int]] = defaultdict(list)
+        stale: dict[Address, list[list[bytes]]] = defaultdict(list)
+        for one in known:
+            for slot, target in open_slots[one.id].migrating.items():
+                if slot not in one.slots:
+                    stale[one.address].append(_setslot(slot, b"STABLE"))
+                elif target in by_id:
+                    half[one.id, target].append(slot)
+                else:
+                    raise StoreError(
+                        f"Slot {slot} of the cluster moves from {one.name} to a node that is down.",
+                        "Start this node, or run `redis-cli --cluster fix`.",
+                    )
+            for slot, source in open_slots[one.id].importing.items():
+                sends = source in by_id and open_slots[source].migrating.get(slot) == one.id
+                if not (sends and slot in by_id[source].slots):
+                    stale[one.address].append(_setslot(slot, b"STABLE"))
+        self._sure(stale)
+        for (source, target), slots in half.items():
+            self._carry(sorted(slots), by_id[source], by_id[target])
+        return sum(map(len, half.values())) + sum(map(len, stale.values()))
+
+    def open_slots(self) -> frozenset[int]:
+        """The slots that move now, or whose move was interrupted.
+
+        Raises:
+            StoreError: a node does not answer.
+        """
+        found = self._open(self.primaries()).values()
+        return frozenset(slot for one in found for slot in (*one.migrating, *one.importing))
+
+    def _carry(self, slots: Sequence[int], source: Primary, target: Primary) -> None:
+        """Move slots that `source` owns to `target`."""
+        for first in range(0, len(slots), SLOTS_AT_ONCE):
+            self._carry_some(slots[first : first + SLOTS_AT_ONCE], source, target)
+        self._nodes.look()
+
+    def _carry_some(self, slots: Sequence[int], source: Primary, target: Primary) -> None:
+        words = [_setslot(slot, b"IMPORTING", source.id) for slot in slots]
+        answers = self._nodes.ask_all({target.address: words})[target.address]
+        taken = [slot for slot, answer in zip(slots, answers, strict=True) if _ALREADY in str(answer)]
+        self._check(answer for answer in answers if _ALREADY not in str(answer))
+        reached("slots.importing")
+        slots = [slot for slot in slots if slot not in taken]
+        self._sure({source.address: [_setslot(slot, b"MIGRATING", target.id) for slot in slots]})
+        reached("slots.migrating")
+        left = slots
+        while left:
+            words = [[b"CLUSTER", b"GETKEYSINSLOT", b"%d" % slot, b"%d" % KEYS_AT_ONCE] for slot in left]
+            found = self._sure({source.address: words})[source.address]
+            left = [slot for slot, keys in zip(left, found, strict=True) if keys]
+            for keys in filter(None, found):
+                self._sure({source.address: [self._migrate(keys, target.address)]})
+                reached("slots.keys_moved")
+        taken += self._give(slots, target, target, b"-<-", source)
+        reached("slots.taken")
+        self._give(taken, target, source, b"->-", target)  # the other nodes learn it from the target
+        if not {*slots} <= {*taken}:
+            raise StoreError(
+                f"Slots of the cluster {self._nodes.name} are moved by another process, too.",
+                "Let it end; this move is repeated.",
+            )
+
+    def _give(self, slots: Sequence[int], to: Primary, at: Primary, arrow: bytes, other: Primary) -> list[int]:
+        words = [b"EVAL", _GIVE.text, b"0", to.id, arrow, other.id, *(b"%d" % slot for slot in slots)]
+        given: list[int] = self._sure({at.address: [words]})[at.address][0]
+        return given
+
+    def _migrate(self, keys: Sequence[bytes], target: Address) -> list[bytes]:
+        # the copy at the source is the newer one if an earlier command was interrupted, hence REPLACE
+        host, port, timeout = target[0].encode(), b"%d" % target[1], b"%d" % int(1000 * PATIENCE_SECONDS)
+        login = self._nodes.login
+        auth = [] if login is None else [b"AUTH2", *login]
+        return [b"MIGRATE", host, port, b"", b"0", timeout, b"REPLACE", *auth, b"KEYS", *keys]
+
+    def _open(self, known: Sequence[Primary]) -> dict[bytes, _Open]:
+        found = self._sure({one.address: [[b"CLUSTER", b"NODES"]] for one in known})
+        return {one.id: _open_in(found[one.address][0]) for one in known}
+
+    def _sure(self, words: Mapping[Address, Sequence[Sequence[bytes]]]) -> dict[Address, list[Any]]:
+        found = self._nodes.ask_all(words)
+        self._check(one for answers in found.values() for one in answers)
+        return found
+
+    def _check(self, answers: Iterable[Any]) -> None:
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise self._nodes.explained(answer) from answer
+
+
+def _primary(shard: Sequence[Any], asked: Address, encrypted: bool) -> Primary | None:
+    """The primary in an entry of CLUSTER SHARDS that the node `asked` has sent; None: it is down.
+
+    >>> node = [b"id", b"a1", b"port", 7001, b"ip", b"h", b"endpoint", b"", b"role", b"master", b"health", b"online"]
+    >>> _primary([b"slots", [0, 1, 5, 5], b"nodes", [node]], ("g", 7000), False)
+    Primary(name='g:7001', id=b'a1', address=('g', 7001), slots=frozenset({0, 1, 5}))
+    """
+    of = dict(zip(shard[::2], shard[1::2], strict=True))
+    for words in of[b"nodes"]:
+        node = dict(zip(words[::2], words[1::2], strict=True))
+        if node[b"role"] == b"master" and node[b"health"] == b"online":
+            # a node that does not know its own name reports none
+            address = (node[b"endpoint"] or b"").decode() or asked[0], int(node[b"tls-port" if encrypted else b"port"])
+            ranges = zip(of[b"slots"][::2], of[b"slots"][1::2], strict=True)
+            slots = frozenset(slot for first, last in ranges for slot in range(first, last + 1))
+            return Primary(f"{address[0]}:{address[1]}", node[b"id"], address, slots)
+    return None
+
+
+def _setslot(slot: int, *words: bytes) -> list[bytes]:
+    return [b"CLUSTER", b"SETSLOT", b"%d" % slot, *words]
+
+
+def _open_in(nodes: bytes) -> _Open:
+    """The open slots in a node's own line of CLUSTER NODES.
+
+    >>> _open_in(b"a1 h:1@2 myself,master - 0 0 1 connected 0-5 [3->-b2] [9-<-c3]\\n")
+    _Open(migrating={3: b'b2'}, importing={9: b'c3'})
+    """
+    own = next(line for line in nodes.splitlines() if b"myself" in line)
+    migrating, importing = dict[int, bytes](), dict[int, bytes]()
+    for word in own.split()[8:]:
+        for found, arrow in ((migrating, b"->-"), (importing, b"-<-")):
+            slot, arrow_found, node = word.strip(b"[]").partition(arrow)
+            if arrow_found:
+                found[int(slot)] = node
+    return _Open(migrating, importing)
