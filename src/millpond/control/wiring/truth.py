@@ -84,19 +84,26 @@ def open_truth(given: Given, cache: Path | None = None) -> Truth:
         _make_private(address.path)
     root = address.folder()
     if not root.exists(IDENTITY):
-        if holds_log(address):
-            raise ForeignPondError(
-                f"The file {address}/{IDENTITY} is missing, so it is not known which pond this is.",
-                "Restore it from a copy.",
-            )
-        if holds_something(address):
-            raise ForeignPondError(f"{address} holds files, but no pond.", "Name a new or empty folder.")
-        root.create(IDENTITY, writer_token().encode())
+        begun, used = holds_log(address), holds_something(address)
+        if not root.exists(IDENTITY):  # another process that creates the pond now makes this file first
+            _check_unused(address, begun, used)
+            root.create(IDENTITY, writer_token().encode())
     identity = identity_in(address)
     check_create_if_absent(address.folder("log"), writer_token())
     truth = _loaded(address, identity, cache)
     check_whole(truth.log, truth.manifest)
     return truth
+
+
+def _check_unused(address: Address, begun: bool, used: bool) -> None:
+    """Refuse an address without the name of a pond that has a log, or anything else."""
+    if begun:
+        raise ForeignPondError(
+            f"The file {address}/{IDENTITY} is missing, so it is not known which pond this is.",
+            "Restore it from a copy.",
+        )
+    if used:
+        raise ForeignPondError(f"{address} holds files, but no pond.", "Name a new or empty folder.")
 
 
 def existing_truth(given: Given, cache: Path | None = None) -> Truth | None:
