@@ -99,6 +99,7 @@ HOMES = {
     "confluent_kafka": ("followers/sinks/kafka", "kit/servers/kafka_server.py"),
     "psycopg": ("followers/sinks/postgres.py", "kit/servers/postgres_server.py"),
     "obstore": ("log/places/object_store.py",),
+    "hdfs_native": ("log/places/hdfs.py",),
     "typer": ("cli.py", "control/", "service/terminal/commands.py"),
     "rich": ("cli.py", "control/", "service/"),
     "fastapi": ("service/",),

@@ -8,14 +8,15 @@ from obstore.store import S3Store
 from kit.inputs.folder_suite import FolderSuite
 from kit.servers.s3_server import Fault, S3Server
 from millpond.errors import PlaceError
-from millpond.log.places.object_store import Objects, ObjectStoreFolder
+from millpond.log.places.object_store import StoreObjects
+from millpond.log.places.objects import ObjectFolder
 from millpond.log.port import Log, Lost, Won, numbered_name
 
 
 @pytest.fixture
-def folder(s3_connected: S3Server) -> ObjectStoreFolder:
+def folder(s3_connected: S3Server) -> ObjectFolder:
     bucket = s3_connected.bucket()
-    return ObjectStoreFolder(Objects(S3Store(bucket), "pond/log", f"s3://{bucket}/pond/log"))
+    return ObjectFolder(StoreObjects(S3Store(bucket), "pond/log", f"s3://{bucket}/pond/log"))
 
 
 class TestS3Folder(FolderSuite):
@@ -24,7 +25,7 @@ class TestS3Folder(FolderSuite):
     races = 5
 
 
-def test_each_method_is_one_request(folder: ObjectStoreFolder, s3_server: S3Server) -> None:
+def test_each_method_is_one_request(folder: ObjectFolder, s3_server: S3Server) -> None:
     before = s3_server.requests()
     folder.create("a", b"x")
     folder.create("a", b"y")
@@ -41,7 +42,7 @@ def test_each_method_is_one_request(folder: ObjectStoreFolder, s3_server: S3Serv
 
 @pytest.mark.parametrize("fault", ["failed after", "cut after"])
 def test_an_append_whose_reply_is_lost_finds_its_own_record(
-    folder: ObjectStoreFolder, s3_server: S3Server, fault: Fault
+    folder: ObjectFolder, s3_server: S3Server, fault: Fault
 ) -> None:
     log = Log(folder)
     s3_server.fail(("PUT", fault))
@@ -49,7 +50,7 @@ def test_an_append_whose_reply_is_lost_finds_its_own_record(
     assert log.append(0, b"later") == Lost(b"ours")
 
 
-def test_throttled_requests_are_retried(folder: ObjectStoreFolder, s3_server: S3Server) -> None:
+def test_throttled_requests_are_retried(folder: ObjectFolder, s3_server: S3Server) -> None:
     log = Log(folder)
     s3_server.fail(("PUT", "throttled"), ("PUT", "throttled"), ("GET", "throttled"), ("LIST", "throttled"))
     assert log.append(0, b"x") == Won()
@@ -58,7 +59,7 @@ def test_throttled_requests_are_retried(folder: ObjectStoreFolder, s3_server: S3
 
 
 def test_a_missing_bucket_is_a_place_error_that_names_it(s3_connected: S3Server) -> None:
-    folder = ObjectStoreFolder(Objects(S3Store("no-such-bucket"), "log", "s3://no-such-bucket/log"))
+    folder = ObjectFolder(StoreObjects(S3Store("no-such-bucket"), "log", "s3://no-such-bucket/log"))
     with pytest.raises(PlaceError, match="s3://no-such-bucket/log") as failed:
         folder.create("a", b"x")
     assert s3_connected.environment["AWS_SECRET_ACCESS_KEY"] not in str(failed.value)

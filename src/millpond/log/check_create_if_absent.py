@@ -13,7 +13,7 @@ from threading import Barrier
 from millpond.errors import PlaceError
 from millpond.log.port import Folder
 
-_CURE = "Choose a folder on a local disk, or an object store with conditional puts."
+_CURE = "Choose a folder on a local disk, an object store with conditional puts, or HDFS."
 _PATIENCE_SECONDS = 30.0
 
 

@@ -13,7 +13,8 @@ from millpond.followers.cursors import CursorFile, cursor_path, make_folder
 from millpond.log.cursor import Cursor
 from millpond.log.places import address
 from millpond.log.places.address import address_of
-from millpond.log.places.object_store import Objects
+from millpond.log.places.object_store import StoreObjects
+from millpond.log.places.objects import Objects
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Objects:
     store = MemoryStore()
 
     def opened(url: str) -> Objects:
-        return Objects(store, url.partition("://bucket/")[2], url)
+        return StoreObjects(store, url.partition("://bucket/")[2], url)
 
     monkeypatch.setattr(address, "objects_at", opened)
     return opened("s3://bucket/pond")

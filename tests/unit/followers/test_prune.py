@@ -12,7 +12,7 @@ from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import RowsGone
 from millpond.log.drop_bodies import HINT_NAME, Bodies
 from millpond.log.places.local_folder import LocalFolder
-from millpond.log.places.object_store import Objects
+from millpond.log.places.object_store import StoreObjects
 from millpond.log.records import decode
 from millpond.state.ports.files import Files
 from millpond.state.ports.object_files import HostCopies, ObjectFiles
@@ -78,7 +78,7 @@ def test_after_the_grace_only(filled: Any, world: World) -> None:
 
 
 def test_objects_are_pruned_as_files_are_and_listed_less_often(filled: Any, world: World, tmp_path: Path) -> None:
-    objects, log = Objects(MemoryStore(), "pond", "s3://bucket/pond"), LocalFolder(tmp_path / "log")
+    objects, log = StoreObjects(MemoryStore(), "pond", "s3://bucket/pond"), LocalFolder(tmp_path / "log")
     for path in filled.path.glob("delta/*/*"):
         objects.put(f"delta/{path.parent.name}/{path.name}", path.read_bytes())
     stored = ObjectFiles(HostCopies(tmp_path / "copies", 1000), objects, "a")

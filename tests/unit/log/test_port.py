@@ -16,12 +16,13 @@ from kit.inputs.folder_suite import FolderSuite
 from kit.simulator.simulated_world import MemoryFolder
 from millpond.errors import CorruptError, PlaceError
 from millpond.log.places.local_folder import LocalFolder
-from millpond.log.places.object_store import Objects, ObjectStoreFolder
+from millpond.log.places.object_store import StoreObjects
+from millpond.log.places.objects import ObjectFolder
 from millpond.log.port import Folder, Log, Won, numbered_name
 
 FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "local": lambda path: LocalFolder(path / "log"),
-    "object store": lambda path: ObjectStoreFolder(Objects(LocalStore(path), "pond/log", f"file://{path}/pond/log")),
+    "object store": lambda path: ObjectFolder(StoreObjects(LocalStore(path), "pond/log", f"file://{path}/pond/log")),
     "memory": lambda path: MemoryFolder("memory:log"),
 }
 
@@ -130,7 +131,7 @@ def test_a_temporary_file_left_by_a_crash_is_no_record(tmp_path: Path) -> None:
 
 
 def test_an_unreachable_object_store_is_a_place_error(tmp_path: Path) -> None:
-    folder = ObjectStoreFolder(Objects(LocalStore(tmp_path), "log", "file:///log"))
+    folder = ObjectFolder(StoreObjects(LocalStore(tmp_path), "log", "file:///log"))
     (tmp_path / "log").write_text("in the way")
     with pytest.raises(PlaceError, match="file:///log"):
         folder.create("name", b"x")

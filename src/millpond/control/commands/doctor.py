@@ -286,7 +286,7 @@ def check_place(target: Target, clock: Clock) -> Iterator[Check]:
     """Check the pond's folder: its pond, write access, create-if-absent, fsync, free space, kind of disk, store."""
     address = address_of(target.folder or ".")
     if (folder := address.path) is None:
-        yield from _check_bucket(address, target, clock)
+        yield from _check_remote(address, target, clock)
         return
     place = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
     yield _pond(address, named=target.folder is not None)
@@ -307,15 +307,15 @@ def check_place(target: Target, clock: Clock) -> Iterator[Check]:
         shutil.rmtree(probe, ignore_errors=True)
 
 
-def _check_bucket(address: Address, target: Target, clock: Clock) -> Iterator[Check]:
-    """Check a prefix of an object store: its pond, create-if-absent, time of a request, this host's copies, store."""
+def _check_remote(address: Address, target: Target, clock: Clock) -> Iterator[Check]:
+    """Check an object store or HDFS: its pond, create-if-absent, time of a request, this host's copies, store."""
     pond = _pond(address, named=True)
     yield pond
     if pond.verdict == "problem":
         return
     probe = address / f".doctor-{writer_token()}"
     yield _race(probe.folder(), clock)
-    yield _writes(probe.folder(), clock, "put", "Run the pond in the region of the bucket.", SLOW_PUT_MS)
+    yield _writes(probe.folder(), clock, "put", "Run the pond near the store.", SLOW_PUT_MS)
     with suppress(MillpondError):
         for name in probe.folder().names():
             probe.folder().remove(name)

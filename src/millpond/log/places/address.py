@@ -1,9 +1,10 @@
-"""The address of a pond: a folder of this machine, or a prefix of an object store."""
+"""The address of a pond: a folder of this machine, a prefix of an object store, or a folder of HDFS."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -11,13 +12,15 @@ from typing import TypeAlias
 from millpond.errors import PlaceError
 from millpond.local_path import local_path, scheme_of
 from millpond.log.places.local_folder import LocalFolder
-from millpond.log.places.object_store import Objects, ObjectStoreFolder, objects_at
+from millpond.log.places.object_store import store_objects
+from millpond.log.places.objects import ObjectFolder, Objects
 from millpond.log.port import Folder
+from millpond.plugins import imported
 
-SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
-"""The schemes of object stores."""
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
+"""The schemes of object stores, and of HDFS."""
 
-FORMS = "a path of this machine, `s3://BUCKET/PREFIX`, `gs://…`, `az://…` or `abfss://…`"
+FORMS = "a path of this machine, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`, `abfss://…` or `hdfs://HOST:PORT/PATH`"
 
 Given: TypeAlias = "str | os.PathLike[str] | Address"
 """An address as a user gives it. A `Path` reduces the two slashes of a URL to one, which is accepted."""
@@ -55,12 +58,25 @@ class Address:
         if self.path is not None:
             return LocalFolder(self.path / name)
         objects = self.objects()
-        return ObjectStoreFolder(objects.below(name) if name else objects)
+        return ObjectFolder(objects.below(name) if name else objects)
 
     def objects(self) -> Objects:
-        """The objects of a pond in an object store."""
+        """The objects of a pond that is not in a folder of this machine."""
         assert self.path is None
         return objects_at(self.text)
+
+
+def objects_at(url: str) -> Objects:
+    """The objects below an address with one of `SCHEMES`, opened once per process.
+
+    Raises:
+        PlaceError: the address, or the configuration in the environment, is not valid.
+        SetupError: the client of HDFS is not installed.
+    """
+    if not url.startswith("hdfs:"):
+        return store_objects(url)
+    opens: Callable[[str], Objects] = imported("the address hdfs://", "millpond.log.places.hdfs:hdfs_objects", "hdfs")
+    return opens(url)
 
 
 def address_of(given: Given, what: str = "The pond's folder", home: str | os.PathLike[str] | None = None) -> Address:
@@ -82,10 +98,16 @@ def address_of(given: Given, what: str = "The pond's folder", home: str | os.Pat
         raise PlaceError(f"{what} cannot be at {scheme}://.", f"Name {FORMS}.")
     shown = re.sub(":/+", "://", os.fspath(given), count=1).rstrip("/")
     host, _, prefix = shown.partition("://")[2].partition("/")
-    if ":" in host or "?" in shown or (scheme in ("s3", "s3a", "gs") and "@" in host):
+    named = host.partition(":")[0] if scheme == "hdfs" else host
+    if ":" in named or "?" in shown or ("@" in host and scheme not in ("az", "abfs", "abfss")):
         raise PlaceError(
             f"{what} is given as an address of {scheme}:// with a password or options.",
             "Write the bucket and the prefix only; credentials are found as by the platform's own tools.",
+        )
+    if scheme == "hdfs" and (":///" in os.fspath(given) or not prefix):
+        raise PlaceError(
+            f"{what}, {os.fspath(given)}, names no name node, or no folder.",
+            "Write `hdfs://HOST:PORT/PATH`, or `hdfs://SERVICE/PATH` with a service of `hdfs-site.xml`.",
         )
     if not host or not prefix:
         raise PlaceError(f"{what}, {shown}, names no prefix of a bucket.", f"Name {FORMS}.")

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from millpond.clock import now_us
 from millpond.errors import CorruptError, PlaceError, unreadable
-from millpond.log.places.address import Address
-from millpond.log.places.object_store import Objects, in_parallel, objects_at
+from millpond.log.places.address import Address, objects_at
+from millpond.log.places.objects import Objects, in_parallel
 from millpond.state.ports.file_store import Parts
 from millpond.state.ports.files import DELTA_FOLDER, Files
 

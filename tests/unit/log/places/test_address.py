@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
 
-from millpond.errors import PlaceError
+from millpond.errors import PlaceError, SetupError
 from millpond.log.places.address import Address, address_of
 from millpond.log.places.local_folder import LocalFolder
-from millpond.log.places.object_store import ObjectStoreFolder
+from millpond.log.places.objects import ObjectFolder
 
 
 def test_a_path_is_a_folder_of_this_machine(tmp_path: Path) -> None:
@@ -22,16 +23,20 @@ def test_a_path_is_a_folder_of_this_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["s3://bucket/a", "s3a://bucket/a/b", "gs://bucket/a", "az://container/a", "abfss://c@account.x/a"]
-)
-def test_a_url_is_a_prefix_of_an_object_store(text: str) -> None:
+    "text",
+    [
+        "s3://bucket/a", "s3a://bucket/a/b", "gs://bucket/a", "az://container/a", "abfss://c@account.x/a",
+        "hdfs://host:8020/a/b", "hdfs://service/a",
+    ],
+)  # fmt: skip
+def test_a_url_is_a_prefix_of_an_object_store_or_a_folder_of_hdfs(text: str) -> None:
     for given in (text, f"{text}/", Path(text)):
         assert str(address_of(given)) == text and address_of(given).path is None
     address = address_of(text)
     assert address_of(address) is address and pickle.loads(pickle.dumps(address)) == address
 
 
-@pytest.mark.parametrize("text", ["hdfs://host/a", "ftp://host/a", "dbfs:/a"])
+@pytest.mark.parametrize("text", ["viewfs://host/a", "ftp://host/a", "dbfs:/a"])
 def test_another_scheme_is_refused_by_name(text: str) -> None:
     with pytest.raises(PlaceError, match=f"cannot be at {text.partition(':')[0]}://.*s3://BUCKET/PREFIX"):
         address_of(text)
@@ -43,8 +48,21 @@ def test_an_address_names_a_bucket_and_a_prefix(text: str) -> None:
         address_of(text)
 
 
+@pytest.mark.parametrize("text", ["hdfs:///a", "hdfs://host", "hdfs://host:8020/"])
+def test_an_address_of_hdfs_names_a_name_node_and_a_folder(text: str) -> None:
+    with pytest.raises(PlaceError, match=f"{text}.* names no name node, or no folder.*hdfs://SERVICE/PATH"):
+        address_of(text)
+
+
+def test_hdfs_needs_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hdfs_native", None)
+    monkeypatch.delitem(sys.modules, "millpond.log.places.hdfs", raising=False)
+    with pytest.raises(SetupError, match=r"The library for hdfs is missing.*millpond\[hdfs\]"):
+        address_of("hdfs://host/a").folder("log")
+
+
 @pytest.mark.parametrize(
-    "text", ["s3://key:secret@bucket/a", "abfss://c:secret@account.x/a", "az://container/a?sig=secret", "s3://k@b/a"]
+    "text", ["s3://key:secret@bucket/a", "abfss://c:secret@account.x/a", "az://container/a?sig=secret", "s3://k@b/a", "hdfs://user:secret@host/a"]
 )
 def test_secrets_in_an_address_are_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(PlaceError, match="with a password or options") as refused:
@@ -56,5 +74,5 @@ def test_the_folders_of_a_bucket_are_prefixes(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     address = address_of("s3://bucket/a")
     log, root = address.folder("log"), address.folder()
-    assert isinstance(log, ObjectStoreFolder) and log.where == "s3://bucket/a/log"
+    assert isinstance(log, ObjectFolder) and log.where == "s3://bucket/a/log"
     assert root.where == "s3://bucket/a"

@@ -8,7 +8,8 @@ from obstore.store import MemoryStore
 from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
 from millpond.log.places import address
 from millpond.log.places.address import address_of
-from millpond.log.places.object_store import Objects
+from millpond.log.places.object_store import StoreObjects
+from millpond.log.places.objects import Objects
 from millpond.service.api.service_files import TOKEN_VARIABLE, BucketPlaces, Leader, places_of
 from millpond.service.server.leadership import Hint
 
@@ -25,7 +26,7 @@ class World:
         def opened(url: str) -> Objects:
             if self.cut:
                 raise PlaceError("cut", "wait")
-            return Objects(store, url.partition("://bucket/")[2], url)
+            return StoreObjects(store, url.partition("://bucket/")[2], url)
 
         monkeypatch.setattr(address, "objects_at", opened)
 

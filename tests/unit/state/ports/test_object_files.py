@@ -13,7 +13,8 @@ from obstore.store import MemoryStore
 
 from millpond.errors import CorruptError, DiskFullError, HostError
 from millpond.log.places.address import address_of
-from millpond.log.places.object_store import Objects
+from millpond.log.places.object_store import StoreObjects
+from millpond.log.places.objects import Objects
 from millpond.log.records import Receipt
 from millpond.runtime.task.file_sync import check_objects
 from millpond.state.ports.files import Files
@@ -32,7 +33,7 @@ def on_host(folder: Path, objects: Objects, limit: int = 1 << 20, run: str = "a"
 
 @pytest.fixture
 def objects() -> Objects:
-    return Objects(MemoryStore(), "pond", "s3://bucket/pond")
+    return StoreObjects(MemoryStore(), "pond", "s3://bucket/pond")
 
 
 def test_what_one_host_writes_another_one_reads(tmp_path: Path, objects: Objects) -> None:
@@ -62,7 +63,7 @@ def test_a_missing_object_is_named(tmp_path: Path, objects: Objects) -> None:
 
 def test_an_object_that_differs_from_its_digest_is_refused(tmp_path: Path) -> None:
     store = MemoryStore()
-    objects = Objects(store, "pond", "s3://bucket/pond")
+    objects = StoreObjects(store, "pond", "s3://bucket/pond")
     objects.put(ONE, b"abd")
     obstore.put(store, f"pond/{ONE}", b"abc", attributes=obstore.get(store, f"pond/{ONE}").attributes)
     files = on_host(tmp_path, objects)

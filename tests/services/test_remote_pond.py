@@ -1,19 +1,24 @@
-"""A pond in an S3 bucket: another host continues it with nothing but the address, and an epoch takes few requests."""
+"""A pond in an S3 bucket or in HDFS: another host continues it by its address, and an epoch takes few requests."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import duckdb
 import pytest
+from hdfs_native import Client
 from pyspark.sql import SparkSession
 
+import millpond.control.pond.lifetime as control
+from kit.servers.hdfs_server import HdfsServer
 from kit.servers.s3_server import S3Server
 from millpond import Pond
 from millpond.control.wiring import adapters
+from millpond.control.wiring.adapters import follow
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import FencedError
 from millpond.spark.driver.epochs import Epoch
@@ -67,7 +72,7 @@ def workers(spark: SparkSession, s3_connected: S3Server, monkeypatch: pytest.Mon
     return s3_connected
 
 
-def test_another_host_continues_with_the_address_alone(
+def test_another_host_continues_a_pond_in_s3_with_the_address_alone(
     spark: SparkSession, workers: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adapters, "SWEEP_SECONDS", 1e6)  # a sweep lists the objects
@@ -97,6 +102,29 @@ def test_another_host_continues_with_the_address_alone(
     secrets = [workers.environment[name].encode() for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
     records = [truth.log.read(n) or b"" for n in range(truth.manifest.n + 1)]
     assert all(records) and not any(secret in record for record in records for secret in secrets)
+
+
+def test_another_host_continues_a_pond_in_hdfs_with_the_address_alone(
+    spark: SparkSession, hdfs_server: HdfsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "follow", partial(follow, grace_seconds=0.0))
+    monkeypatch.setattr(adapters, "SWEEP_SECONDS", 0.0)
+    address = f"{hdfs_server.uri}/{tmp_path.name}/ponds/a"
+    feed(tmp_path, 0, 2)
+    first = pond_of(spark, tmp_path, address, "host-a")
+    first.run(once=True)
+    feed(tmp_path, 2, 4)
+    with pond_of(spark, tmp_path, address, "host-b") as second:
+        second.run(once=True)
+        with pytest.raises(FencedError):
+            first.drain()
+        first.close()
+        second.drain()
+        assert second.lookup("w", "k3").document is not None
+    check_rows(tmp_path, 4)
+    files = Client(hdfs_server.uri).list_status(f"/{tmp_path.name}/ponds/a", recursive=True)
+    epochs = {status.path for status in files if "/delta/" in status.path and status.isdir}
+    assert len(epochs) <= 2, "folders of deltas that pruning has emptied are removed"
 
 
 def check_few_requests(before: dict[str, int], after: dict[str, int], epochs: int) -> None:
