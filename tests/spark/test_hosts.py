@@ -28,6 +28,7 @@ from millpond.cli import app
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
+from millpond.log.records import EpochRecord, decode
 from millpond.service.api.client import Client
 
 pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.slow]
@@ -106,6 +107,11 @@ class Cluster:
         assert len(found) == 1, found
         return found.pop()
 
+    def host_of(self, task: int) -> str:
+        """The worker whose executor ran a task, as its log says."""
+        logs = self.root.glob("work*/*/*/stderr")
+        return next(path.parts[len(self.root.parts)] for path in logs if f"(TID {task})" in path.read_text())
+
     def _work(self, name: str) -> str:
         return str(self.root / name.replace("worker", "work"))
 
@@ -153,7 +159,7 @@ class Run:
     def __init__(
         self, cluster: Cluster, *, master: str, store: str | None = None, verb: str = "run", settings: str = ""
     ) -> None:  # fmt: skip
-        self.root, self.pond = cluster.root, cluster.hidden / "ev.pond"
+        self.cluster, self.root, self.pond = cluster, cluster.root, cluster.hidden / "ev.pond"
         (self.root / "spark-defaults.conf").write_text(settings)
         self.store = [] if store is None else ["--store", store]
         (self.root / "input").mkdir(exist_ok=True)
@@ -186,6 +192,13 @@ class Run:
             return False
         newest = max(self.manifest().max_time.get("ev", {}).values(), default=0)
         return newest >= START_US + number * MINUTE_US
+
+    def fold_hosts(self) -> list[tuple[str, ...]]:
+        """For each epoch so far, the worker that folded each instance."""
+        log = Log(LocalFolder(self.pond / "log"))
+        records = [decode(log.read(n) or b"", log.describe(n)).record for n in range(1, self.manifest().n + 1)]
+        attempts = [[one.attempt for one in record.receipts] for record in records if isinstance(record, EpochRecord)]
+        return [tuple(self.cluster.host_of(int(name.rpartition("-")[2])) for name in epoch) for epoch in attempts]
 
     def lacking(self) -> set[str]:
         """Files that the log names and the folder lacks."""
@@ -253,24 +266,29 @@ def test_hosts_that_stop_or_end_change_no_row_and_one_without_the_folder_ends_th
     assert run.rows() == expected(3)
 
 
-def test_a_host_that_comes_later_gets_the_files_through_a_store_on_the_network(
+def test_instances_stay_on_their_hosts_and_a_later_host_gets_their_files_through_a_store(
     spark: SparkSession, cluster: Cluster
 ) -> None:
-    with RedisServer(cluster.root / "redis") as server:
-        cluster.worker(1)
-        run = Run(cluster, master=cluster.url, store=f"redis://127.0.0.1:{server.port}")
-        run.feed(0)
-        until(lambda: run.has_read(0), "the first epoch", 240)
-
-        cluster.worker(2, blind=True)
-        cluster.end("worker1")
-        for number in (1, 2):
+    def read(*numbers: int) -> None:
+        for number in numbers:
             run.feed(number)
             until(lambda number=number: run.has_read(number), f"epoch {number}", 240)  # type: ignore[misc]
+
+    with RedisServer(cluster.root / "redis") as server:
+        cluster.worker(1)
+        cluster.worker(2)
+        run = Run(cluster, master=cluster.url, store=f"redis://127.0.0.1:{server.port}")
+        read(0, 1, 2, 3, 4)
+        assert run.fold_hosts()[1:] == [("work1", "work2")] * 4  # one executor may register after the first epoch
+
+        cluster.worker(3, blind=True)
+        cluster.end("worker1")
+        cluster.end("worker2")
+        read(5, 6)
         run.stopped()
 
         assert not run.lacking()
-        assert run.rows() == expected(3)
+        assert run.rows() == expected(7)
 
 
 LATER = """SELECT k, window(ts, '1 minute') AS w, sum(v) AS total

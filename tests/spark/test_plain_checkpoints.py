@@ -13,17 +13,20 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from millpond.spark.session import plain_checkpoints
-from millpond.spark.session.plain_checkpoints import BY_SPARK, JAR, NAME, checkpoint_manager
+from millpond.spark.session.driver_classes import JAR, SOURCES
+from millpond.spark.session.plain_checkpoints import BY_SPARK, NAME, checkpoint_manager
 from millpond.spark.session.session import reading_session, spark_session
 
 
 def compiled(spark: SparkSession) -> dict[str, bytes]:
-    """The classes of the source, by the path of their file."""
+    """The classes of the sources, by the path of their file."""
     jvm: Any = spark._jvm
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
-    compiler.cook(JAR.with_name("PlainCheckpoints.java").read_text(encoding="utf-8"))
-    found = {entry.getKey(): bytes(entry.getValue()) for entry in compiler.getBytecodes().entrySet()}
+    found: dict[str, bytes] = {}
+    for source in SOURCES:
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
+        compiler.cook(JAR.with_name(f"{source}.java").read_text(encoding="utf-8"))
+        found |= {entry.getKey(): bytes(entry.getValue()) for entry in compiler.getBytecodes().entrySet()}
     return {f"{name.replace('.', '/')}.class": code for name, code in sorted(found.items())}
 
 

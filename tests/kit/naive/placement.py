@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import combinations
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
 
 
 def smallest_largest_share(shards: Sequence[str], instances: int) -> int:
@@ -84,3 +85,14 @@ def hash_of(key: bytes) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition of a topic that a record goes to."""
     return hash_of(key) % partitions
+
+
+def most_at_home(homes: Sequence[str], executors: Mapping[str, int]) -> int:
+    """The largest number of instances on their homes if no host exceeds its part; tries every choice of hosts."""
+    hosts, total = sorted(executors), sum(executors.values())
+    room = {host: math.ceil(len(homes) * executors[host] / total) for host in hosts}
+    return max(
+        sum(host == home for host, home in zip(chosen, homes, strict=True))
+        for chosen in product(hosts, repeat=len(homes))
+        if all(number <= room[host] for host, number in Counter(chosen).items())
+    )

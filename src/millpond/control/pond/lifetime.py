@@ -42,6 +42,7 @@ from millpond.spark.driver.driver import Driver
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.driver.spark_progress import Alive
 from millpond.spark.session.session import Session, default_instances, explaining
+from millpond.spark.session.task_hosts import TaskHosts
 from millpond.state.layout.delta import check_deltas
 from millpond.version import VERSION
 
@@ -152,7 +153,8 @@ class Lifetime:
         check_files(readings)
         truth = truth or open_truth(address, cache)
         spec = self._spec_of(truth)
-        files = pond_files(self._readings.session, truth, spec, cache, store)
+        hosts = TaskHosts(self._readings.session)
+        files = pond_files(self._readings.session, truth, spec, cache, store, hosts)
         read_streams = [reading.stream for reading in readings]
         followers = follow(
             truth, queries, spec, store, files.settle, files, streams=read_streams,
@@ -165,7 +167,7 @@ class Lifetime:
             driver = Driver(
                 self._readings.session, setting, truth.log, truth.manifests, new_writer(truth),
                 followers.runner.notify, followers.followed, self._committed, self._changed,
-                files, followers.wanted, self._stalled,
+                files, hosts, followers.shards, followers.wanted, self._stalled,
             )  # fmt: skip
             check_deltas(delta_check(truth), truth.log, truth.manifests, truth.manifest)
             head = driver.take_over(VERSION, partial(spec_to_claim, truth.manifest, spec))

@@ -54,8 +54,8 @@ class BucketPlacement:
         return self._requests.price(self._scaling(instances))
 
     def _scaling(self, instances: int, who: str = "", why: str = "") -> Make:
-        slots = self._lifetime.open().followers.slots
-        return lambda pond: scale(pond, instances, () if slots is None else slots.steady, who, why)
+        followers = self._lifetime.open().followers
+        return lambda pond: scale(pond, instances, followers.shards(), who, why)
 
     def move(self, what: str, to: str, *, who: str | None = None) -> None:
         """Move the served rows of some buckets to another store, while the pond runs.

@@ -72,6 +72,10 @@ class Followers(NamedTuple):
         """Owners better aligned with the store's shards, if it has several and slots moved; sends no request."""
         return None if self.slots is None else self.slots.wanted(now)
 
+    def shards(self) -> tuple[str, ...]:
+        """The shard of each bucket if the view is in a store on the network; () while slots move."""
+        return () if self.slots is None else self.slots.steady
+
     def close(self, timeout: float = STOP_SECONDS) -> None:
         """Stop the threads and close the store; if a thread hangs in the store, both are left as they are."""
         if self.runner.stop(timeout) and self.store is not None:

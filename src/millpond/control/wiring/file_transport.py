@@ -17,6 +17,7 @@ from millpond.runtime.task.file_sync import Carrier, FileTransport, Way
 from millpond.spark.driver.view_job import settled
 from millpond.spark.session.hosts import is_local, is_on_every_host
 from millpond.spark.session.session import Session
+from millpond.spark.session.task_hosts import TaskHosts
 from millpond.state.backends.kinds import store_kind
 from millpond.state.layout.delta import CheckFile, check_delta, check_listed
 from millpond.state.ports.file_store import FileStore
@@ -30,11 +31,11 @@ class PondFiles(FileTransport):
 
     def __init__(
         self, spark: Session, truth: Truth, way: Way, through_store: Callable[[], Way] | None,
-        open_store: Callable[[Share], BucketStore],
+        open_store: Callable[[Share], BucketStore], hosts: TaskHosts,
     ) -> None:  # fmt: skip
         objects = truth.address.objects() if truth.address.path is None else None
         super().__init__(truth.folder, way, through_store, digests=not is_local(spark), objects=objects)
-        self._spark, self._pond, self._open_store = spark, truth.pond, open_store
+        self._spark, self._pond, self._open_store, self._hosts = spark, truth.pond, open_store, hosts
 
     def settle(self, share: Share) -> Sequence[Caught]:
         """Bring the view to the newest record: by the instances, or by the driver if only the driver sees the log.
@@ -44,15 +45,19 @@ class PondFiles(FileTransport):
         """
         if self.carrier is None:
             try:
-                return settled(self._spark, share, self._pond, self._open_store)
+                return settled(self._spark, share, self._pond, self._open_store, self._hosts)
             except HostError:
                 if not self.can_carry:
                     raise
         return [catch_up(share, instance, self._open_store(share)) for instance in owners_of(share)]
 
 
-def pond_files(spark: Session, truth: Truth, spec: PondSpec, cached: Path, store: str) -> PondFiles:
+def pond_files(
+    spark: Session, truth: Truth, spec: PondSpec, cached: Path, store: str, hosts: TaskHosts
+) -> PondFiles:  # fmt: skip
     """The access to the pond's files: its object store, or its folder if all hosts see it, or a store on the network.
+
+    `hosts`: those that the tasks which write a view prefer.
 
     Raises:
         PlaceError: other hosts see neither the folder nor such a store.
@@ -68,7 +73,7 @@ def pond_files(spark: Session, truth: Truth, spec: PondSpec, cached: Path, store
         way = through_store()
     else:
         raise PlaceError(f"{truth.folder} is not on every executor's host.", UNSHARED_CURE)
-    return PondFiles(spark, truth, way, through_store, partial(_store_of, store, truth.pond))
+    return PondFiles(spark, truth, way, through_store, partial(_store_of, store, truth.pond), hosts)
 
 
 def delta_check(truth: Truth) -> CheckFile:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -50,6 +50,7 @@ from millpond.spark.reading.event_source import paced
 from millpond.spark.reading.intake import Behind, Intake
 from millpond.spark.session.failures import explained
 from millpond.spark.session.session import jvm_failure
+from millpond.spark.session.task_hosts import TaskHosts
 from millpond.spark.sources.file_tables import Lookups
 from millpond.spark.sources.parsed_values import learnt
 
@@ -67,14 +68,17 @@ class Driver:
     - `on_epoch`, `on_change`: called for every commit, and for every change of queries once it is in force.
     - `alive(work)`: called each second in which Spark responds, with `work_done`, or None between epochs.
     - `wanted`: returns better owners of buckets than the current ones, if there are any.
+    - `hosts`: the preferred hosts of instances; `shards`: returns the shard of each bucket, if it is known.
     """
 
     def __init__(
         self, spark: SparkSession, setting: Setting, log: Log, manifests: Manifests, writer: Writer,
         announce: Callable[[int], None], followed: Callable[[], int], on_epoch: Callable[[Epoch], None],
-        on_change: Callable[[int, Change, PondSpec], None], files: FileTransport,
-        wanted: Callable[[BucketMap], WantedOwners | None] = lambda _now: None, alive: Alive | None = None,
+        on_change: Callable[[int, Change, PondSpec], None], files: FileTransport, hosts: TaskHosts,
+        shards: Callable[[], Sequence[str]], wanted: Callable[[BucketMap], WantedOwners | None] = lambda _now: None,
+        alive: Alive | None = None,
     ) -> None:  # fmt: skip
+        self._hosts, self._shards = hosts, shards
         self._spark, self._files, self._alive = spark, files, alive or (lambda _work: None)
         self._changes, self._life, self._succession = ChangeQueue(on_change), QueryLifecycle(), Succession()
         self._query: StreamingQuery | None = None
@@ -323,7 +327,8 @@ class Driver:
                     made = self._advisers.direct.deltas(self.setting, batch, frame, gathering, task, open_files)
                     if made is not None:
                         return made
-                return deltas_of(packets_of(spark, frame, gathering, open_files), task, open_files)
+                hosts = self._hosts.choose(task.owners, task.instances, self._shards())
+                return deltas_of(packets_of(spark, frame, gathering, open_files), task, open_files, hosts)
             except (PySparkException, Py4JError) as error:
                 known = explained(error)
                 if isinstance(known, FilesLostError | HostError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import monotonic
 
 import msgspec
@@ -31,6 +31,7 @@ from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.numa import on_node_of
 from millpond.runtime.task.plan_cache import pack_task, unpack_task
 from millpond.runtime.task.task_values import FoldTask, GatherTask
+from millpond.spark.session.task_hosts import on_hosts
 from millpond.spark.session.worker import VersionChecked, worker_task
 
 DIRECT, MISPLACED = in_receipt("direct"), in_receipt("misplaced")
@@ -175,13 +176,17 @@ def packets_of(
     return read if rows is None else read.union(rows)
 
 
-def deltas_of(packets: DataFrame, task: FoldTask, open_files: OpenFiles) -> list[tuple[Receipt, bytes]]:
+def deltas_of(
+    packets: DataFrame, task: FoldTask, open_files: OpenFiles, hosts: Sequence[str] = ()
+) -> list[tuple[Receipt, bytes]]:  # fmt: skip
     """Run the epoch's only job: shuffle packets to their instances, fold them, and collect receipts and deltas.
+
+    `hosts`: the preferred host of each instance, see `TaskHosts`.
 
     Raises:
         CorruptError: an instance returned no receipt, or more than one.
     """
-    moved = packets.repartitionById(task.instances, "instance")
+    moved = on_hosts(packets.repartitionById(task.instances, "instance"), hosts)
     return _received(_collected(moved.mapInArrow(_Fold(task, open_files), DELTAS)), task)
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
 from millpond.log.places.address import address_of
 from millpond.spark.session.failures import explained
+from millpond.spark.session.task_hosts import TaskHosts, on_hosts
 from millpond.spark.session.worker import VersionChecked, worker_task
 from millpond.state.ports.files import check_sees
 from millpond.state.ports.store import BucketStore
@@ -35,17 +36,20 @@ class _CatchUp(VersionChecked):
                 yield pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(caught)])], names=["caught"])
 
 
-def settled(spark: SparkSession, share: Share, pond: str, open_store: Callable[[Share], BucketStore]) -> list[Caught]:
+def settled(
+    spark: SparkSession, share: Share, pond: str, open_store: Callable[[Share], BucketStore], hosts: TaskHosts
+) -> list[Caught]:  # fmt: skip
     """Run `catch_up` in one task per instance and return the results; `open_store` must be importable by workers.
 
     Raises:
         HostError: an executor's host does not see the pond's folder.
         MillpondError: the log is damaged, or Spark failed.
     """
-    tasks = len(owners_of(share))
-    catching = _CatchUp(share, pond, open_store)
+    owners, catching = owners_of(share), _CatchUp(share, pond, open_store)
+    tasks = len(owners)
     try:
-        table = spark.range(0, tasks, 1, tasks).mapInArrow(catching, "caught binary").toArrow()
+        places = on_hosts(spark.range(0, tasks, 1, tasks), hosts.chosen(owners))
+        table = places.mapInArrow(catching, "caught binary").toArrow()
     except (PySparkException, Py4JError, ConnectionError) as error:
         raise explained(error) from error
     return [msgspec.json.decode(caught, type=Caught) for caught in table.column(0).to_pylist()]

@@ -1,0 +1,31 @@
+"""Loads Millpond's few classes in Java into the JVM of the driver; executors need none of them.
+
+`driver_classes.jar` is the compiled form of the sources in this folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.sql import SparkSession
+
+JAR = Path(__file__).with_name("driver_classes.jar")
+
+SOURCES = ("PlainCheckpoints", "PreferredHosts")
+"""The classes in the jar, by the name of their source."""
+
+
+def is_loaded(spark: SparkSession, name: str) -> bool:
+    """Load a class; returns whether it can be used, which it cannot where the class loader accepts no further jars."""
+    jvm = spark._jvm
+    assert jvm is not None
+    loader = jvm.Thread.currentThread().getContextClassLoader()
+    try:
+        loader.addURL(jvm.java.io.File(str(JAR)).toURI().toURL())  # as `--jars` does; adding a jar twice has no effect
+        loader.loadClass(name)
+    except Py4JNetworkError:
+        raise  # the JVM has ended
+    except Py4JError:
+        return False
+    return True
