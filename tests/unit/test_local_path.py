@@ -104,7 +104,7 @@ def test_a_relative_path_begins_where_it_was_declared() -> None:
     written = Stream("s", (), Source("json", options))
     absolute = located(written, "/home")
     assert absolute.source == Source(
-        "json", (("cleanSource", "archive"), ("path", "/home/in/*"), ("sourceArchiveDir", "/home/old"))
+        "json", (("cleanSource", "archive"), ("path", "file:/home/in/*"), ("sourceArchiveDir", "file:/home/old"))
     )
     assert located(absolute, "/elsewhere") == absolute
     assert as_written({"path": "/home/in/*"} | notes(written, "/home")) == {"path": "in/*"}

@@ -1,7 +1,7 @@
 """An HDFS for tests: one name node and one data node in a Java process on loopback ports; it stops with its parent.
 
-`python -m kit.servers.hdfs_server` only downloads its jar (56 MB); the other classes are those of PySpark. A gateway of
-py4j starts both nodes in one process. Hadoop's own mini cluster would need JUnit besides.
+`python -m kit.servers.hdfs_server` only downloads its jars (66 MB); the other classes are those of PySpark. A
+gateway of py4j starts both nodes in one process. Hadoop's own mini cluster would need JUnit besides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from millpond.spark.session.jars import fetched, listed
 from millpond.spark.session.java import find_java
 
 JARS = listed(Path(__file__).with_name("hdfs_jars.txt"))
-"""The servers of HDFS, of PySpark's version of Hadoop."""
+"""The servers of HDFS and YARN, of PySpark's version of Hadoop, and what YARN needs besides."""
 
 _SECONDS = 120.0
 _FLAGS = ("-Xmx256m", "-Xss512k", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")

@@ -60,8 +60,11 @@ class Stopped(Exception):
 
 
 def started(frame: DataFrame, call: Call, checkpoint: Path, *, once: bool) -> StreamingQuery:
-    """Start a streaming query from a checkpoint, over all existing input (`once`) or until it is stopped."""
-    writer = frame.writeStream.foreachBatch(call).option("checkpointLocation", str(checkpoint))
+    """Start a streaming query from a checkpoint, over all existing input (`once`) or until it is stopped.
+
+    The checkpoint is on this host, whatever the default file system of Hadoop is.
+    """
+    writer = frame.writeStream.foreachBatch(call).option("checkpointLocation", f"file:{checkpoint.absolute()}")
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
     return writer.start()
 

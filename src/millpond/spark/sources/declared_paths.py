@@ -29,12 +29,22 @@ STREAMS = ("StreamingRelation", "StreamingRelationV2")
 
 
 def located(stream: Stream, home: str | os.PathLike[str]) -> Stream:
-    """The stream with relative paths of its source made absolute."""
+    """The stream with relative paths of its source made absolute.
+
+    A relative path of files gets the scheme `file:`, because Spark looks for a path without a scheme in the default
+    file system of Hadoop, which is not local where Spark runs on YARN.
+    """
     source = stream.source
     if source is None:
         return stream
-    names = source_kind(source.format).paths
-    options = tuple((name, at(value, home) if name.lower() in names else value) for name, value in source.options)
+    kind = source_kind(source.format)
+    scheme = "file:" if kind.files else ""
+
+    def placed(name: str, value: str) -> str:
+        absolute = at(value, home) if name.lower() in kind.paths else value
+        return absolute if absolute == value else f"{scheme}{absolute}"
+
+    options = tuple((name, placed(name, value)) for name, value in source.options)
     return msgspec.structs.replace(stream, source=Source(source.format, options))
 
 

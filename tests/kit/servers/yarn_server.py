@@ -1,0 +1,64 @@
+"""A cluster of YARN with HDFS for tests: a resource manager and a node manager in the Java process of HDFS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kit.servers.hdfs_server import HdfsServer
+from kit.servers.servers import free_ports, until
+
+_SECONDS = 120.0
+_SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler"
+
+
+class YarnServer(HdfsServer):
+    """One host with 8 GB; `environment` are the variables by which Spark finds it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._settings = self._folder / "conf"
+        self.environment = {"HADOOP_CONF_DIR": str(self._settings)}
+
+    def _start_nodes(self, gateway: Any) -> None:
+        super()._start_nodes(gateway)
+        yarn = gateway.jvm.org.apache.hadoop.yarn
+        settings = yarn.conf.YarnConfiguration()
+        for name, value in self._write_settings().items():
+            settings.set(name, value)
+        manager, node = yarn.server.resourcemanager.ResourceManager(), yarn.server.nodemanager.NodeManager()
+        for service in (manager, node):
+            service.init(settings)
+            service.start()
+        until(lambda: manager.getResourceScheduler().getNumClusterNodes() == 1, "YARN has its node", _SECONDS)
+
+    def _write_settings(self) -> dict[str, str]:
+        """The settings of both managers, which are also in files for Spark."""
+        services = ("address", "scheduler.address", "resource-tracker.address", "admin.address", "webapp.address")
+        ports = zip(services, free_ports(len(services)), strict=True)
+        node = {
+            "address": "127.0.0.1:0",
+            "localizer.address": "127.0.0.1:0",
+            "webapp.address": "127.0.0.1:0",
+            "local-dirs": str(self._folder / "local"),
+            "log-dirs": str(self._folder / "logs"),
+            "resource.memory-mb": "8192",
+            "resource.cpu-vcores": "8",
+            "vmem-check-enabled": "false",
+            "pmem-check-enabled": "false",
+            "disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
+        }
+        settings = {
+            "fs.defaultFS": self.uri,
+            "yarn.resourcemanager.hostname": "127.0.0.1",
+            "yarn.resourcemanager.scheduler.class": _SCHEDULER,
+            "yarn.scheduler.minimum-allocation-mb": "128",
+            **{f"yarn.resourcemanager.{service}": f"127.0.0.1:{port}" for service, port in ports},
+            **{f"yarn.nodemanager.{name}": value for name, value in node.items()},
+        }
+        named = (f"<name>{name}</name><value>{value}</value>" for name, value in settings.items())
+        text = "".join(f"<property>{one}</property>" for one in named)
+        self._settings.mkdir()
+        for file in ("core-site.xml", "yarn-site.xml"):
+            (self._settings / file).write_text(f"<configuration>{text}</configuration>")
+        return settings
