@@ -22,7 +22,8 @@
     │   ├── CorruptError          MP-CORRUPT       stored bytes do not match their digest
     │   ├── ForeignPondError      MP-FOREIGN       the folder holds another pond, or none
     │   └── PlaceError            MP-PLACE         the folder cannot create-if-absent, or cannot be written
-    │       └── HostError             MP-HOST          a host of executors does not see the pond's folder
+    │       ├── HostError             MP-HOST          a host of executors does not see the pond's folder
+    │       └── UnreachableError      MP-UNREACHABLE   an object store does not answer
     ├── UserFunctionError     MP-FUNCTION      a user function raised, hung, crashed or returned a wrong type
     ├── StateError            stored state
     │   ├── StoreError            MP-STORE         the key-value store refused or is unavailable
@@ -224,6 +225,13 @@ class HostError(PlaceError):
     """A host on which tasks run does not see the pond's folder; nothing is corrupt, and the epoch is not committed."""
 
     code = "MP-HOST"
+
+
+class UnreachableError(PlaceError):
+    """An object store does not answer in time; whether the request was done is unknown."""
+
+    code = "MP-UNREACHABLE"
+    retry = True
 
 
 class UserFunctionError(MillpondError):

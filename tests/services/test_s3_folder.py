@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
 import pytest
 from obstore.store import S3Store
 
 from kit.inputs.folder_suite import FolderSuite
+from kit.servers.network_link import NetworkLink
 from kit.servers.s3_server import Fault, S3Server
-from millpond.errors import PlaceError
+from millpond.errors import PlaceError, UnreachableError
+from millpond.log.places.address import objects_at
 from millpond.log.places.object_store import StoreObjects
 from millpond.log.places.objects import ObjectFolder
 from millpond.log.port import Log, Lost, Won, numbered_name
@@ -63,3 +68,36 @@ def test_a_missing_bucket_is_a_place_error_that_names_it(s3_connected: S3Server)
     with pytest.raises(PlaceError, match="s3://no-such-bucket/log") as failed:
         folder.create("a", b"x")
     assert s3_connected.environment["AWS_SECRET_ACCESS_KEY"] not in str(failed.value)
+
+
+def test_a_store_that_does_not_answer_is_given_up_in_time(
+    s3_connected: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3_connected.bucket()
+    with NetworkLink(s3_connected.port) as link:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{link.port}")
+        link.cut()
+        objects = objects_at(f"s3://{bucket}/cut", 0.2)
+        for request in (lambda: objects.get("a"), lambda: objects.put("a", b"x"), lambda: objects.create("a", b"x")):
+            with pytest.raises(UnreachableError, match=f"s3://{bucket}/cut"):
+                request()
+    with pytest.raises(UnreachableError):
+        objects.size("a")  # nothing listens any more
+
+
+def test_a_create_that_gets_no_reply_in_time_is_made_again(s3_connected: S3Server) -> None:
+    bucket = s3_connected.bucket()
+    with NetworkLink(s3_connected.port) as link, ThreadPoolExecutor(1) as pool:
+        store = S3Store(
+            bucket, endpoint=f"http://127.0.0.1:{link.port}",
+            client_options={"allow_http": True, "read_timeout": timedelta(seconds=0.5)},
+        )  # fmt: skip
+        log = Log(ObjectFolder(StoreObjects(store, "log", f"s3://{bucket}/log", again_seconds=600)))
+        log.read(0)  # connected
+        link.cut()
+        appended = pool.submit(log.append, 0, b"ours")
+        with pytest.raises(TimeoutError):
+            appended.result(3)
+        link.heal()
+        assert appended.result(60) in (Won(), Lost(b"ours")), "which of the requests arrived first"
+    assert objects_at(f"s3://{bucket}/log").get(numbered_name(0)) == b"ours"

@@ -21,7 +21,7 @@ from millpond.log.places.objects import Objects
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Objects:
     store = MemoryStore()
 
-    def opened(url: str) -> Objects:
+    def opened(url: str, seconds: float | None = None) -> Objects:
         return StoreObjects(store, url.partition("://bucket/")[2], url)
 
     monkeypatch.setattr(address, "objects_at", opened)

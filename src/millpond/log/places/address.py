@@ -60,21 +60,23 @@ class Address:
         objects = self.objects()
         return ObjectFolder(objects.below(name) if name else objects)
 
-    def objects(self) -> Objects:
-        """The objects of a pond that is not in a folder of this machine."""
+    def objects(self, seconds: float | None = None) -> Objects:
+        """The objects of a pond that is not in a folder of this machine; `seconds`: see `objects_at`."""
         assert self.path is None
-        return objects_at(self.text)
+        return objects_at(self.text, seconds)
 
 
-def objects_at(url: str) -> Objects:
+def objects_at(url: str, seconds: float | None = None) -> Objects:
     """The objects below an address with one of `SCHEMES`, opened once per process.
+
+    `seconds`: the limit of a request to an object store, see `store_objects`; HDFS has its own limits.
 
     Raises:
         PlaceError: the address, or the configuration in the environment, is not valid.
         SetupError: the client of HDFS is not installed.
     """
     if not url.startswith("hdfs:"):
-        return store_objects(url)
+        return store_objects(url, seconds)
     opens: Callable[[str], Objects] = imported("the address hdfs://", "millpond.log.places.hdfs:hdfs_objects", "hdfs")
     return opens(url)
 

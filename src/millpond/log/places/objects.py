@@ -32,7 +32,10 @@ class Objects(ABC):
 
     @abstractmethod
     def create(self, name: str, data: bytes) -> bool:
-        """Creates an object unless its name exists; True if this call created it."""
+        """Creates an object unless its name exists; True if this call created it.
+
+        False: the object exists. It may be of this call, if a reply was lost.
+        """
 
     @abstractmethod
     def put(self, name: str, data: bytes) -> None:

@@ -23,7 +23,8 @@ SHORTEST_TOKEN = 16
 FOLDER = "service"
 """The name of the folder in the pond's folder."""
 
-_REREAD_US = 1_000_000
+_REREAD_SECONDS = 1.0
+_SHARE_OF_PATIENCE = 5
 _TOKEN, _LEADER, _LOCK = "token", "leader.json", "lock"
 
 
@@ -38,7 +39,12 @@ class Leader(msgspec.Struct, frozen=True):
 
 
 class Places:
-    """The files of a service, in the pond's folder, which may not exist yet."""
+    """The files of a service, in the pond's folder, which may not exist yet.
+
+    `unknown`: whether the last try to read the leader failed, so that nothing is known about it since.
+    """
+
+    unknown = False
 
     def __init__(self, pond: Path) -> None:
         self.folder = local_path(pond, "The pond's folder") / FOLDER
@@ -131,10 +137,14 @@ class BucketPlaces(Places):
 
     Whoever can read the bucket could read the token, and change the pond with it. There is no lock either: a standby
     may be on another host, so it waits for the leader's number only.
+
+    `patience`: see `Hint`; the number is read, and a request to the store may take, a fifth of it at most.
     """
 
-    def __init__(self, address: Address, clock: Clock = lap_us) -> None:
+    def __init__(self, address: Address, clock: Clock = lap_us, patience: float | None = None) -> None:
         self._address, self._clock = address / FOLDER, clock
+        self._seconds = None if patience is None else patience / _SHARE_OF_PATIENCE
+        self._reread_us = round(min(_REREAD_SECONDS, self._seconds or _REREAD_SECONDS) * 1e6)
         self._known: Leader | None = None
         self._read_at: int | None = None
         self.lock = None
@@ -168,14 +178,16 @@ class BucketPlaces(Places):
         """The process that claims to lead; read once a second, and the last known one while the store does not answer.
         """
         now = self._clock()
-        if self._read_at is None or now - self._read_at >= _REREAD_US:
+        if self._read_at is None or now - self._read_at >= self._reread_us:
             self._read_at = now
-            with suppress(PlaceError):
-                self._known = self._stored()
+            try:
+                self._known, self.unknown = self._stored(), False
+            except PlaceError:
+                self.unknown = True
         return self._known
 
     def _stored(self) -> Leader | None:
-        data = self._address.objects().get(_LEADER)
+        data = self._address.objects(self._seconds).get(_LEADER)
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             return None if data is None else msgspec.json.decode(data, type=Leader)
         return None
@@ -189,17 +201,17 @@ class BucketPlaces(Places):
     def write_leader(self, leader: Leader) -> None:
         """See `Places`; a sign of life that cannot be written is missing."""
         with suppress(PlaceError):
-            self._address.objects().put(_LEADER, msgspec.json.encode(leader))
+            self._address.objects(self._seconds).put(_LEADER, msgspec.json.encode(leader))
 
 
-def places_of(pond: Given) -> Places:
-    """The files of the service of a pond at an address.
+def places_of(pond: Given, patience: float | None = None) -> Places:
+    """The files of the service of a pond at an address; `patience`: see `BucketPlaces`, for a leader or standby.
 
     Raises:
         PlaceError: the address is not supported.
     """
     address = address_of(pond)
-    return BucketPlaces(address) if address.path is None else Places(address.path)
+    return BucketPlaces(address, patience=patience) if address.path is None else Places(address.path)
 
 
 def only_pond() -> Path:

@@ -1,11 +1,12 @@
 """Stores and reads hints on when a standby should try to take over; the claim in the log decides.
 
-The leader holds a lock, which the kernel releases when its process ends, and increments a number once a second unless
-it has stalled. A standby tries when the lock is free, or when the number has not changed for some seconds of its own
-clock, so no two clocks are compared. Both hints may be wrong. Then two processes claim, the later claim leads, and the
-other process is fenced.
+The leader holds a lock, which the kernel releases when its process ends. It also increments a number once a second, or
+five times within the patience of a standby if that is more often, unless it has stalled. A standby tries when the lock
+is free, or when the number has not changed for some seconds of its own clock, so no two clocks are compared. Both hints
+may be wrong. Then two processes claim, the later claim leads, and the other process is fenced.
 
-A pond in an object store has no lock, as a standby may be on another host: there it watches the number only.
+A pond in an object store has no lock, as a standby may be on another host: there it watches the number only. A standby
+that cannot read the number knows nothing about the leader, so its patience begins again when it can.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from millpond.local_path import no_link
 from millpond.service.api.service_files import Leader, Places
 
 BEAT_SECONDS = 1.0
+BEATS_IN_PATIENCE = 5
 PATIENCE_SECONDS = 10.0
 """A leader whose number does not change for this long is considered dead; its process may be suspended."""
 
@@ -36,6 +38,7 @@ class Hint:
         self._descriptor: int | None = None
         self._wary = False
         self._stalled: Callable[[], bool] = lambda: False
+        self._beat_seconds = min(BEAT_SECONDS, patience / BEATS_IN_PATIENCE)
         self._ended = threading.Event()
         self._beats: threading.Thread | None = None
 
@@ -48,6 +51,9 @@ class Hint:
         else:
             self._wary = False
         leader = self._places.leader()
+        if self._places.unknown:
+            self._seen_at = self._clock()
+            return False
         if leader is None and self._places.lock is None:
             return True
         seen = None if leader is None else (leader.token, leader.beat)
@@ -84,7 +90,7 @@ class Hint:
 
     def _go_on(self) -> None:
         beat = 0
-        while not self._ended.wait(BEAT_SECONDS):
+        while not self._ended.wait(self._beat_seconds):
             if self._stalled():
                 continue
             beat += 1

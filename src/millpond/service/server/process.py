@@ -111,7 +111,7 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
     address = address_of(options.folder)
     if address.path is None and options.out is None:
         raise SetupError(f"The pond at {address} has no folder for results.", "Name one of this host with --out.")
-    unused, places = not holds_something(address), places_of(address)
+    unused, places = not holds_something(address), places_of(address, options.patience)
     there = address.path is not None and address.path.exists()
     open_truth(address)  # raises if the folder holds something else, which then stays untouched
     places.make()

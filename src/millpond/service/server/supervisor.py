@@ -16,6 +16,7 @@ from millpond.errors import (
     SparkError,
     StalledError,
     TruthError,
+    UnreachableError,
 )
 from millpond.service.api.messages import Failure, Role
 from millpond.service.server.leader_progress import EPOCH_SECONDS, Pulse
@@ -104,7 +105,7 @@ class Supervisor:
             try:
                 pond = self._make()
             except MillpondError as error:
-                if not self.restarts:
+                if not (self.restarts or (self._was_ready and isinstance(error, UnreachableError))):
                     raise
                 self._judge(error)
                 continue
@@ -119,9 +120,11 @@ class Supervisor:
                 self._pulse.overtaken()
                 self._hint.leave(fenced=True)
             except MillpondError as error:
+                self._hint.leave()
+                self._pond, self.role = None, "starting"
                 self._judge(error)
             finally:
-                self._pond = None
+                self._pond, self.role = None, "starting"
                 self._pulse.begin("The closing of the pond")
                 pond.end()
                 self._pulse.rest()
@@ -231,7 +234,7 @@ class Supervisor:
             try:
                 pond.run(once=False)
             except TruthError:
-                raise
+                raise  # also if the store does not answer: this process cannot know whether another one leads
             except MillpondError as error:
                 self._judge(error)
 
@@ -242,7 +245,8 @@ class Supervisor:
 
     def _judge(self, error: MillpondError) -> None:
         """Wait before the next try, or raise an error that no further try can repair."""
-        if isinstance(error, TruthError) or not (self._led or self.restarts or error.retry):
+        lasting = isinstance(error, TruthError) and not error.retry
+        if lasting or not (self._led or self.restarts or error.retry):
             raise error
         if (gone := self._gone()) is not None:
             raise error if isinstance(error, NoMemoryError | StalledError) else gone  # these name the responsible query

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from obstore.store import MemoryStore
 
-from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
+from millpond.errors import AccessError, NotServingError, PlaceError, SetupError, UnreachableError
 from millpond.log.places import address
 from millpond.log.places.address import address_of
 from millpond.log.places.object_store import StoreObjects
@@ -23,9 +23,9 @@ class World:
         self.us, self.cut = 0, False
         store = MemoryStore()
 
-        def opened(url: str) -> Objects:
+        def opened(url: str, seconds: float | None = None) -> Objects:
             if self.cut:
-                raise PlaceError("cut", "wait")
+                raise UnreachableError("cut", "wait")
             return StoreObjects(store, url.partition("://bucket/")[2], url)
 
         monkeypatch.setattr(address, "objects_at", opened)
@@ -81,12 +81,38 @@ def test_a_standby_on_another_host_waits_for_the_number(world: World) -> None:
     assert standby.gone()
 
 
-def test_a_standby_that_cannot_read_keeps_what_it_knew(world: World) -> None:
+def test_a_standby_that_cannot_read_does_not_lose_its_patience(world: World) -> None:
     standby = world.hint("b")
     world.places().write_leader(Leader("http://a", 1, "a", 1))
     assert not standby.gone() and standby.leader() == Leader("http://a", 1, "a", 1)
     world.cut = True
-    world.passes(5)
-    assert not standby.gone() and standby.leader() is not None
-    world.passes(6)
-    assert standby.gone(), "the claim in the log decides, and fails while the store is out of reach"
+    world.passes(20)
+    assert not standby.gone() and standby.leader() is not None, "the leader may be well: this host is cut off"
+    world.cut = False
+    world.passes(2)
+    assert not standby.gone()
+    world.passes(7)
+    assert not standby.gone()
+    world.passes(2)
+    assert standby.gone()
+    world.cut = True
+    assert not world.hint("c").gone(), "nothing was ever read"
+
+
+def test_requests_and_looks_are_short_against_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, now = list[float | None](), [0]
+
+    def opened(url: str, seconds: float | None = None) -> Objects:
+        limits.append(seconds)
+        return StoreObjects(MemoryStore(), "pond", url)
+
+    monkeypatch.setattr(address, "objects_at", opened)
+    places = BucketPlaces(address_of(POND), lambda: now[0], patience=2)
+    for _ in range(20):
+        places.leader()
+        now[0] += 100_000
+    places.write_leader(Leader("http://a", 1, "a"))
+    assert limits == [0.4] * 6, "every fourth look, and the write"
+    with pytest.raises(NotServingError):
+        places_of(POND).known_leader()
+    assert limits[-1] is None

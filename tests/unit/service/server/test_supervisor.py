@@ -20,6 +20,7 @@ from millpond.errors import (
     SourceError,
     SparkError,
     StoreError,
+    UnreachableError,
 )
 from millpond.service.api.messages import Failure
 from millpond.service.api.service_files import Leader, Places
@@ -189,6 +190,44 @@ def test_what_is_away_is_waited_for_in_the_same_process(away: MillpondError, tmp
     bench = Bench(tmp_path, pond := FakePond([*lasting, lambda: bench.it.stop()]))
     bench.it.run()
     assert pond.did.count("run") == len(lasting) + 1
+
+
+SILENT = UnreachableError("The object store does not answer.", "Check the network.")
+
+
+def test_a_leader_that_cannot_reach_the_log_stands_back_and_leads_again_when_it_can(tmp_path: Path) -> None:
+    roles, frees = list[str](), list[bool]()
+
+    def say(line: str) -> None:
+        if "MP-UNREACHABLE" in line:
+            roles.append(bench.it.role)
+            other = Hint(bench.places, Leader("http://other", 2, "other"))
+            frees.append(other.gone())
+            other.leave()
+
+    bench = Bench(tmp_path, first := FakePond([SILENT]), second := FakePond([lambda: bench.it.stop()]))
+    make, tries = bench.it._make, iter([None, SILENT, SILENT, None])
+
+    def made() -> supervisor.Runs:
+        if (error := next(tries)) is not None:
+            raise error
+        return make()
+
+    bench.it._make, bench.it._say = made, say
+    bench.it.run()
+    assert (first.did, second.did) == (["open", "run", "end"], ["open", "run", "end"])
+    assert (roles, frees) == (["starting"] * 3, [True] * 3), "after an epoch, and after two preparations"
+
+
+def test_a_service_that_never_reached_the_log_ends(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    def made() -> supervisor.Runs:
+        raise SILENT
+
+    bench.it._make = made
+    with pytest.raises(UnreachableError):
+        bench.it.run()
 
 
 def test_a_process_that_was_started_anew_tries_again_if_java_does_not_start(tmp_path: Path) -> None:
