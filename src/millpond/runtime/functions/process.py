@@ -113,7 +113,7 @@ class Child:
             selector.register(stdout, selectors.EVENT_READ)
             selector.register(stderr, selectors.EVENT_READ)
             while len(received) < size:
-                remaining = (max(began_us, self._progress[1]) - lap_us()) / 1e6 + deadline_ms / 1000
+                remaining = self._remaining_seconds(began_us, deadline_ms)
                 events = selector.select(remaining) if remaining > 0 else []
                 if remaining <= 0:
                     raise ChildFailed(f"did not answer within {deadline_ms / 1000:g} s", self._at())
@@ -130,6 +130,10 @@ class Child:
         text, _ = HEAD.unpack_from(received)
         start = HEAD.size + int(text)
         return bytes(received[HEAD.size : start]), memoryview(received)[start:size]
+
+    def _remaining_seconds(self, began_us: int, deadline_ms: int) -> float:
+        """The time until the deadline, which begins anew with each row of the child."""
+        return (max(began_us, self._progress[1]) - lap_us()) / 1e6 + deadline_ms / 1000
 
     def _at(self) -> int | None:
         row = self._progress[0]

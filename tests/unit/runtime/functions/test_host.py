@@ -16,9 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from millpond.clock import lap_us
 from millpond.errors import UserFunctionError, from_text
 from millpond.model.functions import UserFunction
 from millpond.runtime.functions import host as hosts
+from millpond.runtime.functions import process
 from millpond.runtime.functions.host import FunctionHost
 
 Declare = Callable[..., UserFunction]
@@ -88,11 +90,11 @@ def test_overlapping_windows_are_merged_of_cells(host: FunctionHost, declare: De
 FAILURES = [
     ("raises", "holistic", {}, "raised ValueError: three is too many at sample_functions.py:", 3),
     ("quits", "holistic", {}, "raised SystemExit: 1", 3),
-    ("hangs", "holistic", {"deadline_ms": 1500}, "did not answer within 1.5 s", 3),
-    ("sleeps", "holistic", {"deadline_ms": 1500}, "did not answer within 1.5 s", 3),
+    ("hangs", "holistic", {"deadline_ms": 2500}, "did not answer within 2.5 s", 3),
+    ("sleeps", "holistic", {"deadline_ms": 4000}, "did not answer within 4 s", 3),
     ("leaves", "holistic", {}, "ended its process with status 5 saying: so long", 3),
     ("crashes", "holistic", {}, "crashed (SIGSEGV)", 3),
-    ("starts_another", "holistic", {"deadline_ms": 3000}, "", 1),
+    ("starts_another", "holistic", {"deadline_ms": 4000}, "", 1),
     ("hoards", "holistic", {}, "needs more than 256 MB of memory", 3),
     ("hoards_numpy", "holistic", {}, "needs more than 256 MB of memory", 3),
     ("wrong_type", "holistic", {}, "gave 'three' (str) for a double", 3),
@@ -124,11 +126,16 @@ def test_a_failure_is_told_with_its_key(
     assert host.call(declare("median"), EVENTS, 5).to_pylist() == [None, 1.5, None, 3.5, 5.5], "others go on"
 
 
-def test_the_deadline_of_a_holistic_function_is_for_one_key(declare: Declare) -> None:
-    slow = declare("naps", deadline_ms=3000)  # 0.5 s a key: 4 s in all
+def test_the_deadline_of_a_holistic_function_is_for_one_key(declare: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, began_us = declare("naps"), lap_us()  # at least 50 ms a key
     table = pa.table({"key": np.arange(8), "value": np.ones(8)})
     with FunctionHost() as host:
         assert host.call(slow, table, 8).to_pylist() == [1.0] * 8
+        child = host._children[slow][0]
+        last_us = child._progress[1]
+        assert last_us >= began_us + 7 * 50_000, "the eighth key has a time of its own"
+        monkeypatch.setattr(process, "lap_us", lambda: last_us + 1_000_000)
+        assert child._remaining_seconds(began_us, 3000) == 2.0
 
 
 def test_after_a_failure_a_new_process_answers(declare: Declare) -> None:
@@ -188,7 +195,7 @@ def test_much_data_goes_both_ways(host: FunctionHost, declare: Declare) -> None:
 
 
 ORPHAN = """
-import sys
+import sys, threading, time
 sys.path.insert(0, {folder!r})
 import pyarrow as pa
 from millpond.model.functions import UserFunction
@@ -196,8 +203,13 @@ from millpond.runtime.functions.host import FunctionHost
 host = FunctionHost()
 made = UserFunction("f", "1", "sample_functions:hangs", "holistic", ("double",), "double", 1_000)
 host.load(made)
-print(host._children[made][0]._process.pid, flush=True)
-host.call(made, pa.table({{"key": [0], "value": [3.0]}}), 1)
+child = host._children[made][0]
+child._remaining_seconds = lambda *_: 600.0  # it does not end the child
+threading.Thread(target=host.call, args=(made, pa.table({{"key": [0], "value": [3.0]}}), 1), daemon=True).start()
+while child._progress[0] < 0:
+    time.sleep(0.01)
+print(child._process.pid, flush=True)
+time.sleep(600)
 """
 
 
@@ -206,8 +218,7 @@ def test_an_orphan_that_hangs_is_ended_by_the_kernel() -> None:
     program = ORPHAN.format(folder=str(Path(__file__).parent))
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        time.sleep(0.5)  # it hangs by now
+        child = int(parent.stdout.readline())  # which hangs
         parent.kill()
     assert _lives(child)
     limit = time.monotonic() + 60

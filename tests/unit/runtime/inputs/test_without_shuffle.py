@@ -31,7 +31,8 @@ def of(task: int, size: int = 10) -> TaskMessage:
     return TaskMessage(task if task % 2 else None, [([task, 7], os.urandom(size)), ([0], b"")], task, size)
 
 
-def test_each_task_hears_all_in_their_order(hosts: Callable[[], Files]) -> None:
+def test_each_task_hears_all_in_their_order(hosts: Callable[[], Files], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(without_shuffle, "PATIENCE", 120.0)
     names, given = message_files(7, "job", 4), [of(task, 100_000) for task in range(4)]
 
     def run(task: int) -> list[TaskMessage] | Obstacle:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import socket
 import ssl
@@ -126,22 +125,42 @@ def answering(app: Application, web: Web) -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-async def silent(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """An application that takes its time, longer than a connection may do nothing."""
-    await asyncio.sleep(2.0)
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"{}"})
+async def silent(_scope: Scope, receive: Receive, _send: Send) -> None:
+    """An application that does not answer as long as the client waits."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
-def test_a_connection_that_asks_nothing_is_closed_and_one_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "HEAD_SECONDS", 0.7)
+def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HEAD_SECONDS", 0.5)
     with answering(silent, Web()) as port:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-            assert client.get("/").status_code == 200
         for sent in (b"", b"GET / HTTP/1.1\r\nHost:"):
             with socket.create_connection(("127.0.0.1", port), timeout=60) as idle:
                 idle.sendall(sent)
                 assert idle.recv(1) == b""
+
+
+def test_a_connection_whose_request_is_not_yet_answered_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[listener.Hasty] = []
+    monkeypatch.setattr(listener, "HEAD_SECONDS", 600.0)
+    connection_made = listener.Hasty.connection_made
+    monkeypatch.setattr(
+        listener.Hasty, "connection_made", lambda self, transport: made.append(self) or connection_made(self, transport)
+    )
+
+    async def slow(_scope: Scope, _receive: Receive, send: Send) -> None:
+        (connection,) = made
+        for before in (None, connection.cycle):  # as after one and two idle timeouts
+            connection._look(before)
+        assert not connection.transport.is_closing()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+        connection._look(connection.cycle)
+
+    with answering(slow, Web()) as port:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            assert client.get("/").status_code == 200
+        assert made[0].transport.is_closing(), "once the request is answered, the connection is idle again"
 
 
 def test_a_client_that_waits_in_vain_is_told_that_a_change_may_still_be_made() -> None:
