@@ -5,6 +5,7 @@ Spark's checkpoint is in `tests/spark/test_repair.py`, cursors of sinks in `test
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,8 +24,9 @@ from millpond.followers.sinks.file_formats import format_of
 from millpond.followers.sinks.folder import FolderSink
 from millpond.followers.view.view import ViewFollower
 from millpond.ids import writer_token
-from millpond.log.manifest import Manifests, load
+from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.places.local_folder import LocalFolder
+from millpond.log.port import Log
 from millpond.log.records import decode
 from millpond.model.aggregates import Aggregate
 from millpond.model.compiled import read_if_of
@@ -88,10 +90,11 @@ def events(first_s: int, end_s: int) -> pa.Table:
 
 
 class Made(NamedTuple):
-    """A pond in a folder, with a name, and the rows of its queries."""
+    """A pond in a folder, with a name, its log, and the rows of its queries."""
 
     folder: Path
-    pond: ChangingPond
+    log: Log
+    manifest: Manifest
     rows: list[Any]
 
 
@@ -103,16 +106,26 @@ def read_rows(pond: ChangingPond, folder: Path) -> list[Any]:
     return sorted(found)
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A pond of a claim and three epochs, whose deltas are files; tests damage copies of it."""
+    folder = tmp_path_factory.mktemp("template") / "pond"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files.Files, "inline_bytes", 0)
+        pond = ChangingPond(folder, [STREAM], [counted()], token=writer_token())
+        LocalFolder(folder).create("pond.id", writer_token().encode())
+        for number in range(3):
+            pond.epoch({"tx": [events(10 * number, 10 * number + 10)]})
+    return Made(folder, pond.log, pond.manifest, read_rows(pond, folder))
+
+
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
-    """A pond of a claim and three epochs, whose deltas are files."""
+def made(template: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """A copy of the pond, for one test."""
     monkeypatch.setattr(files.Files, "inline_bytes", 0)
     folder = tmp_path / "pond"
-    pond = ChangingPond(folder, [STREAM], [counted()], token=writer_token())
-    LocalFolder(folder).create("pond.id", writer_token().encode())
-    for number in range(3):
-        pond.epoch({"tx": [events(10 * number, 10 * number + 10)]})
-    return Made(folder, pond, read_rows(pond, folder))
+    shutil.copytree(template.folder, folder)
+    return template._replace(folder=folder, log=Log(LocalFolder(folder / "log")))
 
 
 def goes_on(made: Made) -> list[Any]:
@@ -157,7 +170,7 @@ def test_what_is_derived_is_made_again(made: Made, damage: Damage) -> None:
     for path in damaged:
         if path.exists():
             damage(path)
-    assert opened(made.folder).manifest == load(made.pond.log, Manifests(LocalFolder(made.folder / "none")))
+    assert opened(made.folder).manifest == load(made.log, Manifests(LocalFolder(made.folder / "none")))
     rows = goes_on(made)
     assert len(rows) > len(made.rows) and set(made.rows) <= set(rows)
     counted = sum(int(row[2]) for row in rows)
@@ -188,10 +201,10 @@ def test_the_view(made: Made, tmp_path: Path, damage: Damage) -> None:
     path = tmp_path / "view" / "rows.lmdb"
 
     def followed() -> tuple[LmdbStore, list[Any]]:
-        store, reader, log = LmdbStore(path), RowsReader(section_reader(Files(made.folder))), made.pond.log
-        head = partial(load, log, made.pond.manifests)
+        store, reader, log = LmdbStore(path), RowsReader(section_reader(Files(made.folder))), made.log
+        head = partial(load, log, Manifests(LocalFolder(made.folder / "manifest")))
         view = ViewFollower(store, reader, 64, lambda: {"q": 10 * S}, head, log.read)
-        for n in range(view.cursor().n + 1, made.pond.manifest.n + 1):
+        for n in range(view.cursor().n + 1, made.manifest.n + 1):
             view.apply(n, decode(log.read(n) or b""), head(n))
         return store, [store.scan(bucket, "q").values for bucket in range(64)]
 

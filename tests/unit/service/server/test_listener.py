@@ -23,7 +23,7 @@ from millpond.service.server.process import Web
 
 TOKEN = "a-token-of-some-length"
 HALF_HEADS = 520
-REQUESTS = 10
+REQUESTS = 5
 
 
 async def echo(_scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,7 +74,7 @@ class Flood:
                 made.setblocking(False)
                 held.append(made)
                 self.opened += 1
-            self._ended.wait(0.05)
+            self._ended.wait(0.3)
             gone = [one for one in held if _is_closed(one)]
             self.closed += len(gone)
             for one in gone:
