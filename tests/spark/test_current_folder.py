@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,18 @@ def _rows(folder: Path) -> list[dict[str, object]]:
     return sorted((json.loads(line) for part in folder.glob("part-*") for line in part.open()), key=str)
 
 
+@pytest.fixture
+def remote_default(spark: SparkSession) -> Iterator[None]:
+    """The default file system of Hadoop is one that does not answer, as HDFS is on YARN; nothing may ask it."""
+    settings = spark._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    before = settings.get("fs.defaultFS")
+    settings.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    yield
+    settings.set("fs.defaultFS", before)
+
+
 def test_a_pond_reads_and_writes_where_it_was_declared(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, remote_default: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, v in (("one", 1), ("two", 2)):
         home = tmp_path / name

@@ -49,7 +49,7 @@ from millpond.spark.reading.needed_columns import needed_columns
 from millpond.spark.reading.read_frame import EventTime, ReadColumns, WantedStream, load, register, with_places
 from millpond.spark.sources.arrow_functions import BatchFunction, batches_of
 from millpond.spark.sources.batch_tables import relation_text
-from millpond.spark.sources.declared_paths import at, check_folder, check_sink
+from millpond.spark.sources.declared_paths import check_folder, check_sink, located_options
 from millpond.spark.sources.file_tables import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.sources.malformed_tables import MalformedRows
 from millpond.spark.sources.providers import MakeTable, read_table
@@ -140,7 +140,7 @@ class FrontEnd:
             QueryTypeError: it cannot be read, its name is taken, or as `refresh`.
         """
         made = self._own.get(source.format, partial(read_table, source.format))
-        options = {key: at(value, os.getcwd()) if key.lower() == "path" else value for key, value in source.options}
+        options = located_options(source, os.getcwd())
         frame = self._show(name, lambda: made(self._spark, name, schema, options), "")
         if refresh is not None:
             self.refresh(name, refresh)

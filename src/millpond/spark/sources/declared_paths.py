@@ -37,6 +37,11 @@ def located(stream: Stream, home: str | os.PathLike[str]) -> Stream:
     source = stream.source
     if source is None:
         return stream
+    return msgspec.structs.replace(stream, source=Source(source.format, tuple(located_options(source, home).items())))
+
+
+def located_options(source: Source, home: str | os.PathLike[str]) -> dict[str, str]:
+    """The options of a stream or table with relative paths made absolute; see `located`."""
     kind = source_kind(source.format)
     scheme = "file:" if kind.files else ""
 
@@ -44,8 +49,7 @@ def located(stream: Stream, home: str | os.PathLike[str]) -> Stream:
         absolute = at(value, home) if name.lower() in kind.paths else value
         return absolute if absolute == value else f"{scheme}{absolute}"
 
-    options = tuple((name, placed(name, value)) for name, value in source.options)
-    return msgspec.structs.replace(stream, source=Source(source.format, options))
+    return {name: placed(name, value) for name, value in source.options}
 
 
 def at(path: str, home: str | os.PathLike[str]) -> str:
