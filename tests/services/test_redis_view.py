@@ -270,7 +270,7 @@ def test_slots_that_move_under_a_running_view(redis_installed: None, tmp_path: P
         ports = [cluster.servers[2 if bucket in moved else bucket * 3 // BUCKETS].port for bucket in range(BUCKETS)]
         shards = made.store.shards(range(BUCKETS))
         assert shards == [f"127.0.0.1:{port}" for port in ports]
-        assert placement_of(OWNERS, shards).local_hit_rate == 1 - len(moved) / BUCKETS, "owners stay"
+        assert placement_of(OWNERS, shards).aligned == 1 - len(moved) / BUCKETS, "owners stay"
 
 
 def test_a_primary_is_filled_and_another_drained_under_a_running_view(redis_installed: None, tmp_path: Path) -> None:
@@ -313,11 +313,11 @@ def test_owners_follow_slots_that_move_and_the_view_follows_owners(
         assert number > 0 and made.owners == (2,) * len(gone) + OWNERS[len(gone) :]
         assert made.caught_up()
         placed = placement_of(made.owners, made.store.shards(range(BUCKETS)))
-        assert placed.local_hit_rate == 1
+        assert placed.aligned == 1
         assert made.shared.note is not None and made.shared.note.startswith(
             f"the bucket map changed by record {number}: slots of the store lie elsewhere: 10 of 48 buckets follow "
         )
-        assert "local-hit rate 87.5% before, 100.0% after" in made.shared.note
+        assert "87.5% aligned before, 100.0% after" in made.shared.note
         if replicas:
             cluster.servers[2].kill()
         made.epochs(2)

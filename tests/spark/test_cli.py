@@ -195,7 +195,7 @@ def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: 
     assert "one more query: added\n  group     shares " in done.out
     assert "    + max(v) where isnotnull(v)\n" in done.out
     assert "  edges     360 → 720 per hour\n" in done.out
-    assert "local-hit rate 100.0 %: 1,024 of 1,024 buckets are on the shard that has most" in done.out
+    assert "aligned 100.0 %: 1,024 of 1,024 buckets are on the shard that has most" in done.out
     assert "about " in done.out and " bytes per key, from 1.0 cells" in done.out
     assert done.err == "", "the file is what the pond is asked"
     less = bench.folder / "less.sql"

@@ -86,7 +86,8 @@ def test_look_ups_equal_those_of_lmdb_and_lost_rows_come_back(
         assert [share.buckets for share in placed.shares] == [171, 171, 341, 341]
         homes = [f"127.0.0.1:{server.port}" for server in redis_cluster.servers]
         assert [share.home for share in placed.shares] == [homes[0], *homes]
-        assert placed.local_hit_rate == plain.placement().local_hit_rate == 1
+        assert placed.aligned == plain.placement().aligned == placed.local_hit_rate == 1
+        assert placed.requests >= 1024 and plain.placement().local_hit_rate is None
         expected = served(plain)
         assert served(pond) == expected
         assert sum(one.document is not None for one in expected.values()) > len(CUSTOMERS)
@@ -110,7 +111,7 @@ def test_look_ups_equal_those_of_lmdb_and_lost_rows_come_back(
         again.load(TEXT.format(base=tmp_path, name="redis"))
         again.open()
         again.settle()
-        assert again.placement() == placed == read_placement(tmp_path / "redis", redis_cluster.url)
+        assert again.placement()[:3] == placed[:3] == read_placement(tmp_path / "redis", redis_cluster.url)[:3]
         found = {key: one.document for key, one in served(again).items()}
         assert found == {key: one.document for key, one in served_of(spark, tmp_path).items()}
         told = look_up(tmp_path / "redis", "spend", ["c3"], redis_cluster.url)
@@ -200,17 +201,17 @@ def test_owners_follow_slots_that_move(spark: SparkSession, tmp_path: Path, redi
                 plain.run()
 
             run()
-            assert pond.placement().since is None and pond.placement().local_hit_rate == 1
+            assert pond.placement().since is None and pond.placement().aligned == 1
             gone = 70
             cluster.move(slots_of(pa.array(hash_tags(1024)[:gone])).tolist(), 0, 2, lambda: None)
-            assert pond.placement().local_hit_rate == 1 - gone / 1024
+            assert pond.placement().aligned == 1 - gone / 1024
             while pond.placement().since is None:
                 run()
                 time.sleep(1)
             run()
             placed = pond.placement()
             assert [share.buckets for share in placed.shares] == [342 - gone, 341, 341 + gone]
-            assert placed.local_hit_rate == 1 and placed.since is not None
+            assert placed.aligned == 1 and placed.since is not None
             assert f"{gone} of 1,024 buckets follow them" in placed.since.why
             # the map has a record of its own, so epochs have other numbers
             rows = [{key: one.document and one.document["row"] for key, one in served(of).items()}
@@ -224,7 +225,7 @@ def test_owners_follow_slots_that_move(spark: SparkSession, tmp_path: Path, redi
             again.load(TEXT.format(base=tmp_path, name="redis"))
             write_file(tmp_path / "in", 99)
             again.run()
-            assert again.placement() == placed == read_placement(tmp_path / "redis", cluster.url)
+            assert again.placement()[:3] == placed[:3] == read_placement(tmp_path / "redis", cluster.url)[:3]
         assert f"owners since record {placed.since.n}, 20" in placement_text(placed)
 
 

@@ -49,16 +49,27 @@ class Since(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The owner and the shard of each bucket at one moment; `since` is None if the owners never changed."""
+    """The owner and the shard of each bucket at one moment; `since` is None if the owners never changed.
+
+    `requests`: what the instances sent to the store for the newest record, if they write to it themselves and the pond
+    is open here; `local_requests` of them went to a server on the instance's host.
+    """
 
     stretches: tuple[Stretch, ...]
     shares: tuple[Share, ...]
     since: Since | None = None
+    requests: int = 0
+    local_requests: int = 0
 
     @property
-    def local_hit_rate(self) -> float:
+    def aligned(self) -> float:
         """The part of all buckets that are on the home of their instance, 0 … 1."""
         return sum(share.local for share in self.shares) / sum(share.buckets for share in self.shares)
+
+    @property
+    def local_hit_rate(self) -> float | None:
+        """The part of requests that stayed on the host of their instance, 0 … 1; None if there were none."""
+        return self.local_requests / self.requests if self.requests else None
 
 
 def aligned_owners(shards: Sequence[str], instances: int) -> Owners:

@@ -17,7 +17,7 @@ def smallest_largest_share(shards: Sequence[str], instances: int) -> int:
     )
 
 
-def local_hit_rate(owners: Sequence[int], shards: Sequence[str]) -> float:
+def aligned_part(owners: Sequence[int], shards: Sequence[str]) -> float:
     """The fraction of buckets on the shard that has most buckets of their instance."""
     pairs = Counter(zip(owners, shards, strict=True))
     best = {instance: max(pairs[instance, shard] for shard in {*shards}) for instance in {*owners}}

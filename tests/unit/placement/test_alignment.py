@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kit.naive.placement import local_hit_rate, smallest_largest_share
+from kit.naive.placement import aligned_part, smallest_largest_share
 from millpond.errors import CorruptError
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.placement.alignment import aligned_owners, owners_in, placement_of, with_owners
@@ -37,7 +37,7 @@ def test_owners_agree_with_the_naive_twin(shards: list[str], instances: int) -> 
     for shard in set(shards):
         own = [sizes[instance] for instance, some in homes.items() if some == {shard}]
         assert max(own) - min(own) <= 1
-    assert placement_of(owners, shards).local_hit_rate == 1
+    assert placement_of(owners, shards).aligned == 1
 
 
 @settings(deadline=None)
@@ -49,7 +49,7 @@ def test_what_is_told_of_a_placement_is_counted(shards: list[str], owned: list[i
     assert told == list(zip(owners, shards, strict=True))
     assert [one.first for one in found.stretches[1:]] == [one.last + 1 for one in found.stretches[:-1]]
     assert {share.instance: share.buckets for share in found.shares} == Counter(owners)
-    assert found.local_hit_rate == pytest.approx(local_hit_rate(owners, shards))
+    assert found.aligned == pytest.approx(aligned_part(owners, shards))
     spec = PondSpec((), (), 4, len(owners))
     assert owners_in(with_owners(spec, tuple(owners))) == tuple(owners)
 
@@ -66,7 +66,7 @@ def test_four_instances_on_three_primaries() -> None:
     assert runs_of(owners) == ((0, 171), (1, 171), (2, 341), (3, 341))
     even = placement_of(even_owners(1024, 4), shards)
     assert [share.local for share in even.shares] == [256, 170, 171, 256]
-    assert even.local_hit_rate == pytest.approx(853 / 1024)
+    assert even.aligned == pytest.approx(853 / 1024)
 
 
 def test_even_owners_are_not_written_and_false_ones_are_refused() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kit.naive.placement import fewest_moves, held, local_hit_rate
+from kit.naive.placement import aligned_part, fewest_moves, held
 from millpond.errors import CorruptError
 from millpond.log.manifest import Change, Manifest
 from millpond.model.change_history import Changed, Scaled
@@ -54,7 +54,7 @@ def test_realigned_owners_are_local_and_few_have_moved(shards: list[str], owned:
     if instances < len(set(shards)):
         assert better == owners
         return
-    assert local_hit_rate(better, shards) == 1
+    assert aligned_part(better, shards) == 1
     assert realigned(better, shards, instances) == better, "there is nothing left to move"
     homes_after = {share.instance: share.home for share in placement_of(better, shards).shares}
     for instance, home in homes_after.items():
@@ -73,7 +73,7 @@ def test_slots_that_move_take_their_buckets_along() -> None:
     assert followed == (3,) * 3 + owners[3:], "only those whose primary changed"
     grown = [*shards[:12], *["d"] * 4, *shards[16:28], *["d"] * 4, *shards[32:44], *["d"] * 4]
     better = realigned(owners, grown, 4)
-    assert placement_of(better, grown).local_hit_rate == 1
+    assert placement_of(better, grown).aligned == 1
     moves = sum(old != new for old, new in zip(owners, better, strict=True))
     assert moves == 12, "one of the two of a shard goes there"
 

@@ -87,7 +87,7 @@ class BucketPlacement:
         return price._replace(cost=ROWS_MOVE, moved=opened.moving.price(buckets, to))
 
     def placement(self) -> Placement:
-        """Which instance owns which buckets, on which shards of the store they are now, and the local-hit rate.
+        """Which instance owns which buckets, on which shards of the store they are, and how many requests are local.
 
         Raises:
             StoreError: no query is served, the pond is not open, or the store cannot be asked.
@@ -95,8 +95,9 @@ class BucketPlacement:
         opened = self._lifetime.opened
         if opened is None or opened.followers.store is None:
             raise unserved()
-        location = self._lifetime.location
-        return placed_now(*read_truth(location.address, location.cache), opened.followers.store)
+        location, requests = self._lifetime.location, opened.followers.requests()
+        found = placed_now(*read_truth(location.address, location.cache), opened.followers.store)
+        return found._replace(requests=requests.sent, local_requests=requests.local)
 
 
 def _address(to: str) -> str:

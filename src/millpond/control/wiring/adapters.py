@@ -37,6 +37,7 @@ from millpond.runtime.task.file_sync import FileTransport
 from millpond.state.backends.kinds import StoreContext, StoreKind, known_store, shown, store_kind, store_path
 from millpond.state.ports.file_store import FileStore
 from millpond.state.ports.keyed_rows import KeyedRows
+from millpond.state.ports.requests import Requests
 from millpond.state.ports.sharded import ShardedStore
 from millpond.state.ports.store import BucketStore
 
@@ -75,6 +76,11 @@ class Followers(NamedTuple):
     def shards(self) -> tuple[str, ...]:
         """The shard of each bucket if the view is in a store on the network; () while slots move."""
         return () if self.slots is None else self.slots.steady
+
+    def requests(self) -> Requests:
+        """What the instances sent to the store for the newest record, if they write to it themselves."""
+        shared = self.attached.shared
+        return Requests() if shared is None else shared.requests
 
     def close(self, timeout: float = STOP_SECONDS) -> None:
         """Stop the threads and close the store; if a thread hangs in the store, both are left as they are."""

@@ -65,7 +65,7 @@ def placement_text(found: Placement) -> str:
       instance  buckets   local     on
       0         2         100.0 %   a:1
       1         2         50.0 %    a:1
-      local-hit rate 75.0 %: 3 of 4 buckets are on the shard that has most of their instance's
+      aligned 75.0 %: 3 of 4 buckets are on the shard that has most of their instance's
     <BLANKLINE>
 
     If owners ever changed, the last line names the record of the change, its time and its reason.
@@ -79,7 +79,7 @@ def placement_text(found: Placement) -> str:
     width = 2 + max(len(str(word)) for row in rows for word in row[:-1])
     lines = ["".join(f"{word!s:<{width}}" for word in row[:-1]) + str(row[-1]) for row in rows]
     last = (
-        f"local-hit rate {_percent(found.local_hit_rate)}: {local:,} of {owned:,} buckets are on the shard "
+        f"aligned {_percent(found.aligned)}: {local:,} of {owned:,} buckets are on the shard "
         "that has most of their instance's"
     )
     lines.append(last)

@@ -70,8 +70,8 @@ class SlotsWatch:
 
 def _why(before: Owners, after: Owners, shards: Sequence[str]) -> str:
     moved = sum(old != new for old, new in zip(before, after, strict=True))
-    rates = [placement_of(owners, shards).local_hit_rate for owners in (before, after)]
+    rates = [placement_of(owners, shards).aligned for owners in (before, after)]
     return (
         f"slots of the store lie elsewhere: {moved:,} of {len(after):,} buckets follow them to instances of their "
-        f"shards, local-hit rate {rates[0]:.1%} before, {rates[1]:.1%} after"
+        f"shards, {rates[0]:.1%} aligned before, {rates[1]:.1%} after"
     )

@@ -28,6 +28,7 @@ from millpond.model.change_json import map_change_in
 from millpond.placement.moves import newest_map_change
 from millpond.placement.run_lengths import of_runs
 from millpond.state.ports.object_files import files_of
+from millpond.state.ports.requests import Requests, counted
 from millpond.state.ports.store import BucketStore
 
 
@@ -53,13 +54,14 @@ class Caught(msgspec.Struct, frozen=True):
     """The result for one instance's buckets: all have applied record `n`; `lost` of them had lost earlier records.
 
     `news`: this run applied records that no other process had applied before. `error`: the reason if the store refused;
-    `n` is then -1.
+    `n` is then -1. `requests`: the number of requests to the store, and of those to a server on the same host.
     """
 
     n: int
     lost: int = 0
     news: bool = False
     error: str = ""
+    requests: tuple[int, int] = (0, 0)
 
 
 Settle: TypeAlias = Callable[[Share], Sequence[Caught]]
@@ -77,6 +79,12 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
     Raises:
         CorruptError: the log, or rows in it, are damaged.
     """
+    before = counted()
+    caught = _caught_up(share, instance, store)
+    return msgspec.structs.replace(caught, requests=(*counted().since(before),))
+
+
+def _caught_up(share: Share, instance: int, store: BucketStore) -> Caught:
     mine = [bucket for bucket, owner in enumerate(share.owners) if owner == instance]
     address = address_of(share.address)
     log, manifests = Log(address.folder("log")), Manifests(address.folder("manifest"))
@@ -129,7 +137,7 @@ class SharedView:
     """The follower of a view that `settle` writes; `note` reports what the store lost last, and how owners changed.
 
     `share` is valid as of record `start`; tables of queries that are not in `share.served` are dropped. `watch` tracks
-    on which shards the store keeps the buckets.
+    on which shards the store keeps the buckets. `requests`: those of the instances for the newest record.
     """
 
     name = "view"
@@ -146,6 +154,7 @@ class SharedView:
         self._known: frozenset[str] | None = None
         self._lost: str | None = None
         self._moved: str | None = None
+        self.requests = Requests()
 
     @property
     def note(self) -> str | None:
@@ -211,6 +220,7 @@ class SharedView:
             raise StoreError(what, cure)
         settled = min(one.n for one in found)
         self._settled = settled
+        self.requests = sum((Requests(*one.requests) for one in found), Requests())
         self._tell(sum(one.lost for one in found))
         if any(one.news for one in found):
             # a driver that was overtaken has no news, and must not drop what its successor serves

@@ -364,12 +364,15 @@ class Status(msgspec.Struct, frozen=True):
 class Placed(msgspec.Struct, frozen=True):
     """The placement of the buckets of served rows.
 
-    `shares`: the number of buckets of each instance on each shard. `local_hit_rate`: the fraction of buckets that are
-    on the main shard of their instance, 0 to 1.
+    `shares`: the number of buckets of each instance on each shard. `aligned`: the fraction of buckets that are on the
+    main shard of their instance, 0 to 1. `local_hit_rate`: of the `requests` that instances sent to the store for the
+    newest record, the fraction that stayed on the instance's host, 0 to 1; null if there were none.
     """
 
-    local_hit_rate: float
+    local_hit_rate: float | None
     shares: tuple[dict[str, int | str], ...] = ()
+    aligned: float | None = None
+    requests: int = 0
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -154,7 +154,8 @@ class HostedPond:
     def placement(self) -> Placed:
         """Where the buckets of served rows are."""
         placement = self._pond().placement()
-        return Placed(placement.local_hit_rate, tuple(share._asdict() for share in placement.shares))
+        shares = tuple(share._asdict() for share in placement.shares)
+        return Placed(placement.local_hit_rate, shares, placement.aligned, placement.requests)
 
     def diff(self, name: str) -> Differs:
         """How a query and its shadow differ."""

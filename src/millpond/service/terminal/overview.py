@@ -34,7 +34,10 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     moving = f", state of {status.buckets_moving:,} buckets is on its way" if status.buckets_moving else ""
     table.add_row("instances", f"{status.instances:,}{moving}")
     if placed is not None:
-        table.add_row("local hits", f"{placed.local_hit_rate:.1%}")
+        if placed.aligned is not None:
+            table.add_row("aligned", f"{placed.aligned:.1%} of buckets")
+        if placed.local_hit_rate is not None:
+            table.add_row("local hits", f"{placed.local_hit_rate:.1%} of {placed.requests:,} requests")
     for source in status.sources:
         waiting = "not known yet" if source.waiting is None else f"{source.waiting:,} {source.unit} behind"
         table.add_row(f"source {source.stream}", waiting)

@@ -24,6 +24,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.retry import Retry
 
 from millpond.errors import StoreError
+from millpond.state.ports.requests import count, stays_on_host
 
 PATIENCE_SECONDS = 5.0
 """How many seconds a call waits for an answer, and how long it retries while slots or roles change."""
@@ -103,6 +104,7 @@ class Nodes:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._idle: dict[Address, list[Any]] = {}
+        self._local: dict[Address, bool] = {}
         self._owners: list[Address] = []
         self._closed = False
         try:
@@ -279,7 +281,10 @@ class Nodes:
                     sent.append(packed([b"ASKING"]))
                 sent.append(commands[i].data)
         found = []
-        for address, got in self._answered(words).items():
+        answered = self._answered(words)
+        for address, numbers in places.items():
+            count(len(numbers), self._local.get(address, False))
+        for address, got in answered.items():
             at = iter(got[first[address] :])
             for i in places[address]:
                 if i in asking:
@@ -325,6 +330,7 @@ class Nodes:
                 return idle.pop()
         line = self._make(host=address[0], port=address[1], **self._kwargs)
         line.connect()
+        self._local[address] = stays_on_host(line._sock)
         return line
 
     def _give_back(self, address: Address, line: Any) -> None:

@@ -90,7 +90,7 @@ class Fake:
         return Found(5, {"n": 3}, (0, 10), 4)
 
     def placement(self) -> Placed:
-        return Placed(0.75, ({"instance": 0, "buckets": 4, "home": "a", "local": 3},))
+        return Placed(0.5, ({"instance": 0, "buckets": 4, "home": "a", "local": 3},), 0.75, 1024)
 
     def diff(self, name: str) -> Differs:
         return Differs(3, 2, 1, 0, ("x",))
