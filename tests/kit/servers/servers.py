@@ -8,7 +8,7 @@ import subprocess
 import time
 from os import kill as send_signal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 SECONDS = 60.0
 """The default time to wait for a condition."""
@@ -17,6 +17,17 @@ _WATCHED = '"$@" >{out} & child=$!; echo $child; cat >/dev/null; kill -9 $child;
 """The shell kills the server when its own input ends, which is when the test process ends for any reason."""
 
 T = TypeVar("T", bound="Watched")
+
+
+class Host(NamedTuple):
+    """Where a server runs: its address, and the words before a command that is to run there."""
+
+    address: str
+    inside: tuple[str, ...] = ()
+
+
+LOOPBACK = Host("127.0.0.1")
+"""The machine itself, without a network."""
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,0 +1,85 @@
+"""Hosts with a network between them, on one machine: network namespaces on a bridge, for programs that tests start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from contextlib import suppress
+
+from kit.servers.servers import Host
+
+_PREFIX = "10.78.0"
+
+
+class NetworkHosts:
+    """Hosts 1 … `count`; the machine itself is host 0. A context manager that removes them; needs root and Linux.
+
+    `delay_ms`: how long a packet between two hosts takes, if the kernel has `netem`; `delayed` says so. `mbit`: how
+    much each host can send, in Mbit/s. 0: no limit.
+    """
+
+    def __init__(self, count: int, delay_ms: float = 0.0, mbit: int = 0) -> None:
+        self.count, self._delay_ms, self._mbit = count, delay_ms, mbit
+        self.delayed = False
+        self._bridge, self._name = f"mpb{os.getpid()}", f"mp{os.getpid()}-"
+
+    @staticmethod
+    def missing() -> str | None:
+        """Why there can be no such hosts here; None: there can."""
+        try:
+            done = subprocess.run(["unshare", "-n", "ip", "link"], capture_output=True, text=True)
+        except FileNotFoundError as error:
+            return str(error)
+        return None if done.returncode == 0 else f"unshare -n: {done.stderr.strip()}"
+
+    def host(self, number: int) -> Host:
+        """One of the hosts."""
+        address = f"{_PREFIX}.{number + 1}"
+        return Host(address, ("ip", "netns", "exec", f"{self._name}{number}")) if number else Host(address)
+
+    def sent(self) -> int:
+        """The bytes that all hosts but the machine itself have sent to others."""
+        return sum(self._sent(host) for host in range(1, self.count + 1))
+
+    def __enter__(self) -> NetworkHosts:
+        try:
+            _run("ip", "link", "add", self._bridge, "type", "bridge")
+            _run("ip", "addr", "add", f"{self.host(0).address}/24", "dev", self._bridge)
+            _run("ip", "link", "set", self._bridge, "up")
+            for host in range(1, self.count + 1):
+                self._add(f"{self._name}{host}", f"mpv{os.getpid()}-{host}", self.host(host).address)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for host in range(1, self.count + 1):
+            with suppress(subprocess.CalledProcessError):
+                _run("ip", "netns", "del", f"{self._name}{host}")
+        with suppress(subprocess.CalledProcessError):
+            _run("ip", "link", "del", self._bridge)
+
+    def _add(self, name: str, link: str, address: str) -> None:
+        _run("ip", "netns", "add", name)
+        _run("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
+        _run("ip", "link", "set", link, "master", self._bridge, "up")
+        _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            _run("ip", "-n", name, "link", "set", device, "up")
+        shape = ["tc", "-n", name, "qdisc", "add", "dev", "eth0"]
+        if self._mbit:
+            _run(*shape, "root", "handle", "1:", "tbf", "rate", f"{self._mbit}mbit", "burst", "64kb", "latency", "1s")
+        if self._delay_ms:
+            at = ["parent", "1:1"] if self._mbit else ["root"]
+            done = subprocess.run([*shape, *at, "netem", "delay", f"{self._delay_ms}ms"], capture_output=True)
+            self.delayed = done.returncode == 0
+
+    def _sent(self, host: int) -> int:
+        shown = _run("ip", "-n", f"{self._name}{host}", "-s", "-j", "link", "show", "eth0")
+        return int(json.loads(shown)[0]["stats64"]["tx"]["bytes"])
+
+
+def _run(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
