@@ -53,7 +53,7 @@ class Host:
             "SPARK_LOCAL_DIRS": str(self.folder / "tmp"), "MILLPOND_TOKEN": TOKEN,
         }  # fmt: skip
         words = ["serve", str(base / "ev.sql"), "--checkpoint", address, "--out", str(base / "added")]
-        options = ["--master", "local[2]", "--memory", "700m", "--patience", "8"]
+        options = ["--master", "local[1]", "--memory", "700m", "--patience", "5"]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "millpond", *words, *options], stdout=log, stderr=log, cwd=self.folder,

@@ -8,7 +8,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn, cast
@@ -46,6 +46,7 @@ from millpond.service.server.log_reader import LogReader
 from millpond.service.server.restart import VARIABLE as RESTARTED
 from millpond.service.server.restart import RestartNeeded, Restarts, restart
 from millpond.service.server.supervisor import Runs, Supervisor
+from millpond.service.server.warm_copies import WarmCopies
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.session.session import end_java, explaining, jvm_failure, spark_session
 from millpond.state.ports.files import IDENTITY
@@ -166,7 +167,12 @@ def _serve(
         app = _guarded(make_app(verbs), secret, web, listener.strangers)
         supervisor = process.supervisor
         watched = Watchdog(supervisor.hangs, lambda: _end_or_replace(supervisor, port)).running()
-        with _answering(app, web, listener), interrupts(say) as signals, signals.stopping(supervisor.stop), watched:
+        warm = WarmCopies(lambda: None if (found := reader.now()) is None else found[0])
+        copying = nullcontext() if address.path else warm.running(lambda: supervisor.role == "standby")
+        with (
+            _answering(app, web, listener), interrupts(say) as signals, signals.stopping(supervisor.stop), watched,
+            copying,
+        ):  # fmt: skip
             try:
                 supervisor.run()
             except RestartNeeded:

@@ -25,6 +25,7 @@ from millpond.log.places.address import Address, objects_at
 from millpond.log.places.objects import Objects, in_parallel
 from millpond.state.ports.file_store import Parts
 from millpond.state.ports.files import DELTA_FOLDER, Files
+from millpond.state.ports.private_folder import is_own, own_folder
 
 LIMIT_VARIABLE = "MILLPOND_CACHE_BYTES"
 """The environment variable with the most bytes of copies on this host."""
@@ -51,6 +52,10 @@ class HostCopies:
         self.folder = folder
         self._limit = limit if limit is not None else _limit_of(folder)
         self._added = self._limit  # look at the folder when the first copy is made
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether so many bytes are at most half of the limit."""
+        return 2 * size <= self._limit
 
     def path(self, file: str) -> Path:
         """Where the copy of a file is, if there is one."""
@@ -158,6 +163,10 @@ class ObjectFiles(Files):
         if lost:
             raise CorruptError(f"{self.where(lost[0])} does not exist.", "Restore the object from a copy.")
 
+    def has_room_for(self, size: int) -> bool:
+        """Whether this host can keep copies of so many bytes, and as many of others."""
+        return self._copies.has_room_for(size)
+
     def written(self) -> Iterator[tuple[str, int]]:
         """See `Files.written`; lists the objects."""
         for name, _ in self._objects.below(DELTA_FOLDER).list():
@@ -235,8 +244,8 @@ def copy_of(file: str, run: str) -> str:
 def files_of(address: Address, folder: Path, run: str, *, one_host: bool = True) -> Callable[[], Files]:
     """A function that opens the files of the pond at `address`; tasks call it, too.
 
-    `folder`: the pond's folder, or the folder of each host for copies. `run`: see `ObjectFiles`. `one_host`: all tasks
-    run on this host, so that they need no object store to exchange messages.
+    `folder`: the pond's folder, or the folder of this host for copies; on other hosts, see `folder_on_host`. `run`: see
+    `ObjectFiles`. `one_host`: all tasks run on this host, so that they need no object store to exchange messages.
     """
     if address.path is not None:
         return partial(Files, address.path)
@@ -244,8 +253,19 @@ def files_of(address: Address, folder: Path, run: str, *, one_host: bool = True)
 
 
 def _object_files(url: str, folder: str, run: str, one_host: bool) -> ObjectFiles:
-    copies, messages = Path(folder, "files"), Path(folder, "messages")
+    here = Path(folder) if one_host else folder_on_host(Path(folder))
+    copies, messages = here / "files", here / "messages"
     return ObjectFiles(_copies_in(copies), objects_at(url), run, messages if one_host else None)
+
+
+@cache
+def folder_on_host(folder: Path) -> Path:
+    """The folder for copies on this host, which may be another one than the driver's, where it is `folder`.
+
+    It has the same path, unless that cannot be created here, or belongs to another user; then it is in the temporary
+    folder of this process.
+    """
+    return folder if is_own(folder.parent) else own_folder(Path(tempfile.gettempdir())) / folder.name
 
 
 def keep_record(folder: Path, run: str, name: str, data: bytes) -> None:

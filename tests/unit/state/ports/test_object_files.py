@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import stat
+import tempfile
 from pathlib import Path
 
 import obstore
@@ -18,7 +20,7 @@ from millpond.log.places.objects import Objects
 from millpond.log.records import Receipt
 from millpond.runtime.task.file_sync import check_objects
 from millpond.state.ports.files import Files
-from millpond.state.ports.object_files import HostCopies, ObjectFiles, files_of, keep_record
+from millpond.state.ports.object_files import HostCopies, ObjectFiles, files_of, folder_on_host, keep_record
 
 ONE = "delta/00000000000000000001/0-a-1.arrow"
 
@@ -137,6 +139,23 @@ def test_files_of_an_address_are_those_of_its_folder_or_its_objects(tmp_path: Pa
     opened = files_of(address_of("s3://bucket/pond"), tmp_path / "copies", "a")
     files = pickle.loads(pickle.dumps(opened))()
     assert files.where(ONE) == f"s3://bucket/pond/{ONE}", "a task on another host can open it"
+
+
+def test_another_host_keeps_copies_where_it_can_and_where_nobody_else_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    others = tmp_path / "others"
+    others.mkdir()
+    others.chmod(0o777)
+    named = tmp_path / "cache" / "pond-1"
+    assert folder_on_host(named) == named
+    for driver in (tmp_path / "file" / "cache", others):
+        here = folder_on_host(driver / "pond-1")
+        assert here.parent.parent == tmp_path / "tmp" and here.name == "pond-1"
+        assert stat.S_IMODE(here.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize(("written", "error"), [(b"abc", ""), (b"ab", "2 bytes of it"), (None, "no such object")])

@@ -1,0 +1,62 @@
+"""Copies the state of a pond in an object store to a standby's host, so that a take-over need not wait for it.
+
+The standby follows the log. It copies each file once, and reads nothing of it. A copy that is deleted meanwhile, to
+make room, is made again by the fold that needs it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from millpond.control.wiring.truth import Truth
+from millpond.errors import MillpondError
+from millpond.log.records import STATE
+from millpond.state.ports.object_files import ObjectFiles
+
+LOOK_SECONDS = 1.0
+
+
+class WarmCopies:
+    """Keeps copies of the live state; `now` returns the log with its newest manifest, or None without a pond."""
+
+    def __init__(self, now: Callable[[], Truth | None]) -> None:
+        self._now = now
+        self._copied: set[str] = set()
+
+    def look(self) -> None:
+        """Copy the files that became live since the last look, unless the state is too large for this host.
+
+        Raises:
+            MillpondError: the log or a file cannot be read; a file may have been pruned since the log was read.
+        """
+        truth = self._now()
+        if truth is None or not isinstance(files := truth.files(), ObjectFiles):
+            return
+        sizes: dict[str, int] = {}
+        for section in truth.manifest.sections.values():
+            if section.file is not None and section.kind in STATE:
+                sizes[section.file] = sizes.get(section.file, 0) + section.size
+        self._copied &= sizes.keys()
+        if files.has_room_for(sum(sizes.values())):
+            files.fetch(sizes.keys() - self._copied)
+            self._copied |= sizes.keys()
+
+    @contextmanager
+    def running(self, wanted: Callable[[], bool]) -> Iterator[None]:
+        """Look once a second in another thread, while `wanted`."""
+        ended = threading.Event()
+
+        def run() -> None:
+            while not ended.wait(LOOK_SECONDS):
+                with suppress(MillpondError):
+                    if wanted():
+                        self.look()
+
+        thread = threading.Thread(target=run, name="millpond-warm-copies", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
