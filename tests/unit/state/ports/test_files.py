@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 import redis
 
@@ -11,6 +15,7 @@ from millpond.state.backends import redis_files
 from millpond.state.backends.memory import MemoryFiles
 from millpond.state.backends.redis_files import RedisFiles
 from millpond.state.ports.file_store import UNNAMED_SECONDS
+from millpond.state.ports.files import Files
 from millpond.testing.conformance import check_file_store
 
 TAGS = hash_tags(4)
@@ -62,3 +67,32 @@ def test_files_lie_with_the_rows_of_the_instance_that_wrote_them(redis_cluster: 
             key = f"mp:{{{tag}}}:pond:file:delta/{1:020d}/{instance}-a-0.0.arrow"
             assert client.exists(key)
             assert client.get_node_from_key(key) == client.get_node_from_key(f"mp:{{{tag}}}:meta")
+
+
+WRITING: dict[str, Callable[[Files, str], object]] = {
+    "write": lambda files, name: files.write(name, [b"new"]),
+    "message": lambda files, name: files.write_message(name, b"new"),
+    "rename": lambda files, name: files.rename({"staged": name}),
+}
+
+
+@pytest.mark.parametrize("way", WRITING)
+def test_a_folder_that_a_sweep_removes_before_its_first_file_is_made_again(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of an epoch is empty until its first task opens a file, and pruning removes empty folders."""
+    folder = tmp_path / "delta" / f"{7:020d}"
+    (tmp_path / "staged").write_bytes(b"new")
+    made, swept = Path.mkdir, list[Path]()
+
+    def make_and_sweep(path: Path, *arguments: Any, **named: Any) -> None:
+        made(path, *arguments, **named)
+        if path == folder and not swept:
+            swept.append(path)
+            assert not list(Files(tmp_path).written())
+            assert not folder.exists()
+
+    monkeypatch.setattr(Path, "mkdir", make_and_sweep)
+    WRITING[way](Files(tmp_path), f"delta/{folder.name}/0-a.arrow")
+    assert swept == [folder]
+    assert (folder / "0-a.arrow").read_bytes() == b"new"
