@@ -80,33 +80,28 @@ def make_pond(spark: SparkSession, base: Path, **settings: Any) -> Pond:
 
 
 def answer(
-    spark: SparkSession, base: str, fault: str | None = None, drain: bool = True, repair: bool = False
+    spark: SparkSession, base: str, fault: str = "", counted: str = "", drain: bool = True, repair: bool = False
 ) -> dict[str, Any]:
     """Run the pond until its input is read; optionally `repair` it before and `drain` it afterwards; print the outcome.
 
-    The `fault` is this process's own, for this pond; one of the environment is for workers as well, and for every pond.
+    The `fault` is this process's own, for this pond, with the folder in which its steps are `counted`. A fault of the
+    environment is for workers as well, and for every pond.
     """
-    if fault is not None:
-        plan = {"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": f"{base}/faults"}
-        faults._faults = faults.from_environment(plan)
+    if counted:
+        faults._faults = faults.from_environment({"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": counted})
     try:
         with make_pond(spark, Path(base)) as pond:
             if repair:
                 pond.repair()
             pond.run(drain=drain)
-            if counts_steps(fault):
-                wait_for_pruning(Path(base) / "faults", fault)
+            if counted or "MILLPOND_FAULT_DIR" in os.environ:
+                wait_for_pruning(Path(counted or f"{base}/faults"), fault)
             return {"ok": True, "error": ""}
     except Exception as error:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
 
-def counts_steps(fault: str | None) -> bool:
-    """Whether this process counts the steps that it reaches."""
-    return fault is not None or "MILLPOND_FAULT_DIR" in os.environ
-
-
-def wait_for_pruning(reached: Path, fault: str | None) -> None:
+def wait_for_pruning(reached: Path, fault: str) -> None:
     """Wait until a sweep reached the step of `fault`, or without one all its steps: it runs when its thread is due."""
     steps = [step for step in PRUNE_STEPS if not fault or fault.startswith(f"{step}:")]
     while not all((reached / step).exists() for step in steps):
