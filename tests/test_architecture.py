@@ -100,7 +100,7 @@ HOMES = {
     "psycopg": ("followers/sinks/postgres.py", "kit/servers/postgres_server.py"),
     "obstore": ("log/places/object_store.py",),
     "hdfs_native": ("log/places/hdfs.py",),
-    "typer": ("cli.py", "control/", "service/terminal/commands.py"),
+    "typer": ("cli.py", "control/", "service/terminal/commands.py", "service/terminal/serve_arguments.py"),
     "rich": ("cli.py", "control/", "service/"),
     "fastapi": ("service/",),
     "starlette": ("service/",),

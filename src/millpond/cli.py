@@ -23,7 +23,7 @@ from millpond.local_path import local_path
 from millpond.log.places.address import Address, address_of
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
-from millpond.service.terminal import commands
+from millpond.service.terminal import commands, serve_arguments
 from millpond.service.terminal.parse_arguments import assigned
 from millpond.state.backends.kinds import forms
 from millpond.version import VERSION
@@ -90,7 +90,7 @@ def run(
     instances: Instances = None,
     memory: Memory = "2g",
     stalled_after: Stalled = STALLED_SECONDS,
-    param: commands.Params = None,
+    param: serve_arguments.Params = None,
 ) -> None:
     """Run the queries of a file until Ctrl-C.
 
@@ -370,18 +370,19 @@ def serve(
     store: StoreAddress = "lmdb",
     instances: Instances = None,
     memory: Memory = "2g",
-    web: commands.Serving = "127.0.0.1:0",
-    cert: commands.Certificate = None,
-    key: commands.Key = None,
-    allow_host: commands.Hosts = None,
-    allow_origin: commands.Origins = None,
-    out: commands.Out = None,
-    patience: commands.Patience = 10.0,
+    web: serve_arguments.Serving = "127.0.0.1:0",
+    cert: serve_arguments.Certificate = None,
+    key: serve_arguments.Key = None,
+    allow_host: serve_arguments.Hosts = None,
+    allow_origin: serve_arguments.Origins = None,
+    out: serve_arguments.Out = None,
+    patience: serve_arguments.Patience = 10.0,
     stalled_after: Stalled = STALLED_SECONDS,
-    shard: commands.Shards = None,
-    autoscale: commands.Autoscale = None,
-    target: commands.Target = 0.5,
-    param: commands.Params = None,
+    shard: serve_arguments.Shards = None,
+    autoscale: serve_arguments.Autoscale = None,
+    autoscale_shards: serve_arguments.AutoscaleShards = None,
+    target: serve_arguments.Target = 0.5,
+    param: serve_arguments.Params = None,
 ) -> None:
     """Run a pond as a service until Ctrl-C.
 
@@ -389,12 +390,14 @@ def serve(
     """
     if file is None and checkpoint is None:
         raise typer.BadParameter("Name a FILE.sql, or the folder of a pond with --checkpoint.")
+    if autoscale is None and autoscale_shards is not None:
+        raise typer.BadParameter("--autoscale-shards needs --autoscale, which decides when to scale.")
+    policy = None if autoscale is None else serve_arguments.policy_of(autoscale, target, autoscale_shards)
     folder = _folder(file or Path(), checkpoint)
     commands.run_service(
         Options(
             "" if file is None else _read(file), folder, master, memory, store, instances, out, patience,
-            tuple(shard or ()), None if autoscale is None else commands.policy_of(autoscale, target),
-            tuple(assigned(one) for one in param or ()), stalled_after,
+            tuple(shard or ()), policy, tuple(assigned(one) for one in param or ()), stalled_after,
         ),
         web, cert, key, tuple(allow_host or ()), tuple(allow_origin or ()),
     )  # fmt: skip

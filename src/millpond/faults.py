@@ -76,6 +76,7 @@ SLOT_STEPS = (
     "slots.migrating",
     "slots.keys_moved",
     "slots.taken",
+    "shards.portion",
 )
 BACKFILL_STEPS = (
     "backfill.portion",

@@ -12,12 +12,14 @@ import pytest
 
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond.errors import StoreError
-from millpond.faults import SLOT_STEPS
+from millpond.faults import SLOT_STEPS as STEPS
 from millpond.placement.slots import SLOTS
 from millpond.state.backends import redis_slots
 from millpond.state.backends.redis_nodes import Nodes
 from millpond.state.backends.redis_slots import KEYS_AT_ONCE, ClusterSlots
 
+SLOT_STEPS = [step for step in STEPS if step.startswith("slots.")]
+DOCS = Path(__file__).parents[2] / "docs"
 TAG = "{3560}"  # slot 0
 SLOTS_MOVED = (0, 1, 2)
 
@@ -137,6 +139,23 @@ def test_a_suspended_move_takes_no_slot_from_a_later_one(
         slots.move(SLOTS_MOVED, name(cluster, 2))
     slots.finish()
     assert {owner(slots, slot) for slot in SLOTS_MOVED} == {name(cluster, 3)}
+    assert found(cluster) == expected
+
+
+def test_a_user_with_the_documented_permissions_moves_slots(cluster: RedisCluster, slots: ClusterSlots) -> None:
+    expected, rules = filled(cluster), list[list[str]]()
+    for page in ("guide/stores.md", "how-to/scale.md"):
+        lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+        rules += [line.replace("PASSWORD", "pw").split() for line in lines if line.startswith("ACL SETUSER pond")]
+    for server in cluster.servers:
+        with server.client() as client:
+            for rule in rules:
+                client.execute_command(*rule)
+    nodes = Nodes(cluster.url.replace("//", "//pond:pw@"))
+    ClusterSlots(nodes).move(SLOTS_MOVED, name(cluster, 2))
+    ClusterSlots(nodes).finish()
+    nodes.close()
+    assert {owner(slots, slot) for slot in SLOTS_MOVED} == {name(cluster, 2)}
     assert found(cluster) == expected
 
 

@@ -103,6 +103,7 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     - `scaled`: the bucket maps that were requested while the pond ran, because state may still be stored by an older
       one.
     - `places`: where served rows are stored, as in `Move`; empty: all in the pond's own store.
+    - `shards`: the servers to which hash slots move, as in `Scale`; empty: none move.
     - `added`: for added queries, the record that added them; rows before it belong to another query of the same name.
     """
 
@@ -120,6 +121,7 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     recalled: dict[str, Recalled] = {}
     scaled: tuple[Scaled, ...] = ()
     places: tuple[tuple[str, int], ...] = ()
+    shards: tuple[tuple[str, int], ...] = ()
     feeds: dict[str, Feeding] = {}
     halted: dict[str, str] = {}
     promoted: tuple[str, ...] = ()

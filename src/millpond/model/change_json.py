@@ -25,7 +25,8 @@ class MapChange(msgspec.Struct, frozen=True, tag_field="kind", tag="map"):
 class Scale(msgspec.Struct, frozen=True, tag_field="kind", tag="scale", omit_defaults=True):
     """A requested number of instances, or requested owners: like `MapChange`, but it outlives the driver.
 
-    `who` names the requester; `before`: see `reconfigure.changes`.
+    `shards`: the server of the store to which the hash slots of each bucket move, as runs (server, number of buckets);
+    empty: no slots move. `who` names the requester; `before`: see `reconfigure.changes`.
     """
 
     owned: tuple[tuple[int, int], ...]
@@ -33,11 +34,28 @@ class Scale(msgspec.Struct, frozen=True, tag_field="kind", tag="scale", omit_def
     instances: int
     who: str = ""
     before: int = -1
+    shards: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> str:
         """What this change affects; other changes have the name of a query here."""
         return "instances"
+
+
+class Resharded(msgspec.Struct, frozen=True, tag_field="kind", tag="resharded", omit_defaults=True):
+    """Hash slots no longer move: they are where the newest `Scale` wanted them, or its plan was stopped.
+
+    `who` names the requester, `why` is the reason as text; `before`: see `reconfigure.changes`.
+    """
+
+    why: str
+    who: str = ""
+    before: int = -1
+
+    @property
+    def name(self) -> str:
+        """What this change affects; other changes have the name of a query here."""
+        return "shards"
 
 
 class Move(msgspec.Struct, frozen=True, tag_field="kind", tag="move", omit_defaults=True):

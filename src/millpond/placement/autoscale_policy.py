@@ -11,7 +11,8 @@ class Policy(msgspec.Struct, frozen=True):
     `target`: the part of the time in which an instance should fold, 0 … 1. `least` and `most`: bounds of the number of
     instances. `steady`: how many observations in a row must agree. `rest_us`: how long nothing changes after a change.
     `slack`: fewer instances are used only if they stay below this part of the target. `skew`: the allowed load of the
-    busiest instance, as a multiple of the mean.
+    busiest instance, as a multiple of the mean. `shards`: the least and the most shards of the store, which follow the
+    number of instances; None: shards stay.
     """
 
     target: float = 0.5
@@ -21,3 +22,15 @@ class Policy(msgspec.Struct, frozen=True):
     rest_us: int = 60_000_000
     slack: float = 0.8
     skew: float = 1.25
+    shards: tuple[int, int] | None = None
+
+    def shards_for(self, instances: int, servers: int) -> int | None:
+        """The number of shards for so many instances, if the store has so many servers; None: shards stay.
+
+        >>> policy = Policy(shards=(2, 6))
+        >>> policy.shards_for(1, 4), policy.shards_for(3, 4), policy.shards_for(8, 4), policy.shards_for(8, 0)
+        (2, 3, 4, None)
+        """
+        if self.shards is None or not servers:
+            return None
+        return min(max(instances, self.shards[0]), self.shards[1], servers)

@@ -12,7 +12,7 @@ from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, decode
 from millpond.model.change_history import ALWAYS, Changed, Feeding, Leaving, Recalled, Scaled, StoredQuery
-from millpond.model.change_json import Move, Scale
+from millpond.model.change_json import Move, Resharded, Scale
 from millpond.model.endpoints import Sink
 from millpond.model.join import Join
 from millpond.model.query import Query
@@ -97,7 +97,10 @@ def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
             return _asking(spec, _with(left, feeds=feeds), spec.all_queries)
         case Scale():
             asked = Scaled(n, change.instances, change.owned)
-            return _asking(spec, _with(left, scaled=(*left.scaled, asked)), spec.all_queries)
+            left = _with(left, scaled=(*left.scaled, asked), shards=change.shards or left.shards)
+            return _asking(spec, left, spec.all_queries)
+        case Resharded():
+            return _asking(spec, _with(left, shards=()), spec.all_queries)
         case Move():
             return _asking(spec, _with(left, places=change.places), spec.all_queries)
 

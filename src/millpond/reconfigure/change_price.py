@@ -49,6 +49,7 @@ class Price(NamedTuple):
     change, if no other record comes before the record of the change. `recalled`: bytes of retained events that its
     first epoch reads again. `source`: what a backfill reads again from the source, before the change is recorded.
     `first`: the first complete window, if windows have a fixed size and their rows are emitted when they close.
+    `shards`: the shards that keep rows afterwards, if the change names them; `slots`: what moves between them.
     """
 
     cost: str
@@ -60,6 +61,8 @@ class Price(NamedTuple):
     recalled: int = 0
     source: Reread = Reread()
     first: FirstWindow | None = None
+    shards: tuple[str, ...] = ()
+    slots: Moved = Moved()
 
 
 def price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:

@@ -15,7 +15,7 @@ import msgspec
 
 from millpond.errors import CorruptError
 from millpond.model.change_history import ALWAYS, StoredQuery
-from millpond.model.change_json import Move, Scale, kind_of
+from millpond.model.change_json import Move, Resharded, Scale, kind_of
 from millpond.model.expressions import Literal
 from millpond.model.stream import Stream
 
@@ -187,6 +187,7 @@ class Feed(msgspec.Struct, frozen=True, tag_field="kind", tag="feed", omit_defau
 
 Change: TypeAlias = (
     Add | Drop | Pause | Resume | Alter | End | Shadow | Promote | Discard | SetParameter | Feed | Scale | Move | Halt
+    | Resharded
 )
 
 

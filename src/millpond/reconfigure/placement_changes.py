@@ -10,7 +10,7 @@ import msgspec
 from millpond.errors import ChangeRefused
 from millpond.log.manifest import Manifest
 from millpond.log.records import STATE
-from millpond.model.change_json import Move, Scale
+from millpond.model.change_json import Move, Resharded, Scale
 from millpond.placement.alignment import Owners, realigned, rescaled
 from millpond.placement.bucket_stores import check_place, moved_to, places_in
 from millpond.placement.moves import BucketMap, maps_in, requested_map_in
@@ -21,24 +21,45 @@ from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.moves.move_state import dealt_logs, moving, shares_here
 
 
-def scale(pond: KnownPond, instances: int, shards: Sequence[str] = (), who: str = "", why: str = "asked") -> Scale:
-    """Change the number of instances, with as few moved buckets as an even distribution needs.
+def scale(
+    pond: KnownPond, instances: int | None, shards: Sequence[str] = (), who: str = "", why: str = "asked",
+    target: Sequence[str] = (),
+) -> Scale:  # fmt: skip
+    """Change the number of instances (None: it stays), with as few moved buckets as an even distribution needs.
 
     `shards`: the shard on which the store keeps each bucket, if it has several. The buckets of an instance are then on
-    one shard as far as possible.
+    one shard as far as possible. `target`: the shard to which each bucket moves; empty: the shards do not change.
 
     Raises:
-        ChangeRefused: the pond has this number of instances already, or the number is not possible.
+        ChangeRefused: instances and shards are so already, or the number is not possible.
     """
-    now = maps_in(pond.spec, pond.manifest)[1]
+    now, requested = maps_in(pond.spec, pond.manifest)[1], requested_map_in(pond.spec, pond.manifest).instances
+    instances = requested if instances is None else instances
     if not 1 <= instances <= pond.spec.buckets:
         raise ChangeRefused(
             f"{instances} instances cannot share {pond.spec.buckets} buckets.", f"Use 1 to {pond.spec.buckets}."
         )
-    if instances == requested_map_in(pond.spec, pond.manifest).instances:
-        raise ChangeRefused(f"The pond has {instances} instances already.", "Nothing is left to do.")
-    owners = rescaled(now.owners, instances)
-    return owned_by(pond, realigned(owners, shards, instances) if shards else owners, instances, who, why)
+    moves = bool(target) and tuple(target) != tuple(shards)
+    if instances == requested and not moves:
+        on = f" on {len({*target})} shards" if target else ""
+        raise ChangeRefused(f"The pond has {instances} instances{on} already.", "Nothing is left to do.")
+    owners, shards = rescaled(now.owners, instances), target or shards
+    found = owned_by(pond, realigned(owners, shards, instances) if shards else owners, instances, who, why)
+    return msgspec.structs.replace(found, shards=runs_of(target)) if moves else found
+
+
+def resharded(pond: KnownPond, target: Sequence[str] = (), who: str = "") -> Resharded:
+    """End a move of hash slots: they have arrived at `target`, or it is stopped (`target` is empty).
+
+    Raises:
+        ChangeRefused: no slots move, or they move elsewhere by now.
+    """
+    moving = pond.spec.left.shards
+    if not moving or (target and of_runs(moving) != tuple(target)):
+        raise ChangeRefused("No hash slots are moved there.", "Nothing is left to do.")
+    count = len({*target})
+    why = f"all hash slots are on the {count} shards" if target else "stopped: slots stay where they are"
+    return Resharded(why, who)
 
 
 def owned_by(pond: KnownPond, owners: Owners, instances: int, who: str = "", why: str = "asked") -> Scale:

@@ -13,7 +13,7 @@ from kit.naive.placement import aligned_part, fewest_moves, held
 from millpond.errors import CorruptError
 from millpond.log.manifest import Change, Manifest
 from millpond.model.change_history import Changed, Scaled
-from millpond.model.change_json import MapChange, Move, Scale, change_to_json, map_change_in
+from millpond.model.change_json import MapChange, Move, Resharded, Scale, change_to_json, map_change_in
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.placement.alignment import aligned_owners, placement_of, realigned, rescaled
 from millpond.placement.bucket_stores import places_in
@@ -180,7 +180,14 @@ def test_what_is_stored_of_maps_scales_and_moves() -> None:
     assert change_text(scale) == ('{"kind":"scale","owned":[[0,4]],"why":"why","instances":1,"who":"ann","before":7}')
     assert change_text(move) == '{"kind":"move","places":[["",3],["lmdb:/x",1]],"why":"why","who":"ann"}'
     assert [change_of(change_text(one)) for one in (scale, move)] == [scale, move]
+    elastic, ended = replace(scale, shards=(("h:1", 3), ("h:2", 1))), Resharded("arrived")
+    assert change_text(elastic).endswith('"before":7,"shards":[["h:1",3],["h:2",1]]}')
+    assert change_text(ended) == '{"kind":"resharded","why":"arrived"}'
+    assert [change_of(change_text(one)) for one in (elastic, ended)] == [elastic, ended]
     spec = PondSpec((), (), 2, 4)
+    moving = applied(applied(spec, 5, elastic), 6, scale)
+    assert moving.left.shards == elastic.shards, "another number of instances does not stop slots"
+    assert from_json(to_json(moving)) == moving and applied(moving, 7, ended).left.shards == ()
     after = applied(applied(spec, 5, scale), 8, move)
     assert after.left.scaled == (Scaled(5, 1, ((0, 4),)),)
     assert from_json(to_json(after)) == after

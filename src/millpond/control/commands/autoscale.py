@@ -1,4 +1,8 @@
-"""Observes the load of a pond's instances, and changes their number and buckets as a policy decides."""
+"""Observes the load of a pond's instances, and changes their number, buckets and shards as a policy decides.
+
+This is the loop of Amoeba: *monitor* the committed epochs, *analyse* a stretch of them, *plan* a number of instances
+and of shards, and *execute* the plan by a change record with the reason. `Pond.scale` carries it out.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +43,13 @@ class Scaled(Protocol):
 
     address: Address
 
-    def scale(self, instances: int, *, who: str | None = None, why: str = "asked") -> None:
+    def scale(
+        self, instances: int, *, shards: int | None = None, who: str | None = None, why: str = "asked"
+    ) -> None:  # fmt: skip
         """See `Pond.scale`."""
+
+    def servers(self) -> tuple[str, ...]:
+        """See `Pond.servers`."""
 
     def assign(self, owners: Owners, instances: int, why: str, *, who: str | None = None) -> None:
         """See `Pond.assign`."""
@@ -89,7 +98,8 @@ class Autoscaler:
 
     def _do(self, pond: Scaled, decision: Decision, seen: Observed) -> None:
         if decision.instances != seen.instances:
-            pond.scale(decision.instances, who=WHO, why=decision.why)
+            shards = self._policy.shards_for(decision.instances, len(pond.servers()))
+            pond.scale(decision.instances, shards=shards, who=WHO, why=decision.why)
         elif decision.balance:
             truth, spec = read_truth(pond.address)
             owners = truth.sections(lambda now: better_owners(spec, now, truth.files(), self._policy))

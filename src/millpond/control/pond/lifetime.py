@@ -27,16 +27,18 @@ from millpond.control.wiring.adapters import (
 from millpond.control.wiring.file_transport import PondFiles, delta_check, pond_files
 from millpond.control.wiring.truth import Truth, holds_pond, open_truth
 from millpond.errors import MillpondError, NoMemoryError, NotServingError, QueryTypeError, SparkError, StoreError
+from millpond.followers.view.move_shards import ShardMover
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest, load
 from millpond.log.places.address import Address
-from millpond.model.change_json import Move
+from millpond.model.change_json import Move, Resharded, Scale
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import owners_in, with_owners
 from millpond.reconfigure.apply import setting_of
 from millpond.reconfigure.catalog import in_force, still_leaving
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Promote, Shadow
 from millpond.reconfigure.lifecycle import current, query_of
+from millpond.reconfigure.placement_changes import resharded
 from millpond.reconfigure.probation import Probation, evaluated
 from millpond.spark.driver.driver import Driver
 from millpond.spark.driver.epochs import Epoch
@@ -84,6 +86,12 @@ class OpenPond:
         self.truth, self.driver, self.followers, self.files = truth, driver, followers, files
         self.spec = spec
         self.moving = RowMover(truth, followers, store)
+        writer = driver.manifest.writer
+        self.resharding = ShardMover(
+            followers.store, followers.slots, lambda: self.manifest().writer == writer,
+            lambda target: driver.request(lambda pond: resharded(pond, target)).result(),
+        )  # fmt: skip
+        self.resharding.aim(spec.left.shards)
         self.backfills: dict[str, BackfillRun] = {}
 
     def manifest(self) -> Manifest:
@@ -93,6 +101,7 @@ class OpenPond:
     def close(self) -> None:
         """Stop the followers and close the store."""
         self.moving.close()
+        self.resharding.close()
         self.followers.close()
 
 
@@ -326,6 +335,8 @@ class Lifetime:
         self._probation.changed(change)
         if isinstance(change, Move) and followers.store is not None:
             routed(followers.store, spec)
+        if isinstance(change, Scale | Resharded):
+            self.opened.resharding.aim(spec.left.shards)
         if isinstance(change, Add):
             attached.add_letters(declared.sources_of(change.stored.query), n)
             attached.add(change.stored.query, n)

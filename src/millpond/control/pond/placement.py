@@ -1,6 +1,8 @@
-"""Changes the number of a pond's instances, the owners of its buckets, and the stores of its served rows."""
+"""Changes a pond's instances, the owners of its buckets, and the shards and stores of its served rows."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from millpond.control.pond.lifetime import Lifetime
 from millpond.control.pond.request_change import ChangeRequests, named
@@ -11,9 +13,11 @@ from millpond.errors import ChangeRefused
 from millpond.placement.alignment import Owners, Placement
 from millpond.placement.bucket_stores import OWN
 from millpond.placement.moves import BucketMap
+from millpond.placement.shards import chosen, spread
 from millpond.reconfigure.change_price import ROWS_MOVE, Price
 from millpond.reconfigure.change_queue import Make
-from millpond.reconfigure.placement_changes import move, owned_by, scale
+from millpond.reconfigure.placement_changes import Moved, move, owned_by, resharded, scale
+from millpond.state.ports.elastic import elastic
 
 
 class BucketPlacement:
@@ -22,15 +26,38 @@ class BucketPlacement:
     def __init__(self, lifetime: Lifetime, requests: ChangeRequests) -> None:
         self._lifetime, self._requests = lifetime, requests
 
-    def scale(self, instances: int, *, who: str | None = None, why: str = "asked") -> None:
-        """Change the number of instances from the next epoch on.
+    def scale(
+        self, instances: int | None = None, *, shards: int | Sequence[str] | None = None, who: str | None = None,
+        why: str = "asked",
+    ) -> None:  # fmt: skip
+        """Change the number of instances from the next epoch on, and the shards of a Redis cluster that keep rows.
 
         As few buckets migrate as an even distribution needs, and no result changes. `why` is stored in the history.
+        `instances`: None for the present number. `shards`: how many primaries of the cluster share the hash slots, or
+        which (`HOST:PORT`); they have joined the cluster, and may be empty. Slots move with their keys in the
+        background, and state follows. It returns when the change is recorded; the next driver continues it.
 
         Raises:
-            ChangeRefused: the pond has this number of instances already, or fewer buckets.
+            ChangeRefused: instances and shards are so already, there are fewer buckets or primaries, or the store is no
+                cluster.
         """
-        self._requests.request(self._scaling(instances, named(who), why))
+        self._requests.request(self._scaling(instances, shards, named(who), why))
+
+    def servers(self) -> tuple[str, ...]:
+        """All primaries of the store's cluster that can keep rows, also empty ones, as the view has seen them last.
+
+        Empty if rows are not kept by a cluster, or while slots move that the pond does not move.
+        """
+        slots = self._lifetime.open().followers.slots
+        return () if slots is None or not slots.steady else slots.servers
+
+    def stop_resharding(self, *, who: str | None = None) -> None:
+        """End a move of hash slots where it is; from then on, owners of buckets follow the slots.
+
+        Raises:
+            ChangeRefused: no slots are moved.
+        """
+        self._requests.request(lambda pond: resharded(pond, (), named(who)))
 
     def assign(self, owners: Owners, instances: int, why: str, *, who: str | None = None) -> None:
         """Give each bucket the named owner, among `instances` instances, from the next epoch on.
@@ -45,17 +72,42 @@ class BucketPlacement:
             )
         self._requests.request(lambda pond: owned_by(pond, owners, instances, named(who), why))
 
-    def price_of_scale(self, instances: int) -> Price:
+    def price_of_scale(
+        self, instances: int | None = None, *, shards: int | Sequence[str] | None = None
+    ) -> Price:  # fmt: skip
         """The price of `scale` if it were called now; nothing is changed.
 
         Raises:
             ChangeRefused: `scale` would be refused.
         """
-        return self._requests.price(self._scaling(instances))
+        price, opened = self._requests.price(self._scaling(instances, shards)), self._lifetime.open()
+        if shards is None or opened.followers.store is None or opened.followers.slots is None:
+            return price
+        before, target = opened.followers.slots.steady, self._target(shards)
+        movable = elastic(opened.followers.store)
+        for server in dict.fromkeys(target):
+            assert movable is not None
+            movable.check_server(server)
+        moved = sum(old != new for old, new in zip(before, target, strict=True))
+        size = opened.followers.store.statistics().stored_bytes * moved // len(target)
+        return price._replace(shards=tuple(dict.fromkeys(target)), slots=Moved(moved, size))
 
-    def _scaling(self, instances: int, who: str = "", why: str = "") -> Make:
-        followers = self._lifetime.open().followers
-        return lambda pond: scale(pond, instances, followers.shards(), who, why)
+    def _scaling(
+        self, instances: int | None, shards: int | Sequence[str] | None, who: str = "", why: str = ""
+    ) -> Make:  # fmt: skip
+        followers, target = self._lifetime.open().followers, () if shards is None else self._target(shards)
+        return lambda pond: scale(pond, instances, followers.shards(), who, why, target)
+
+    def _target(self, shards: int | Sequence[str]) -> tuple[str, ...]:
+        """The shard of each bucket after a move to these shards."""
+        slots = self._lifetime.open().followers.slots
+        if slots is None or (slots.steady and not slots.servers):
+            raise ChangeRefused(
+                "No query is served from a Redis cluster, so there are no shards.", "Leave the shards out."
+            )
+        if not slots.steady:
+            raise ChangeRefused("Hash slots of the store are being moved.", "Ask again when they have settled.")
+        return spread(slots.steady, chosen(shards, slots.steady, slots.servers))
 
     def move(self, what: str, to: str, *, who: str | None = None) -> None:
         """Move the served rows of some buckets to another store, while the pond runs.

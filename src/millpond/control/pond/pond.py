@@ -151,6 +151,8 @@ class Pond:
     # Say which instance and which store has which part of the state.
     scale = _delegate("_placement", BucketPlacement.scale)
     price_of_scale = _delegate("_placement", BucketPlacement.price_of_scale)
+    servers = _delegate("_placement", BucketPlacement.servers)
+    stop_resharding = _delegate("_placement", BucketPlacement.stop_resharding)
     assign = _delegate("_placement", BucketPlacement.assign)
     move = _delegate("_placement", BucketPlacement.move)
     price_of_move = _delegate("_placement", BucketPlacement.price_of_move)

@@ -68,6 +68,7 @@ class Reports:
         if carrier is not None:
             found.append(FollowerStatus("files", n, 0, note=carrier.note))
         notes = [("shuffle", opened.driver.direct_note), ("move", opened.moving.note)]
+        notes.append(("shards", opened.resharding.note))
         notes += [("backfill", one.note) for one in [*opened.backfills.values()]]
         found += [FollowerStatus(name, n, 0, note=note) for name, note in notes if note is not None]
         for problem in self._quarantined(opened):

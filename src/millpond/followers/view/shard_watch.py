@@ -12,6 +12,7 @@ from millpond.clock import Clock, lap_us
 from millpond.errors import StoreError
 from millpond.placement.alignment import Owners, placement_of, realigned
 from millpond.placement.moves import BucketMap
+from millpond.state.ports.elastic import elastic
 from millpond.state.ports.store import BucketStore
 
 LOOK_EVERY_US = 1_000_000
@@ -35,6 +36,10 @@ class SlotsWatch:
         self._seen: tuple[str, ...] = ()
         self._steady: tuple[str, ...] = ()
         self._fits: tuple[Owners, tuple[str, ...]] | None = None
+        self.planned: tuple[str, ...] = ()
+        """The shard to which each bucket moves by request; empty: none move. It is steady for owners."""
+        self.servers: tuple[str, ...] = ()
+        """All servers that may keep buckets; empty if the store cannot move buckets between servers."""
 
     def look(self, store: BucketStore) -> None:
         """Check the shards, unless that was done recently; a store that does not answer is queried again later."""
@@ -44,8 +49,10 @@ class SlotsWatch:
         self._looked_us = now
         try:
             seen = tuple(store.shards(range(self._buckets)))
+            movable = elastic(store)
+            self.servers = () if movable is None else tuple(movable.servers())
         except StoreError:
-            self._seen = self._steady = ()
+            self._seen = self._steady = self.servers = ()
             return
         # following slots that are still moving would migrate state several times
         self._steady = seen if seen == self._seen else ()
@@ -53,12 +60,12 @@ class SlotsWatch:
 
     @property
     def steady(self) -> tuple[str, ...]:
-        """The shard of each bucket; empty while slots are moving."""
-        return self._steady
+        """The shard of each bucket, or the one to which it moves by request; empty while slots move otherwise."""
+        return self.planned or self._steady
 
     def wanted(self, now: BucketMap) -> WantedOwners | None:
         """Better owners than the current ones, if there are any; does not query the store."""
-        owners, steady = now.owners, self._steady
+        owners, steady = now.owners, self.steady
         if not steady or self._fits == (owners, steady):
             return None
         better = realigned(owners, steady, now.instances)

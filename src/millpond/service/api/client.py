@@ -204,9 +204,15 @@ class Client:
         """Emit the rows of a paused query again."""
         return self.move("resume", name)
 
-    def scale(self, instances: int, *, dry_run: bool = False) -> Changed | Priced:
-        """Change the number of instances, from the next epoch on."""
-        return self._change("PUT", "instances", dry_run, Instances(instances))
+    def scale(
+        self, instances: int | None = None, *, shards: int | Sequence[str] | None = None, dry_run: bool = False
+    ) -> Changed | Priced:  # fmt: skip
+        """Change the number of instances, from the next epoch on, or the shards of the store, in the background.
+
+        `shards`: a number, or addresses `HOST:PORT`; an empty list ends a move of hash slots where it is.
+        """
+        wanted = shards if shards is None or isinstance(shards, int) else tuple(shards)
+        return self._change("PUT", "instances", dry_run, Instances(instances, wanted))
 
     def relocate(self, what: str, to: str, *, dry_run: bool = False) -> Changed | Priced:
         """Move the served rows of some buckets to another store; returns when they have arrived, without a timeout."""

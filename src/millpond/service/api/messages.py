@@ -89,9 +89,14 @@ class Feeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Instances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A request to change the number of instances: see `Pond.scale`."""
+    """A request to change the number of instances, or the shards of the store: see `Pond.scale`.
 
-    instances: int
+    `instances`: null for the present number. `shards`: a number or names of servers; null: they stay; an empty list,
+    without a number of instances, ends a move of hash slots where it is.
+    """
+
+    instances: int | None = None
+    shards: int | tuple[str, ...] | None = None
 
 
 class Relocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,7 +146,8 @@ class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
     restarts on its checkpoint. `freed_bytes`: state that the change frees. `moved_buckets`, `moved_bytes`: state that
     migrates to other instances. `effective`: the first epoch with the change, as the number of its record.
     `recalled_bytes`: retained events that the first epoch replays. `reread_bytes`, `reread_records`: the amount that
-    a backfill reads from files, or from Kafka. `first`: see `First`.
+    a backfill reads from files, or from Kafka. `first`: see `First`. `shards`: the servers of the store that keep
+    rows afterwards, if the change names them; `slots_buckets`, `slots_bytes`: rows that move between them.
     """
 
     cost: str
@@ -155,6 +161,9 @@ class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
     reread_bytes: int = 0
     reread_records: int = 0
     first: First | None = None
+    shards: tuple[str, ...] = ()
+    slots_buckets: int = 0
+    slots_bytes: int = 0
 
 
 class ColumnShown(msgspec.Struct, frozen=True):

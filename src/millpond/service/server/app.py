@@ -252,10 +252,10 @@ def _change(app: FastAPI, verbs: HostedPond) -> None:
     def reload(who: Who) -> Response:
         return _answered(verbs.functions(True, who))
 
-    @app.put("/v1/instances", **_doc(change, Instances), summary="Change the number of instances")
+    @app.put("/v1/instances", **_doc(change, Instances), summary="Change the number of instances, or the shards")
     async def scale(request: Request, who: Who, dry_run: DryRun = False) -> Response:
         asked = await _read(request, Instances)
-        return _answered(await run_in_threadpool(verbs.scale, asked.instances, who, dry_run))
+        return _answered(await run_in_threadpool(verbs.scale, asked, who, dry_run))
 
     @app.post(
         "/v1/rows/move", **_doc(change, Relocation), summary="Move the served rows of some buckets to another store"

@@ -36,6 +36,7 @@ from millpond.service.api.messages import (
     Found,
     FunctionShown,
     Health,
+    Instances,
     Parameter,
     Placed,
     Priced,
@@ -207,12 +208,19 @@ class HostedPond:
         getattr(pond, kind)(name, who=who)
         return self._recorded(kind, name)
 
-    def scale(self, instances: int, who: str, dry_run: bool) -> Changed | Priced:
-        """Change the number of instances."""
+    def scale(self, asked: Instances, who: str, dry_run: bool) -> Changed | Priced:
+        """Change the number of instances and the shards of the store, or end a move of hash slots."""
         pond = self._pond()
+        if asked.shards == ():
+            if asked.instances is not None or dry_run:
+                raise RequestError("A move of hash slots is ended by itself, without a dry run.", "Ask only for that.")
+            pond.stop_resharding(who=who)
+            return self._recorded("resharded", "shards")
+        if asked.instances is None and asked.shards is None:
+            raise RequestError("The request names neither instances nor shards.", "Name one of them.")
         if dry_run:
-            return _priced(pond.price_of_scale(instances))
-        pond.scale(instances, who=who)
+            return _priced(pond.price_of_scale(asked.instances, shards=asked.shards))
+        pond.scale(asked.instances, shards=asked.shards, who=who)
         return self._recorded("scale", "instances")
 
     def move_rows(self, asked: Relocation, who: str, dry_run: bool) -> Changed | Priced:
@@ -285,6 +293,7 @@ def _priced(found: Price) -> Priced:
     return Priced(
         found.cost, found.complete_from_us, found.rereads, found.freed, moved.buckets, moved.bytes, effective,
         found.recalled, found.source.bytes, found.source.records, None if found.first is None else First(*found.first),
+        found.shards, found.slots.buckets, found.slots.bytes,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from millpond.errors import ForeignPondError
 from millpond.log.manifest import Manifest, fold_all, load
 from millpond.log.places.address import Given, address_of
 from millpond.log.records import Entry, decode
-from millpond.model.change_json import Move, Scale
+from millpond.model.change_json import Move, Resharded, Scale
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import plain_of
 from millpond.model.functions import UserFunction
@@ -192,8 +192,10 @@ def _sink(sink: Sink) -> str:
 def _event(n: int, at_us: int, change: Change) -> Event:
     kind = kind_name(change)
     if isinstance(change, Scale):
-        return Event(n, at_us, kind, change.name, change.who, change.why, value=change.instances)
-    if isinstance(change, Move):
+        shards = ", ".join(dict.fromkeys(server for server, _ in change.shards))
+        why = f"{change.why}; shards: {shards}" if shards else change.why
+        return Event(n, at_us, kind, change.name, change.who, why, value=change.instances)
+    if isinstance(change, Move | Resharded):
         return Event(n, at_us, kind, change.name, change.who, change.why)
     if isinstance(change, SetParameter):
         return Event(n, at_us, kind, change.name, change.who, value=plain_of(change.value))

@@ -15,12 +15,12 @@ from rich.live import Live
 
 from millpond.errors import MillpondError, NotServingError, RequestError, SetupError
 from millpond.followers.sinks.kinds import KINDS, remote_names
-from millpond.placement.autoscale_policy import Policy
 from millpond.service.api.messages import STATE_CHANGES, Changed, Priced
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
 from millpond.service.terminal.overview import picture
 from millpond.service.terminal.parse_arguments import assigned, selected
+from millpond.service.terminal.serve_arguments import Range, Target, policy_of
 from millpond.service.terminal.text import (
     change_text,
     diff_lines,
@@ -77,49 +77,6 @@ Deduplicated = Annotated[
 Within = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--deduplicate-within", metavar="TIME", help="Compare with events at most this much older: '1 hour'."),
-]
-
-Serving = Annotated[
-    str, typer.Option("--listen", metavar="HOST:PORT", help="The address to listen on. Port 0 is any free port.")
-]
-Certificate = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--tls-cert", metavar="FILE.pem", help="TLS certificate. Required unless the address is 127.0.0.1."),
-]
-Key = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--tls-key", metavar="FILE.pem", help="Key of the TLS certificate."),
-]
-Hosts = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--allow-host", metavar="NAME", help="Another host name that requests may use. Repeatable."),
-]
-Origins = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--allow-origin", metavar="URL", help="An origin whose web pages may call the service. Repeatable."),
-]
-Out = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--out", metavar="DIR", help="The folder for rows of added queries [default: DIR/out]."),
-]
-Shards = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--shard", metavar="STORE", help="A store that served rows may be moved to. Repeatable."),
-]
-Range = Annotated[str, typer.Option("--instances", metavar="LEAST-MOST", help="The allowed number of instances.")]
-Autoscale = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--autoscale", metavar="LEAST-MOST", help="Add and remove instances with the load [default: off]."),
-]
-Target = Annotated[
-    float, typer.Option("--target", min=0.05, max=0.95, help="The part of the time that instances should be busy.")
-]
-Params = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--param", metavar="NAME=VALUE", help="First value of the live parameter :NAME. Repeatable."),
-]
-Patience = Annotated[
-    float, typer.Option("--patience", metavar="SECONDS", min=2, help="Take over if the leader is silent for this time.")
 ]
 
 
@@ -249,13 +206,26 @@ def _changes(app: typer.Typer) -> None:
 def _scale(app: typer.Typer) -> None:
     @app.command()
     def scale(
-        instances: Annotated[int, typer.Argument(metavar="N", min=1, help="The new number of instances.")],
+        instances: Annotated[
+            Optional[int],  # noqa: UP045
+            typer.Argument(metavar="[N]", min=1, help="The new number of instances."),
+        ] = None,
+        shards: Annotated[
+            Optional[str],  # noqa: UP045
+            typer.Option(
+                "--shards", metavar="M|HOST:PORT,…|stay",
+                help="Primaries of a Redis cluster that keep the rows; stay: end a move where it is.",
+            ),
+        ] = None,
         dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
         as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Change the number of instances of a served pond."""
+        """Change the number of instances of a served pond, and the shards of its store."""
+        wanted = None if shards is None else shards_of(shards)
+        if instances is None and wanted is None:
+            raise typer.BadParameter("Give a number of instances, or --shards.")
         with client(checkpoint, url, token, ca) as asked:
-            _tell(asked.scale(instances, dry_run=dry_run), as_json)
+            _tell(asked.scale(instances, shards=wanted, dry_run=dry_run), as_json)
 
 
 def _relocate(app: typer.Typer) -> None:
@@ -285,16 +255,15 @@ def _autoscale(app: typer.Typer) -> None:
         _lines(found, as_json, [advice_text(found)])
 
 
-def policy_of(instances: str, target: float) -> Policy:
-    """The autoscaling policy for `LEAST-MOST` instances and a target.
+def shards_of(text: str) -> int | tuple[str, ...]:
+    """The shards that an option names; "stay" names none.
 
-    >>> policy_of("2-8", 0.6).most, policy_of("4", 0.6).least
-    (8, 4)
+    >>> shards_of("3"), shards_of("a:1,b:2"), shards_of("stay")
+    (3, ('a:1', 'b:2'), ())
     """
-    least, divided, most = instances.partition("-")
-    if not (least.isdecimal() and (most.isdecimal() or not divided) and 1 <= int(least) <= int(most or least)):
-        raise typer.BadParameter(f"{instances!r} is not of the form LEAST-MOST, such as 1-8.")
-    return Policy(target=target, least=int(least), most=int(most or least))
+    if text == "stay":
+        return ()
+    return int(text) if text.isdecimal() else tuple(filter(None, text.replace(" ", "").split(",")))
 
 
 _SAYS = {

@@ -26,6 +26,9 @@ _DIGEST = 12
 def change_text(done: Changed | Priced) -> str:
     """The effect of a change, or its price, as text.
 
+    >>> print(change_text(Priced("state moves", shards=("h:1", "h:2"), slots_buckets=512, slots_bytes=1000)))
+    state moves; rows on 2 shards (h:1, h:2): 512 buckets with about 1,000 bytes move between them in the background
+
     >>> change_text(Changed("scale", "instances", 63, None, "4")), change_text(Changed("pause", "spend", 7))
     ('scale instances to 4 at record 63', 'pause spend at record 7')
     >>> from millpond.service.api.messages import First
@@ -51,6 +54,12 @@ def change_text(done: Changed | Priced) -> str:
     read = f", {done.recalled_bytes:,} bytes of retained events are read again" if done.recalled_bytes else ""
     read += f", {done.reread_bytes:,} bytes of the source are read again" if done.reread_bytes else ""
     read += f", {done.reread_records:,} records of the source are read again" if done.reread_records else ""
+    if done.shards:
+        shards = f"{count_of(len(done.shards), 'shard')} ({', '.join(done.shards)})"
+        read += (
+            f"; rows on {shards}: {done.slots_buckets:,} buckets "
+            f"with about {done.slots_bytes:,} bytes move between them in the background"
+        )
     return f"{done.cost}{whole}{again}{freed}{moved}{since}{read}"
 
 

@@ -271,15 +271,14 @@ class RedisStore(BucketStore, ElasticStore):
         return found
 
     def servers(self) -> list[str]:
-        """See `ElasticStore.servers`: `host:port` of the primaries that have joined the cluster.
+        """See `ElasticStore.servers`: `host:port` of the primaries that have joined the cluster."""
+        if not self._nodes.is_cluster:
+            return self.shards([0])
+        return [primary.name for primary in self._cluster.primaries()]
 
-        Raises:
-            StoreError: also if the settings of one of them are unsuitable, or the store is no cluster.
-        """
-        found = self._cluster.primaries()
-        for primary in found:
-            self._check_fit(primary.address)
-        return [primary.name for primary in found]
+    def check_server(self, name: str) -> None:
+        """See `ElasticStore.check_server`."""
+        self._check_fit(self._cluster.primary(name).address)
 
     def unfinished(self) -> int:
         """See `ElasticStore.unfinished`: the number of open slots."""

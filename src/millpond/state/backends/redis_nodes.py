@@ -106,6 +106,7 @@ class Nodes:
         self._idle: dict[Address, list[Any]] = {}
         self._local: dict[Address, bool] = {}
         self._owners: list[Address] = []
+        self.is_cluster = False
         self._closed = False
         try:
             self._refresh()
@@ -377,6 +378,7 @@ class Nodes:
         owners: list[Address | None] = [None] * SLOTS
         for first, last, primary, *_ in answer:
             # a node that does not know its own name reports none
+            self.is_cluster = True
             owners[first : last + 1] = [((primary[0] or b"").decode() or node[0], int(primary[1]))] * (last + 1 - first)
         if None in owners:
             raise refused.ClusterDownError(f"CLUSTERDOWN hash slot {owners.index(None)} is served by nobody")

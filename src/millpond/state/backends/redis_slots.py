@@ -90,15 +90,18 @@ class ClusterSlots:
             StoreError: there is no such primary, or a node refused; the call may be repeated.
         """
         known = self.primaries()
-        target = next((one for one in known if one.name == to), None)
-        if target is None:
-            raise StoreError(
-                f"The cluster {self._nodes.name} has no primary {to} that is up.",
-                f"Join it with `redis-cli --cluster add-node {to} HOST:PORT`, or start it.",
-            )
+        target = self._named(to, known)
         asked = {*slots} - target.slots
         for source in known:
             self._carry(sorted(asked & source.slots), source, target)
+
+    def primary(self, name: str) -> Primary:
+        """The primary with a name.
+
+        Raises:
+            StoreError: there is no such primary.
+        """
+        return self._named(name, self.primaries())
 
     def finish(self) -> int:
         """Close the slots that a process has left open; returns their number.
@@ -141,6 +144,15 @@ class ClusterSlots:
         """
         found = self._open(self.primaries()).values()
         return frozenset(slot for one in found for slot in (*one.migrating, *one.importing))
+
+    def _named(self, name: str, known: Sequence[Primary]) -> Primary:
+        found = next((one for one in known if one.name == name), None)
+        if found is None:
+            raise StoreError(
+                f"The cluster {self._nodes.name} has no primary {name} that is up.",
+                f"Join it with `redis-cli --cluster add-node {name} HOST:PORT`, or start it.",
+            )
+        return found
 
     def _carry(self, slots: Sequence[int], source: Primary, target: Primary) -> None:
         """Move slots that `source` owns to `target`."""

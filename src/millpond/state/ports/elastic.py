@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from millpond.state.ports.sharded import ShardedStore
+from millpond.state.ports.store import BucketStore
+
 
 class ElasticStore(ABC):
     """A store that can move a bucket, with its number and rows, between its own servers.
@@ -21,6 +24,10 @@ class ElasticStore(ABC):
         """The names of all servers that may keep buckets, also of those that keep none."""
 
     @abstractmethod
+    def check_server(self, name: str) -> None:
+        """Check that a server may keep buckets: its version and its settings."""
+
+    @abstractmethod
     def move_shard(self, buckets: Sequence[int], to: str) -> None:
         """Move buckets to the server `to`; a StoreError leaves each bucket complete, and the call may be repeated."""
 
@@ -31,3 +38,11 @@ class ElasticStore(ABC):
     @abstractmethod
     def finish(self) -> None:
         """Complete or revert the moves of processes that have ended."""
+
+
+def elastic(store: BucketStore) -> ElasticStore | None:
+    """The store, if it can move buckets between its servers; None: it cannot, or buckets are in several stores."""
+    if isinstance(store, ShardedStore):
+        places = {*store.places}
+        return elastic(store.at(places.pop())) if len(places) == 1 else None
+    return store if isinstance(store, ElasticStore) else None

@@ -44,12 +44,18 @@ class Asked:
 
     def __init__(self, path: Path = Path()) -> None:
         self.address, self.asked, self.instances = address_of(path), list[tuple[Any, ...]](), 2
-        self.refuses = False
+        self.refuses, self.shards = False, list[int | None]()
 
-    def scale(self, instances: int, *, who: str | None = None, why: str = "asked") -> None:
+    def servers(self) -> tuple[str, ...]:
+        return ("h:1", "h:2", "h:3")
+
+    def scale(
+        self, instances: int, *, shards: int | None = None, who: str | None = None, why: str = "asked"
+    ) -> None:  # fmt: skip
         if self.refuses:
             raise ChangeRefused("It is too late.", "Go home.")
         self.instances = instances
+        self.shards.append(shards)
         self.asked.append((instances, who, why))
 
     def assign(self, owners: tuple[int, ...], instances: int, why: str, *, who: str | None = None) -> None:
@@ -75,6 +81,15 @@ def test_a_busy_pond_gets_instances_and_a_quiet_one_gives_them_back() -> None:
     else:
         pytest.fail("what is refused is told")
     assert observed(0, []) is None
+
+
+def test_shards_follow_instances_as_far_as_there_are_servers() -> None:
+    pond, scaler, at = Asked(), Autoscaler(Policy(steady=2, rest_us=0, most=6, shards=(2, 8)), every_us=SECOND), 0.0
+    for load in [1.6] * 80 + [0.4] * 80:
+        at += 0.25
+        scaler.epoch(pond, epoch(at, [load * 0.25 / pond.instances] * pond.instances))
+    assert pond.asked[0][0] == 4 and pond.asked[-1][0] == 1
+    assert pond.shards[0] == 3 and pond.shards[-1] == 2
 
 
 def test_epochs_that_move_state_are_no_load() -> None:

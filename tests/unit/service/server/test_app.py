@@ -31,6 +31,7 @@ from millpond.service.api.messages import (
     Found,
     FunctionShown,
     Health,
+    Instances,
     Parameter,
     Placed,
     Priced,
@@ -107,8 +108,8 @@ class Fake:
         self._did(kind, name, who, dry_run)
         return Changed(kind, name, 8)
 
-    def scale(self, instances: int, who: str, dry_run: bool) -> Changed | Priced:
-        self._did("scale", instances, who, dry_run)
+    def scale(self, asked: Instances, who: str, dry_run: bool) -> Changed | Priced:
+        self._did("scale", asked, who, dry_run)
         return Priced("state moves", None, False, 0, 4, 500, 11) if dry_run else Changed("scale", "instances", 9)
 
     def move_rows(self, asked: Relocation, who: str, dry_run: bool) -> Changed | Priced:
@@ -158,6 +159,7 @@ def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
     assert client.scale(3) == Changed("scale", "instances", 9)
     assert client.relocate("0-7", "lmdb:b") == Changed("move", "rows", 10)
     assert client.scale(3, dry_run=True) == Priced("state moves", None, False, 0, 4, 500, 11)
+    assert client.scale(shards=["h:1", "h:2"]) == Changed("scale", "instances", 9)
     assert client.param("names", ["a"]) == Changed("param", "names", 9)
     assert client.feed("names", "top", "k") == Changed("feed", "names", 9)
     assert client.lookup("spend", "ann", 7) == Found(5, {"n": 3}, (0, 10), 4)
@@ -169,9 +171,10 @@ def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
         ("shadow", "spend", Version("SELECT 3"), who, False),
         *((kind, "spend", who, False) for kind in ("drop", "pause", "resume", "promote", "rollback", "discard")),
         ("set", "least", 7, who),
-        ("scale", 3, who, False),
+        ("scale", Instances(3), who, False),
         ("move_rows", Relocation("0-7", "lmdb:b"), who, False),
-        ("scale", 3, who, True),
+        ("scale", Instances(3), who, True),
+        ("scale", Instances(None, ("h:1", "h:2")), who, False),
         ("set", "names", ["a"], who),
         ("feed", "names", "top", "k", who),
         ("lookup", "spend", ("ann", "7")),

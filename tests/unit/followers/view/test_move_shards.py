@@ -1,0 +1,149 @@
+"""Buckets move to the shards that the log names; another plan, another driver or a refusal ends or delays the move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from kit.servers.servers import until
+from millpond.errors import ChangeRefused, StoreError
+from millpond.followers.view.move_shards import BUCKETS_AT_ONCE, ShardMover
+from millpond.followers.view.shard_watch import SlotsWatch
+from millpond.placement.moves import BucketMap
+from millpond.placement.run_lengths import runs_of
+from millpond.state.backends.memory import MemoryStore
+from millpond.state.ports.elastic import ElasticStore, elastic
+from millpond.state.ports.sharded import ShardedStore
+
+BUCKETS = 3 * BUCKETS_AT_ONCE
+
+
+class Elastic(MemoryStore, ElasticStore):
+    """A store in memory that claims to have servers; `before_move` is called before each move."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on, self.finished, self.broken = ["a"] * BUCKETS, 0, ""
+        self.before_move: Callable[[], None] = lambda: None
+
+    def servers(self) -> list[str]:
+        return ["a", "b", "c"]
+
+    def check_server(self, name: str) -> None:
+        if name == self.broken:
+            raise StoreError(f"{name} evicts rows.", "Set it.")
+
+    def shards(self, buckets: Sequence[int]) -> list[str]:  # type: ignore[override]
+        return [self.on[bucket] for bucket in buckets]
+
+    def move_shard(self, buckets: Sequence[int], to: str) -> None:
+        self.before_move()
+        for bucket in buckets:
+            self.on[bucket] = to
+
+    def unfinished(self) -> int:
+        return 0
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+class Bench:
+    """A mover that records where its plans have arrived; `leads` as a driver's claim."""
+
+    def __init__(self) -> None:
+        self.store, self.watch = Elastic(), SlotsWatch(BUCKETS, every_us=0)
+        self.arrived: list[tuple[str, ...]] = []
+        self.leads = True
+        whole = ShardedStore(lambda _place: self.store, ("",) * BUCKETS)
+        self.mover = ShardMover(whole, self.watch, lambda: self.leads, self.arrive)
+
+    def arrive(self, target: Sequence[str]) -> None:
+        self.arrived.append(tuple(target))
+        self.mover.aim(())  # as the record of the arrival does
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.mover.close()
+
+
+def runs(*shards: str) -> tuple[tuple[str, int], ...]:
+    return tuple(runs_of([shard for shard in shards for _ in range(BUCKETS // len(shards))]))
+
+
+def test_buckets_arrive_and_owners_do_not_follow_slots_on_their_way(bench: Bench) -> None:
+    now = BucketMap(0, (0,) * (BUCKETS // 2) + (1,) * (BUCKETS // 2), 2)
+    seen = []
+
+    def look() -> None:
+        bench.watch.look(bench.store)
+        bench.watch.look(bench.store)
+        seen.append(bench.watch.wanted(now))
+
+    bench.store.before_move = look
+    bench.mover.aim(runs("a", "b"))
+    until(lambda: bench.arrived, "the buckets arrive")
+    assert bench.store.on == ["a"] * (BUCKETS // 2) + ["b"] * (BUCKETS // 2)
+    assert len(seen) == 4 and {*seen} == {None} and bench.store.finished == 1
+    until(lambda: bench.mover.note is None, "the move has ended")
+    look()
+    assert bench.watch.servers == ("a", "b", "c") and bench.watch.steady == tuple(bench.store.on)
+
+
+def test_another_plan_changes_the_direction_at_once(bench: Bench) -> None:
+    def turn() -> None:
+        bench.store.before_move = lambda: None
+        bench.mover.aim(runs("c"))
+
+    bench.store.before_move = turn
+    bench.mover.aim(runs("a", "b", "b"))
+    until(lambda: bench.arrived, "the buckets arrive")
+    assert bench.store.on == ["c"] * BUCKETS and bench.arrived == [("c",) * BUCKETS]
+
+
+def test_a_plan_that_ends_leaves_slots_where_they_are(bench: Bench) -> None:
+    bench.store.before_move = lambda: bench.mover.aim(())
+    bench.mover.aim(runs("b"))
+    until(lambda: bench.mover.note is None and bench.store.finished, "the move has ended")
+    assert bench.store.on == ["b"] * BUCKETS_AT_ONCE + ["a"] * (BUCKETS - BUCKETS_AT_ONCE) and not bench.arrived
+
+
+def test_a_refusal_is_reported_and_tried_again(bench: Bench) -> None:
+    bench.store.broken = "b"
+    bench.mover.aim(runs("a", "b"))
+    until(lambda: "b evicts rows" in str(bench.mover.note), "the reason is shown")
+    assert bench.store.on == ["a"] * BUCKETS, "nothing moves to a server that does not fit"
+    bench.store.broken = ""
+    bench.mover.aim(runs("b"))  # another plan does not wait for the next try
+    until(lambda: bench.arrived, "the buckets arrive")
+
+
+def test_a_driver_that_was_overtaken_moves_nothing_more(bench: Bench) -> None:
+    bench.store.before_move = lambda: setattr(bench, "leads", False)
+    bench.mover.aim(runs("b"))
+    until(lambda: bench.mover.note is None and bench.store.finished, "the thread has ended")
+    assert bench.store.on.count("b") == BUCKETS_AT_ONCE and not bench.arrived
+
+
+def test_an_arrival_that_came_too_late_is_no_failure(bench: Bench) -> None:
+    def refused(_target: Sequence[str]) -> None:
+        bench.mover.aim(())
+        raise ChangeRefused("No hash slots are moved there.", "Nothing is left to do.")
+
+    mover = bench.mover = ShardMover(bench.store, bench.watch, lambda: True, refused)
+    mover.aim(runs("c"))
+    until(lambda: mover.note is None and bench.store.finished, "the move has ended")
+    assert bench.store.on == ["c"] * BUCKETS
+
+
+def test_rows_in_several_stores_do_not_move_between_shards() -> None:
+    several = ShardedStore(lambda _place: Elastic(), ("", "env:OTHER"))
+    assert elastic(several) is None and elastic(MemoryStore()) is None
+    mover = ShardMover(several, None, lambda: True, lambda _target: None)
+    mover.aim((("a", 2),))
+    until(lambda: "no shards that can be moved" in str(mover.note), "the reason is shown")
+    mover.close()
