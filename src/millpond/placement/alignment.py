@@ -92,14 +92,20 @@ def aligned_owners(shards: Sequence[str], instances: int) -> Owners:
         owned = np.arange(len(codes)) * instances // len(codes)
     else:
         sizes = np.bincount(codes)
-        parts = np.ones(len(sizes), np.int64)
-        for _ in range(instances - len(sizes)):
-            parts[np.argmax(sizes / parts)] += 1
+        parts = _instances_by_shard(sizes, instances)
         within = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         owned = np.repeat(np.cumsum(parts) - parts, sizes) + within * np.repeat(parts, sizes) // np.repeat(sizes, sizes)
     owners = np.empty(len(codes), np.int64)
     owners[order] = owned
     return tuple(owners.tolist())
+
+
+def _instances_by_shard(sizes: npt.NDArray[np.int64], instances: int) -> npt.NDArray[np.int64]:
+    """The number of instances of each shard, given its buckets, so that the largest share is as small as possible."""
+    parts = np.ones(len(sizes), np.int64)
+    for _ in range(instances - len(sizes)):
+        parts[np.argmax(sizes / parts)] += 1
+    return parts
 
 
 def realigned(owners: Sequence[int], shards: Sequence[str], instances: int) -> Owners:
@@ -213,4 +219,35 @@ def rescaled(owners: Sequence[int], instances: int) -> Owners:
     stays = (held < instances) & (place < np.append(shares, 0)[np.minimum(held, instances)])
     lacking = shares - np.bincount(held[stays], minlength=instances)
     held[~stays] = np.repeat(np.arange(instances), lacking)
+    return tuple(held.tolist())
+
+
+def rescaled_on(owners: Sequence[int], shards: Sequence[str], instances: int) -> Owners:
+    """The owners among another number of instances, each with buckets of one shard, given the shard of each bucket.
+
+    Each shard gets as many instances as in `aligned_owners`: first those that own most of its buckets, then new ones.
+    The shares on a shard are made even with the fewest moves. With fewer instances than shards, see `rescaled`.
+
+    >>> rescaled_on((0, 0, 1, 1), ["a", "a", "b", "b"], 4), rescaled_on((0, 0, 1, 1), ["a", "b", "b", "b"], 2)
+    ((0, 2, 1, 3), (0, 1, 1, 1))
+    """
+    names = list(dict.fromkeys(shards))
+    if instances < len(names):
+        return rescaled(owners, instances)
+    codes, held = np.array([names.index(shard) for shard in shards]), np.array(owners)
+    counts = np.zeros((max(instances, int(held.max()) + 1), len(names)), np.int64)
+    np.add.at(counts, (held, codes), 1)
+    counts = counts[:instances]
+    lacking = _instances_by_shard(np.bincount(codes), instances)
+    homes = np.full(instances, -1)
+    for place in np.argsort(-counts, axis=None, kind="stable").tolist():
+        instance, shard = divmod(place, len(names))
+        if homes[instance] < 0 and lacking[shard]:
+            homes[instance] = shard
+            lacking[shard] -= 1
+    for shard in range(len(names)):
+        mine, on = np.flatnonzero(homes == shard), np.flatnonzero(codes == shard)
+        number = np.full(counts.shape[0] + int(held.max()) + 1, len(mine))
+        number[mine] = np.arange(len(mine))
+        held[on] = mine[list(rescaled(number[held[on]].tolist(), len(mine)))]
     return tuple(held.tolist())

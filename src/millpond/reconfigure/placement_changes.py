@@ -11,7 +11,7 @@ from millpond.errors import ChangeRefused
 from millpond.log.manifest import Manifest
 from millpond.log.records import STATE
 from millpond.model.change_json import Move, Resharded, Scale
-from millpond.placement.alignment import Owners, realigned, rescaled
+from millpond.placement.alignment import Owners, rescaled, rescaled_on
 from millpond.placement.bucket_stores import check_place, moved_to, places_in
 from millpond.placement.moves import BucketMap, maps_in, requested_map_in
 from millpond.placement.run_lengths import of_runs, runs_of
@@ -43,8 +43,9 @@ def scale(
     if instances == requested and not moves:
         on = f" on {len({*target})} shards" if target else ""
         raise ChangeRefused(f"The pond has {instances} instances{on} already.", "Nothing is left to do.")
-    owners, shards = rescaled(now.owners, instances), target or shards
-    found = owned_by(pond, realigned(owners, shards, instances) if shards else owners, instances, who, why)
+    shards = target or shards
+    owners = rescaled_on(now.owners, shards, instances) if shards else rescaled(now.owners, instances)
+    found = owned_by(pond, owners, instances, who, why)
     return msgspec.structs.replace(found, shards=runs_of(target)) if moves else found
 
 

@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from kit.naive.placement import aligned_part, smallest_largest_share
 from millpond.errors import CorruptError
 from millpond.model.spec import PondSpec, from_json, to_json
-from millpond.placement.alignment import aligned_owners, owners_in, placement_of, with_owners
+from millpond.placement.alignment import (
+    aligned_owners,
+    owners_in,
+    placement_of,
+    realigned,
+    rescaled,
+    rescaled_on,
+    with_owners,
+)
 from millpond.placement.run_lengths import runs_of
 from millpond.placement.slots import even_owners
 
@@ -79,3 +87,24 @@ def test_even_owners_are_not_written_and_false_ones_are_refused() -> None:
     for owned in (((0, 5),), ((0, 3), (2, 3))):
         with pytest.raises(CorruptError, match=r"\[MP-CORRUPT\]"):
             owners_in(replace(spec, owned=owned))
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4)), min_size=8, max_size=40), st.integers(1, 7))
+def test_more_or_fewer_instances_are_aligned_and_even(given: list[tuple[str, int]], instances: int) -> None:
+    shards, owners = [shard for shard, _ in given], [owner for _, owner in given]
+    found = rescaled_on(owners, shards, instances)
+    assert rescaled_on(found, shards, instances) == found, "it is stable"
+    shares = sorted(Counter(found).values())
+    if instances < len({*shards}):
+        assert found == rescaled(owners, instances)
+        return
+    assert shares == sorted(Counter(aligned_owners(shards, instances)).values())
+    assert placement_of(found, shards).aligned == 1 and realigned(found, shards, instances) == found
+    # naive: for the instances of each shard, no even distribution keeps more buckets where they are
+    for shard in {*shards}:
+        on = [bucket for bucket, of in enumerate(shards) if of == shard]
+        mine = {found[bucket] for bucket in on}
+        share, larger = divmod(len(on), len(mine))
+        held = sorted((sum(owners[bucket] == one for bucket in on) for one in mine), reverse=True)
+        kept = sum(min(n, share + (place < larger)) for place, n in enumerate(held))
+        assert sum(owners[bucket] == found[bucket] for bucket in on) == kept
