@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,15 +28,20 @@ from kit.servers.servers import until
 from millpond.errors import CorruptError, StoreError
 from millpond.followers.record_rows import RowsReader, section_reader
 from millpond.followers.runner import Runner
+from millpond.followers.view.move_shards import ShardMover
 from millpond.followers.view.shard_watch import SlotsWatch
 from millpond.followers.view.shared_view import Caught, Share, SharedView, catch_up, owners_of
 from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.manifest import load
 from millpond.model.query import Query
 from millpond.model.windows import length_us
-from millpond.placement.alignment import placement_of
+from millpond.placement.alignment import placement_of, rescaled_on
 from millpond.placement.moves import BucketMap
+from millpond.placement.shards import chosen, spread
 from millpond.placement.slots import even_owners, hash_tags, slots_of
+from millpond.reconfigure.catalog import history, in_force
+from millpond.reconfigure.placement_changes import resharded, scale
+from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.epoch import maps
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
@@ -72,7 +78,7 @@ class Bench:
         self.run.pond.follow(view)
         self.deal = dealt(seed)
         self.fed = 0
-        self.stores = [RedisStore(self.url, hash_tags(BUCKETS), owner="p", check=False) for _ in range(INSTANCES)]
+        self.stores = [RedisStore(self.url, hash_tags(BUCKETS), owner="p", check=False) for _ in range(INSTANCES + 1)]
         self.store = RedisStore(self.url, hash_tags(BUCKETS), owner="p")
         self.slots = SlotsWatch(BUCKETS, every_us=50_000)
         share = Share(str(folder), owners, self.sizes, -1)
@@ -101,6 +107,11 @@ class Bench:
     def now(self) -> BucketMap:
         """The map for the next epoch."""
         return maps(self.run.pond.setting, self.run.pond.manifest)[1]
+
+    @property
+    def group(self) -> str:
+        """A group that the pond stores by key."""
+        return next(section.group for section in self.run.pond.manifest.sections.values() if section.kind == "keys")
 
     def drain(self) -> None:
         self.run.pond.drain()
@@ -291,6 +302,43 @@ def test_a_primary_is_filled_and_another_drained_under_a_running_view(redis_inst
         assert made.shared.note is None, "nothing was lost"
         assert made.store.shards(range(BUCKETS)) == [new] * (BUCKETS // 2) + [second] * (BUCKETS // 2)
         assert (made.store.unfinished(), made.store.servers()) == (0, sorted([second, new]))
+
+
+def test_a_shard_and_an_instance_are_added_together_and_by_another_driver(
+    redis_installed: None, tmp_path: Path
+) -> None:
+    with RedisCluster(tmp_path / "servers", empty=1) as cluster, bench(tmp_path, cluster, following=True) as made:
+        pond, before = made.run.pond, made.now
+        made.epochs(2)
+        until(lambda: bool(made.slots.steady and made.slots.servers), "the store was looked at")
+        wanted = chosen(4, made.slots.steady, made.slots.servers)
+        target = spread(made.slots.steady, wanted)
+        pond.change(scale(KnownPond(pond.spec, pond.manifest), 4, made.slots.steady, target=target))
+        arrived, leads = threading.Event(), iter([True, True])
+        first = ShardMover(made.store, made.slots, lambda: next(leads, False), lambda _target: arrived.set())
+        first.aim(pond.spec.left.shards)
+        made.epochs(2)
+        until(lambda: first.note is None, "it ends after two portions")
+        assert not arrived.is_set() and made.store.shards(range(BUCKETS)) != list(target)
+        assert made.owners == rescaled_on(before.owners, target, 4)
+        assert len(pond.manifest.live(3, made.group, "keys")), "the new instance works while slots move"
+        second = ShardMover(made.store, made.slots, lambda: True, lambda _target: arrived.set())
+        second.aim(in_force(pond.manifest).left.shards)  # as the next driver finds it in the log
+        made.epochs(2)
+        assert arrived.wait(SECONDS), second.note
+        pond.change(resharded(KnownPond(pond.spec, pond.manifest), target))
+        second.aim(pond.spec.left.shards)
+        second.close()
+        number = pond.manifest.map
+        made.epochs(2)
+        made.drain()
+        made.check()
+        shards = made.store.shards(range(BUCKETS))
+        assert tuple(shards) == target and {*shards} == {*made.store.servers()}
+        assert placement_of(made.owners, shards).aligned == 1
+        assert [share.buckets for share in placement_of(made.owners, shards).shares] == [BUCKETS // 4] * 4
+        assert pond.manifest.map == number, "owners moved once"
+        assert [type(one.change).__name__ for one in history(pond.log, pond.manifest)] == ["Resharded", "Scale"]
 
 
 @pytest.mark.parametrize("replicas", [0, 1])
