@@ -33,6 +33,9 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     table.add_row("queries", f"{status.queries:,}")
     moving = f", state of {status.buckets_moving:,} buckets is on its way" if status.buckets_moving else ""
     table.add_row("instances", f"{status.instances:,}{moving}")
+    for one in status.followers:
+        if one.name == "shards" and one.note is not None:
+            table.add_row("shards", one.note)
     if placed is not None:
         if placed.aligned is not None:
             table.add_row("aligned", f"{placed.aligned:.1%} of buckets")
