@@ -104,6 +104,8 @@ class ShardMover:
             done += len(buckets)
         self._progress = "all hash slots are on their shards"
         if self._goes_on(target):
+            if self._watch is not None:
+                self._watch.arrived()
             self._arrived(target)
 
     def _elastic(self) -> ElasticStore:

@@ -58,6 +58,10 @@ class SlotsWatch:
         self._steady = seen if seen == self._seen else ()
         self._seen = seen
 
+    def arrived(self) -> None:
+        """Note that every bucket has arrived at its planned shard, so that nothing has to be looked at twice."""
+        self._seen = self._steady = self.planned
+
     @property
     def steady(self) -> tuple[str, ...]:
         """The shard of each bucket, or the one to which it moves by request; empty while slots move otherwise."""

@@ -90,6 +90,7 @@ def test_buckets_arrive_and_owners_do_not_follow_slots_on_their_way(bench: Bench
     assert bench.store.on == ["a"] * (BUCKETS // 2) + ["b"] * (BUCKETS // 2)
     assert len(seen) == 4 and {*seen} == {None} and bench.store.finished == 1
     until(lambda: bench.mover.note is None, "the move has ended")
+    assert bench.watch.steady == tuple(bench.store.on) and bench.watch.planned == ()
     look()
     assert bench.watch.servers == ("a", "b", "c") and bench.watch.steady == tuple(bench.store.on)
 
