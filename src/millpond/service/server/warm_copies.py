@@ -15,7 +15,7 @@ from millpond.errors import MillpondError
 from millpond.log.records import STATE
 from millpond.state.ports.object_files import ObjectFiles
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 5.0
 
 
 class WarmCopies:
@@ -45,7 +45,7 @@ class WarmCopies:
 
     @contextmanager
     def running(self, wanted: Callable[[], bool]) -> Iterator[None]:
-        """Look once a second in another thread, while `wanted`."""
+        """Look every few seconds in another thread, while `wanted`."""
         ended = threading.Event()
 
         def run() -> None:

@@ -76,6 +76,12 @@ SETTINGS = (
         When.NEEDED,
         "a shared part of two expressions would be computed outside the TryEval of both",
     ),
+    Setting(
+        "spark.sql.shuffle.orderIndependentChecksum.enabled",
+        "false",
+        When.NEEDED,
+        "packets carry times, so those of a second attempt differ; Spark would fail an epoch whose executor is lost",
+    ),
     Setting("spark.sql.ansi.enabled", "true", When.NEEDED, "overflow and bad casts raise, never wrap"),
     Setting("spark.sql.session.timeZone", "UTC", When.WANTED, "windows start at the same instant everywhere"),
     Setting("spark.sql.adaptive.enabled", "false", When.WANTED, "one job per epoch; nothing to adapt"),
