@@ -23,8 +23,9 @@ services: $(READY)  ## Fetch jars for tests: of Kafka, of Spark's connector to i
 	@$(BIN)/python -m kit.servers.kafka_server --fetch >/dev/null
 	@$(BIN)/python -m kit.servers.hdfs_server
 
-exhaustive: $(READY)  ## Every fault at every occurrence, for long
+exhaustive: $(READY)  ## Every fault at every occurrence, and 20 times the random inputs, for hours
 	$(BIN)/pytest -m exhaustive
+	MILLPOND_EXAMPLES=20 $(BIN)/pytest tests/unit tests/property tests/simulation
 
 bench: $(READY)  ## Run the canonical benchmark
 	$(BIN)/python benchmarks/canonical.py

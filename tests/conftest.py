@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+from kit.inputs.examples import USUAL, examples
 from kit.servers.hdfs_server import HdfsServer, hdfs_jars
 from kit.servers.kafka_server import KafkaServer, kafka_jars
 from kit.servers.postgres_server import PostgresServer, postgres_binaries
@@ -24,7 +25,7 @@ from millpond.spark.session.session import spark_session
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 # An example of 0.4 ms takes 441 ms when the machine is loaded, and a test that is slow is no defect.
-settings.register_profile("millpond", deadline=None)
+settings.register_profile("millpond", deadline=None, max_examples=examples(USUAL))
 settings.load_profile("millpond")
 
 # Java machines of tests live for seconds, most of which its optimising compiler would take: half the time of all tests.

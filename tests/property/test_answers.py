@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.inputs.cases import BIGINTS, DOUBLES, INTS, SECOND, TEXTS, Case, Menu, aggregate_of, random_case
+from kit.inputs.examples import examples, seeds
 from kit.inputs.strategies import cases_of
 from kit.judges import duckdb_judge
 from kit.judges.answers import Answers, Partition, Run, answers, dealt, whole
@@ -32,7 +33,7 @@ from millpond.runtime.aggregates import filter_sets
 from millpond.runtime.gather import gather
 from millpond.testing.compare import assert_same_rows, canonical
 
-PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(suppress_health_check=list(HealthCheck))
 
 
 def check(case: Case, found: Answers, drained: bool = True) -> int:
@@ -50,7 +51,7 @@ def same(left: Answers, right: Answers, names: set[str]) -> None:
             assert next(rows) == next(rows), name
 
 
-@pytest.mark.parametrize("first", range(0, 36, 12))
+@pytest.mark.parametrize("first", seeds(0, 1, step=12))
 def test_seeded_cases_are_answered_as_the_naive_twin_does(first: int, folders: Iterator[Path]) -> None:
     compared = 0
     for seed in range(first, first + 12):
@@ -61,7 +62,7 @@ def test_seeded_cases_are_answered_as_the_naive_twin_does(first: int, folders: I
     assert compared > 1000
 
 
-@settings(PROPERTY, max_examples=40)
+@settings(PROPERTY, max_examples=examples(15))
 @given(
     case=cases_of(max_events=30, max_queries=4), instances=st.integers(1, 4), seed=st.integers(0, 3),
     drained=st.booleans(),
@@ -95,7 +96,7 @@ def test_seeded_cases_are_answered_as_duckdb_does(folders: Iterator[Path]) -> No
     assert compared > 300
 
 
-@pytest.mark.parametrize("seed", range(900, 906))
+@pytest.mark.parametrize("seed", seeds(900, 2))
 def test_neither_instances_nor_partitions_nor_buckets_change_an_answer(seed: int, folders: Iterator[Path]) -> None:
     case = random_case(seed, 80, 5)
     names = {query.name for query in case.queries}
@@ -105,7 +106,7 @@ def test_neither_instances_nor_partitions_nor_buckets_change_an_answer(seed: int
         same(alone, answers(next(folders), case.queries, case.epochs, instances, buckets, deal), names)
 
 
-@pytest.mark.parametrize("seed", range(30, 36))
+@pytest.mark.parametrize("seed", seeds(30, 2))
 def test_the_form_in_which_events_travel_changes_no_answer(
     seed: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +148,7 @@ def test_many_filters_are_answered_as_the_naive_twin_does(
     assert compared > 1000
 
 
-@pytest.mark.parametrize("seed", range(44, 50))
+@pytest.mark.parametrize("seed", seeds(44, 2))
 def test_cells_by_signature_and_columns_by_filter_answer_alike(
     seed: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +164,7 @@ def test_cells_by_signature_and_columns_by_filter_answer_alike(
     check(case, found[0])
 
 
-@pytest.mark.parametrize("seed", range(950, 958))
+@pytest.mark.parametrize("seed", seeds(950, 3))
 def test_neighbours_do_not_change_an_answer(seed: int, folders: Iterator[Path]) -> None:
     case = random_case(seed, 80, 6)
     together = answers(next(folders), case.queries, case.epochs, 2)

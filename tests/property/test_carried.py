@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.inputs.cases import random_case
+from kit.inputs.examples import seeds
 from kit.judges.answers import Run, dealt
 from kit.simulator.changing_pond import ForgetfulFiles
 from millpond.errors import FilesLostError
@@ -17,7 +18,7 @@ from millpond.state.backends.memory import MemoryFiles
 from millpond.state.ports.files import CarriedFiles
 
 
-@pytest.mark.parametrize("first", range(0, 24, 8))
+@pytest.mark.parametrize("first", seeds(0, 1, step=8))
 def test_a_store_that_forgets_changes_no_answer(first: int, folders: Iterator[Path]) -> None:
     lost = compared = 0
     for seed in range(first, first + 8):

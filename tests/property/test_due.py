@@ -9,6 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.inputs.examples import examples
 from kit.naive.next_close import naive_due
 from kit.simulator.changing_pond import ChangingPond
 from millpond.model.aggregates import Aggregate
@@ -32,7 +33,7 @@ WINDOWS = st.builds(
 EPOCHS = st.lists(st.lists(st.tuples(st.integers(-50, 6000), st.integers(0, 1)), max_size=6), min_size=1, max_size=12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12))
 @given(
     st.lists(st.tuples(WINDOWS, st.integers(0, 300)), min_size=1, max_size=3), EPOCHS, st.integers(1, 2), st.booleans()
 )
@@ -68,7 +69,7 @@ def test_the_window_due_is_the_first_open_one_with_an_event(
             assert found is None or found.needs_us == found.end_us + query.delay_us
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12))
 @given(
     st.lists(st.tuples(st.builds(Session, st.integers(1, 900)), st.integers(0, 300)), min_size=1, max_size=3), EPOCHS,
     st.integers(1, 2),
@@ -95,7 +96,7 @@ def test_the_session_due_is_the_open_one_that_ends_first(
             assert (None if found is None else found[:2]) == wanted
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12))
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 300)), min_size=1, max_size=3), EPOCHS, st.integers(1, 2))
 def test_the_event_due_is_the_first_without_a_row(
     asked: list[tuple[int, int]], epochs: list[list[tuple[int, int]]], instances: int

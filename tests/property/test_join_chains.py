@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.inputs.cases import SECOND, STREAM
+from kit.inputs.examples import examples
 from kit.judges.answers import Run, dealt
 from kit.naive.queries.query_graph import rows_by_epoch, rows_in_the_end
 from kit.simulator.changing_pond import DyingLog
@@ -29,7 +30,7 @@ from millpond.plan.chains.upstream_joins import made_window
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.trial import Trial
 
-PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(suppress_health_check=list(HealthCheck))
 PAID = replace(STREAM, name="paid")
 K, TOTAL, V = Column("k", "string"), Column("total", "bigint"), Column("v", "int")
 SUM = Aggregate("sum", V, None, "bigint")
@@ -141,7 +142,7 @@ def started(folder: Path, asked: list[Query | Join], instances: int) -> Run:
     return Run(folder, asked, instances, others=[PAID, *(chained_stream(one) for one in asked if one.name in read)])
 
 
-@settings(PROPERTY, max_examples=80)
+@settings(PROPERTY, max_examples=examples(30))
 @given(seed=st.integers(0, 2**32), instances=st.integers(1, 3))
 def test_each_epoch_answers_with_what_the_epoch_before_committed(
     seed: int, instances: int, folders: Iterator[Path]
@@ -172,7 +173,7 @@ def test_each_epoch_answers_with_what_the_epoch_before_committed(
         assert not rows
 
 
-@settings(PROPERTY, max_examples=60)
+@settings(PROPERTY, max_examples=examples(25))
 @given(seed=st.integers(0, 2**32), instances=st.integers(1, 3))
 def test_in_the_end_every_level_has_answered(seed: int, instances: int, folders: Iterator[Path]) -> None:
     dice, folder = random.Random(seed), next(folders)

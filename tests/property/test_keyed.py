@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.inputs.log_examples import numbered
@@ -61,7 +61,6 @@ def held(draw: st.DrawFn, form: str) -> dict[str, Any]:
     return found
 
 
-@settings(deadline=None)
 @given(st.data(), st.sampled_from(["hash", "json"]), WORTH, WORTH, st.lists(st.one_of(st.none(), IDS), max_size=12))
 def test_a_batch_is_answered_as_event_by_event(
     data: st.DataObject, form: str, missing: str, wrong: str, ids: list[int | None]
@@ -83,7 +82,6 @@ class Records:
         return pa.Table.from_pylist(self._records[record.n], schema)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(ROWS, max_size=6), min_size=1, max_size=5),
     st.lists(st.tuples(st.integers(0, 1), st.booleans()), max_size=12),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.inputs.cases import SECOND, STREAM, WITH_SESSIONS, Case, aggregate_of, random_case
+from kit.inputs.examples import examples
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from millpond.log.records import EpochRecord, decode
@@ -20,7 +21,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.options.late_sinks import late_columns
 from millpond.testing.compare import assert_same_rows, rows_of
 
-PROPERTY = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(max_examples=examples(10), suppress_health_check=list(HealthCheck))
 
 
 def asking(query: Query) -> Query:

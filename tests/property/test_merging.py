@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from kit.inputs.cases import SECOND, STREAM, aggregate_of, random_case
+from kit.inputs.examples import seeds
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from millpond.log.manifest import Manifest
@@ -66,7 +67,7 @@ def written(before: Manifest, after: Manifest) -> list[int]:
 
 
 @pytest.mark.usefixtures("long_merges")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(0, 1))
 def test_a_merge_takes_many_epochs_and_no_answer_changes(seed: int, tmp_path: Path) -> None:
     case, deal = random_case(seed + 900, 1500, 1, epochs=60), dealt(seed)
     queries = QUERIES if seed else QUERIES[:1]
@@ -188,7 +189,7 @@ def test_whether_the_epochs_around_one_close_windows_too(before: int | None, aft
         assert each_closes(group, Watermark(before), Watermark(after)) == each
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(0, 7))
 def test_merges_do_not_wait_where_event_time_goes_as_far_as_in_the_epochs_around(seed: int) -> None:
     """Of epochs that all close windows those wait that are shorter than one of their neighbours, at most."""
     dice = random.Random(seed)
@@ -220,7 +221,7 @@ def test_what_has_left_is_merged_at_any_level() -> None:
     assert merges_due(large, begun, 8, 0, moved_fractions=[0.5] * 8) == [goes_on], "one in portions at a time"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(0, 7))
 def test_the_share_that_has_left_is_that_of_the_slots(seed: int) -> None:
     dice = np.random.default_rng(seed)
     cells = random_cells(dice, 20, 40)
@@ -269,7 +270,7 @@ def as_dict(cells: Cells) -> dict[tuple[int, int], int]:
     return dict(zip(keys, cells.columns["n"].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(0, 20))
 def test_portions_are_together_what_a_whole_merge_is(seed: int) -> None:
     dice = np.random.default_rng(seed)
     slots = int(dice.choice([1, 5, 60]))
@@ -314,7 +315,7 @@ def test_a_slice_that_ends_while_it_is_merged_takes_no_cells_of_the_next_with_it
     assert as_dict(then.cells) == {(10, slot): 1 for slot in range(20)}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(0, 4))
 def test_portions_of_a_slice_are_alike_wherever_its_slots_are(seed: int) -> None:
     """What has moved here has slots behind those of what was here, and runs of them lie in few segments."""
     dice, keys = np.random.default_rng(seed), 10_000
@@ -337,7 +338,7 @@ def test_portions_of_a_slice_are_alike_wherever_its_slots_are(seed: int) -> None
 
 
 @pytest.mark.parametrize("lookup", [0, cells_module._LOOKUP], ids=["cut", "gathered"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(0, 7))
 def test_a_part_of_cells_is_the_naive_one(seed: int, lookup: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells_module, "_LOOKUP", lookup)
     dice = np.random.default_rng(seed)

@@ -17,6 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from kit.inputs.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, Menu, aggregate_of, random_case
+from kit.inputs.examples import examples, seeds
 from kit.inputs.strategies import cases_of
 from kit.judges.answers import Run, dealt
 from kit.naive.expressions import Raised
@@ -39,7 +40,7 @@ from millpond.state.backends.memory import MemoryStore
 from millpond.testing.compare import assert_same_rows, canonical, rows_of
 from millpond.testing.local_pond import read_section
 
-PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(suppress_health_check=list(HealthCheck))
 MENU = Menu(windows=(*SESSIONS, *WINDOWS))
 CALM = Menu(raising=False, summed=("v", "amount", "f", "p"))
 CORRECTED_FOR = (1, 7 * SECOND, 40 * SECOND, 3600 * SECOND)
@@ -177,7 +178,7 @@ def amounts(query: Query, case: Case, epochs: Sequence[Sequence[dict[str, Any]]]
         assert_same_rows(expected, list(standing.values()), about=str(query))
 
 
-@pytest.mark.parametrize("first", range(0, 12, 6))
+@pytest.mark.parametrize("first", seeds(0, 1, step=6))
 def test_seeded_cases_are_told_as_the_naive_twin_does(first: int, folders: Iterator[Path]) -> None:
     compared = 0
     for seed in range(first, first + 6):
@@ -188,7 +189,7 @@ def test_seeded_cases_are_told_as_the_naive_twin_does(first: int, folders: Itera
 
 
 @pytest.mark.parametrize("windows", [SLIDES, GAPS])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(0, 1))
 def test_rows_that_come_and_go_are_deleted_and_counted(
     seed: int, windows: tuple[Window, ...], folders: Iterator[Path]
 ) -> None:
@@ -307,7 +308,7 @@ def test_rows_of_few_keys_change_with_those_of_many(instances: int, tmp_path: Pa
 
 
 @pytest.mark.parametrize("windows", [SLIDES, GAPS])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(0, 1))
 def test_a_view_holds_the_newest_row_that_stands(seed: int, windows: tuple[Window, ...], tmp_path: Path) -> None:
     case = restless(seed, 30, windows=windows)
     queries = [replace(query, serve=True) for query in case.queries if query.name.endswith(FEW[windows])]
@@ -344,7 +345,7 @@ def test_a_view_holds_the_newest_row_that_stands(seed: int, windows: tuple[Windo
 
 
 @pytest.mark.parametrize("windows", [SLIDES, GAPS])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(0, 1))
 def test_no_cut_changes_what_stands_in_the_end(seed: int, windows: tuple[Window, ...], tmp_path: Path) -> None:
     case = restless(seed, 40, logged=seed == 2, windows=windows)
     dice, rows = random.Random(seed), [row for batch in case.epochs for row in batch]
@@ -372,7 +373,7 @@ def test_no_cut_changes_what_stands_in_the_end(seed: int, windows: tuple[Window,
     assert {place: row for place, row in found[1].items() if place in found[0]} == found[0] != {}
 
 
-@settings(PROPERTY, max_examples=40)
+@settings(PROPERTY, max_examples=examples(15))
 @given(case=cases_of(max_events=30, max_queries=4, menu=MENU), instances=st.integers(1, 3), seed=st.integers(0, 9))
 def test_small_nasty_streams_are_told_as_the_naive_twin_does(
     case: Case, instances: int, seed: int, tmp_path_factory: pytest.TempPathFactory

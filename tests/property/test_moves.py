@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.inputs.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, aggregate_of, random_case
+from kit.inputs.examples import examples, seeds
 from kit.inputs.strategies import cases_of
 from kit.judges.answers import Answers, Run, dealt
 from kit.judges.naive_judge import held_against_twin
@@ -47,7 +48,7 @@ from millpond.state.keys.keys import texts_of
 from millpond.state.layout.delta import Files
 from millpond.testing.compare import canonical
 
-PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(suppress_health_check=list(HealthCheck))
 FRAMES = (Range(0), Range(20 * SECOND), Counted(3, 2), Counted(10, 1))
 
 
@@ -152,7 +153,7 @@ def mixed(case: Case, seed: int) -> Case:
     return Case(case.epochs, [replace(query, window=dice.choice(windows)) for query in case.queries])
 
 
-@pytest.mark.parametrize("first", range(7000, 7018, 6))
+@pytest.mark.parametrize("first", seeds(7000, 1, step=6))
 def test_answers_are_those_of_the_naive_twin(
     first: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +172,7 @@ def test_answers_are_those_of_the_naive_twin(
     assert compared > 300
 
 
-@settings(PROPERTY, max_examples=30)
+@settings(PROPERTY, max_examples=examples(12))
 @given(case=cases_of(max_events=30, max_queries=4), seed=st.integers(0, 2**16), drained=st.booleans())
 def test_small_nasty_streams(case: Case, seed: int, drained: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder, case = tmp_path_factory.mktemp("pond"), mixed(case, seed)
@@ -219,7 +220,7 @@ def others(seed: int) -> tuple[list[AnyQuery], dict[str, object]]:
     return [*made, *joins()], {"others": [chained_stream(base)]}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(0, 1))
 def test_rows_that_change_joins_and_chains_are_those_of_a_pond_that_stays(
     seed: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from kit.inputs.cases import BIGINTS, DOUBLES, EXTREMES, TEXTS, Case, Menu, decimals, random_case
+from kit.inputs.examples import examples
 from kit.inputs.strategies import cases_of
 from kit.judges import duckdb_judge
 from kit.judges.duckdb_expressions import Unsupported, translate
@@ -27,7 +28,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.groups.aggregate_functions import FUNCTIONS, PAIRED
 from millpond.testing.compare import Tolerance, assert_same_rows
 
-PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(suppress_health_check=list(HealthCheck))
 
 
 def outcome(judge: Callable[..., list[dict[str, Any]]], query: Query, case: Case, drained: bool) -> Any:
@@ -61,7 +62,7 @@ def judge_case(case: Case) -> Counter[str]:
     return seen
 
 
-@settings(PROPERTY, max_examples=60)
+@settings(PROPERTY, max_examples=examples(25))
 @given(case=cases_of(max_queries=3))
 def test_the_judges_agree_to_the_last_bit_on_small_nasty_streams(case: Case) -> None:
     judge_case(case)

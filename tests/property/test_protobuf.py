@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kit.inputs.examples import examples
 from kit.naive.protobuf import END_GROUP, GROUP, Broken, Loose, Naive, tagged, varint
 from millpond.formats.protobuf import LARGE, Decoded, decode_messages
 from millpond.formats.protobuf_schema import BYTES, FIXED32, FIXED64, VARINT, ProtoError, proto_schema
@@ -121,7 +122,7 @@ CUT = tagged(16, BYTES, varint(999 << 3 | FIXED32) + b"ab") + tagged(16, BYTES, 
 """A line in two parts, the first without its end; in a row they could be read."""
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50))
 @given(st.lists(st.one_of(orders, orders, damaged, st.tuples(orders, groups, orders).map(b"".join)), max_size=6))
 @example([FAR])
 @example([CUT])

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kit.inputs.examples import seeds
 from kit.naive.filter_chains import Results, number, results
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, conjunction, literal
@@ -114,7 +115,7 @@ def value(columns: dict[str, int]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("added_at_once", [1024, 1])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(0, 3))
 def test_runs_of_queries_are_what_adding_cell_by_cell_makes(
     seed: int, added_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +136,7 @@ def test_runs_of_queries_are_what_adding_cell_by_cell_makes(
 
 
 @pytest.mark.parametrize("copied", [1 << 22, 3])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(0, 2))
 def test_rows_of_a_run_are_copied_to_each_query_that_is_read(
     seed: int, copied: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

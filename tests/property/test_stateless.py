@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.inputs.cases import Case, random_case
+from kit.inputs.examples import examples
 from kit.judges.answers import Run, answers, dealt
 from kit.naive.queries import stateless
 from millpond.log.records import EpochRecord, decode
@@ -23,7 +24,7 @@ from millpond.model.spec import from_json, to_json
 from millpond.plan.groups.stateless import carried
 from millpond.testing.compare import assert_same_rows, rows_of
 
-PROPERTY = settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(max_examples=examples(6), suppress_health_check=list(HealthCheck))
 AMOUNT, K, V = Column("amount", "double"), Column("k", "string"), Column("v", "int")
 
 

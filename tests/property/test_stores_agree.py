@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from kit.inputs.examples import examples
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond.control.wiring.adapters import opened
 from millpond.placement.slots import hash_tags
@@ -124,7 +125,7 @@ def _plain(rows: Rows) -> tuple[int, list[tuple[bytes, bytes]]]:
 
 def run_machine(openers: Sequence[Callable[[Path], BucketStore]]) -> None:
     machine = type("Machine", (StoresAgree,), {"openers": openers})
-    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples(15), stateful_step_count=25))
 
 
 def open_lmdb(folder: Path) -> BucketStore:

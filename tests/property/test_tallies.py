@@ -14,6 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from kit.inputs.cases import SECOND, WINDOWS, Case, Menu, random_case
+from kit.inputs.examples import examples, seeds
 from kit.judges.answers import Run, dealt
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows as oracle
@@ -113,7 +114,7 @@ def test_percentiles_are_those_of_bins_in_every_window_and_mode(tmp_path: Path) 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(8100, 8104))
+@pytest.mark.parametrize("seed", seeds(8100, 2))
 def test_tallies_that_merge_and_keys_that_end_change_nothing(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +128,7 @@ def test_tallies_that_merge_and_keys_that_end_change_nothing(
     assert check(tmp_path, Case(case.epochs, queries), 1 + seed % 2, seed)
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 @given(
     case_seed=st.integers(0, 10**6), events=st.integers(0, 30), epochs=st.integers(1, 6),
     instances=st.integers(1, 3), seed=st.integers(0, 9),

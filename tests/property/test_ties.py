@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from kit.inputs.examples import examples
 from millpond.kernels.columns import arrow_type, to_arrow
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, call
@@ -75,7 +76,7 @@ _CHOOSING = st.sampled_from(("min_by", "max_by", "first", "last"))
 _FILTERS = st.sampled_from((None, call("isnotnull", (C,), "boolean")))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50))
 @given(st.lists(_ROW, min_size=1, max_size=12), _CHOOSING, st.permutations(_COLUMNS), _FILTERS)
 def test_aggregates_of_one_order_choose_one_event(
     rows: list[Any], function: str, columns: list[Column], condition: Expression | None
@@ -90,7 +91,7 @@ def test_aggregates_of_one_order_choose_one_event(
         assert chosen[columns.index(BY)] == best
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50))
 @given(st.lists(_ROW, min_size=1, max_size=8).flatmap(lambda rows: st.tuples(st.just(rows), st.permutations(rows))))
 def test_what_ties_does_not_depend_on_the_order_in_which_events_come(both: Any) -> None:
     asked = [one for function in ("min_by", "max_by", "first", "last") for one in _asked(function, (C, A, D))]
@@ -99,7 +100,7 @@ def test_what_ties_does_not_depend_on_the_order_in_which_events_come(both: Any) 
     assert repr(one) == repr(other)  # the sign of zero as well
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(30))
 @given(st.lists(_ROW, min_size=1, max_size=12), st.randoms())
 def test_an_order_of_the_source_decides_for_all_of_them(rows: list[Any], dice: Any) -> None:
     placed = [(*row, f"p{i % 2}", i) for i, row in enumerate(rows)]
@@ -109,7 +110,7 @@ def test_an_order_of_the_source_decides_for_all_of_them(rows: list[Any], dice: A
     assert repr(_answers(_asked("min_by", (A, C, D)), placed, ordered=True)) == repr(expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15))
 @given(st.lists(_ROW, min_size=1, max_size=12))
 def test_duckdb_chooses_the_same_event_when_it_is_told_the_whole_order(rows: list[Any]) -> None:
     events = pa.table({

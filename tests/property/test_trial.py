@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.inputs.examples import examples
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Order, Stream
 from millpond.testing import Trial, events
@@ -21,7 +22,7 @@ STREAMS: dict[str, Stream] = {stream.name: stream for stream in SPEC.streams}
 NAMES = ["spend", "sales", "shares"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15))
 @given(events(STREAMS["tx"], span=timedelta(hours=3), in_time=False), st.integers(-60, 400), st.booleans())
 def test_moved_time_is_the_time_of_an_event_that_no_query_takes(rows: list, minute: int, restarted: bool) -> None:
     """`sales` takes events that are `ok` only, so one that is not moves time and does nothing else."""
@@ -45,14 +46,14 @@ def test_moved_time_is_the_time_of_an_event_that_no_query_takes(rows: list, minu
         assert moved.fates("sales")["read"] + 1 == fed.fates("sales")["read"]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(6))
 @given(events(STREAMS["tx"]), st.integers(0, 1000))
 def test_generated_events_are_in_time_and_no_cut_changes_an_answer(rows: list, seed: int) -> None:
     with Trial(SHOP, only=NAMES) as trial:
         trial.assert_same_for_any_cut({"tx": rows}, seed=seed, cuts=3)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(6))
 @given(st.data(), st.booleans(), st.integers(0, 1000))
 def test_the_order_of_a_stream_makes_late_events_the_same_for_any_cut(
     data: st.DataObject, named: bool, seed: int
@@ -75,7 +76,7 @@ def test_a_source_partition_that_nobody_waited_for_is_told() -> None:
         trial.assert_same_for_any_cut({"calls": rows})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_generated_events_fit_their_stream(data: st.DataObject) -> None:
     tx, given_ = STREAMS["tx"], {"size(tags)": st.integers(0, 3)}

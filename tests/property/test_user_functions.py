@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.naive.functions import naive_holistic, naive_mergeable
@@ -55,14 +55,12 @@ def _table(found: list[tuple[int, float]]) -> pa.Table:
     return pa.table({"key": pa.array(keys, pa.int64()), "value": pa.array(values, pa.float64())})
 
 
-@settings(deadline=None)
 @given(events)
 def test_holistic(host: FunctionHost, found: list[tuple[int, float]]) -> None:
     answer = host.call(_declared("median", "holistic", "double"), _table(found), ROWS)
     assert answer.to_pylist() == naive_holistic(SAMPLE.median, found, ROWS)
 
 
-@settings(deadline=None)
 @given(events, cells)
 def test_mergeable(host: FunctionHost, found: list[tuple[int, float]], members: list[list[int]]) -> None:
     lists = pa.array(members, pa.list_(pa.int64()))

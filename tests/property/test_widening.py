@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tests.property.test_merging import BASE, random_cells
 
 from kit.inputs.cases import SECOND
+from kit.inputs.examples import seeds
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from millpond.log.manifest import Manifest
@@ -84,7 +85,7 @@ def test_cells_of_one_key_in_one_slice_are_one(
     assert len(at) == len(naive) and dict(zip(at, values, strict=True)) == naive
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(0, 2))
 def test_small_slices_are_merged_as_large_ones_are(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact sums, extremes of 128 bits, registers, filters, and more equal slices than words are added at once."""
     dice, many = np.random.default_rng(seed), 1500
@@ -112,7 +113,7 @@ def test_small_slices_are_merged_as_large_ones_are(seed: int, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("going", [False, True])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(0, 20))
 def test_portions_lose_nothing_while_edges_go(seed: int, going: bool) -> None:
     dice = np.random.default_rng(seed)
     old = [random_cells(dice, int(dice.choice([4, 30])), int(dice.choice([5, 60]))) for _ in range(4)]
@@ -175,7 +176,7 @@ def test_beside_narrow_windows_a_wide_one_keeps_few_cells(
         assert_same_rows(windows.answer(query, epochs, drained=True), found.rows[query.name], about=query.name)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(0, 2))
 def test_answers_are_those_of_the_naive_twin(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 2)
     if seed % 2:

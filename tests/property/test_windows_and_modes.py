@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.inputs.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, random_case
+from kit.inputs.examples import examples, seeds
 from kit.judges.answers import Run, dealt
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows
@@ -154,7 +155,7 @@ def test_all_that_is_allowed_is_answered_together(tmp_path: Path) -> None:
     assert mixed  # rows per event and rows that change share a group
 
 
-@pytest.mark.parametrize("seed", range(7100, 7106))
+@pytest.mark.parametrize("seed", seeds(7100, 2))
 def test_keys_that_end_and_sections_that_merge_change_nothing(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +163,7 @@ def test_keys_that_end_and_sections_that_merge_change_nothing(
     assert check(tmp_path, mixed_case(seed, 200, 16, 24, era=3), 1 + seed % 2, seed)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 @given(
     case_seed=st.integers(0, 10**6), events=st.integers(0, 30), epochs=st.integers(1, 6),
     instances=st.integers(1, 3), seed=st.integers(0, 9),

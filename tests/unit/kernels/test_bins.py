@@ -8,7 +8,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.naive.aggregates import percentile_of_bins
@@ -59,7 +59,6 @@ def answered(aggregate: Aggregate, slots: np.ndarray, codes: np.ndarray, size: i
     return shown
 
 
-@settings(deadline=None)
 @given(st.floats(), st.integers(1, FINEST_BITS))
 def test_a_number_is_within_the_error_of_what_its_bin_stands_for(number: float, bits: int) -> None:
     (middle,) = midpoints(codes_of([number], "double"), bits)
@@ -71,7 +70,6 @@ def test_a_number_is_within_the_error_of_what_its_bin_stands_for(number: float, 
         assert abs(middle - number) <= (error_of(bits) + 2.0**-52) * abs(number)  # and its own rounding
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(), min_size=2), st.integers(1, FINEST_BITS))
 def test_bins_are_in_the_order_of_numbers_and_nest(numbers: list[float], bits: int) -> None:
     codes = codes_of(numbers, "double")

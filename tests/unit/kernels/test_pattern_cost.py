@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.inputs.examples import examples
 from kit.naive.pattern_ways import Tree, ways, written
 from millpond.kernels.pattern_cost import pattern_cost
 
@@ -73,7 +74,7 @@ TREES: st.SearchStrategy[Tree] = st.recursive(
 
 
 @given(TREES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15))
 def test_it_says_what_counting_shows(tree: Tree) -> None:
     texts = ["".join(text) for size in range(3) for text in product("ab", repeat=size)]
     grows = any(

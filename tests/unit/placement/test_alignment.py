@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -27,7 +27,6 @@ from millpond.placement.slots import even_owners
 SHARDS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=40)
 
 
-@settings(deadline=None)
 @given(SHARDS, st.integers(1, 9))
 def test_owners_agree_with_the_naive_twin(shards: list[str], instances: int) -> None:
     owners = aligned_owners(shards, instances)
@@ -48,7 +47,6 @@ def test_owners_agree_with_the_naive_twin(shards: list[str], instances: int) -> 
     assert placement_of(owners, shards).aligned == 1
 
 
-@settings(deadline=None)
 @given(SHARDS, st.lists(st.integers(0, 3), min_size=40, max_size=40))
 def test_what_is_told_of_a_placement_is_counted(shards: list[str], owned: list[int]) -> None:
     owners = owned[: len(shards)]
@@ -62,7 +60,6 @@ def test_what_is_told_of_a_placement_is_counted(shards: list[str], owned: list[i
     assert owners_in(with_owners(spec, tuple(owners))) == tuple(owners)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 64), st.integers(1, 70))
 def test_on_one_shard_owners_are_even(buckets: int, instances: int) -> None:
     assert aligned_owners(["one"] * buckets, instances) == even_owners(buckets, instances)

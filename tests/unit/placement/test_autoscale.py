@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.naive.placement import naive_balance
@@ -34,7 +34,6 @@ def played(loads: list[float], instances: int, policy: Policy = POLICY) -> list[
     return counts
 
 
-@settings(deadline=None)
 @given(st.floats(0.01, 12), st.integers(1, 8))
 def test_an_even_load_is_met_once_and_then_nothing_changes(load: float, instances: int) -> None:
     counts = played([load] * 60, instances)
@@ -47,7 +46,6 @@ def test_an_even_load_is_met_once_and_then_nothing_changes(load: float, instance
     assert counts[: POLICY.steady - 1] == [instances] * (POLICY.steady - 1), "one look is none"
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([0.9, 1.6]), min_size=20, max_size=60), st.integers(1, 8))
 def test_a_load_that_goes_up_and_down_does_not_make_it_flap(loads: list[float], instances: int) -> None:
     counts = played(loads, instances)
@@ -74,7 +72,6 @@ def test_what_it_decides_is_told() -> None:
     assert silent.instances == 2 and "if it stays so" in silent.why
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50)), min_size=1, max_size=30),
        st.sampled_from([1.0, 1.25, 2.0]))  # fmt: skip
 def test_balance_is_that_of_the_naive_twin(buckets: list[tuple[int, int]], skew: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -34,7 +34,6 @@ SHARDS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=40)
 OWNED = st.lists(st.integers(0, 5), min_size=40, max_size=40)
 
 
-@settings(deadline=None)
 @given(OWNED, OWNED)
 def test_sources_hold_every_bucket_that_an_instance_owns_now(before: list[int], after: list[int]) -> None:
     found = sources(before, after)
@@ -45,7 +44,6 @@ def test_sources_hold_every_bucket_that_an_instance_owns_now(before: list[int], 
             assert set(found[instance]) == {before[bucket] for bucket in has}
 
 
-@settings(deadline=None)
 @given(SHARDS, OWNED, st.integers(1, 6))
 def test_realigned_owners_are_local_and_few_have_moved(shards: list[str], owned: list[int], instances: int) -> None:
     owners = tuple(instance % instances for instance in owned[: len(shards)])
@@ -196,7 +194,6 @@ def test_what_is_stored_of_maps_scales_and_moves() -> None:
         places_in(replace(after, buckets=5))
 
 
-@settings(deadline=None)
 @given(OWNED, st.integers(1, 8), st.integers(1, 40))
 def test_rescaled_owners_are_even_and_few_have_moved(owned: list[int], instances: int, buckets: int) -> None:
     owners = tuple(owned[:buckets])

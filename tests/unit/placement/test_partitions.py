@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.naive.placement import hash_of, partition_of
@@ -34,7 +34,6 @@ def test_hashes_that_kafka_documents(text: str, hashed: int) -> None:
     assert hashes_of(pa.array([text])).tolist() == [hashed & 0x7FFFFFFF] == [hash_of(text.encode())]
 
 
-@settings(deadline=None)
 @given(st.lists(TEXT, max_size=30), st.integers(0, 3))
 def test_hashes_are_those_of_the_twin(texts: list[str], skipped: int) -> None:
     cut = pa.array(["left out"] * skipped + texts, pa.string()).slice(skipped)
@@ -42,7 +41,6 @@ def test_hashes_are_those_of_the_twin(texts: list[str], skipped: int) -> None:
     assert hashes_of(cut.cast(pa.large_string())).tolist() == hashes_of(cut).tolist()
 
 
-@settings(deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=30), st.integers(1, 40), st.integers(1, 48), BUCKETS)
 def test_owners_by_partition_have_keys_of_one_partition(
     texts: list[str], partitions: int, instances: int, buckets: int

@@ -9,7 +9,7 @@ from decimal import Context, Decimal
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.errors import CorruptError
@@ -54,7 +54,6 @@ def query_of(kinds: list[str], **changes: object) -> Query:
     return msgspec.structs.replace(made, **changes)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_rows_read_back_as_they_were(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4))

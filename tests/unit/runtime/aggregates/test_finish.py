@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.naive.queries.windows import aggregate
@@ -70,7 +70,6 @@ def merged(aggregated: Aggregate, rows: list[tuple[int, int]], cut: int) -> dict
 
 
 @pytest.mark.parametrize("function", ["count", "sum", "avg", "min", "max"])
-@settings(deadline=None)
 @given(decimals(), st.integers(0, 40))
 def test_an_aggregate_of_decimals_is_the_naive_one(
     function: str, drawn: tuple[Digits, list[tuple[int, int]]], cut: int

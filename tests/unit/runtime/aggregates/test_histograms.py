@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.naive.aggregates import histogram
@@ -28,7 +28,6 @@ def made(rows: list[list[float]], most: int) -> list[list[dict[str, float]]]:
     ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(VALUES, max_size=60), min_size=1, max_size=4), st.integers(2, 9))
 def test_bins_are_those_of_the_naive_twin(rows: list[list[float]], most: int) -> None:
     expected = [histogram(values, most, KIND) or [] for values in rows]
@@ -40,7 +39,6 @@ def test_bins_are_those_of_the_naive_twin(rows: list[list[float]], most: int) ->
             assert [bin_["x"] for bin_ in bins] == sorted(set(values))
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=80), st.integers(2, 9))
 def test_a_bin_is_the_mean_of_a_run_of_the_sorted_values(values: list[float], most: int) -> None:
     (bins,) = made([values], most)

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -53,7 +53,6 @@ def net_of(found: pa.Table | None) -> Counter[str]:
     return net
 
 
-@settings(deadline=None)
 @given(ROWS, ROWS, st.integers(0, 3))
 def test_rows_cancel_out_as_often_as_both_emit_them(
     query: list[list[dict[str, Any]]], shadow: list[list[dict[str, Any]]], alike: int

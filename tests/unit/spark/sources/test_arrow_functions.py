@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import ByteType, LongType, StructField, StructType
 
@@ -35,7 +35,6 @@ def run(values: Sequence[int], numbers: Sequence[int], number: int | None, cut: 
     return [tuple(row.values()) for batch in mapping(iter(batches)) for row in batch.to_pylist()]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-3, 9), st.integers(0, 2)), max_size=40), st.integers(1, 50))
 def test_each_row_has_its_own_fate_however_batches_are_cut(rows: list[tuple[int, int]], cut: int) -> None:
     expected: list[tuple[Any, ...]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.arrays import WIDE, Wide
@@ -45,7 +45,6 @@ def wrapped(value: int) -> int:
     return (value + 2**127) % 2**128 - 2**127
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=20))
 def test_arithmetic_and_order_are_those_of_integers(pairs: list[tuple[int, int]]) -> None:
     lefts, rights = ([pair[i] for pair in pairs] for i in (0, 1))
@@ -58,7 +57,6 @@ def test_arithmetic_and_order_are_those_of_integers(pairs: list[tuple[int, int]]
     assert less(left, wide_integer(rights[0])).tolist() == [a < rights[0] for a in lefts]
 
 
-@settings(deadline=None)
 @given(st.lists(NUMBERS, min_size=1, max_size=20), st.integers(0, 38))
 def test_digits_are_added_counted_and_rounded_away(numbers: list[int], power: int) -> None:
     values = of(numbers)
@@ -68,7 +66,6 @@ def test_digits_are_added_counted_and_rounded_away(numbers: list[int], power: in
     assert back(rounded(values, power)) == expected
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), NUMBERS), max_size=60))
 def test_sums_are_exact_and_tell_when_they_leave_127_bits(rows: list[tuple[int, int]]) -> None:
     cells = np.array([cell for cell, _ in rows], np.int64)
@@ -82,7 +79,6 @@ def test_sums_are_exact_and_tell_when_they_leave_127_bits(rows: list[tuple[int, 
             assert outside[cell] or beyond(total, 38)[cell]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(NUMBERS, st.integers(1, 2**50)), min_size=1, max_size=20), st.integers(0, 4))
 def test_a_quotient_is_rounded_half_up(pairs: list[tuple[int, int]], power: int) -> None:
     found, outside = divided(of([n for n, _ in pairs]), power, np.array([by for _, by in pairs]))
