@@ -143,13 +143,16 @@ class _Fault:
     countdown: int = field(compare=False)
 
 
-def simulate(seed: int, parts: Parts = Parts()) -> Outcome:
-    """Run one seed; SimulationFailure if an invariant does not hold."""
-    return _Simulation(seed, parts).run()
+def simulate(seed: int, parts: Parts = Parts(), planned: tuple[str, str] | None = None) -> Outcome:
+    """Run one seed; SimulationFailure if an invariant does not hold.
+
+    `planned`: a step and a fault that the run plans, beside those that its seed draws.
+    """
+    return _Simulation(seed, parts, planned).run()
 
 
 class _Simulation:
-    def __init__(self, seed: int, parts: Parts) -> None:
+    def __init__(self, seed: int, parts: Parts, planned: tuple[str, str] | None) -> None:
         self.seed = seed
         self.parts = parts
         self.random = Random(seed)
@@ -162,7 +165,7 @@ class _Simulation:
         self.drivers_made = 0
         self.trace: list[tuple[int, str, str, str | None]] = []
         self.reached: set[tuple[str, str]] = set()
-        self.faults = self._plan()
+        self.faults = self._plan([] if planned is None else [planned])
 
     def run(self) -> Outcome:
         try:
@@ -177,10 +180,10 @@ class _Simulation:
             self.reached |= {(_FOLDER, fault) for fault in requests.reached}
         return Outcome(self.seed, frozenset(self.reached), self.world.head() + 1, rows, self.drivers_made)
 
-    def _plan(self) -> list[_Fault]:
+    def _plan(self, given: list[tuple[str, str]]) -> list[_Fault]:
         planned = sorted(PLANNED)
         faults = []
-        for step, kind in self.random.sample(planned, self.random.randint(1, 5)):
+        for step, kind in [*self.random.sample(planned, self.random.randint(1, 5)), *given]:
             most = FAULTY_TICKS - 10 if step == _WORLD else 2 if step.startswith(_RARE) else 6
             faults.append(_Fault(step, kind, self.random.randint(1, most)))
         if any(fault.step in ("checkpoint:repair", "begin:announce") for fault in faults):
