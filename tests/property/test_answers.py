@@ -141,11 +141,11 @@ def test_many_filters_are_answered_as_the_naive_twin_does(
 ) -> None:
     monkeypatch.setattr(filter_sets, "MOST_SIGNATURES", most)
     compared = 0
-    for seed in range(40, 46):
+    for seed in range(40, 42):
         case = with_conditions(random_case(seed, 80, 3), seed, 40)
         assert any(group.signed for group in build_plan(case.queries).groups)
         compared += check(case, answers(next(folders), case.queries, case.epochs, 3, deal=dealt(seed)))
-    assert compared > 1000
+    assert compared > 300
 
 
 @pytest.mark.parametrize("seed", seeds(44, 2))
@@ -226,16 +226,16 @@ def test_a_query_whose_decimals_leave_their_type_is_quarantined_alone(function: 
 
 
 def test_a_large_stream_of_many_keys_is_answered_as_the_naive_twin_does(folders: Iterator[Path]) -> None:
-    case = random_case(77, 10_000, 3, epochs=12, menu=Menu(variance=False))
+    case = random_case(77, 5_000, 3, epochs=12, menu=Menu(variance=False))
     dice = random.Random(77)
     for row in itertools.chain.from_iterable(case.epochs):
         if dice.random() < 0.5:
-            row["k"] = f"customer-{dice.randint(0, 4000)}"
+            row["k"] = f"customer-{dice.randint(0, 2000)}"
     functions = ("count", "sum", "max", "stddev_samp")
     aggregates = tuple(aggregate_of(function, Column("amount", "double")) for function in functions)
     case.queries.append(summary("by customer", Sliding(60 * SECOND, 20 * SECOND), aggregates, 5 * SECOND))
     found = answers(next(folders), case.queries, case.epochs, 3, 1024, dealt(5))
-    assert check(case, found) > 5000
+    assert check(case, found) > 2500
 
 
 def test_three_hundred_tiny_epochs_keep_few_sections_and_give_their_bytes_back(folders: Iterator[Path]) -> None:

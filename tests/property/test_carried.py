@@ -18,10 +18,10 @@ from millpond.state.backends.memory import MemoryFiles
 from millpond.state.ports.files import CarriedFiles
 
 
-@pytest.mark.parametrize("first", seeds(0, 1, step=8))
+@pytest.mark.parametrize("first", seeds(0, 1, step=4))
 def test_a_store_that_forgets_changes_no_answer(first: int, folders: Iterator[Path]) -> None:
     lost = compared = 0
-    for seed in range(first, first + 8):
+    for seed in range(first, first + 4):
         case, dice = random_case(seed, 60, 5), random.Random(seed)
         instances, files = dice.randint(1, 3), ForgetfulFiles(seed)
         base = next(folders)
@@ -42,7 +42,7 @@ def test_a_store_that_forgets_changes_no_answer(first: int, folders: Iterator[Pa
             assert sorted(map(repr, found[query.name])) == sorted(map(repr, known[query.name])), query
             compared += len(known[query.name])
         lost += files.lost
-    assert lost > 50 and compared > 500
+    assert lost > 5 and compared > 200
 
 
 def test_a_host_fetches_what_it_lacks_at_once_and_lets_go_of_what_nobody_needs(tmp_path: Path) -> None:

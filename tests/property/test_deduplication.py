@@ -143,7 +143,7 @@ def test_keys_of_events_that_wait_outlive_a_generation(tmp_path: Path, monkeypat
     assert waiting < 500  # two logs; each holds what the watermark has not passed, and 40 seconds more
 
 
-@pytest.mark.parametrize("seed", seeds(0, 2))
+@pytest.mark.parametrize("seed", seeds(0, 1))
 def test_no_cut_changes_which_events_are_left_out(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     rows = events(seed, 200)

@@ -174,7 +174,7 @@ BAD = [
     ("raises", {}, "raised ValueError: three is too many"),
     ("leaves", {}, "ended its process with status 5 saying: so long"),
     ("hoards", {}, "needs more than 256 MB of memory"),
-    ("hangs", {"deadline_ms": 1500}, "did not answer within 1.5 s"),
+    ("hangs", {"deadline_ms": 2500}, "did not answer within 2.5 s"),
     ("wrong_type", {}, "gave 'three' (str) for a double"),
 ]
 
@@ -185,7 +185,7 @@ def test_a_failure_quarantines_its_query_alone(tmp_path: Path, attribute: str, r
     good = function("median", "holistic", "double")
     window = WINDOWS[0]
     asked = [query("bad", bad, window), query("good", good, window), query("other", replace(good, name="m"), window)]
-    for instances in (1, 3):
+    for instances in (1, 3) if attribute == "raises" else (3,):
         found = answers(tmp_path / str(instances), asked, [FAILING, [], FAILING[:1]], instances)
         assert list(found.quarantined) == ["bad"]
         assert found.quarantined["bad"].startswith(f"[MP-FUNCTION] The function {attribute}@1 {what}")

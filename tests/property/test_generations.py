@@ -97,7 +97,7 @@ def check(queries: Sequence[Query], epochs: list[list[Event]], run: Run) -> int:
     return compared
 
 
-@pytest.mark.parametrize(("instances", "deal", "at_once"), [(1, whole, 1), (4, dealt(3), 1), (3, dealt(4), 2)])
+@pytest.mark.parametrize(("instances", "deal", "at_once"), [(1, whole, 1), (4, dealt(3), 2)])
 def test_a_dictionary_holds_a_constant_times_the_keys_of_the_horizon(
     instances: int, deal: Partition, at_once: int, tmp_path: Path
 ) -> None:
@@ -120,7 +120,7 @@ def test_a_dictionary_holds_a_constant_times_the_keys_of_the_horizon(
     assert max(held) < every / 2
 
 
-@pytest.mark.parametrize("seed", seeds(0, 3))
+@pytest.mark.parametrize("seed", seeds(2, 3))
 def test_random_cases_are_answered_as_the_naive_twin_does_while_generations_roll(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -474,7 +474,7 @@ def test_why_a_join_is_silent(tmp_path: Path) -> None:
     assert "that of paid is behind at 1970-01-01 00:00:02Z" in waiting.text
 
 
-@pytest.mark.parametrize("seed", seeds(0, 2))
+@pytest.mark.parametrize("seed", seeds(0, 4))
 def test_a_join_is_altered_at_the_next_row(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     epochs = [batch for _ in range(4) for batch in random_epochs(dice, 12)]

@@ -154,10 +154,7 @@ def test_a_neighbour_that_comes_and_goes_changes_no_bit(
     batches, other = disordered(exact_events()), NEIGHBOURS[name]
     kept = msgspec.structs.replace(exact_query("kept", *kept_window), delay_us=8 * SECOND)
     alone, both = [kept], [kept, other]
-    patterns = (
-        [alone], [both], [alone, both, alone], [alone, both, both], [both, alone, both],
-        [both, alone, alone],
-    )  # fmt: skip
+    patterns = [alone], [both], [alone, both, alone], [both, alone, both]
     answers = []
     for i, turns in enumerate(patterns):
         share = len(batches) // len(turns)

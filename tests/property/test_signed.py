@@ -115,7 +115,7 @@ def value(columns: dict[str, int]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("added_at_once", [1024, 1])
-@pytest.mark.parametrize("seed", seeds(0, 3))
+@pytest.mark.parametrize("seed", seeds(0, 4))
 def test_runs_of_queries_are_what_adding_cell_by_cell_makes(
     seed: int, added_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,7 @@ def expected(query: Query, epochs: list[list[dict[str, Any]]]) -> dict[str, list
     return last
 
 
-@pytest.mark.parametrize("seed", seeds(0, 4))
+@pytest.mark.parametrize("seed", seeds(6, 4))
 def test_both_views_hold_the_last_row_of_every_key(seed: int, tmp_path: Path) -> None:
     menu = Menu(raising=False) if seed < 8 else WITH_SESSIONS._replace(raising=False)
     case = random_case(seed, 150, 4, menu=menu)
