@@ -3,9 +3,9 @@
 No flags; needs root on Linux. A host is a network namespace with a primary of a Redis cluster and a Spark worker of one
 core. Each host sends at most `MBIT` Mbit/s, and packets between hosts take `DELAY_MS` where the kernel has `netem`. The
 pond has an instance for each host, and serves the counts and sums of `KEYS` keys, updated in each epoch, so that each
-epoch writes every key to the store. On each number of hosts, the pond runs with preferred hosts (`placed`) and without
-(`random`), one after the other in one session. In both, buckets are aligned with primaries; see `alignment.py` for the
-effect of that.
+epoch writes every key to the store. On each number of hosts, the pond runs with preferred hosts (`placed`) and then
+without (`random`), in one session; being the first is no advantage. In both, buckets are aligned with primaries; see
+`alignment.py` for the effect of that.
 
 The table tells the local-hit rate, the bytes between hosts per event, and events per second until all rows are
 written. All hosts share the cores of this machine, so the last figure understates what a network costs. The last line
@@ -158,7 +158,7 @@ def cells(count: int) -> dict[str, Cell]:
         jvm = spark.sparkContext._jsc.sc()
         until(lambda: int(jvm.getExecutorMemoryStatus().size()) == count + 1, "all executors register", 240)
         try:
-            kinds = (("random", False), ("placed", True))
+            kinds = (("placed", True), ("random", False))
             return {name: measured(hosts, store, spark, Path(work) / name, placed) for name, placed in kinds}
         finally:
             spark.stop()
