@@ -9,8 +9,6 @@ from contextlib import suppress
 
 from kit.servers.servers import Host
 
-_PREFIX = "10.78.0"
-
 
 class NetworkHosts:
     """Hosts 1 … `count`; the machine itself is host 0. A context manager that removes them; needs root and Linux.
@@ -23,6 +21,8 @@ class NetworkHosts:
         self.count, self._delay_ms, self._mbit = count, delay_ms, mbit
         self.delayed = False
         self._bridge, self._name = f"mpb{os.getpid()}", f"mp{os.getpid()}-"
+        # processes have networks of their own, so that one that was killed leaves nothing in the way
+        self._network = f"10.{64 + os.getpid() % 128}.{os.getpid() // 128 % 256}"
 
     @staticmethod
     def missing() -> str | None:
@@ -35,7 +35,7 @@ class NetworkHosts:
 
     def host(self, number: int) -> Host:
         """One of the hosts."""
-        address = f"{_PREFIX}.{number + 1}"
+        address = f"{self._network}.{number + 1}"
         return Host(address, ("ip", "netns", "exec", f"{self._name}{number}")) if number else Host(address)
 
     def sent(self) -> int:
