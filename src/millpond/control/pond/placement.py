@@ -103,7 +103,8 @@ class BucketPlacement:
         slots = self._lifetime.open().followers.slots
         if slots is None or (slots.steady and not slots.servers):
             raise ChangeRefused(
-                "No query is served from a Redis cluster, so there are no shards.", "Leave the shards out."
+                "The pond serves no query from a Redis cluster, or the user of its store may not see the primaries.",
+                "Leave the shards out, or see docs/how-to/scale.md.",
             )
         if not slots.steady:
             raise ChangeRefused("Hash slots of the store are being moved.", "Ask again when they have settled.")

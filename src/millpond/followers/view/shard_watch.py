@@ -49,11 +49,10 @@ class SlotsWatch:
         self._looked_us = now
         try:
             seen = tuple(store.shards(range(self._buckets)))
-            movable = elastic(store)
-            self.servers = () if movable is None else tuple(movable.servers())
         except StoreError:
             self._seen = self._steady = self.servers = ()
             return
+        self.servers = _servers(store)
         # following slots that are still moving would migrate state several times
         self._steady = seen if seen == self._seen else ()
         self._seen = seen
@@ -77,6 +76,15 @@ class SlotsWatch:
             self._fits = owners, steady
             return None
         return WantedOwners(better, _why(owners, better, steady))
+
+
+def _servers(store: BucketStore) -> tuple[str, ...]:
+    """All servers that may keep buckets; none if the store, or its user, cannot move buckets between servers."""
+    try:
+        movable = elastic(store)
+        return () if movable is None else tuple(movable.servers())
+    except StoreError:
+        return ()
 
 
 def _why(before: Owners, after: Owners, shards: Sequence[str]) -> str:

@@ -141,6 +141,18 @@ def test_an_arrival_that_came_too_late_is_no_failure(bench: Bench) -> None:
     assert bench.store.on == ["c"] * BUCKETS
 
 
+def test_owners_follow_slots_although_servers_are_not_shown(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_store: Elastic) -> list[str]:
+        raise StoreError("This user has no permissions.", "Grant them.")
+
+    monkeypatch.setattr(Elastic, "servers", refuse)
+    for _ in range(2):
+        bench.watch.look(bench.store)
+    assert bench.watch.servers == () and bench.watch.steady == ("a",) * BUCKETS
+
+
 def test_rows_in_several_stores_do_not_move_between_shards() -> None:
     several = ShardedStore(lambda _place: Elastic(), ("", "env:OTHER"))
     assert elastic(several) is None and elastic(MemoryStore()) is None
