@@ -70,12 +70,12 @@ def test_the_judges_agree_to_the_last_bit_on_small_nasty_streams(case: Case) -> 
 
 def test_the_judges_agree_on_seeded_cases_and_few_queries_are_skipped() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(12):
         seen += judge_case(random_case(seed, 60, 3, menu=Menu(events=False)))
-    assert seen["compared"] + seen["queries skipped"] == 120
-    assert seen["queries skipped"] < 25, seen
-    assert seen["aggregates skipped"] < 60, seen
-    assert seen["rows"] > 4000, seen
+    assert seen["compared"] + seen["queries skipped"] == 36
+    assert seen["queries skipped"] < 8, seen
+    assert seen["aggregates skipped"] < 18, seen
+    assert seen["rows"] > 1200, seen
 
 
 def test_the_judges_agree_on_a_larger_case() -> None:
