@@ -9,7 +9,9 @@ import socket
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -36,7 +38,10 @@ UNSHARED_CURE = (
 REACH_CURE = "Executors must reach the same object store as the driver, with the same endpoint and credentials."
 
 _EPOCHS_PER_SWEEP = 64
+_ATTEMPTS = 10
 _NUMBER_DIGITS = 20
+
+T = TypeVar("T")
 
 
 class Files:
@@ -95,8 +100,7 @@ class Files:
     def write(self, file: str, parts: Parts) -> None:
         """Writes a file durably, so that it survives a crash of this process and this machine."""
         path = self._folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb", opener=no_link) as handle:
+        with _in_folder(path, lambda: open(path, "wb", opener=no_link)) as handle:
             for part in parts:
                 handle.write(part)
             handle.flush()
@@ -162,9 +166,9 @@ class Files:
         """Gives files their new names, durably."""
         parents = set[Path]()
         for file, name in renamed.items():
-            parents.add((self._folder / name).parent)
-            (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(self._folder / file, self._folder / name)
+            source, target = self._folder / file, self._folder / name
+            parents.add(target.parent)
+            _in_folder(target, partial(os.replace, source, target))
         for parent in parents:
             sync_folder(parent)
             sync_folder(parent.parent)
@@ -295,10 +299,19 @@ def leave(path: Path, parts: Parts) -> None:
         with open(number, "wb") as handle:
             for part in parts:
                 handle.write(part)
-        os.replace(temporary, path)
+        _in_folder(path, lambda: os.replace(temporary, path))
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _in_folder(path: Path, create: Callable[[], T]) -> T:
+    """Creates the file `path` by a function, with its folder; pruning may remove the folder while it is empty."""
+    for _ in range(_ATTEMPTS):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return create()
+    return create()
 
 
 def _remove_if_empty(folder: Path) -> None:
