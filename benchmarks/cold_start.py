@@ -43,16 +43,18 @@ FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 1 DAY GROUP BY k, window(ts, '365 
 """
 
 
-def add_file(folder: Path, number: int, keys: int) -> None:
-    """Write a file of new keys, one event each."""
-    values = np.arange(number * keys, (number + 1) * keys)
+def add_file(folder: Path, number: int, keys: int, keys_from: int | None = None) -> None:
+    """Write a file of one event for each key, from `keys_from` on; None: of new keys. It appears atomically."""
+    first = number * keys if keys_from is None else keys_from
+    values = np.arange(first, first + keys)
     table = pa.table({
         "k": values * 7919, "v": values % 1000, "w": values / 7,
         "ts": pa.array(START_US + values % 1_000_000, pa.timestamp("us", "UTC")),
     })  # fmt: skip
-    path = folder / "in" / f"{number:05}.parquet"
-    pq.write_table(table, path)
-    os.utime(path, (START_US // 1_000_000 + number,) * 2)
+    draft = folder / "in" / f".{number}"
+    pq.write_table(table, draft)
+    os.utime(draft, (START_US // 1_000_000 + number,) * 2)
+    draft.rename(folder / "in" / f"{number:05}.parquet")
 
 
 def forget(address: str, host: Path) -> None:

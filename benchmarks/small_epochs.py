@@ -22,10 +22,15 @@ EVENTS = 20_000
 WARM_UP = 10
 
 
-def latencies(spark: SparkSession, work: Path, queries: Sequence[tuple[int, int]], files: int = 70) -> list[float]:
-    """Seconds from the arrival of a file to the commit of the epoch that read it, without warm-up."""
+def latencies(
+    spark: SparkSession, work: Path, queries: Sequence[tuple[int, int]], files: int = 70, place: Path | None = None
+) -> list[float]:  # fmt: skip
+    """Seconds from the arrival of a file to the commit of the epoch that read it, without warm-up.
+
+    `place`: the new address of the pond; None: a folder below `work`.
+    """
     parts = sorted(transactions(Size(EVENTS * files, files, 100_000)).glob("*.parquet"))
-    source, folder = work / "arriving", work / "small"
+    source, folder = work / "arriving", work / "small" if place is None else place
     for path in (source, folder):
         shutil.rmtree(path, ignore_errors=True)
     source.mkdir()

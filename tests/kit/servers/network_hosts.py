@@ -38,6 +38,14 @@ class NetworkHosts:
         address = f"{self._network}.{number + 1}"
         return Host(address, ("ip", "netns", "exec", f"{self._name}{number}")) if number else Host(address)
 
+    def cut(self, number: int) -> None:
+        """Let no packet of a host pass, in either direction; nobody is told."""
+        _run("ip", "link", "set", self._link(number), "nomaster")
+
+    def heal(self, number: int) -> None:
+        """Let the packets of a host pass again."""
+        _run("ip", "link", "set", self._link(number), "master", self._bridge)
+
     def sent(self) -> int:
         """The bytes that all hosts but the machine itself have sent to others."""
         return sum(self._sent(host) for host in range(1, self.count + 1))
@@ -48,7 +56,7 @@ class NetworkHosts:
             _run("ip", "addr", "add", f"{self.host(0).address}/24", "dev", self._bridge)
             _run("ip", "link", "set", self._bridge, "up")
             for host in range(1, self.count + 1):
-                self._add(f"{self._name}{host}", f"mpv{os.getpid()}-{host}", self.host(host).address)
+                self._add(f"{self._name}{host}", self._link(host), self.host(host).address)
         except BaseException:
             self.__exit__()
             raise
@@ -75,6 +83,9 @@ class NetworkHosts:
             at = ["parent", "1:1"] if self._mbit else ["root"]
             done = subprocess.run([*shape, *at, "netem", "delay", f"{self._delay_ms}ms"], capture_output=True)
             self.delayed = done.returncode == 0
+
+    def _link(self, host: int) -> str:
+        return f"mpv{os.getpid()}-{host}"
 
     def _sent(self, host: int) -> int:
         shown = _run("ip", "-n", f"{self._name}{host}", "-s", "-j", "link", "show", "eth0")

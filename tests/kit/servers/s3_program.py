@@ -98,10 +98,11 @@ def _reply(start: Any, status: str, body: bytes) -> Iterable[bytes]:
 
 
 def main() -> None:
-    """Serve on a loopback port until killed."""
+    """Serve on a port until killed."""
     parser = argparse.ArgumentParser("python -m kit.servers.s3_program")
     parser.add_argument("--port", type=int, required=True)
-    port = parser.parse_args().port
+    parser.add_argument("--host", default="127.0.0.1")
+    asked = parser.parse_args()
     # Imported here because pytest imports every module of the kit, and moto takes most of a second.
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
@@ -113,7 +114,7 @@ def main() -> None:
             """Log nothing."""
 
     layer = _Layer(DomainDispatcherApplication(create_backend_app))
-    make_server("127.0.0.1", port, layer, threaded=True, request_handler=Handler).serve_forever()
+    make_server(asked.host, asked.port, layer, threaded=True, request_handler=Handler).serve_forever()
 
 
 if __name__ == "__main__":

@@ -19,13 +19,17 @@ Fault = Literal["throttled", "failed after", "cut after"]
 
 
 class S3Server(Watched):
-    """One server without stored data; a context manager that stops it. A client with any keys may do everything."""
+    """One server without stored data; a context manager that stops it. A client with any keys may do everything.
 
-    def __init__(self, port: int | None = None) -> None:
+    `host`: the address at which it listens; 0.0.0.0 for hosts in network namespaces.
+    """
+
+    def __init__(self, port: int | None = None, host: str = "127.0.0.1") -> None:
         if importlib.util.find_spec("moto") is None:
             raise FileNotFoundError("no moto is installed: pip install 'millpond[test]'")
         super().__init__()
         self.port = free_ports(1)[0] if port is None else port
+        self._host = host
         self._numbers = itertools.count()
 
     @property
@@ -46,7 +50,7 @@ class S3Server(Watched):
 
     def start(self) -> S3Server:
         """Start the server, empty, and wait until it answers."""
-        self.launch([sys.executable, "-m", "kit.servers.s3_program", "--port", str(self.port)])
+        self.launch([sys.executable, "-m", "kit.servers.s3_program", "--port", str(self.port), "--host", self._host])
         until(self._answers, f"the S3 server at {self.port} answers")
         return self
 
