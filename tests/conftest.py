@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,6 +151,16 @@ def s3_connected(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Serv
         monkeypatch.setenv(name, value)
     s3_server.fail()
     return s3_server
+
+
+@pytest.fixture(scope="session")
+def mount_namespaces() -> None:
+    """Skips the test where no process can be given a mount namespace; an error where MILLPOND_REQUIRE names hosts."""
+    done = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True)
+    if done.returncode != 0:
+        why = f"unshare -m: {done.stderr.strip()}"
+        assert "hosts" not in os.environ.get("MILLPOND_REQUIRE", ""), why
+        pytest.skip(why)
 
 
 @pytest.fixture
