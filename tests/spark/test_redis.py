@@ -19,13 +19,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kit.servers.redis_servers import RedisCluster, RedisServer
+from kit.servers.servers import until
 from millpond import Pond
 from millpond.control.wiring.bucket_map import placement_text, read_placement
 from millpond.control.wiring.latest_rows import ServedRows
 from millpond.control.wiring.reader import look_up
-from millpond.errors import ForeignPondError, PlaceError
+from millpond.errors import ChangeRefused, ForeignPondError, PlaceError
 from millpond.followers.view.view import Served
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
+from millpond.service.server.log_reader import LogReader
 from millpond.state.backends.redis import RedisStore
 
 pytestmark = pytest.mark.slow
@@ -124,6 +126,61 @@ def test_look_ups_equal_those_of_lmdb_and_lost_rows_come_back(
         other.load(TEXT.format(base=tmp_path, name="other"))
         with pytest.raises(ForeignPondError, match=r"Give each pond a prefix of its own, `redis://…\?prefix=NAME`"):
             other.open()
+
+
+def test_shards_and_instances_are_added_by_one_plan_and_the_next_driver_continues(
+    spark: SparkSession, tmp_path: Path, redis_installed: None
+) -> None:
+    (tmp_path / "in").mkdir()
+    with RedisCluster(tmp_path / "servers", 2, empty=1) as cluster:
+        names = sorted(f"127.0.0.1:{server.port}" for server in cluster.servers)
+
+        def opened(name: str, store: str) -> Pond:
+            pond = Pond(spark, tmp_path / name, instances=2, store=store)
+            pond.load(TEXT.format(base=tmp_path, name=name))
+            return pond
+
+        def rows(pond: Pond) -> dict[tuple[str, str], Any]:
+            shown = {key: one.document for key, one in served(pond).items()}
+            return {key: None if one is None else (one["window"], one["row"]) for key, one in shown.items()}
+
+        def placed(pond: Pond) -> bool:
+            return not any(status.name == "shards" for status in pond.status())
+
+        write_file(tmp_path / "in", 0)
+        with opened("pond", cluster.url) as pond:
+            pond.run()
+            until(lambda: pond.servers() == tuple(names), "the store was looked at")
+            with pytest.raises(ChangeRefused, match="has 3 primaries, not 4"):
+                pond.scale(3, shards=4)
+            with pytest.raises(ChangeRefused, match="2 instances on 2 shards already"):
+                pond.scale(shards=2)
+            price = pond.price_of_scale(3, shards=3)
+            assert ({*price.shards}, price.slots.buckets) == ({*names}, 341) and price.slots.bytes > 0
+            assert price.moved.buckets in (341, 342)
+            pond.scale(3, shards=3, why="a spike")
+        with opened("pond", cluster.url) as pond, opened("plain", "lmdb") as plain:
+            write_file(tmp_path / "in", 1)
+            pond.run()
+            until(lambda: placed(pond), "slots have moved")
+            plain.run()
+            assert rows(pond) == rows(plain)
+            found = pond.placement()
+            assert sorted(share.buckets for share in found.shares) == [341, 341, 342] and found.aligned == 1
+            assert {share.home for share in found.shares} == {*names}
+            pond.scale(2, shards=names[:2])
+            write_file(tmp_path / "in", 2)
+            pond.run()
+            until(lambda: placed(pond), "slots have moved back")
+            plain.run()
+            assert rows(pond) == rows(plain)
+            found = pond.placement()
+            assert {share.home for share in found.shares} == {*names[:2]} and found.aligned == 1
+            with pytest.raises(ChangeRefused, match="No hash slots are moved"):
+                pond.stop_resharding()
+        kinds = [(one.kind, one.text) for one in LogReader(tmp_path / "pond").history(9)]
+        assert [kind for kind, _ in kinds] == ["resharded", "scale", "resharded", "scale"]
+        assert kinds[-1][1].startswith("a spike; shards: 127.0.0.1:")
 
 
 CHAINED = """
