@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ import redis
 from kit.costs.counted_calls import CountedCalls
 from kit.naive.redis_tables import looked_up
 from kit.servers.redis_servers import RedisCluster, RedisServer
+from kit.servers.servers import until
 from millpond.errors import QueryTypeError, SourceError, StoreError
 from millpond.model.redis_table import PROBLEM, KeyedTable, check_keyed
 from millpond.model.stream import Field
@@ -119,9 +119,14 @@ def test_a_server_that_vanishes_is_waited_for(own_server: RedisServer, capsys: p
         client.hset("user:{a}:1", mapping={"name": "ann"})
     assert waits(kinds, ids).field("name").to_pylist() == ["ann", None]
     own_server.kill()
+    said = list[str]()
+
+    def is_waited_for() -> bool:
+        said.append(capsys.readouterr().err)
+        return "[MP-STORE] The table users is waited for" in "".join(said)
 
     def back() -> None:
-        time.sleep(1.5)
+        until(is_waited_for, "the table is waited for")
         own_server.start()
         with own_server.client() as client:
             client.hset("user:{a}:2", mapping={"name": "bob"})
@@ -131,8 +136,7 @@ def test_a_server_that_vanishes_is_waited_for(own_server: RedisServer, capsys: p
     found = waits(kinds, ids)
     thread.join()
     assert found.field(PROBLEM).to_pylist()[0] == "missing"
-    said = capsys.readouterr().err
-    assert "[MP-STORE] The table users is waited for" in said and "127.0.0.1" not in said
+    assert is_waited_for() and "127.0.0.1" not in "".join(said)
 
 
 def test_a_server_that_is_stopped_is_null_default_dead_or_an_error(

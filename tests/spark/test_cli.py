@@ -380,7 +380,7 @@ def test_ctrl_c_while_spark_starts_ends_at_once_without_a_traceback(bench: Bench
     terminal.await_text("The pond is in")
     time.sleep(wait)
     terminal.press_ctrl_c()
-    status = terminal.end(20)
+    status = terminal.end()
     assert status == 130 or "end of this epoch" in terminal.text, terminal.text
     assert "Traceback" not in terminal.text
     assert "ERROR" not in terminal.text

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from os import kill as send_signal
 from pathlib import Path
@@ -12,6 +15,12 @@ from typing import Any, NamedTuple, TypeVar
 
 SECONDS = 60.0
 """The default time to wait for a condition."""
+
+_PORTS = range(20_000, 32_000)
+"""Below those that Linux gives to connections, and to servers that name no port."""
+
+_held = set[int]()
+"""The ports that this process has reserved; the locks of their files end with it."""
 
 _WATCHED = '"$@" >{out} & child=$!; echo $child; cat >/dev/null; kill -9 $child; wait $child 2>/dev/null'
 """The shell kills the server when its own input ends, which is when the test process ends for any reason."""
@@ -31,12 +40,29 @@ LOOPBACK = Host("127.0.0.1")
 
 
 def free_ports(count: int) -> list[int]:
-    """Unused loopback ports."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(one.getsockname()[1]) for one in held]
-    for one in held:
-        one.close()
-    return ports
+    """Unused loopback ports that no other process of tests, and no connection, gets before a server takes them."""
+    ports = list[int]()
+    for port in _PORTS:
+        if len(ports) == count:
+            return ports
+        if port not in _held and _hold(port):
+            ports.append(port)
+    raise AssertionError(f"fewer than {count} ports of {_PORTS} are free")
+
+
+def _hold(port: int) -> bool:
+    """Whether a port is free, and from now on reserved for this process, until it ends."""
+    folder = Path(tempfile.gettempdir()) / f"millpond-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    lock = os.open(folder / str(port), os.O_WRONLY | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        os.close(lock)
+        return False
+    _held.add(port)
+    return True
 
 
 def until(condition: Any, what: str, seconds: float = SECONDS) -> None:
