@@ -41,6 +41,7 @@ RANKS: dict[str, tuple[str, ...]] = {
     ),
     "followers": (
         "cursors record_rows runner",
+        "part_folders",
         "prune sinks",
         "view",
     ),

@@ -21,6 +21,7 @@ from millpond.control.wiring import adapters
 from millpond.control.wiring.adapters import follow
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import FencedError
+from millpond.log.places.hdfs import hdfs_objects
 from millpond.spark.driver.epochs import Epoch
 
 ROWS, KEYS, START = 4_000, 50, 1704067200
@@ -38,7 +39,9 @@ def feed(base: Path, first: int, end: int) -> None:
         os.utime(path, (START + file, START + file))  # Spark reads the oldest first
 
 
-def pond_of(spark: SparkSession, base: Path, address: str, host: str, counted: list[Epoch] | None = None) -> Pond:
+def pond_of(
+    spark: SparkSession, base: Path, address: str, host: str, counted: list[Epoch] | None = None, out: str = ""
+) -> Pond:
     def committed(epoch: Epoch) -> None:
         if counted is not None:
             counted.append(epoch)
@@ -47,7 +50,7 @@ def pond_of(spark: SparkSession, base: Path, address: str, host: str, counted: l
     pond.load(f"""
         CREATE TABLE ev (k STRING, n BIGINT, ts TIMESTAMP) USING json
         OPTIONS (path '{base}/in', maxFilesPerTrigger '1');
-        CREATE STREAMING TABLE w USING parquet TBLPROPERTIES ('path' = '{base}/out/w', 'serve' = 'true') AS
+        CREATE STREAMING TABLE w USING parquet TBLPROPERTIES ('path' = '{out or base}/out/w', 'serve' = 'true') AS
         SELECT k, window(ts, '2 minutes') AS w, count(*) AS c, sum(n) AS s
         FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 5 SECONDS GROUP BY k, window(ts, '2 minutes');
         CREATE STREAMING TABLE none USING console AS SELECT k, n FROM STREAM ev WHERE n < 0;
@@ -111,16 +114,20 @@ def test_another_host_continues_a_pond_in_hdfs_with_the_address_alone(
     monkeypatch.setattr(adapters, "SWEEP_SECONDS", 0.0)
     address = f"{hdfs_server.uri}/{tmp_path.name}/ponds/a"
     feed(tmp_path, 0, 2)
-    first = pond_of(spark, tmp_path, address, "host-a")
+    first = pond_of(spark, tmp_path, address, "host-a", out=address)
     first.run(once=True)
     feed(tmp_path, 2, 4)
-    with pond_of(spark, tmp_path, address, "host-b") as second:
+    with pond_of(spark, tmp_path, address, "host-b", out=address) as second:
         second.run(once=True)
         with pytest.raises(FencedError):
             first.drain()
         first.close()
         second.drain()
         assert second.lookup("w", "k3").document is not None
+    pond = hdfs_objects(address)
+    (tmp_path / "out" / "w").mkdir(parents=True)
+    for name, _ in pond.below("out/w").list():
+        pond.get_file(f"out/w/{name}", tmp_path / "out" / "w" / name)
     check_rows(tmp_path, 4)
     files = Client(hdfs_server.uri).list_status(f"/{tmp_path.name}/ponds/a", recursive=True)
     epochs = {status.path for status in files if "/delta/" in status.path and status.isdir}

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from kit.simulator.changing_pond import ChangingPond
-from millpond.control.commands.dead_letters import parts
+from millpond.control.commands.dead_letters import LetterFolder
 from millpond.control.pond.function_file import VARIABLE, declared_functions
 from millpond.control.wiring.truth import open_truth
 from millpond.errors import MillpondError
@@ -25,6 +25,7 @@ from millpond.followers.sinks.folder import FolderSink
 from millpond.followers.view.view import ViewFollower
 from millpond.ids import writer_token
 from millpond.log.manifest import Manifest, Manifests, load
+from millpond.log.places.address import address_of
 from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import decode
@@ -246,24 +247,24 @@ def test_the_lock_of_the_view_is_made_again(tmp_path: Path, damage: Damage) -> N
 def test_dead_letters_and_whose_they_are(tmp_path: Path, damage: Damage) -> None:
     folder = tmp_path / "dead"
     rows = RowsReader(lambda *_: pa.py_buffer(b""))
-    sink = FolderSink(dead_letters_of("tx"), "p", folder, format_of(Sink("parquet")), rows)
+    sink = FolderSink(dead_letters_of("tx"), "p", address_of(folder), format_of(Sink("parquet")), rows)
     part = folder / f"part-{7:020}.parquet"
     pa.parquet.write_table(pa.table({"topic": ["t"] * 100, "value": [b"x" * 100] * 100}), part)
-    assert [n for n, _ in parts(folder)] == [7] and sink.cursor().n == 7
+    assert [n for n, _ in LetterFolder.of(folder).parts()] == [7] and sink.cursor().n == 7
     marker = (folder / "_millpond").read_bytes()
     damage(folder / "_millpond")
     with pytest.raises(MillpondError, match=f"MP-FOREIGN.*{folder}.*_millpond"):
-        list(parts(folder))
+        list(LetterFolder.of(folder).parts())
     (folder / "_millpond").write_bytes(marker)
     if damage is one_bit:
         part.write_bytes(part.read_bytes()[:-6] + b"\x80" + part.read_bytes()[-5:])  # where the file tells its form
     else:
         damage(part)
     if damage is missing:
-        assert list(parts(folder)) == []
+        assert list(LetterFolder.of(folder).parts()) == []
         return
     with pytest.raises(MillpondError, match=f"MP-PLACE.*{part}"):
-        list(parts(folder))
+        list(LetterFolder.of(folder).parts())
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

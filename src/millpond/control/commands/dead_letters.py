@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millpond.errors import AheadError, ForeignPondError, PlaceError, SetupError
+from millpond.followers.part_folders import PartFolder, part_folder
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
-from millpond.local_path import local_path
 from millpond.log.cursor import Cursor
+from millpond.log.places.address import Address, address_of
 from millpond.log.port import numbered_name
 from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.version import install
@@ -34,41 +35,60 @@ class Kind(NamedTuple):
     last: Any
 
 
-def marker_of(folder: Path) -> Marker:
-    """The marker that names the stream whose dead letters a folder has.
+class LetterFolder(NamedTuple):
+    """A folder of dead letters, and the marker that names their stream."""
 
-    Raises:
-        ForeignPondError: the folder holds no dead letters.
-    """
-    path = local_path(folder, "The folder of dead letters") / MARKER_NAME
-    try:
-        marker = msgspec.json.decode(path.read_bytes(), type=Marker)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        what = f"{folder} holds no dead letters, by its file {MARKER_NAME}: {error}."
-        raise ForeignPondError(what, "Name what 'dead.path' names, or restore that file.") from error
-    if not marker.query.startswith(dead_letters_of("")):
-        raise ForeignPondError(f"{folder} holds rows of {marker.query}.", "Name what 'dead.path' names.")
-    return marker
+    address: Address
+    folder: PartFolder
+    marker: Marker
 
+    @classmethod
+    def of(cls, given: Path) -> LetterFolder:
+        """The folder at a path or an address.
 
-def parts(folder: Path) -> Iterator[tuple[int, pa.Table]]:
-    """The dead letters of each record of the log, by its number, in order.
-
-    Raises:
-        ForeignPondError: the folder holds no dead letters.
-        PlaceError: a file cannot be read.
-    """
-    marker_of(folder)
-    for path in sorted(folder.glob("part-*.parquet")):
+        Raises:
+            ForeignPondError: it holds no dead letters.
+            PlaceError: it cannot be read.
+        """
+        address = address_of(given, "The folder of dead letters")
+        folder = part_folder(address, make=False)
         try:
-            yield int(path.stem.removeprefix("part-")), pq.read_table(path)
-        except (OSError, pa.ArrowException) as error:
-            raise PlaceError(f"{path} cannot be read: {error}.", "Restore it from a copy.") from error
+            marker = msgspec.json.decode(folder.read(MARKER_NAME) or b"", type=Marker)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            what = f"{address} holds no dead letters, by its file {MARKER_NAME}: {error}."
+            raise ForeignPondError(what, "Name what 'dead.path' names, or restore that file.") from error
+        if not marker.query.startswith(dead_letters_of("")):
+            raise ForeignPondError(f"{address} holds rows of {marker.query}.", "Name what 'dead.path' names.")
+        return cls(address, folder, marker)
+
+    def parts(self) -> Iterator[tuple[int, pa.Table]]:
+        """The dead letters of each record of the log, by its number, in order.
+
+        Raises:
+            PlaceError: a file cannot be read.
+        """
+        for name in sorted(self.folder.names()):
+            if name.startswith("part-") and name.endswith(".parquet"):
+                n = int(name.removeprefix("part-").removesuffix(".parquet"))
+                try:
+                    yield n, pq.read_table(pa.BufferReader(self.content(n)))
+                except pa.ArrowException as error:
+                    raise PlaceError(
+                        f"{self.address}/{name} cannot be read: {error}.", "Restore it from a copy."
+                    ) from error
+
+    def content(self, n: int) -> bytes:
+        """The file of the dead letters of record `n`."""
+        return self.folder.read(f"part-{numbered_name(n)}.parquet") or b""
 
 
 def kinds(folder: Path) -> list[Kind]:
-    """The kinds of dead letters in a folder, the most frequent first."""
-    tables = [table for _, table in parts(folder)]
+    """The kinds of dead letters in a folder, the most frequent first.
+
+    Raises:
+        ForeignPondError, PlaceError: as `LetterFolder`.
+    """
+    tables = [table for _, table in LetterFolder.of(folder).parts()]
     if not tables:
         return []
     grouped = pa.concat_tables(tables).group_by(["topic", "reason"])
@@ -80,7 +100,7 @@ def kinds(folder: Path) -> list[Kind]:
 def lines(folder: Path, limit: int) -> Iterator[str]:
     """The newest dead letters, the newest first, as text."""
     shown = 0
-    for _, table in reversed(list(parts(folder))):
+    for _, table in reversed(list(LetterFolder.of(folder).parts())):
         for row in reversed(table.to_pylist()):
             if shown == limit:
                 return
@@ -102,8 +122,8 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
         from millpond.followers.sinks.kafka_publisher import ANY_PARTITION, Message, Publisher
     except ImportError as error:
         raise SetupError(f"The library for Kafka is missing: {error}.", f"Run `{install('kafka')}`.") from error
-    marker = marker_of(folder)
-    found = list(parts(folder))
+    letters = LetterFolder.of(folder)
+    marker, found = letters.marker, list(letters.parts())
     if not found:
         return 0
     target = topic or pc.min(found[0][1]["topic"]).as_py()
@@ -111,7 +131,7 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
     publisher = Publisher(f"millpond-replay-{digest}", target, connection)
     sent, done = 0, publisher.reached()
     for n, table in found:
-        mark = f"{_digest_of(folder, n)} {marker.pond}"
+        mark = f"{hashlib.sha256(letters.content(n)).hexdigest()} {marker.pond}"
         if n == done.n and done.mark not in ("", mark):
             raise AheadError(
                 f"Dead letters of record {n} in {folder} were sent to {target}, and now differ: the pond has lost "
@@ -133,10 +153,6 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
         sent += len(rows)
     publisher.close()
     return sent
-
-
-def _digest_of(folder: Path, n: int) -> str:
-    return hashlib.sha256((folder / f"part-{numbered_name(n)}.parquet").read_bytes()).hexdigest()
 
 
 def _text(value: bytes | None) -> str:

@@ -11,10 +11,9 @@ from millpond.followers.cursors import CursorPath, follower_name
 from millpond.followers.record_rows import ReadSection, RowsReader
 from millpond.followers.runner import Runner, Runners
 from millpond.followers.sinks.in_process import Foreach, MemoryTables
-from millpond.followers.sinks.kinds import sink_kind
+from millpond.followers.sinks.kinds import sink_kind, sink_path, waits_for_others
 from millpond.followers.sinks.make_sink import dead_letter_follower, sink_follower
 from millpond.followers.view.shared_view import SharedView
-from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.follower import Follower, let_go
 from millpond.model.change_history import Leaving
@@ -68,7 +67,7 @@ class AttachedSinks:
     def _run(self, query: AnyQuery, follower: Follower) -> None:
         # a separate runner, so that an unreachable server does not delay other followers
         late = query.late_sink if follower.name == follower_name(query.name, True) else None
-        if sink_kind((late or query.sink).format).own_thread:
+        if waits_for_others(late or query.sink):
             self._runners.join(self._alone([follower]))
         else:
             self._runners.first.add(follower)
@@ -221,7 +220,7 @@ class AttachedSinks:
 
 
 def _placed(sink: Sink, home: str | None) -> Sink:
-    path = None if sink.path is None else str(local_path(sink.path, "The sink's path", home))
+    path = None if sink.path is None else sink_path(sink, "The sink's path", home)
     return msgspec.structs.replace(sink, path=path)
 
 

@@ -12,6 +12,7 @@ from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.in_process import Foreach, MemoryTables
 from millpond.followers.sinks.kinds import SinkKind
 from millpond.local_path import local_path
+from millpond.log.places.address import Address, address_of
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.runtime.joins.lookup_rows import OpenRows
@@ -49,13 +50,26 @@ class SinkContext(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The absolute path of the sink.
+        """The absolute path of the sink, on this machine.
 
         Raises:
             UnsupportedQuery: the sink has no path.
             PlaceError: the path is not local.
         """
+        return local_path(self._written_path(), "The sink's path")
+
+    @property
+    def address(self) -> Address:
+        """The absolute path of the sink, or its address in an object store or in HDFS.
+
+        Raises:
+            UnsupportedQuery: the sink has no path.
+            PlaceError: the scheme of the address is not supported.
+        """
+        return address_of(self._written_path(), "The sink's path")
+
+    def _written_path(self) -> str:
         if not self.sink.path:
             what = f"The {self.kind.name} sink of {self.query.name} has no path."
             raise UnsupportedQuery(what, f"Give it a {self.kind.path or 'path'}.")
-        return local_path(self.sink.path, "The sink's path")
+        return self.sink.path

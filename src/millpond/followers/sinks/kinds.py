@@ -16,7 +16,9 @@ from typing import Literal
 import msgspec
 
 from millpond.errors import SetupError, UnsupportedQuery
-from millpond.model.endpoints import FOREACH, NOWHERE, REDIS
+from millpond.local_path import local_path, scheme_of
+from millpond.log.places.address import address_of
+from millpond.model.endpoints import FOREACH, NOWHERE, REDIS, Sink
 from millpond.plugins import Registry, misnamed
 
 PACKAGE = "millpond.followers.sinks"
@@ -48,6 +50,9 @@ class SinkKind(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Literal["folder", "file"] | None = None
     """Whether the sink needs a path, and what it is the path of."""
+
+    addresses: bool = False
+    """Whether the path may be an address in an object store or in HDFS, for `SinkContext.address`."""
 
     cursor: Literal["file", "folder", "target", "process"] = "file"
     """Where the cursor is: in a file of the pond, in the folder with the rows, in the system that has the rows, or only
@@ -105,10 +110,17 @@ _FOLDER = f"{PACKAGE}.folder:FolderSink.open"
 
 BUILT_IN: tuple[SinkKind, ...] = (
     SinkKind(
-        name="parquet", opens=_FOLDER, path="folder", cursor="folder", own_thread=False, late=True, remote=True
+        name="parquet", opens=_FOLDER, path="folder", addresses=True, cursor="folder", own_thread=False, late=True,
+        remote=True,
     ),
-    SinkKind(name="json", opens=_FOLDER, path="folder", cursor="folder", own_thread=False, late=True, remote=True),
-    SinkKind(name="csv", opens=_FOLDER, path="folder", cursor="folder", own_thread=False, late=True, remote=True),
+    SinkKind(
+        name="json", opens=_FOLDER, path="folder", addresses=True, cursor="folder", own_thread=False, late=True,
+        remote=True,
+    ),
+    SinkKind(
+        name="csv", opens=_FOLDER, path="folder", addresses=True, cursor="folder", own_thread=False, late=True,
+        remote=True,
+    ),
     SinkKind(
         name="console", opens=f"{PACKAGE}.local_sinks:open_console", cursor_suffix="cursor", own_thread=False,
         late=True, repeats=True,
@@ -173,6 +185,26 @@ def sink_kind(name: str) -> SinkKind:
         for wrong in _mistakes(name, kind):
             raise SetupError(f"The sink {name} of a package {wrong}.", f"Mend its SinkKind, which {kind.opens} opens.")
     return kind
+
+
+def sink_path(sink: Sink, what: str, home: str | None = None) -> str:
+    """The path of a sink made absolute, or its address; `what` names it in messages.
+
+    Raises:
+        PlaceError: the sink cannot write there.
+        UnsupportedQuery, SetupError: as `sink_kind`.
+    """
+    take = address_of if sink_kind(sink.format).addresses else local_path
+    return str(take(sink.path or "", what, home))
+
+
+def waits_for_others(sink: Sink) -> bool:
+    """Whether writing to the sink may wait for another system.
+
+    Raises:
+        UnsupportedQuery, SetupError: as `sink_kind`.
+    """
+    return sink_kind(sink.format).own_thread or scheme_of(sink.path or "") not in (None, "file")
 
 
 def declared_names() -> tuple[str, ...]:

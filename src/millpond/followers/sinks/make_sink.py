@@ -13,9 +13,9 @@ from millpond.followers.sinks.file_formats import format_of
 from millpond.followers.sinks.folder import FolderSink, folder_cursor
 from millpond.followers.sinks.in_process import Foreach, MemoryTables
 from millpond.followers.sinks.kinds import KINDS, sink_kind
-from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.follower import Follower
+from millpond.log.places.address import address_of
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.plugins import imported
@@ -67,7 +67,7 @@ def dead_letter_follower(
 
     ForeignPondError, PlaceError: see `FolderSink`.
     """
-    folder = local_path(sink.path or "", "The sink's path")
+    folder = address_of(sink.path or "", "The sink's path")
     return FolderSink(dead_letters_of(stream), pond_id, folder, format_of(sink), rows, since)
 
 
@@ -82,5 +82,5 @@ def sink_cursor(query: AnyQuery, cursors: CursorPath) -> int | None:
     if kind.cursor == "file":
         return CursorFile(cursor_path(cursors, query.name, kind.suffix)).read().n
     if kind.cursor == "folder":
-        return folder_cursor(local_path(query.sink.path or "", "The sink's path"))
+        return folder_cursor(address_of(query.sink.path or "", "The sink's path"))
     return None

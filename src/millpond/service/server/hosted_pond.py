@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from typing import Any, cast
 
 from millpond.connections import offered, offered_topic
@@ -20,6 +19,7 @@ from millpond.control.wiring.reader import key_columns, served_query
 from millpond.errors import NotServingError, RequestError
 from millpond.followers.prune import PruneFollower
 from millpond.followers.sinks.kinds import KINDS, remote_names, sink_kind
+from millpond.log.places.address import Address
 from millpond.model.endpoints import NOWHERE, Sink
 from millpond.placement.moves import buckets_moving, maps_in
 from millpond.reconfigure.change_price import AT_ONCE, Price
@@ -72,7 +72,7 @@ class HostedPond:
     """
 
     def __init__(
-        self, supervisor: Supervisor, reader: LogReader, gauges: Callable[[], Gauges], places: Places, out: Path,
+        self, supervisor: Supervisor, reader: LogReader, gauges: Callable[[], Gauges], places: Places, out: Address,
         shards: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._supervisor, self._reader, self._gauges = supervisor, reader, gauges
@@ -297,7 +297,7 @@ def _priced(found: Price) -> Priced:
     )  # fmt: skip
 
 
-def _sink(asked: Asked, out: Path) -> Sink:
+def _sink(asked: Asked, out: Address) -> Sink:
     """The sink of a query added over the network: below `out`, or an address or topic that the operator offers."""
     kind = sink_kind(asked.sink or NOWHERE)
     for field in ("topic", "connection"):

@@ -29,7 +29,6 @@ from millpond.control.wiring.truth import holds_something, open_truth
 from millpond.errors import SetupError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.ids import writer_token
-from millpond.local_path import local_path
 from millpond.log.places.address import address_of
 from millpond.placement.bucket_stores import check_place
 from millpond.service.api.certificates import speaks_for
@@ -110,8 +109,6 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
     check_web(web)
     check_stores(options)
     address = address_of(options.folder)
-    if address.path is None and options.out is None:
-        raise SetupError(f"The pond at {address} has no folder for results.", "Name one of this host with --out.")
     unused, places = not holds_something(address), places_of(address, options.patience)
     there = address.path is not None and address.path.exists()
     open_truth(address)  # raises if the folder holds something else, which then stays untouched
@@ -160,7 +157,7 @@ def _serve(
 
         hint = Hint(places, me, options.patience)
         process = _Process(options, reader, hint, say, ready, restarts.times)
-        out = local_path(options.out or (address.path or Path()) / "out", "The folder of results")
+        out = address / "out" if options.out is None else address_of(options.out, "The folder of results")
         verbs = HostedPond(
             process.supervisor, reader, lambda: process.gauges, places, out, options.shards
         )  # fmt: skip

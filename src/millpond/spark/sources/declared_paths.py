@@ -16,7 +16,8 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from millpond.errors import QueryTypeError
-from millpond.local_path import local_path, scheme_of
+from millpond.followers.sinks.kinds import sink_path
+from millpond.local_path import scheme_of
 from millpond.model.endpoints import Sink, Source, source_kind
 from millpond.model.stream import Stream
 from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, pairs
@@ -80,13 +81,13 @@ def reader_of(leaf: JavaObject) -> tuple[str, dict[str, str]]:
 
 
 def check_sink(what: str, sink: Sink | None) -> None:
-    """Refuse a sink folder that is not local; `what` names the sink in the message.
+    """Refuse a sink folder that the sink cannot write; `what` names the sink in the message.
 
     Raises:
-        PlaceError: the folder is not local.
+        PlaceError: the scheme of the folder's address is not supported.
     """
     if sink is not None and sink.path is not None:
-        local_path(sink.path, what)
+        sink_path(sink, what)
 
 
 def check_folder(spark: SparkSession, name: str, plan: JavaObject) -> None:

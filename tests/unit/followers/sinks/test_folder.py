@@ -5,26 +5,35 @@ from __future__ import annotations
 import json
 import os
 from datetime import datetime, timezone
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
+from obstore.store import MemoryStore
 
+from millpond.control.commands.dead_letters import kinds
 from millpond.errors import CorruptError, DiskFullError, ForeignPondError, PlaceError, TruthError, UnsupportedQuery
-from millpond.followers.sinks import folder
+from millpond.followers import part_folders
 from millpond.followers.sinks.file_formats import format_of
-from millpond.followers.sinks.folder import CURSOR_NAME, FolderSink
+from millpond.followers.sinks.folder import CURSOR_NAME, FolderSink, Marker, folder_cursor
 from millpond.followers.sinks.make_sink import sink_follower
+from millpond.log.cursor import Cursor
+from millpond.log.places import address
+from millpond.log.places.address import address_of
+from millpond.log.places.object_store import StoreObjects
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
+from millpond.runtime.packets.row_batches import dead_letters_of
 
 NOW = datetime(2013, 1, 1, tzinfo=timezone.utc)
 END_US = 1356998400_000000
@@ -148,28 +157,31 @@ class Crash(BaseException):
     """Stands for a process that ends: nothing catches it."""
 
 
-STEPS = ["_write_temporary", "_make_visible", "_save_cursor"]
+STEPS: list[tuple[Any, str]] = [(FolderSink, "_create_part"), (part_folders, "_link"), (FolderSink, "_save_cursor")]
 
 
 @pytest.mark.parametrize("form", ["parquet", "json"])
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step[1])
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
-def test_crash_at_any_step_and_again(filled: Any, tmp_path: Path, form: str, moment: str, step: str, n: int) -> None:
+def test_crash_at_any_step_and_again(
+    filled: Any, tmp_path: Path, form: str, moment: str, step: tuple[Any, str], n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     filled.feed(make(filled, tmp_path / "whole", form))
     crashing = make(filled, tmp_path / "out", form)
     filled.feed(crashing, last=n - 1)
-    original = getattr(crashing, step)
+    original = getattr(*step)
 
     def crash(*arguments: Any) -> Any:
         if moment == "after":
             original(*arguments)
         raise Crash
 
-    setattr(crashing, step, crash)
-    if n != 2 or step == "_save_cursor":  # record 2 has no rows, so only the cursor moves
+    monkeypatch.setattr(*step, crash)
+    if n != 2 or step == STEPS[2]:  # record 2 has no rows, so only the cursor moves
         with pytest.raises(Crash):
             filled.feed(crashing, n, n)
+    monkeypatch.undo()
     seen = visible(tmp_path / "out")
     whole = visible(tmp_path / "whole")
     assert seen.items() <= whole.items(), "a reader saw half a record"
@@ -177,7 +189,7 @@ def test_crash_at_any_step_and_again(filled: Any, tmp_path: Path, form: str, mom
     assert after.cursor().n in (n - 1, n, *([1] if n == 2 else []))
     filled.feed(after)
     assert visible(tmp_path / "out") == whole
-    assert not [name for name in os.listdir(tmp_path / "out") if name.startswith(".part")] or step == STEPS[0]
+    assert not [name for name in os.listdir(tmp_path / "out") if name.startswith(".part")]
 
 
 def test_leftovers_of_a_killed_publisher_are_removed(filled: Any, tmp_path: Path) -> None:
@@ -203,23 +215,23 @@ def test_cursor_file_may_be_lost_or_damaged(filled: Any, tmp_path: Path) -> None
         (tmp_path / "out" / CURSOR_NAME).touch()
 
 
-@pytest.mark.parametrize("stopped_before", ["_write_temporary", "_make_visible", "_save_cursor"])
+@pytest.mark.parametrize("stopped_before", STEPS, ids=lambda step: step[1])
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_zombie_wakes_late(
-    filled: Any, tmp_path: Path, make_row: Any, stopped_before: str, n: int, monkeypatch: pytest.MonkeyPatch
+    filled: Any, tmp_path: Path, make_row: Any, stopped_before: tuple[Any, str], n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zombie = make(filled, tmp_path / "out")
     filled.feed(zombie, last=n - 1)
-    original = getattr(zombie, stopped_before)
+    original = getattr(*stopped_before)
     seen: list[dict[str, bytes]] = []
 
     def sleep_through_the_takeover(*arguments: Any) -> Any:
+        monkeypatch.undo()
         filled.feed(make(filled, tmp_path / "out"))
         seen.append(visible(tmp_path / "out"))
-        monkeypatch.undo()
         return original(*arguments)
 
-    monkeypatch.setattr(zombie, stopped_before, sleep_through_the_takeover)
+    monkeypatch.setattr(*stopped_before, sleep_through_the_takeover)
     filled.feed(zombie, n, n)
     filled.feed(zombie, n + 1)
     if seen:
@@ -234,7 +246,7 @@ def test_file_system_without_hard_links(filled: Any, tmp_path: Path, monkeypatch
     def no_link(*_: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(folder.os, "link", no_link)
+    monkeypatch.setattr(part_folders.os, "link", no_link)
     sink = make(filled, tmp_path / "out")
     filled.feed(sink)
     assert list(visible(tmp_path / "out")) == [part(1), part(3), part(5)]
@@ -262,15 +274,14 @@ def test_places_that_cannot_be_written(filled: Any, tmp_path: Path, monkeypatch:
     (tmp_path / "file").touch()
     with pytest.raises(PlaceError):
         make(filled, tmp_path / "file" / "out")
-    for path in ("hdfs://host/out", "s3://bucket/out"):
-        with pytest.raises(PlaceError, match="not local"):
-            make(filled, path)  # type: ignore[arg-type]
+    with pytest.raises(PlaceError, match="The sink's path cannot be at viewfs://"):
+        make(filled, "viewfs://host/out")  # type: ignore[arg-type]
     sink = make(filled, tmp_path / "out")
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folder.os, "fsync", full)
+    monkeypatch.setattr(part_folders.os, "fsync", full)
     with pytest.raises(DiskFullError, match=f"written to {tmp_path / 'out'}: .*No space left"):
         filled.feed(sink)
     assert visible(tmp_path / "out") == {}
@@ -341,3 +352,49 @@ def test_values_that_a_format_has_no_text_for_are_refused_before_anything_runs(
         return
     with pytest.raises(UnsupportedQuery, match="no place for the column x"):
         format_of(Sink(form, "/x"), output)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> StoreObjects:
+    """The objects of the bucket that an address with `s3://bucket/` names, in memory."""
+    store = MemoryStore()
+    monkeypatch.setattr(
+        address, "objects_at", lambda url, _: StoreObjects(store, url.partition("://bucket/")[2], url)
+    )  # fmt: skip
+    return StoreObjects(store, "", "s3://bucket")
+
+
+@pytest.mark.parametrize("form", ["parquet", "json"])
+def test_a_bucket_gets_the_files_of_a_folder(filled: Any, tmp_path: Path, bucket: StoreObjects, form: str) -> None:
+    filled.feed(make(filled, tmp_path / "out", form))
+    for last in (3, 5, 5):  # another publisher continues, and a third one has nothing to do
+        filled.feed(make(filled, "s3://bucket/out", form), last=last)  # type: ignore[arg-type]
+    objects = bucket.below("out")
+    for file in (tmp_path / "out").iterdir():
+        assert objects.get(file.name) == file.read_bytes(), file.name
+    assert len([*objects.list()]) == 5, "three parts, the marker and the cursor"
+    objects.remove([CURSOR_NAME])
+    sink = make(filled, "s3://bucket/out", form)  # type: ignore[arg-type]
+    assert sink.cursor().n == 5 == folder_cursor(address_of("s3://bucket/out"))
+    with pytest.raises(ForeignPondError, match=f"The folder s3://bucket/out holds {form} of query q of pond p"):
+        make(filled, "s3://bucket/out", form, name="another")  # type: ignore[arg-type]
+    assert "deleting 2 files of later records from s3://bucket/out" in sink.rewind(Cursor(1))
+    filled.feed(sink)
+    assert len([*objects.list()]) == 5
+
+
+def test_a_bucket_with_other_objects_is_refused(filled: Any, bucket: StoreObjects) -> None:
+    bucket.put("out/data.parquet", b"x")
+    with pytest.raises(ForeignPondError, match=r"not Millpond's, such as data\.parquet"):
+        make(filled, "s3://bucket/out")  # type: ignore[arg-type]
+    assert folder_cursor(address_of("s3://bucket/empty")) == -1
+
+
+def test_dead_letters_in_a_bucket_are_listed(filled: Any, bucket: StoreObjects) -> None:
+    marker = Marker("p", dead_letters_of("s"), "parquet")
+    file = BytesIO()
+    pq.write_table(pa.table({"topic": ["t"], "reason": ["r"], "offset": [1], "timestamp": [NOW]}), file)
+    bucket.put("dead/_millpond", msgspec.json.encode(marker))
+    bucket.put(f"dead/{part(7)}", file.getvalue())
+    (found,) = kinds(Path("s3://bucket/dead"))
+    assert (found.topic, found.reason, found.letters) == ("t", "r", 1)
