@@ -141,7 +141,7 @@ def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_connection_whose_request_is_not_yet_answered_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[listener.Hasty] = []
+    made, looked = list[listener.Hasty](), threading.Event()
     monkeypatch.setattr(listener, "HEAD_SECONDS", 600.0)
     connection_made = listener.Hasty.connection_made
     monkeypatch.setattr(
@@ -156,10 +156,12 @@ def test_a_connection_whose_request_is_not_yet_answered_stays_open(monkeypatch: 
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
         connection._look(connection.cycle)
+        looked.set()
 
     with answering(slow, Web()) as port:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             assert client.get("/").status_code == 200
+            assert looked.wait(60)
         assert made[0].transport.is_closing(), "once the request is answered, the connection is idle again"
 
 
