@@ -523,7 +523,9 @@ def test_an_instance_that_wakes_up_late_changes_nothing(redis_server: RedisServe
             said, _ = zombie.communicate(timeout=SECONDS)
         finally:
             zombie.kill()
-        assert msgspec.json.decode(said, type=Caught) == Caught(made.run.pond.manifest.n)
+        found = msgspec.json.decode(said, type=Caught)
+        assert found == Caught(made.run.pond.manifest.n, requests=found.requests)
+        assert found.requests[0] == found.requests[1] > 0, "the server is on this host"
         made.check()
         assert made.shared.note is None
 
