@@ -33,7 +33,7 @@ REMOTE = ["s3://b/p", "s3a://b/p", "hdfs://h:1/p", "gs://b/p", "abfss://c@a/p", 
 
 
 def address_is_known(path: str) -> bool:
-    """Whether a pond can be there, in an object store."""
+    """Whether a pond can be there, in an object store or in HDFS."""
     return path.partition(":")[0] in SCHEMES
 
 
@@ -57,7 +57,7 @@ def test_a_scheme_is_refused_by_its_name(path: str, tmp_path: Path, monkeypatch:
         "letters": lambda: dead_letter_follower("s", Sink("parquet", path), "p", RowsReader(None)),  # type: ignore[arg-type]
     }
     if address_is_known(path):
-        for name in ("pond", "path", "truth", "reader", "rows", "service", "client"):
+        for name in ("pond", "path", "truth", "reader", "rows", "service", "client", "letters"):
             del entries[name]
     for name, entry in entries.items():
         with pytest.raises(PlaceError, match=path.partition(":")[0].lower() + "://") as refused:
