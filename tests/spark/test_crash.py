@@ -138,10 +138,10 @@ class Driver:
                 stdout=subprocess.PIPE, stderr=errors, text=True,
             )  # fmt: skip
 
-    def order(self, base: Path, **asked: Any) -> None:
+    def order(self, base: Path, **options: Any) -> None:
         """Start to run a pond to its end, with the options `fault`, `counted`, `drain` and `repair`."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"base": str(base), **asked}) + "\n")
+        self.process.stdin.write(json.dumps({"base": str(base), **options}) + "\n")
         self.process.stdin.flush()
 
     def reply(self) -> dict[str, Any]:
@@ -166,15 +166,15 @@ class Driver:
                 return self.reply()
         raise AssertionError("step not reached in time")
 
-    def finish(self, base: Path, **asked: Any) -> dict[str, Any]:
+    def finish(self, base: Path, **options: Any) -> dict[str, Any]:
         """Run a pond, and return the outcome."""
         with self._turn:
-            self.order(base, **asked)
+            self.order(base, **options)
             return self.reply()
 
     def end(self) -> None:
         """Kill the process if it still runs; its Java machine ends with it."""
-        tell(descendants(self.process.pid), signal.SIGCONT)
+        send_signal(descendants(self.process.pid), signal.SIGCONT)
         self.process.kill()
         self.process.wait(SECONDS)
         for stream in (self.process.stdin, self.process.stdout):
@@ -231,7 +231,7 @@ def reached_in(counted: Path) -> set[str]:
     return {marker.name.rsplit(".", 2)[0] for marker in counted.glob("*.kill")}
 
 
-def tell(family: list[int], what: signal.Signals) -> None:
+def send_signal(family: list[int], what: signal.Signals) -> None:
     """Send a signal to processes; an idle worker may end at any time."""
     for pid in family:
         with contextlib.suppress(ProcessLookupError):
@@ -471,16 +471,16 @@ def run_scenario(world: World, scenario: Scenario) -> None:
     shutil.rmtree(base)
 
 
-def stop(driver: Driver, asleep: dict[str, Driver], base: Path, **asked: Any) -> None:
+def stop(driver: Driver, asleep: dict[str, Driver], base: Path, **options: Any) -> None:
     """Run the pond until the driver and its processes sleep at its step."""
 
     def ran() -> dict[str, Any] | None:
-        driver.order(base, **asked)
+        driver.order(base, **options)
         return driver.stopped()
 
     ended = without_lock(asleep, ran)
     assert ended is None, ended
-    tell(descendants(driver.process.pid), signal.SIGSTOP)
+    send_signal(descendants(driver.process.pid), signal.SIGSTOP)
 
 
 def without_lock(asleep: dict[str, Driver], run: Callable[[], dict[str, Any] | None]) -> Any:
@@ -499,7 +499,7 @@ def without_lock(asleep: dict[str, Driver], run: Callable[[], dict[str, Any] | N
 def woken(base: Path, step: str, driver: Driver) -> str:
     """A driver wakes up after another one has finished, and changes nothing."""
     before = contents(base)
-    tell([*descendants(driver.process.pid), driver.process.pid], signal.SIGCONT)
+    send_signal([*descendants(driver.process.pid), driver.process.pid], signal.SIGCONT)
     done = driver.reply()
     after = contents(base)
     if step == "claim.before":  # it had not begun, so it is the next driver

@@ -26,6 +26,7 @@ from millpond.control.wiring.latest_rows import ServedRows
 from millpond.control.wiring.reader import look_up
 from millpond.errors import ChangeRefused, ForeignPondError, PlaceError
 from millpond.followers.view.view import Served
+from millpond.placement.alignment import Placement
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
 from millpond.service.server.log_reader import LogReader
 from millpond.state.backends.redis import RedisStore
@@ -147,6 +148,14 @@ def test_shards_and_instances_are_added_by_one_plan_and_the_next_driver_continue
         def placed(pond: Pond) -> bool:
             return not any(status.name == "shards" for status in pond.status())
 
+        def placed_after(pond: Pond, plain: Pond, file: int) -> Placement:
+            write_file(tmp_path / "in", file)
+            pond.run()
+            until(lambda: placed(pond), "slots have moved")
+            plain.run()
+            assert rows(pond) == rows(plain)
+            return pond.placement()
+
         write_file(tmp_path / "in", 0)
         with opened("pond", cluster.url) as pond:
             pond.run()
@@ -160,21 +169,11 @@ def test_shards_and_instances_are_added_by_one_plan_and_the_next_driver_continue
             assert price.moved.buckets in (341, 342)
             pond.scale(3, shards=3, why="a spike")
         with opened("pond", cluster.url) as pond, opened("plain", "lmdb") as plain:
-            write_file(tmp_path / "in", 1)
-            pond.run()
-            until(lambda: placed(pond), "slots have moved")
-            plain.run()
-            assert rows(pond) == rows(plain)
-            found = pond.placement()
+            found = placed_after(pond, plain, 1)
             assert sorted(share.buckets for share in found.shares) == [341, 341, 342] and found.aligned == 1
             assert {share.home for share in found.shares} == {*names}
             pond.scale(2, shards=names[:2])
-            write_file(tmp_path / "in", 2)
-            pond.run()
-            until(lambda: placed(pond), "slots have moved back")
-            plain.run()
-            assert rows(pond) == rows(plain)
-            found = pond.placement()
+            found = placed_after(pond, plain, 2)
             assert {share.home for share in found.shares} == {*names[:2]} and found.aligned == 1
             with pytest.raises(ChangeRefused, match="No hash slots are moved"):
                 pond.stop_resharding()

@@ -39,7 +39,7 @@ class NetworkHosts:
         return Host(address, ("ip", "netns", "exec", f"{self._name}{number}")) if number else Host(address)
 
     def cut(self, number: int) -> None:
-        """Let no packet of a host pass, in either direction; nobody is told."""
+        """Let no packet of a host pass, in either direction; no error is returned."""
         _run("ip", "link", "set", self._link(number), "nomaster")
 
     def heal(self, number: int) -> None:

@@ -1,7 +1,7 @@
 """The network between one host and a server of a test, as a proxy on a loopback port that can be cut and healed.
 
-While the link is cut, no byte passes and nobody is told: connections stay open, and new ones get no reply. When it is
-healed, the bytes that were sent meanwhile arrive, as TCP would send them again.
+While the link is cut, no byte passes and no error is reported: connections stay open, and new ones get no reply.
+When it is healed, the bytes that were sent meanwhile arrive, as TCP would send them again.
 """
 
 from __future__ import annotations

@@ -205,8 +205,8 @@ def _client_options(url: str, seconds: float | None) -> ClientConfig:
     names = {name: f"{_VARIABLES.get(url[:1], '')}{name.upper()}" for name in _FROM_ENVIRONMENT}
     given = {name: os.environ[variable] for name, variable in names.items() if variable in os.environ}
     default = _limits(CONNECT_SECONDS, SILENT_SECONDS, _REQUEST_SECONDS)
-    asked = {} if seconds is None else _limits(seconds, seconds, seconds)
-    return cast("ClientConfig", {**default, **given, **asked})
+    limits = {} if seconds is None else _limits(seconds, seconds, seconds)
+    return cast("ClientConfig", {**default, **given, **limits})
 
 
 def _limits(connect: float, silent: float, request: float) -> dict[str, timedelta]:

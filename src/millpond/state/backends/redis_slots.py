@@ -79,8 +79,8 @@ class ClusterSlots:
         Raises:
             StoreError: the store is no cluster, or does not answer.
         """
-        asked, answer = self._nodes.ask_any([b"CLUSTER", b"SHARDS"])
-        found = (_primary(shard, asked, self._nodes.encrypted) for shard in answer)
+        sender, answer = self._nodes.ask_any([b"CLUSTER", b"SHARDS"])
+        found = (_primary(shard, sender, self._nodes.encrypted) for shard in answer)
         return sorted(one for one in found if one is not None)
 
     def move(self, slots: Iterable[int], to: str) -> None:
@@ -91,9 +91,9 @@ class ClusterSlots:
         """
         known = self.primaries()
         target = self._named(to, known)
-        asked = {*slots} - target.slots
+        wanted = {*slots} - target.slots
         for source in known:
-            self._carry(sorted(asked & source.slots), source, target)
+            self._carry(sorted(wanted & source.slots), source, target)
 
     def primary(self, name: str) -> Primary:
         """The primary with a name.
@@ -213,8 +213,8 @@ class ClusterSlots:
                 raise self._nodes.explained(answer) from answer
 
 
-def _primary(shard: Sequence[Any], asked: Address, encrypted: bool) -> Primary | None:
-    """The primary in an entry of CLUSTER SHARDS that the node `asked` has sent; None: it is down.
+def _primary(shard: Sequence[Any], sender: Address, encrypted: bool) -> Primary | None:
+    """The primary in an entry of CLUSTER SHARDS that the node `sender` has sent; None: it is down.
 
     >>> node = [b"id", b"a1", b"port", 7001, b"ip", b"h", b"endpoint", b"", b"role", b"master", b"health", b"online"]
     >>> _primary([b"slots", [0, 1, 5, 5], b"nodes", [node]], ("g", 7000), False)
@@ -225,7 +225,7 @@ def _primary(shard: Sequence[Any], asked: Address, encrypted: bool) -> Primary |
         node = dict(zip(words[::2], words[1::2], strict=True))
         if node[b"role"] == b"master" and node[b"health"] == b"online":
             # a node that does not know its own name reports none
-            address = (node[b"endpoint"] or b"").decode() or asked[0], int(node[b"tls-port" if encrypted else b"port"])
+            address = (node[b"endpoint"] or b"").decode() or sender[0], int(node[b"tls-port" if encrypted else b"port"])
             ranges = zip(of[b"slots"][::2], of[b"slots"][1::2], strict=True)
             slots = frozenset(slot for first, last in ranges for slot in range(first, last + 1))
             return Primary(f"{address[0]}:{address[1]}", node[b"id"], address, slots)

@@ -54,7 +54,7 @@ class HostCopies:
         self._added = self._limit  # look at the folder when the first copy is made
 
     def has_room_for(self, size: int) -> bool:
-        """Whether so many bytes are at most half of the limit."""
+        """Whether `size` bytes are at most half of the limit."""
         return 2 * size <= self._limit
 
     def path(self, file: str) -> Path:
@@ -164,7 +164,7 @@ class ObjectFiles(Files):
             raise CorruptError(f"{self.where(lost[0])} does not exist.", "Restore the object from a copy.")
 
     def has_room_for(self, size: int) -> bool:
-        """Whether this host can keep copies of so many bytes, and as many of others."""
+        """Whether this host can keep copies of `size` bytes, and as many of other files."""
         return self._copies.has_room_for(size)
 
     def written(self) -> Iterator[tuple[str, int]]:

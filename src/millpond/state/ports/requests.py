@@ -33,7 +33,7 @@ def count(sent: int, local: bool) -> None:
 
 
 def counted() -> Requests:
-    """All requests of this process so far."""
+    """All requests of this process until now."""
     return _counted
 
 
