@@ -1,8 +1,8 @@
-"""A pond in a bucket on a cluster whose executors see none of the driver's folders, one of which ends in mid-epoch.
+"""A pond in a bucket on a cluster whose executors see none of the driver's folders, and end in mid-epoch.
 
 Each executor of the standalone cluster has a mount namespace, in which the folder with the driver's temporary files is
-empty and cannot be written, and a temporary folder of its own. An executor is killed in the second fold of an epoch,
-when the first one has ended: its packets are made again, and differ in the times that they carry.
+empty and cannot be written, and a temporary folder of its own. Both executors are killed in the second fold of an
+epoch, when the first one has ended: the epoch's packets are made again, and differ in the times that they carry.
 """
 
 from __future__ import annotations
@@ -73,11 +73,14 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def end_host(stopped: int) -> None:
-    """Kill the Java machine of the executor whose Python worker has stopped, and then the worker."""
-    executor = parent(parent(stopped))
-    for pid in (executor, stopped):
-        os.kill(pid, signal.SIGKILL)
+def end_hosts(stopped: int) -> None:
+    """Kill the Java machines of all executors, which the driver's has started, and the Python worker that stopped."""
+    driver = parent(parent(parent(stopped)))
+    children = Path(f"/proc/{driver}/task").glob("*/children")
+    executors = [int(pid) for found in children for pid in found.read_text().split()]
+    for pid in (*executors, stopped):
+        if pid == stopped or b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("mount_namespaces")
@@ -97,7 +100,7 @@ def test_executors_without_the_drivers_folders_use_the_bucket_and_a_bounded_cach
         marker = tmp_path / "faults" / "fold.after_delta.4.stop"
         until(lambda: run.poll() is not None or (marker.is_file() and marker.read_text()), "a fold stops", 300)
         assert run.poll() is None, log.read_text()
-        end_host(int(marker.read_text()))
+        end_hosts(int(marker.read_text()))
         assert run.wait(300) == 0, log.read_text()
     finally:
         run.kill()

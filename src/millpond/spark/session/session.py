@@ -82,6 +82,12 @@ SETTINGS = (
         When.NEEDED,
         "packets carry times, so those of a second attempt differ; Spark would fail an epoch whose executor is lost",
     ),
+    Setting(
+        "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
+        "false",
+        When.NEEDED,
+        "either of the two settings makes Spark compare the checksums",
+    ),
     Setting("spark.sql.ansi.enabled", "true", When.NEEDED, "overflow and bad casts raise, never wrap"),
     Setting("spark.sql.session.timeZone", "UTC", When.WANTED, "windows start at the same instant everywhere"),
     Setting("spark.sql.adaptive.enabled", "false", When.WANTED, "one job per epoch; nothing to adapt"),
