@@ -75,17 +75,21 @@ class ChangeQueue:
     def spec(self, manifest: Manifest) -> PondSpec:
         """The catalog in force after the manifest's record; `recorded` is called once for each change.
 
+        If `recorded` raises, the change is not in force yet, and the next call of this method calls it again. So no
+        epoch follows a change whose sinks could not be attached.
+
         Raises:
-            CorruptError: a stored change does not decode.
+            CorruptError: a stored change does not decode. Other errors are those of `recorded`.
         """
         if self._spec is None or manifest.spec != self._claimed:
             self._claimed, self._known, self._spec = manifest.spec, 0, from_json(manifest.spec)
         for found in manifest.changes[self._known :]:
-            self._known += 1
             change = change_of(found.change)
             if change is not None and found.n > self._spec.left.last:  # see `in_force`
-                self._spec = applied(self._spec, found.n, change)
-                self._recorded(found.n, change, self._spec)
+                spec = applied(self._spec, found.n, change)
+                self._recorded(found.n, change, spec)
+                self._spec = spec
+            self._known += 1
         return self._spec
 
     @property
@@ -103,6 +107,7 @@ class ChangeQueue:
 
         Raises:
             TruthError: this driver must stop; the change that was being recorded fails with the same error.
+            MillpondError: a change is in the log, and what it needs could not be prepared; see `spec`.
         """
         run = begin()
         spec = self.spec(run.manifest)
@@ -114,14 +119,16 @@ class ChangeQueue:
                 spec = self.spec(run.manifest)
                 made = request.make(KnownPond(spec, run.manifest))
                 change, receipts = (made.change, made.brought(run.n)) if isinstance(made, Prepared) else (made, ())
-                self.spec(commit(change_record(spec, change, run, writer, now_us, receipts)))
-            except TruthError as error:
+                manifest = commit(change_record(spec, change, run, writer, now_us, receipts))
+            except BaseException as error:
                 request.done.set_exception(error)
-                raise
-            except MillpondError as error:
-                request.done.set_exception(error)
+                if isinstance(error, TruthError) or not isinstance(error, MillpondError):
+                    raise
             else:
-                request.done.set_result(run.n)
+                try:
+                    self.spec(manifest)
+                finally:
+                    request.done.set_result(run.n)  # whatever follows, the change is in the log
             run = begin()
 
     def _next(self) -> _Request | None:
