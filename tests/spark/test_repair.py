@@ -17,7 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
-from millpond.errors import AheadError
+from millpond.errors import AheadError, UnreachableError
+from millpond.reconfigure.probation import Probation
 
 FILES, ROWS, KEYS = 4, 60, 7
 START = 1704067200
@@ -198,3 +199,20 @@ def test_another_host_goes_on_with_the_log_alone(spark: SparkSession, base: Path
         feed(base, files, files + 1)
         ran(spark, base, drain=files == FILES + 2)
     check_right(base, FILES + 3)
+
+
+def test_a_pond_that_fails_after_its_claim_can_be_opened_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(tmp_path, 0, 1)
+    failures = [UnreachableError("The log does not answer.")]
+
+    def began(self: Probation, *_: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(Probation, "began", began)
+    with made(spark, tmp_path) as pond:
+        with pytest.raises(UnreachableError, match="does not answer"):
+            pond.open()
+        pond.open()  # the store of served rows is not left open

@@ -113,6 +113,7 @@ class Runner:
             self._stopping = True
             self._changed.notify_all()
         if self._thread is None:
+            self._let_all_go()
             return True
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -230,6 +231,9 @@ class Runner:
                 if silent and not woken:
                     for driven in self._driven.values():
                         driven.manifest = None
+        self._let_all_go()
+
+    def _let_all_go(self) -> None:
         with self._changed:
             held = [*self._left, *(driven.follower for driven in self._driven.values())]
         for follower in held:

@@ -267,6 +267,12 @@ def at_work(start: Any, head: int) -> tuple[Any, Recorder]:
     return runner, slow
 
 
+def test_a_runner_that_never_started_lets_go_of_its_followers(start: Any) -> None:
+    follower = Connected("read")
+    assert start(follower, running=False).stop()
+    assert follower.closed == [False]
+
+
 def test_remove_waits_for_the_record_at_hand(start: Any, head: int) -> None:
     runner, slow = at_work(start, head)
     threading.Timer(0.05, slow.go_on.set).start()

@@ -180,14 +180,14 @@ class Lifetime:
             )  # fmt: skip
             check_deltas(delta_check(truth), truth.log, truth.manifests, truth.manifest)
             head = driver.take_over(VERSION, partial(spec_to_claim, truth.manifest, spec))
+            clear_staged(truth.files())
+            self._probation.began(spec, truth.log, driver.manifest)
+            followers.runner.start()
+            followers.runner.notify(head)
+            return OpenPond(truth, driver, followers, files, spec, store)
         except BaseException:
             followers.close()
             raise
-        clear_staged(truth.files())
-        self._probation.began(spec, truth.log, driver.manifest)
-        followers.runner.start()
-        followers.runner.notify(head)
-        return OpenPond(truth, driver, followers, files, spec, store)
 
     def _spec_of(self, truth: Truth) -> PondSpec:
         """The spec of the declared queries, with the owners of buckets that the pond was created with."""

@@ -175,12 +175,12 @@ class AttachedSinks:
                 f"Rows of a query {query.name} that was dropped are still served.",
                 "Try again in a moment, or give the new one another name.",
             )
-        sink_follower(
-            query, self._pond, self._rows, self._cursors, opens=self._opens, functions=self._functions
-        )  # fmt: skip
+        rows, late = self._rows, self._late_rows
+        let_go(sink_follower(query, self._pond, rows, self._cursors, opens=self._opens, functions=self._functions))
         if query.late_sink is not None:
-            sink_follower(query, self._pond, self._late_rows, self._cursors, late=True)
-        self._of_letters(streams)
+            let_go(sink_follower(query, self._pond, late, self._cursors, late=True))
+        for follower in self._of_letters(streams):
+            let_go(follower)
 
     def _serve(self, query: AnyQuery) -> None:
         if isinstance(query, Query) and query.serve:
