@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from millpond.service.api.messages import Changed, Priced
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import Places
 from millpond.service.server.process import Web, serve
+from millpond.service.server.warm_up import run_small_pond
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -192,6 +194,14 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             in_a_terminal(bench.pond)
             second.send_signal(signal.SIGTERM)
             assert second.wait(240) == 0, bench.said("second")
+
+
+def test_a_standby_warms_up_with_an_epoch_that_leaves_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert run_small_pond(spark) == 3
+    assert not any(tmp_path.glob("*warm-up*"))
 
 
 LONG_ANALYSIS = """

@@ -46,6 +46,7 @@ from millpond.service.server.restart import VARIABLE as RESTARTED
 from millpond.service.server.restart import RestartNeeded, Restarts, restart
 from millpond.service.server.supervisor import Runs, Supervisor
 from millpond.service.server.warm_copies import WarmCopies
+from millpond.service.server.warm_up import WarmUp
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.session.session import end_java, explaining, jvm_failure, spark_session
 from millpond.state.ports.files import IDENTITY
@@ -202,9 +203,11 @@ class _Process:
         self.gauges = Gauges()
         self._pond: Pond | None = None
         self._autoscaler: Autoscaler | None = None
+        warm_up = WarmUp()
         self.supervisor = Supervisor(
             self._make, self._begins, hint, say, ready, partial(jvm_failure, 0.2), restarts=restarts,
             epoch_seconds=options.stalled_after + TAKE_OVER_SECONDS,
+            warm_up=lambda: warm_up.begin(cast(Pond, self._pond).spark),
         )  # fmt: skip
 
     @explaining()

@@ -63,17 +63,17 @@ class Supervisor:
     """Leads, or stands by, until `stop`; `run` is for the main thread, everything else for any.
 
     `make` prepares a pond, as far as that can be done before the former leader is gone; `begins` finishes that and
-    returns whether it has anything to run. `ready` is called once, when this process first leads or stands by. `gone`
-    returns why no epoch can ever run again in this process, if so; `restarts` is how often the process was started anew
-    since its last epoch.
+    returns whether it has anything to run. `warm_up` is called when this process stands by, and must return at once.
+    `ready` is called once, when this process first leads or stands by. `gone` returns why no epoch can ever run again
+    in this process, if so; `restarts` is how often the process was started anew since its last epoch.
     """
 
     def __init__(
         self, make: Callable[[], Runs], begins: Callable[[Runs], bool], hint: Hint, say: Callable[[str], None],
         ready: Callable[[], None], gone: Callable[[], MillpondError | None], clock: Clock = lap_us, restarts: int = 0,
-        epoch_seconds: float = EPOCH_SECONDS,
+        epoch_seconds: float = EPOCH_SECONDS, warm_up: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._make, self._begins, self._hint, self._ready = make, begins, hint, ready
+        self._make, self._begins, self._hint, self._ready, self._warm_up = make, begins, hint, ready, warm_up
         self._say, self._gone, self._clock = say, gone, clock
         self.role: Role = "starting"
         self.took_over_s: float | None = None
@@ -206,6 +206,7 @@ class Supervisor:
             leader = self._hint.leader()
             self._is_ready()
             self._say(f"Standing by; {'another process' if leader is None else leader.url} leads.")
+            self._warm_up()
             while not self._stopping.wait(LOOK_SECONDS) and not self._hint.gone():
                 pass
 

@@ -69,10 +69,11 @@ class Bench:
         places.make()
         hint = Hint(places, Leader("http://me", 1, "me"), patience=2)
         self.places, self.hint, waiting = places, hint, iter(ponds)
-        self.ready: list[str] = []
+        self.ready, self.warmed_up = list[str](), list[str]()
         self.it = Supervisor(
             lambda: next(waiting), lambda pond: begins, hint, self.said.append,
             lambda: self.ready.append(self.it.role), lambda: gone, restarts=restarts,
+            warm_up=lambda: self.warmed_up.append(self.it.role),
         )  # fmt: skip
 
 
@@ -255,7 +256,7 @@ def test_a_process_that_was_started_anew_tries_again_if_java_does_not_start(tmp_
 def test_the_service_is_ready_when_it_leads_or_stands_by_and_not_when_it_fails(tmp_path: Path) -> None:
     bench = Bench(tmp_path, FakePond([lambda: bench.it.stop()]))
     bench.it.run()
-    assert bench.ready == ["leader"]
+    assert (bench.ready, bench.warmed_up) == (["leader"], [])
 
     class Broken(FakePond):
         def open(self) -> None:
@@ -434,7 +435,8 @@ def test_a_standby_may_be_stopped(tmp_path: Path) -> None:
         with pytest.raises(NotServingError) as told:
             bench.it.leading()
         assert "http://other" in told.value.cure
-    assert pond.did == ["end"]
+        until(lambda: bench.warmed_up, "it warms up")
+    assert (pond.did, bench.warmed_up) == (["end"], ["standby"])
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "pond.example"])
