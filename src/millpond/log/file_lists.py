@@ -134,10 +134,11 @@ class ListWriter:
         self._save(manifest, lists)
 
     def add(self, record: EpochRecord | ChangeRecord, manifest: Manifest) -> None:
-        """Adds the newest record of `manifest`."""
+        """Adds the newest record of `manifest`; if the lists cannot be stored now, a later record stores them."""
         self._seen[record.n] = _lists_of(record)
         if record.n - self._saved_n >= _RECORDS_PER_SAVE:
-            self._save(manifest, load_lists(self._log, self._manifests, manifest, self._seen))
+            with suppress(PlaceError):  # the record is in the log, so its epoch must not fail for derived files
+                self._save(manifest, load_lists(self._log, self._manifests, manifest, self._seen))
 
     def _save(self, manifest: Manifest, lists: Mapping[str, FileList]) -> None:
         self._saved_n, self._seen = manifest.n, {}

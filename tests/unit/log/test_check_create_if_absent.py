@@ -57,6 +57,20 @@ class Refusing(MemoryFolder):
         return False
 
 
+class LosingReplies(MemoryFolder):
+    """Creates a file, and the repeated request finds it there, because the first reply was lost."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        self.files.setdefault(name, data)
+        return False
+
+
+def test_a_lost_reply_is_no_broken_promise() -> None:
+    folder = LosingReplies("memory:slow")
+    check_create_if_absent(folder, "token")
+    assert folder.files == {}
+
+
 def test_a_local_folder_passes_and_is_left_empty(tmp_path: Path) -> None:
     folder = LocalFolder(tmp_path)
     check_create_if_absent(folder, "token")

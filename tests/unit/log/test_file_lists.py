@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from kit.inputs.log_examples import chain, change, claim, epoch
 from kit.simulator.simulated_world import MemoryFolder
+from millpond.errors import UnreachableError
 from millpond.log.file_lists import ListedFile, ListWriter, file_list, files_in, joined, load_lists
 from millpond.log.manifest import Manifest, Manifests, fold_all, load
 from millpond.log.port import Log
@@ -97,3 +98,31 @@ def test_few_records_are_read_after_lists_were_stored() -> None:
     whole, pond.log.read = pond.log.read, lambda n: (read.append(n), whole(n))[1]  # type: ignore[method-assign]
     assert load_lists(pond.log, pond.manifests, manifest) == {"ev": listed(*range(300))}
     assert read == [manifest.n]
+
+
+class Silent(MemoryFolder):
+    """A folder that does not answer while `silent`."""
+
+    silent = False
+
+    def read(self, name: str) -> bytes | None:
+        if self.silent:
+            raise UnreachableError("It does not answer.")
+        return super().read(name)
+
+
+def test_a_record_is_added_although_the_lists_cannot_be_stored_now() -> None:
+    pond, folder = Pond(300), Silent("memory:manifest")
+    manifests, manifest = Manifests(folder), pond.append(0)
+    writer = ListWriter(pond.log, manifests, manifest, {})
+    for n in range(1, len(pond.data)):
+        folder.silent = n < 290
+        pond.log.append(n, pond.data[n])
+        entry = decode(pond.data[n])
+        manifest = fold_all(manifest, [entry])
+        writer.add(entry.record, manifest)
+    stored = manifests.files()
+    assert stored is not None
+    few = fold_all(Manifest(), [decode(data) for data in pond.data[:291]])
+    pond.log.read = lambda n: pond.data[n] if n >= few.n else None  # type: ignore[method-assign]
+    assert load_lists(pond.log, manifests, few) == {"ev": listed(*range(few.known_sources["ev"].batch + 1))}

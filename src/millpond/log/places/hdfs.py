@@ -151,7 +151,7 @@ class HdfsObjects(Objects):
         """The result of a request that transfers about `size` bytes; FileNotFoundError and FileExistsError as usual."""
         limit = _SECONDS * (1 + size / _LEAST_RATE)
         with self._explained():
-            return asyncio.run_coroutine_threadsafe(asyncio.wait_for(request, limit), _loop()).result()
+            return asyncio.run_coroutine_threadsafe(_within(request, limit), _loop()).result()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -159,10 +159,24 @@ class HdfsObjects(Objects):
             yield
         except (FileNotFoundError, FileExistsError):
             raise
-        except (TimeoutError, asyncio.TimeoutError) as error:
+        except TimeoutError as error:
             raise _refused(self.where, "it does not answer") from error
         except (OSError, RuntimeError, ValueError) as error:
             raise _refused(self.where, _reason(error)) from error
+
+
+async def _within(request: Coroutine[Any, Any, T], limit: float) -> T:
+    """The result of a request; after the limit it is cancelled.
+
+    `asyncio.wait_for` would also wait for what the request does when it is cancelled, such as deleting its draft.
+    """
+    task = asyncio.ensure_future(request)
+    done, _ = await asyncio.wait({task}, timeout=limit)
+    if not done:
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else looks at it
+        task.cancel()
+        raise TimeoutError
+    return task.result()
 
 
 async def _copied(chunks: AsyncIterator[bytes], file: Any) -> None:
