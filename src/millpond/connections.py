@@ -150,6 +150,8 @@ def connection(name: str | None, environ: Mapping[str, str] | None = None) -> Co
     found = named(name, "kafka", Connection, environ)
     if not _SERVERS.fullmatch(found.servers):
         raise SetupError(f"The servers {found.servers!r} are no list of host:port.", _CURE)
+    if found.registry is not None and "@" in found.registry.url:
+        raise SetupError("The address of the registry has a user or a password.", "Name them as `user` and `password`.")
     if found.registry is not None and not found.registry.url.startswith(("https://", "http://")):
         raise SetupError(f"The registry {found.registry.url!r} is no address.", _CURE)
     return found

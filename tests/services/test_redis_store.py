@@ -221,6 +221,8 @@ def test_foreign_ponds_and_layouts_are_refused(server: RedisServer) -> None:
     ("redis://127.0.0.1:x", "address is none"),
     ("redis://", "names no host"),
     ("redis+sentinel://127.0.0.1:{port}", "no such address"),
+    ("redis://ann:secret/word@127.0.0.1:{port}", "instead of `%2F`"),
+    ("redis://ann:secret#word@127.0.0.1:{port}", "or a password has one of"),
     ("redis://ann:secret@127.0.0.1:{port}", "refuses this user"),
     ("redis://127.0.0.1:1", "refused"),
 ])  # fmt: skip

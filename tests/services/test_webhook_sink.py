@@ -107,6 +107,8 @@ def test_an_address_is_told_by_the_operator_only(tmp_path: Path, monkeypatch: py
     assert Hook.of("q", Sink("webhook")) == (None, 1000)
     with pytest.raises(QueryTypeError, match="'rows' of the webhook of q is '0'"):
         Hook.of("q", Sink("webhook", None, (("rows", "0"),)))
-    for url, more in (("file:///etc/passwd", {}), ("https://h/", {"ca": str(tmp_path / "none.pem")})):
-        with pytest.raises(SetupError, match=r"cannot be called.*Mend the named connection"):
+    ca = {"ca": str(tmp_path / "none.pem")}
+    for url, more in (("file:///secret", {}), ("https://h/secret", ca), ("https://ann:secret/word@h", {})):
+        with pytest.raises(SetupError, match=r"cannot be called.*Mend the named connection") as refused:
             msgspec.convert({"kind": "http", "url": url, **more}, Address).client()
+        assert "secret" not in str(refused.value)

@@ -13,6 +13,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
+from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -137,7 +138,7 @@ class Schemas:
             if error.code == 404:
                 return None
             raise _unanswered(address, f"status {error.code}") from error
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, HTTPException, msgspec.MsgspecError) as error:
             raise _unanswered(address, str(error)) from error
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,21 @@ def test_a_registry_is_told_by_a_connection(tmp_path: Path, monkeypatch: pytest.
         schemas_of("without")
     with pytest.raises(SetupError, match="is no address"):
         schemas_of("wrong")
+    path.write_text(json.dumps({"login": {"servers": "a:1", "registry": {"url": "https://me:secret@r:1"}}}))
+    with pytest.raises(SetupError, match="has a user or a password") as refused:
+        schemas_of("login")
+    assert "secret" not in str(refused.value)
+
+
+def test_an_answer_that_breaks_off_is_an_error() -> None:
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\n{")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        answered = pool.submit(answer, listener)
+        with pytest.raises(SourceError, match="does not answer"):
+            Schemas(Registry(f"http://127.0.0.1:{listener.getsockname()[1]}")).learn(1)
+        answered.result()

@@ -58,12 +58,23 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         headers = {name: text if isinstance(text, str) else text.value() for name, text in self.headers.items()}
         try:
-            if httpx.URL(self.url).scheme not in ("http", "https"):
-                raise httpx.InvalidURL(self.url)
+            if not _is_called_by_http(self.url):  # it is not shown, because a part of it may be a secret
+                raise SetupError(
+                    "A webhook cannot be called: its `url` is none of `https://HOST…` or `http://HOST…`.",
+                    "Mend the named connection.",
+                )
             verify = ssl.create_default_context(cafile=self.ca) if self.ca is not None else True
             return httpx.Client(headers=headers, timeout=self.seconds, trust_env=False, verify=verify)
-        except (httpx.InvalidURL, OSError) as error:
-            raise SetupError(f"{self.url} cannot be called: {error}.", "Mend the named connection.") from error
+        except OSError as error:
+            raise SetupError(f"A webhook cannot be called: {error}.", "Mend the named connection.") from error
+
+
+def _is_called_by_http(url: str) -> bool:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    return parsed.scheme in ("http", "https") and bool(parsed.host)
 
 
 class Hook(NamedTuple):

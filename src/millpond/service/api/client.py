@@ -11,7 +11,7 @@ from typing import TypeVar, get_args
 import httpx
 import msgspec
 
-from millpond.errors import AccessError, NotServingError, RequestError, of_code
+from millpond.errors import AccessError, NotServingError, RequestError, SetupError, of_code
 from millpond.service.api.certificates import distrusted, trusting
 from millpond.service.api.messages import (
     STATE_CHANGES,
@@ -56,6 +56,9 @@ class Client:
     Every method raises NotServingError if the service does not answer or does not lead, CertificateError if its
     certificate is not trusted, and otherwise the pond's own error, with its class and text. `who` (default: the user of
     this process) is stored in the history.
+
+    Raises:
+        SetupError: an address cannot be parsed, or the certificate cannot be read.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Client:
         self._urls = [one.strip().rstrip("/") for one in url.split(",") if one.strip()] or [url]
         self.url = self._urls[0]
         self._found = len(self._urls) == 1
+        _check_addresses(self._urls)
         self._http = httpx.Client(
             headers=headers, timeout=timeout, transport=transport, trust_env=False,
             verify=trusting(certificate) if any(one.startswith("https") for one in self._urls) else True,
@@ -316,6 +320,15 @@ class _NotMade(Exception):
     def __init__(self, error: NotServingError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def _check_addresses(urls: Sequence[str]) -> None:
+    for url in urls:
+        try:
+            httpx.URL(url)
+        except httpx.InvalidURL as error:
+            cure = "Write http://HOST:PORT or https://NAME:PORT."
+            raise SetupError(f"{url} is no address: {error}.", cure) from error
 
 
 def _is_refused(error: BaseException | None) -> bool:

@@ -434,7 +434,7 @@ def _parsed(address: str) -> tuple[str, list[Address], str, dict[str, Any]]:
         pool = redis.ConnectionPool.from_url(plain, **_timing())
         pool.make_connection()  # checks the options, but does not connect yet
     except (ValueError, TypeError) as error:
-        raise StoreError(f"The store's address is none: {error}.", cure) from None
+        raise StoreError(f"The store's address is none: {str(error).rstrip('.')}.", cure) from None
     kwargs = {name: value for name, value in pool.connection_kwargs.items() if name not in ("host", "port")}
     return shown, seeds, service, {**kwargs, "connection_class": pool.connection_class}
 
@@ -443,4 +443,8 @@ def _host(text: str, port: int) -> Address:
     found = urlsplit(f"//{text}")
     if not found.hostname:
         raise ValueError("it names no host")
-    return found.hostname, found.port or port
+    try:
+        return found.hostname, found.port or port
+    except ValueError:  # its text has what should be the port, which is a part of a password that is not escaped
+        what = "the port is no number, or a password has one of the characters `/?#` instead of `%2F`, `%3F` or `%23`"
+        raise ValueError(what) from None

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from millpond.errors import CertificateError, ChangeRefused, NotServingError, StoreError
+from millpond.errors import CertificateError, ChangeRefused, NotServingError, SetupError, StoreError
 from millpond.service.api.client import Client
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import Leader, Places
@@ -102,6 +102,8 @@ def test_where_nobody_listens_no_pond_is_served() -> None:
     with pytest.raises(NotServingError, match="no pond is served there now") as told:
         Client("http://127.0.0.1:9", "token").health()
     assert "Errno" not in str(told.value)
+    with pytest.raises(SetupError, match=r"http://127\.0\.0\.1:port is no address: Invalid port"):
+        Client("http://127.0.0.1:port", "token")
 
 
 def test_a_folder_goes_before_the_address_that_the_environment_tells(
