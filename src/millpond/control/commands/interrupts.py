@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from millpond.spark.session.session import end_java
@@ -38,8 +38,9 @@ class Interrupts:
         if stop is None:
             _end()
         else:
-            self._say("Stopping at the end of this epoch. Ctrl-C again stops at once; nothing is lost either way.")
             stop()
+            with suppress(OSError, RuntimeError):  # a closed pipe, or the signal has interrupted another write
+                self._say("Stopping at the end of this epoch. Ctrl-C again stops at once; nothing is lost either way.")
 
 
 @contextmanager

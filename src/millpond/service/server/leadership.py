@@ -96,7 +96,8 @@ class Hint:
             beat += 1
             with suppress(OSError):
                 self._beat(beat)
-            self._lock()  # a suspended leader that was taken over may have kept the lock
+            with suppress(PlaceError):  # the next beat tries again
+                self._lock()  # a suspended leader that was taken over may have kept the lock
 
     def _beat(self, number: int) -> None:
         me = self._me

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from time import monotonic
 
 import msgspec
@@ -10,7 +11,7 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from millpond.errors import CorruptError
+from millpond.errors import CorruptError, MillpondError
 from millpond.faults import reached
 from millpond.log.records import Receipt
 from millpond.runtime.fold.fold import fold
@@ -201,7 +202,8 @@ def direct_deltas_of(
     try:
         results = _collected(frame.mapInArrow(_Direct(gathering, task, route, open_files), DELTAS, barrier=True))
     finally:
-        open_files().remove_messages(message_files(task.number, route.job, route.tasks))
+        with suppress(MillpondError):  # pruning deletes what is left
+            open_files().remove_messages(message_files(task.number, route.job, route.tasks))
     if not results:
         return NOTHING_READ
     refused = next((why for receipt, why in results if not receipt), None)

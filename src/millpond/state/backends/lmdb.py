@@ -202,7 +202,7 @@ class LmdbStore(BucketStore):
 
     def _open_tables(self) -> None:
         # LMDB waits for the writer's lock without a time limit, and `open_db` would hold the GIL meanwhile.
-        env, opened, abandoned = self._env, threading.Event(), threading.Event()
+        env, opened, abandoned, deciding = self._env, threading.Event(), threading.Event(), threading.Lock()
         done: list[tuple[Any, Any]] = []
         failed: list[Exception] = []
 
@@ -212,14 +212,18 @@ class LmdbStore(BucketStore):
                     done.append((env.open_db(b"meta", txn=transaction), env.open_db(b"rows", txn=transaction)))
             except Exception as error:
                 failed.append(error)
-            opened.set()
+            with deciding:
+                opened.set()
             if abandoned.is_set():
                 env.close()
                 _forget(self._registered)
 
         threading.Thread(target=work, name="millpond-lmdb-open", daemon=True).start()
-        if not opened.wait(LOCK_SECONDS):
-            abandoned.set()
+        opened.wait(LOCK_SECONDS)
+        with deciding:  # either this thread uses the environment, or the other one closes it
+            if not opened.is_set():
+                abandoned.set()
+        if abandoned.is_set():
             self._closed = True  # the thread closes it when it gets the lock
             raise StoreError(
                 f"Another process holds the writer's lock of the store {self._path}, and may be stopped.",

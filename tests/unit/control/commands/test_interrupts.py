@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+
+import pytest
+
+from millpond.control.commands.interrupts import Interrupts
 
 _PROGRAM = """
 import os, signal, sys
@@ -26,3 +31,14 @@ def test_the_second_signal_ends_at_once_and_prints_only_that() -> None:
     assert done.returncode == 130
     assert done.stdout.startswith("Stopping at the end of this epoch.")
     assert done.stderr == "\nStopped at once; the next run goes on from the last epoch.\n"
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), RuntimeError("reentrant call")], ids=repr)
+def test_the_first_signal_stops_although_nothing_can_be_written(error: Exception) -> None:
+    def say(_text: str) -> None:
+        raise error
+
+    handler, stopped = Interrupts(say), list[bool]()
+    with handler.stopping(lambda: stopped.append(True)):
+        handler(signal.SIGINT, None)
+    assert stopped == [True]

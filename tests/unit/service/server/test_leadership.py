@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from millpond.errors import AccessError, NotServingError, SetupError
+from kit.servers.servers import until
+from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
 from millpond.service.api.service_files import Leader, Places
 from millpond.service.server.leadership import Hint
 
@@ -73,6 +74,21 @@ def test_who_was_fenced_does_not_take_the_lock_for_a_sign(bench: Bench) -> None:
         other.leave()
     assert stopped.gone()
     stopped.leave()
+
+
+def test_a_leader_lives_on_although_its_lock_cannot_be_opened(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    hint, tries = Hint(bench.places, Leader("http://a", 1, "a"), patience=0.05), list[int]()
+
+    def lock() -> bool:
+        tries.append(1)
+        raise PlaceError("The lock cannot be opened.")
+
+    monkeypatch.setattr(hint, "_lock", lock)
+    hint.lead()
+    try:
+        until(lambda: len(tries) > 1, "it tries again")
+    finally:
+        hint.leave()
 
 
 def test_the_token_is_made_once_for_its_owner_alone(bench: Bench) -> None:

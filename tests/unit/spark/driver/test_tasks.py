@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from millpond.errors import SetupError, from_text
-from millpond.spark.driver.tasks import _rows
+from kit.inputs.cases import STREAM
+from millpond.errors import SetupError, SparkError, StoreError, from_text
+from millpond.log.manifest import Manifest
+from millpond.log.protocol import Run
+from millpond.plan.groups.build import build_plan
+from millpond.runtime.epoch import Setting, fold_task, gather_task
+from millpond.runtime.inputs.without_shuffle import Route
+from millpond.spark.driver.tasks import NOTHING_READ, _rows, direct_deltas_of
 from millpond.spark.driver.view_job import _CatchUp
 from millpond.spark.session import worker
 from millpond.spark.session.worker import VersionChecked
+from millpond.state.ports.files import Files
 
 PROGRAM = """
 import gc
@@ -88,3 +98,38 @@ def test_another_version_refuses_a_task_before_it_loads_the_rest(monkeypatch: py
         cloudpickle.loads(sent)
     read = from_text(f"PythonException: Traceback\nmillpond.errors.SetupError: {caught.value}\n\tat org.apache")
     assert read is not None and read.code == "MP-SETUP" and "spark.archives" in read.cure
+
+
+class Unavailable(Files):
+    """Files whose store has stopped answering."""
+
+    def remove_messages(self, files: Iterable[str]) -> None:
+        raise StoreError("The store does not answer.")
+
+
+class Frame:
+    """Stands for the frame of a direct epoch whose job returns nothing, or fails."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    def mapInArrow(self, *_: object, **__: object) -> Frame:
+        return self
+
+    def toArrow(self) -> pa.Table:
+        if self._error is not None:
+            raise self._error
+        return pa.table({"receipt": [], "body": []})
+
+
+@pytest.mark.parametrize("error", [None, SparkError("Its tasks failed.")])
+def test_messages_that_cannot_be_removed_change_nothing(tmp_path: Path, error: Exception | None) -> None:
+    setting = Setting("p", str(tmp_path), str(tmp_path), (STREAM,), build_plan(()), None, 1, (0,))
+    run = Run(0, "", Manifest(), False)
+    asked = gather_task(setting, run), fold_task(setting, run, "w"), lambda: Unavailable(tmp_path)
+    frame, route = Frame(error), Route((0,), 1, "job", 1)
+    if error is None:
+        assert direct_deltas_of(frame, *asked, route) == NOTHING_READ  # type: ignore[arg-type]
+    else:
+        with pytest.raises(SparkError, match="Its tasks failed"):
+            direct_deltas_of(frame, *asked, route)  # type: ignore[arg-type]

@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import lmdb
 import pytest
@@ -132,6 +134,7 @@ def test_long_table_names_are_refused(tmp_path: Path) -> None:
 
 READER = """
 import sys
+import threading
 from pathlib import Path
 from millpond.state.backends.lmdb import LmdbStore
 store = LmdbStore(Path(sys.argv[1]), read_only=True, map_bytes=1 << 16)
@@ -159,6 +162,7 @@ def test_another_process_reads_while_the_map_grows(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
+import threading
 from pathlib import Path
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.ports.store import Apply, TableWrite
@@ -195,3 +199,21 @@ def _python(program: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+
+
+class SlowToWake(threading.Event):
+    """An event whose waiting thread wakes up at its time limit, when the other thread has just ended."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert super().wait(120)
+        for thread in threading.enumerate():
+            if thread.name == "millpond-lmdb-open":
+                thread.join(120)
+        return False
+
+
+def test_a_lock_that_comes_at_the_time_limit_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SimpleNamespace(**{**vars(threading), "Event": SlowToWake})
+    monkeypatch.setattr("millpond.state.backends.lmdb.threading", slow)
+    for _ in range(2):
+        LmdbStore(tmp_path / "v.lmdb").close()
