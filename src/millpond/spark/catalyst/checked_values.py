@@ -7,9 +7,11 @@ dead.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, kind_of
+from millpond.errors import UnsupportedQuery
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, kind_of, text_of, type_of
 
 _PLAIN = ("AttributeReference", "NamedLambdaVariable", "Literal")
 
@@ -65,6 +67,46 @@ def counted(catalyst: Catalyst, array: JavaObject) -> JavaObject:
 def number(catalyst: Catalyst, value: JavaObject) -> JavaObject:
     """A number cast to a double."""
     return catalyst.make("Cast", value, catalyst.types.DoubleType, catalyst.none)
+
+
+def magnitude(catalyst: Catalyst, value: JavaObject) -> JavaObject:
+    """The absolute value of a number, as a double."""
+    return catalyst.make("Abs", number(catalyst, value), False)
+
+
+def steps(catalyst: Catalyst, values: Sequence[JavaObject]) -> JavaObject:
+    """The number of steps of `sequence(start, stop[, step])`, as a double; at least the true one for times.
+
+    Raises:
+        UnsupportedQuery: the step between two times is computed for each event.
+    """
+    start, stop, *step = values
+    kind = type_of(start)
+    if kind in ("date", "timestamp", "timestamp_ntz"):
+        start, stop = (catalyst.make("Cast", one, catalyst.types.TimestampType, catalyst.none) for one in (start, stop))
+        ends = [number(catalyst, catalyst.make("UnixMicros", one)) for one in (start, stop)]
+        width = _shortest_us(catalyst, step[0]) if step else 82_800_000_000
+        by = catalyst.make("Literal", width, catalyst.types.DoubleType)
+    else:
+        ends = [number(catalyst, one) for one in (start, stop)]
+        by = magnitude(catalyst, step[0]) if step else catalyst.make("Literal", 1.0, catalyst.types.DoubleType)
+    way = catalyst.make("Subtract", ends[1], ends[0])
+    return catalyst.make("Divide", catalyst.make("Abs", way, False), by)
+
+
+def _shortest_us(catalyst: Catalyst, step: JavaObject) -> float:
+    """The least duration in µs of a constant interval; a day is at least 23 hours, and a month 28 of them."""
+    if not step.foldable():
+        raise UnsupportedQuery(f"`{text_of(step)}` is a step that each event computes.", "Write a constant interval.")
+    kind = type_of(step)
+    if kind == "interval":
+        months, days, rest = catalyst.fixed_interval(step)
+    else:
+        found = int(catalyst.constant(step) or 0)
+        months, days, rest = (found, 0, 0) if re.search("month|year", kind) else (0, 0, found)
+    parts = abs(months) * 28 * 82_800_000_000, abs(days) * 82_800_000_000, abs(rest)
+    largest = max(parts)
+    return float(max(1, 2 * largest - sum(parts)))
 
 
 def multiplied(catalyst: Catalyst, left: JavaObject, right: JavaObject) -> JavaObject:

@@ -17,7 +17,8 @@ from millpond.spark.catalyst.value_bounds import Limiter, is_accepted
 
 _YEAR = re.compile(r"[\s\x00-\x20]*[+-]?\d{4}")
 _YEAR_OF_SPARK = r"^[\s\x00-\x20]*[+-]?[0-9]{4}"
-_JSON_MOMENT = re.compile(r"\btimestamp\b")
+_PARSERS = ("JsonToStructs", "CsvToStructs", "XmlToStructs")
+_LOCAL_MOMENT = re.compile(r"\btimestamp\b")
 """The only type that Spark completes from the clock: a text without a date is no valid DATE or TIMESTAMP_NTZ."""
 _MOMENT = re.compile(r"\b(timestamp|timestamp_ntz|timestamp_ltz|date)\b")
 
@@ -26,7 +27,7 @@ def check_moment(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
     """Refuse expressions that accept a text without a date as a moment and cannot be checked for each event.
 
     These are casts of constants that Spark would complete from the clock, casts of texts within arrays, maps or
-    structs, and `from_json` of a TIMESTAMP without a format.
+    structs or variants, and `from_json`, `from_csv` and `from_xml` of a TIMESTAMP without a format.
 
     Raises:
         UnsupportedQuery: the node is one of these.
@@ -34,8 +35,13 @@ def check_moment(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
     """
     if is_accepted():
         return
-    if kind == "JsonToStructs":
-        _check_json(node)
+    if kind in _PARSERS:
+        _check_parser(node)
+    if kind in ("VariantGet", "Cast") and _of_variant(node):
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` takes a text without a date for a moment, which depends on the clock.",
+            "Take the value as a STRING, and cast that.",
+        )
     if kind != "Cast" or not _MOMENT.search(type_of(node)):
         return
     child = children(node)[0]
@@ -58,10 +64,16 @@ def check_moment(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
         )
 
 
-def _check_json(node: JavaObject) -> None:
-    """Refuse `from_json` of a TIMESTAMP without a format, because Spark completes times from the clock without one."""
+def _of_variant(node: JavaObject) -> bool:
+    """Whether a node takes a TIMESTAMP out of a VARIANT, in which it may be a text."""
+    return bool(_LOCAL_MOMENT.search(type_of(node))) and type_of(children(node)[0]) == "variant"
+
+
+def _check_parser(node: JavaObject) -> None:
+    """Refuse `from_json` and its like of a TIMESTAMP without a format: Spark then completes times from the clock."""
     options = str(node.options().keys().mkString(" ")).lower().split()
-    if _JSON_MOMENT.search(type_of(node)) and "timestampformat" not in options:
+    completed = "timestampformat" not in options or "enabledatetimeparsingfallback" in options
+    if _LOCAL_MOMENT.search(type_of(node)) and completed:
         raise UnsupportedQuery(
             f"`{text_of(node)}` takes a text without a date for a moment, which depends on the clock.",
             "Declare the field STRING and cast it, or give the option timestampFormat.",

@@ -25,7 +25,11 @@ UNKNOWN_FRAMES = 40
 """Assumed number of calls for each repetition of a group, for a pattern that comes from a column."""
 TOO_LONG = "a text is too long for its pattern"
 
-_KINDS = ("RLike", "RegExpExtract", "RegExpExtractAll", "RegExpReplace", "RegExpInStr", "RegExpCount", "StringSplit")
+_KINDS = {
+    "RLike": (1,), "RegExpExtract": (1,), "RegExpExtractAll": (1,), "RegExpReplace": (1,), "RegExpInStr": (1,),
+    "RegExpCount": (1,), "StringSplit": (1,), "StringToMap": (1, 2),
+}  # fmt: skip
+"""Expressions that match the text of their first child with patterns, and the places of these patterns."""
 _STACK = re.compile(r"-Xss(\d+)([kKmMgG]?)")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _USUAL_STACK = 1 << 20
@@ -37,10 +41,12 @@ def check_pattern(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
     Raises:
         QueryRefused: the pattern may do so.
     """
-    if kind not in _KINDS or is_accepted():
+    if is_accepted():
         return
-    found = _cost(catalyst, children(node)[1])
-    if found is not None and found.exponential is not None:
+    for pattern in _patterns(node, kind):
+        found = _cost(catalyst, pattern)
+        if found is None or found.exponential is None:
+            continue
         shown = found.exponential if len(found.exponential) <= 100 else found.exponential[:97] + "..."
         raise QueryRefused(
             f"The pattern of `{text_of(node)[:200]}` may take 2^n steps for n characters: `{shown}` can match one text"
@@ -50,16 +56,25 @@ def check_pattern(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
         )
 
 
+def _patterns(node: JavaObject, kind: str) -> list[JavaObject]:
+    """The patterns of an expression, which are empty for most kinds; the key of `parse_url` is a part of a pattern."""
+    parts = children(node) if kind in _KINDS or kind == "Invoke" else []
+    if kind == "Invoke":
+        return parts[3:4] if "ParseUrlEvaluator" in str(parts[0].toString()) else []
+    return [parts[place] for place in _KINDS.get(kind, ())]
+
+
 def stack_guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
     """The expression, changed so that a text too long for a recursive pattern raises."""
     parts = children(expression)
     made = [stack_guarded(catalyst, part) for part in parts]
     if any(new is not old for new, old in zip(made, parts, strict=True)):
         expression = catalyst.rebuilt(expression, made)
-    if kind_of(expression) not in _KINDS or made[0].foldable():
+    kind = kind_of(expression)
+    if kind not in _KINDS or made[0].foldable():
         return expression
-    found = _cost(catalyst, made[1])
-    frames = UNKNOWN_FRAMES if found is None else found.frames
+    costs = [_cost(catalyst, made[place]) for place in _KINDS[kind]]
+    frames = max(UNKNOWN_FRAMES if found is None else found.frames for found in costs)
     if not frames:
         return expression
     most = stack_bytes(catalyst) // (FRAME_BYTES * frames)

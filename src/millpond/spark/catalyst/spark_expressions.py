@@ -18,7 +18,8 @@ import pyspark
 
 from millpond.errors import QueryRefused, UnsupportedQuery
 from millpond.model.expressions import Foreign
-from millpond.spark.catalyst.allow_list import OPAQUE, UNSTABLE
+from millpond.spark.catalyst.allow_list import OPAQUE, UNSTABLE, UNSTABLE_METHODS, WHY_REFUSED
+from millpond.spark.catalyst.cures import FUNCTION_LIST
 from millpond.spark.catalyst.moment_texts import check_moment, dated
 from millpond.spark.catalyst.patterns import check_pattern, stack_guarded
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, references, text_of, type_of
@@ -27,6 +28,11 @@ from millpond.spark.catalyst.value_bounds import ROWS, Limiter, is_accepted
 
 _IDENTITY = re.compile(r"@[0-9a-f]{5,}")
 _DROPPED = frozenset({"exprId", "resultId", "qualifier", "metadata", "nullable"})
+MAX_WIDTH = 10_000
+"""The largest width or precision in a format of `format_string`."""
+_WIDTHS = re.compile(r"%(?:\d+\$)?[-#+ 0,(<]*(\d*)(?:\.(\d+))?[a-zA-Z]")
+_FILE_OPTION = "rowvalidationxsdpath"
+_REFUSED_KINDS = re.compile(r"XPath|(Hll[A-Z]|Kll[A-Z]|Theta[A-Z]|Tuple[A-Z]|ApproxTopK)")
 _STATE = "NamedLambdaVariable", "value"
 """A field that holds a value only while the expression is evaluated."""
 
@@ -75,7 +81,9 @@ def check_node(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
     """
     check_moment(catalyst, node, kind)
     check_pattern(catalyst, node, kind)
-    if kind in UNSTABLE:
+    if not is_accepted():
+        _check_call(node, kind)
+    if kind in UNSTABLE or (kind == "StaticInvoke" and str(node.functionName()) in UNSTABLE_METHODS):
         raise UnsupportedQuery(
             f"`{text_of(node)}` changes from run to run, so a repeated epoch would answer differently.",
             "Use the event's own columns.",
@@ -89,6 +97,30 @@ def check_node(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
         )
     if kind.endswith("Subquery") or kind in ("Exists", "ListQuery", "OuterReference"):
         raise UnsupportedQuery(f"The query has a subquery inside an expression ({kind}).", "Write it without one.")
+
+
+def _check_call(node: JavaObject, kind: str) -> None:
+    """Refuse a call with which an otherwise allowed function reaches files, the network or much memory.
+
+    Raises:
+        UnsupportedQuery: the call is one of these.
+    """
+    target = str(node.targetObject().toString()) if kind == "Invoke" else ""
+    refused = _REFUSED_KINDS.match(target or kind)
+    if refused is not None:
+        name = "xpath" if refused[1] is None else "hll_sketch_estimate"
+        raise UnsupportedQuery(f"`{text_of(node)}` is refused: it {WHY_REFUSED[name]}.", FUNCTION_LIST)
+    options = str(node.options().keys().mkString(" ")) if kind == "XmlToStructs" else target
+    if _FILE_OPTION in options.lower():
+        raise UnsupportedQuery(f"`{text_of(node)}` reads the file that its option names.", f"Drop {_FILE_OPTION}.")
+    if kind == "FormatString":
+        pattern = children(node)[0]
+        widths = _WIDTHS.findall(str(pattern.sql())) if pattern.foldable() else [(str(MAX_WIDTH + 1), "")]
+        if any(int(number) > MAX_WIDTH for pair in widths for number in pair if number):
+            raise UnsupportedQuery(
+                f"`{text_of(node)}` may make a text of any length.",
+                f"Write a constant format, with widths of at most {MAX_WIDTH:,}.",
+            )
 
 
 def project(catalyst: Catalyst, expression: JavaObject) -> Projected:

@@ -21,9 +21,10 @@ from millpond.spark.catalyst.checked_values import (
     bound_once,
     checked,
     counted,
+    magnitude,
     multiplied,
-    number,
     sized,
+    steps,
     unless_larger,
 )
 from millpond.spark.catalyst.private_names import (
@@ -73,8 +74,6 @@ _PARTS = frozenset(
 _SUMS = frozenset(
     {"Concat", "CreateArray", "CreateNamedStruct", "CreateMap", "ArrayUnion", "ArraysZip", "MapConcat", "ArrayAppend"}
 )
-_WIDTH = re.compile(r"\d+")
-
 
 _accepted = ContextVar("accepted", default=False)
 
@@ -155,7 +154,8 @@ class Limiter:
             "StringReplace": self._replaced, "RegExpReplace": self._replaced_by_pattern, "StringSplit": _split,
             "ConcatWs": _joined, "ArrayJoin": _joined, "StringRepeat": self._repeated, "ArrayRepeat": self._repeated,
             "StringSpace": self._padded, "StringLPad": self._padded, "StringRPad": self._padded,
-            "Sequence": self._sequence, "FormatString": self._formatted, "StructsToJson": _written,
+            "Sequence": self._sequence, "StructsToJson": _written, "ArrayInsert": self._inserted,
+            "FormatNumber": self._digits, "Levenshtein": _compared, "JaroWinkler": _compared,
         }  # fmt: skip
 
     def limited(self, expression: JavaObject) -> JavaObject:
@@ -286,8 +286,7 @@ class Limiter:
         """The bound of `aggregate`, whose accumulated value may grow in each round; it is checked in each round."""
         array, start = given[0].size, given[1].size
         merge, finish = parts[2], parts[3]
-        # children are read once, however often the body is visited
-        merging, *variables = children(merge)
+        merging, *variables = children(merge)  # read once, however often the body is visited
         names, varies = [id_of(name) for name in variables], start.varies or array.varies
         held = before = start._replace(varies=varies)
         quiet = self._quiet()
@@ -376,12 +375,14 @@ class Limiter:
         """A function whose value is as large as a product of its arguments, evaluated only if that is not too large."""
         catalyst, parts = self._catalyst, children(node)
         first, second = _PREDICTED[kind]
+        most = VALUE_BYTES if kind not in _OF_ARRAYS else VALUE_BYTES // _ELEMENT
         size = counted if type_of(parts[first]).startswith(("array<", "map<")) else sized
 
         def guarded(values: Sequence[JavaObject]) -> JavaObject:
+            if kind == "Sequence":
+                return unless_larger(catalyst, steps(catalyst, values), most, catalyst.rebuilt(node, list(values)))
             left = None if first == second else size(catalyst, values[first])
-            right = number(catalyst, values[second]) if kind in _BY_NUMBER else sized(catalyst, values[second])
-            most = VALUE_BYTES if kind not in _OF_ARRAYS else VALUE_BYTES // _ELEMENT
+            right = magnitude(catalyst, values[second]) if kind in _BY_NUMBER else sized(catalyst, values[second])
             amount = right if left is None else multiplied(catalyst, left, right)
             return unless_larger(catalyst, amount, most, catalyst.rebuilt(node, list(values)))
 
@@ -414,11 +415,13 @@ class Limiter:
         count = abs(last - first) + 1 if math.isfinite(first) and math.isfinite(last) else math.inf
         return Size(_ELEMENT * count, count, True)
 
-    def _formatted(self, node: JavaObject, sizes: list[Size]) -> Size:
-        pattern = children(node)[0]
-        widths = sum(map(float, _WIDTH.findall(str(pattern.sql())))) if kind_of(pattern) == "Literal" else math.inf
-        total = _FACTOR * sum(size.bytes for size in sizes) + 64 * len(sizes) + widths
-        return Size(total, total, True)
+    def _inserted(self, node: JavaObject, sizes: list[Size]) -> Size:
+        place = abs(self._amount(children(node)[1]))
+        return Size(sizes[0].bytes + sizes[2].bytes + _ELEMENT * place, sizes[0].many + place, True)
+
+    def _digits(self, node: JavaObject, sizes: list[Size]) -> Size:
+        many = self._amount(children(node)[1]) if _FIXED.match(type_of(children(node)[1])) else sizes[1].bytes
+        return Size(_ROOM + many, _ROOM + many, True)
 
     def _amount(self, node: JavaObject) -> float:
         """The value of a numeric argument if it is constant; otherwise infinity."""
@@ -431,10 +434,11 @@ class Limiter:
 _PREDICTED = {
     "StringReplace": (0, 2), "RegExpReplace": (0, 2), "StringRepeat": (0, 1), "StringLPad": (1, 1),
     "StringRPad": (1, 1), "StringSpace": (0, 0), "ArrayJoin": (0, 1), "ArrayRepeat": (1, 1),
+    "ArrayInsert": (1, 1), "FormatNumber": (1, 1), "Sequence": (0, 1), "Levenshtein": (0, 1), "JaroWinkler": (0, 1),
 }  # fmt: skip
-"""Functions whose value is as large as the product of two arguments, or as the argument that is listed twice."""
-_BY_NUMBER = frozenset({"StringRepeat", "StringLPad", "StringRPad", "StringSpace", "ArrayRepeat"})
-_OF_ARRAYS = frozenset({"ArrayRepeat"})
+"""Functions whose value, or whose number of steps, is the product of two arguments, or the argument listed twice."""
+_OF_ARRAYS = ("ArrayRepeat", "ArrayInsert", "Sequence")
+_BY_NUMBER = (*_OF_ARRAYS, "StringRepeat", "StringLPad", "StringRPad", "StringSpace", "FormatNumber")
 
 
 def _shown(node: JavaObject) -> str:
@@ -456,6 +460,10 @@ def _of_literal(node: JavaObject) -> Size:
 
 def _split(_node: JavaObject, sizes: list[Size]) -> Size:
     return Size(sizes[0].bytes + _ELEMENT * (sizes[0].bytes + 1), sizes[0].bytes + 1, True)
+
+
+def _compared(_node: JavaObject, sizes: list[Size]) -> Size:
+    return Size(sizes[0].bytes * sizes[1].bytes, 1, True)
 
 
 def _joined(node: JavaObject, sizes: list[Size]) -> Size:

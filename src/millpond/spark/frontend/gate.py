@@ -17,7 +17,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError
-from millpond.spark.catalyst.allow_list import EXPRESSIONS, FUNCTIONS, GENERATORS, MOMENTS, PLANS, WINDOWS
+from millpond.spark.catalyst.allow_list import (
+    EXPRESSIONS,
+    FUNCTIONS,
+    GENERATORS,
+    MOMENTS,
+    PLANS,
+    WHY_REFUSED,
+    WINDOWS,
+)
 from millpond.spark.catalyst.cures import CLAUSES, FUNCTION_LIST, PARTS
 from millpond.spark.catalyst.cures import FUNCTIONS as INSTEAD
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, span_of, type_of
@@ -234,7 +242,10 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
             near = difflib.get_close_matches(parts[-1].lower(), sorted(judged.functions), 3, 0.7)
             did = f"Did you mean: {' or '.join(near)}? {FUNCTION_LIST}" if near else FUNCTION_LIST
             cure = INSTEAD.get(parts[-1].lower(), did)
-            raise _refused(node, f"the function {'.'.join(parts)}", cure)
+            reason = WHY_REFUSED.get(parts[-1].lower())
+            if reason is not None:
+                cure = INSTEAD.get(parts[-1].lower(), FUNCTION_LIST)
+            raise _refused(node, f"the function {'.'.join(parts)}", cure, reason)
         if parts[0].lower() not in FUNCTIONS:
             judged.calls.append(node)
         if parts[0].lower() in GENERATORS:
@@ -251,8 +262,9 @@ def _judge_generator(node: JavaObject, judged: Judged) -> None:
         raise _refused(node, f"more than {MAX_GENERATORS} functions that make rows", "Split it into several.")
 
 
-def _refused(node: JavaObject, what: str, cure: str) -> QueryRefused:
-    return QueryRefused(f"Query text may not use {what} {_where(node)}.", cure)
+def _refused(node: JavaObject, what: str, cure: str, reason: str | None = None) -> QueryRefused:
+    why = "" if reason is None else f": it {reason}"
+    return QueryRefused(f"Query text may not use {what} {_where(node)}{why}.", cure)
 
 
 def _where(node: JavaObject) -> str:
