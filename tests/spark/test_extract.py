@@ -725,7 +725,7 @@ def test_a_window_needs_a_watermark(spark: SparkSession, front: FrontEnd, folder
 def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame]]:
     hour = F.window("ts", "1 hour")
     bare = source.sparkSession.readStream.schema(SCHEMA).parquet(str(folder))
-    computed = bare.withColumn("at", F.timestamp_seconds("id")).withWatermark("at", "1 second")
+    of_the_clock = bare.withColumn("at", F.current_timestamp()).withWatermark("at", "1 second")
     minutes = source.groupBy(F.window("ts", "5 minutes")).count()
     shout = F.udf(lambda text: text.upper(), "string")
     whole = F.pandas_udf(lambda texts: texts, "string")
@@ -747,7 +747,7 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
         "below a union": lambda: source.select(hour).union(source.select(hour)).groupBy("window").count(),
         "no stream": lambda: source.select("ts").union(static.select(F.timestamp_seconds("id"))).groupBy(hour).count(),
         "Limit": lambda: source.join(static.orderBy("id").limit(3), "id").groupBy(hour).count(),
-        "is computed": lambda: computed.groupBy(F.window("at", "1 hour")).count(),
+        "`current_timestamp": lambda: of_the_clock.groupBy(F.window("at", "1 hour")).count(),
         "chain": lambda: minutes.groupBy(F.window(F.window_time("window"), "1 hour")).count(),
     }  # fmt: skip
 
@@ -756,7 +756,7 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
     "rand|not deterministic|run to run", "run to run", "uuid", "whole columns", "not deterministic",
     "hidden",
     "above a filter", "kind, which its key", "dropDuplicates", "join of two streams", "SEMI", "wait differently",
-    "below a union", "no stream", "Limit", "is computed", "chain",
+    "below a union", "no stream", "Limit", "`current_timestamp", "chain",
 ])  # fmt: skip
 def test_frames_refused(spark: SparkSession, front: FrontEnd, folder: Path, what: str) -> None:
     with pytest.raises(QueryError, match=what):

@@ -160,7 +160,7 @@ def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Exchange]
         return
     for name in stream.derived.reads if stream.derived else (stream.name,):
         yield Exchange(name, "point-to-point", "a task for each source partition")
-    if stream.derived is not None and stream.order is not None:
+    if stream.derived is not None and stream.order is not None and " JOIN " in stream.derived.text:
         how = "completely, to each task, so that events keep their order"
         yield Exchange("tables it is joined with", "broadcast", how)
 

@@ -88,16 +88,23 @@ class Step(NamedTuple):
         return self.side is not None or self.generate is not None
 
 
+class Watermark(NamedTuple):
+    """The attribute that has the watermark; `depth` layers of aliases are above it."""
+
+    time: JavaObject
+    depth: int
+
+
 @dataclass(frozen=True)
 class InputPlan:
     """The input of an aggregation: its steps, from the lowest up, and its layers of aliases, from the highest down.
 
-    `leaf` is a stream or a union. `watermarked` says whether a watermark was set above it. `repeats` are the columns by
-    which duplicates are recognised: only the first of several events with equal values is used.
+    `leaf` is a stream or a union. `watermark` is the highest watermark that was set above it, if any. `repeats` are the
+    columns by which duplicates are recognised: only the first of several events with equal values is used.
     """
 
     leaf: JavaObject
-    watermarked: bool = False
+    watermark: Watermark | None = None
     steps: list[Step] = field(default_factory=list)
     layers: list[list[JavaObject]] = field(default_factory=list)
     definitions: dict[int, JavaObject] = field(default_factory=dict)
@@ -134,7 +141,7 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject) -> InputPlan:
         QueryTypeError: the relation that is read is not a stream.
     """
     steps: list[Step] = []
-    watermarked = False
+    watermark: Watermark | None = None
     layers: list[list[JavaObject]] = []
     definitions: dict[int, JavaObject] = {}
     windows: dict[int, WindowColumn] = {}
@@ -162,7 +169,7 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject) -> InputPlan:
         elif kind == "Generate":
             steps.append(Step(None, len(layers), None, not node.outer(), _generated(node)))
         elif kind == "EventTimeWatermark":
-            watermarked = True
+            watermark = watermark or Watermark(node.eventTime(), len(layers))
         elif kind == "DeduplicateWithinWatermark" and above is None:
             repeats, above = tuple(items(node.keys())), len(steps)
         elif kind not in ("SubqueryAlias", "ResolvedHint"):
@@ -176,7 +183,7 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject) -> InputPlan:
             "dropDuplicatesWithinWatermark above a filter or a union, or below a join or explode, is not answered.",
             "Drop duplicates first, of a stream as it is, and filter then.",
         )
-    return InputPlan(node, watermarked, steps[::-1], layers, definitions, windows, repeats)
+    return InputPlan(node, watermark, steps[::-1], layers, definitions, windows, repeats)
 
 
 def _generated(node: JavaObject) -> JavaObject:

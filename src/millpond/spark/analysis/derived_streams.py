@@ -69,12 +69,14 @@ class Looked(NamedTuple):
 class Branch(NamedTuple):
     """One input of a derived stream, from its base stream on.
 
-    `columns` are expressions over attributes with the names of the stream's columns or of `sides`.
+    `columns` are expressions over attributes with the names of the stream's columns or of `sides`. `time` is the one
+    that is the event time, if it is computed; it is NULL where this raises.
     """
 
     base: Stream
     sides: tuple[AnySide, ...]
     columns: Mapping[str, JavaObject]
+    time: str | None = None
 
 
 AnySide: TypeAlias = Side | Elements | Function | Looked
@@ -114,7 +116,14 @@ def _expressions(sides: Iterable[AnySide]) -> Iterator[JavaObject]:
 def branch_text(branch: Branch) -> str:
     """A text that describes a branch for people."""
     filters = f" WHERE {branch.columns[TAKEN].sql()}" if TAKEN in branch.columns else ""
-    return branch.base.name + "".join(map(_side_text, branch.sides)) + filters
+    return branch.base.name + "".join(map(_side_text, branch.sides)) + _time_text(branch) + filters
+
+
+def _time_text(branch: Branch) -> str:
+    if branch.time is None:
+        return ""
+    time = branch.columns[branch.time]
+    return f" WITH {(time.child() if kind_of(time) == 'TryEval' else time).sql()} AS {branch.time}"
 
 
 def _side_text(side: AnySide) -> str:

@@ -107,7 +107,7 @@ def extract_query(
             what, cure = CLAUSES[kind_of(plan)]
             raise UnsupportedQuery(f"The query ends in {what}, which is not answered.", cure)
         input_plan = read_input_plan(catalyst, whole)
-        source = find_source(catalyst, input_plan, streams, relation)
+        source = find_source(catalyst, input_plan, streams, relation, timed=False)
         return Reader(catalyst, terms, source, input_plan, UserFunctions(catalyst)).select(items(whole.output()))
     if PIVOT in str(plan.aggregateExpressions().toString()):
         raise UnsupportedQuery("A pivot is not answered.", PER_VALUE)
@@ -185,8 +185,8 @@ class Reader:
         event_time = self._column(time)
         if not isinstance(event_time, Column):
             raise UnsupportedQuery(
-                f"The event time {time.name()} is computed, which is planned, not answered yet.",
-                "Window over a column of the stream.",
+                f"The event time {time.name()} is computed from rows of {self._stream.name}, which is not answered.",
+                f"Compute it in {self._stream.name}, or use a time of its windows.",
             )
         parts = [item.expression for item in output] + ([] if having is None else [having])
         if isinstance(window, Counted) and any("window.time" in columns_of(part) for part in parts):
@@ -440,6 +440,8 @@ class Reader:
                 f"The window {attribute.name()} is used inside an expression below the aggregation.",
                 "Use it as a grouping key only.",
             )
+        if identity in self._source.times:
+            return Column(self._source.times[identity], "timestamp")
         alias = self._input_plan.definitions.get(identity)
         if alias is not None:
             return self._columns.get(identity) or self._columns.setdefault(identity, self._down(alias.child()))

@@ -13,7 +13,6 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
 
 import msgspec
 import pyspark
@@ -22,6 +21,19 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.stream import Derivation, Field, Order, Stream
 from millpond.spark.analysis.aggregation_input import InputPlan, Step, read_input_plan
+from millpond.spark.analysis.branch_paths import (
+    BranchPath,
+    GeneratedRows,
+    MappedRows,
+    Met,
+    Partner,
+    conditions_of,
+    named,
+    names_of,
+    probe_of,
+    resolved,
+    unique_names,
+)
 from millpond.spark.analysis.derived_streams import (
     PLAIN,
     TAKEN,
@@ -41,7 +53,6 @@ from millpond.spark.catalyst.private_names import (
     JavaObject,
     attributes_of,
     children,
-    conjuncts,
     delay_ms,
     id_of,
     items,
@@ -52,7 +63,7 @@ from millpond.spark.catalyst.private_names import (
     type_of,
 )
 from millpond.spark.catalyst.spark_expressions import check_rows, check_stable, tree_of
-from millpond.spark.sources.arrow_functions import MAPPED, Batches, batches_in
+from millpond.spark.sources.arrow_functions import MAPPED, batches_in
 from millpond.spark.sources.batch_tables import relation_tree
 from millpond.spark.sources.declared_paths import STREAMS, as_written, reader_of
 from millpond.spark.sources.kafka import stand_in_path
@@ -72,6 +83,8 @@ class QueryInput:
     - `passes_filters`: the attribute that is TRUE for events that pass the filters, if there are filters below a union.
     - `markers`: for each join among the steps, the name of the column that is TRUE if there is a partner.
     - `probes`: for each join, the stream's side of its keys; for elements, an expression that raises if they do.
+    - `times`: the column with the event time by the expression id of the attribute that has the watermark, if the
+      event time is an expression.
     """
 
     stream: Stream
@@ -81,70 +94,35 @@ class QueryInput:
     passes_filters: JavaObject | None = None
     markers: dict[int, str] = field(default_factory=dict)
     probes: dict[int, list[JavaObject]] = field(default_factory=dict)
+    times: dict[int, str] = field(default_factory=dict)
 
 
-class _Partner(NamedTuple):
-    """The batch relation of one join: its columns, their names, and the column that is TRUE if there is a partner."""
-
-    plan: JavaObject
-    attributes: list[JavaObject]
-    names: tuple[str, ...]
-    marker: JavaObject
-    prefix: str = "join"
-
-
-class _Elements(NamedTuple):
-    """The elements of one array or map, with the same fields as `_Partner`."""
-
-    generator: JavaObject
-    attributes: list[JavaObject]
-    names: tuple[str, ...]
-    marker: JavaObject
-    prefix: str = "each"
-
-
-class _Mapped(NamedTuple):
-    """The rows that a function of batches returns, with the same fields as `_Partner`."""
-
-    batches: Batches
-    attributes: list[JavaObject]
-    names: tuple[str, ...]
-    marker: JavaObject
-    prefix: str = "map"
-
-
-_Met: TypeAlias = _Partner | _Elements | _Mapped | KeyedPartner
-
-
-class _Path(NamedTuple):
-    """A branch that is being built.
-
-    `layers` are its layers of aliases, from the highest down. `joins` are its joins with their conditions over the
-    columns below them; elements have the array instead of a condition. `names` are the names of `Branch.columns` by
-    expression id.
-    """
-
-    leaf: JavaObject
-    layers: list[list[JavaObject]]
-    joins: list[tuple[_Met, JavaObject]]
-    filters: list[JavaObject]
-    names: dict[int, str]
-
-
-def find_source(catalyst: Catalyst, plan: InputPlan, streams: Sequence[Stream], relation: str | None) -> QueryInput:
+def find_source(
+    catalyst: Catalyst, plan: InputPlan, streams: Sequence[Stream], relation: str | None, *, timed: bool = True
+) -> QueryInput:
     """The input stream of a plan, or a stream derived from such streams.
 
     A stream gets the name `relation`, or the name of the equal stream in `streams`, or else a name with its digest.
+    `timed`: the query needs event times, so an event time that is an expression becomes a column of a derived stream.
 
     Raises:
         UnsupportedQuery: a batch relation, or a condition, has no identity that survives a restart.
         QueryTypeError: two columns of a union have the same name, or an input is not a stream.
     """
+    time = _event_time(catalyst, plan) if timed else None
     if kind_of(plan.leaf) in STREAMS and not any(step.makes_rows for step in plan.steps):
         known = next((stream for stream in streams if stream.name == relation), None)
         stream = known or named_stream(stream_of(plan.leaf), streams)
-        return QueryInput(stream, {column.id: column.name for column in attributes_of(plan.leaf)})
-    return _Deriver(catalyst, plan, streams).query_input()
+        if time is None or kind_of(time) == "AttributeReference" or stream.upstream is not None:
+            return QueryInput(stream, {column.id: column.name for column in attributes_of(plan.leaf)})
+    return _Deriver(catalyst, plan, streams, time).query_input()
+
+
+def _event_time(catalyst: Catalyst, plan: InputPlan) -> JavaObject | None:
+    """The event time, over the columns of the plan's leaf and of its joins; None without a watermark."""
+    if plan.watermark is None:
+        return next((column for column in outputs(plan.leaf) if delay_ms(column) is not None), None)
+    return resolved(catalyst, plan.watermark.time, plan.layers[plan.watermark.depth :])
 
 
 def stream_of(leaf: JavaObject) -> Stream:
@@ -190,8 +168,11 @@ def named_stream(stream: Stream, streams: Sequence[Stream]) -> Stream:
 class _Deriver:
     """Builds the `Derived` for the input of an aggregation."""
 
-    def __init__(self, catalyst: Catalyst, input_plan: InputPlan, streams: Sequence[Stream]) -> None:
+    def __init__(
+        self, catalyst: Catalyst, input_plan: InputPlan, streams: Sequence[Stream], time: JavaObject | None
+    ) -> None:
         self._catalyst = catalyst
+        self._time = time
         self._input_plan = input_plan
         self._streams = streams
 
@@ -204,8 +185,10 @@ class _Deriver:
         columns = [(column.name, attribute) for column, attribute in read if not column.hidden]
         markers = {index: f"{partner.prefix}{number}" for number, (index, partner) in enumerate(partners.items(), 1)}
         for index, partner in partners.items():
-            columns += [(f"{markers[index]}.{name}", column) for name, column in _named(partner)]
+            columns += [(f"{markers[index]}.{name}", column) for name, column in named(partner)]
             columns.append((markers[index], partner.marker))
+        time, times = self._time_column(columns)
+        columns += [(name, self._time) for name in times.values()]
         names = [name for name, _ in columns]
         twice = sorted({name for name in [*names, TAKEN] if [*names, TAKEN].count(name) > 1})
         if twice:
@@ -213,8 +196,11 @@ class _Deriver:
         column_maps: list[dict[str, JavaObject]] = []
         for path, way in zip(paths, lower, strict=True):
             column_maps.append(
-                {name: self._over_names(path, self._resolved(column, way.layers)) for name, column in columns}
+                {name: self._over_names(path, resolved(self._catalyst, column, way.layers)) for name, column in columns}
             )
+        for branch in column_maps:
+            if time is not None and not is_harmless(branch[time]):
+                branch[time] = self._catalyst.tried(branch[time])
         passes_filters = None
         if any(path.filters for path in paths):
             passes_filters = self._catalyst.boolean(TAKEN)
@@ -225,25 +211,40 @@ class _Deriver:
         fields = [Field(name, type_of(column)) for name, column in columns]
         order = self._order(bases, paths, column_maps, fields)
         sides = [self._sides(path) for path in paths]
-        branches = tuple(map(Branch, bases, sides, column_maps))
+        computed_times = (time if time is not None and kind_of(own[time]) not in PLAIN else None for own in column_maps)
+        branches = tuple(map(Branch, bases, sides, column_maps, computed_times))
         stream = self._stream(branches, tuple(fields), order)
         computed = {name for branch in column_maps for name, column in branch.items() if kind_of(column) not in PLAIN}
         probes = {index: self._probes(input_plan.steps[index], partner) for index, partner in partners.items()}
-        names_by_id = {id_of(column): name for name, column in columns}
+        names_by_id = {id_of(column): name for name, column in columns if name not in times.values()}
         derived = Derived(stream, branches)
-        return QueryInput(stream, names_by_id, derived, frozenset(computed), passes_filters, markers, probes)
+        return QueryInput(
+            stream, names_by_id, derived, frozenset(computed - {time}), passes_filters, markers, probes, times
+        )
 
-    def _ways(self, leaf: JavaObject) -> list[_Path]:
+    def _time_column(self, columns: list[tuple[str, JavaObject]]) -> tuple[str | None, dict[int, str]]:
+        """The name of the column with the event time, and `QueryInput.times` if it is not one of `columns` yet."""
+        if self._time is None:
+            return None, {}
+        if kind_of(self._time) == "AttributeReference":
+            return next((name for name, column in columns if id_of(column) == id_of(self._time)), None), {}
+        assert self._input_plan.watermark is not None  # because the time is an expression
+        attribute = self._input_plan.watermark.time
+        name, taken = str(attribute.name()), {name for name, _ in columns}
+        name = f"time.{name}" if name in taken else name
+        return name, {id_of(attribute): name}
+
+    def _ways(self, leaf: JavaObject) -> list[BranchPath]:
         """The paths from a stream, a function's rows or a union down to each stream."""
         if kind_of(leaf) in STREAMS:
-            return [_Path(leaf, [], [], [], _names(leaf, []))]
+            return [BranchPath(leaf, [], [], [], names_of(leaf, []))]
         if kind_of(leaf) == MAPPED:
             batches, attributes = batches_in(leaf), outputs(leaf)
-            mapped = _Mapped(batches, attributes, _unique(attributes), self._catalyst.boolean("ran"))
-            joins: list[tuple[_Met, JavaObject]] = [(mapped, None)]
+            mapped = MappedRows(batches, attributes, unique_names(attributes), self._catalyst.boolean("ran"))
+            joins: list[tuple[Met, JavaObject]] = [(mapped, None)]
             # This raises if the function raised, so such a row is dead.
             ran = self._catalyst.present(mapped.marker)
-            return [_Path(leaf.child(), [], joins, [ran], _names(leaf.child(), joins))]
+            return [BranchPath(leaf.child(), [], joins, [ran], names_of(leaf.child(), joins))]
         union_columns = outputs(leaf)
         ways = []
         for child in children(leaf):
@@ -260,106 +261,103 @@ class _Deriver:
             ways += [path._replace(layers=[layer, *path.layers]) for path in self._branches(child)]
         return ways
 
-    def _branches(self, node: JavaObject) -> list[_Path]:
+    def _branches(self, node: JavaObject) -> list[BranchPath]:
         input_plan = read_input_plan(self._catalyst, node)
         if input_plan.windows:
             raise UnsupportedQuery("A window below a union is not answered.", "Group the union by the window.")
         partners = self._partners(input_plan)
         return [self._extended(path, input_plan, partners, filtered=True) for path in self._ways(input_plan.leaf)]
 
-    def _base(self, path: _Path) -> Stream:
+    def _base(self, path: BranchPath) -> Stream:
         """The base stream of a branch."""
         first = path.joins[0][0] if path.joins else None
-        if isinstance(first, _Mapped):
+        if isinstance(first, MappedRows):
             return next(stream for stream in self._streams if stream.name == first.batches.stream)
         return named_stream(stream_of(path.leaf), self._streams)
 
-    def _extended(self, path: _Path, input_plan: InputPlan, partners: dict[int, _Met], *, filtered: bool) -> _Path:
+    def _extended(
+        self, path: BranchPath, input_plan: InputPlan, partners: dict[int, Met], *, filtered: bool
+    ) -> BranchPath:
         """The path extended by the steps above it; `filtered`: the conditions of these steps are included."""
         joins, filters = list(path.joins), list(path.filters)
         for index, step in enumerate(input_plan.steps):
             layers = input_plan.layers[step.depth :] + path.layers
             if index in partners:
                 partner = partners[index]
-                assert not isinstance(partner, _Mapped)
-                if isinstance(partner, _Elements):
-                    joins.append((partner, self._resolved(partner.generator.child(), layers)))
+                assert not isinstance(partner, MappedRows)
+                if isinstance(partner, GeneratedRows):
+                    joins.append((partner, resolved(self._catalyst, partner.generator.child(), layers)))
                 elif isinstance(partner, KeyedPartner):
                     joins.append((partner, self._lookup_keys(step, partner, layers)))
                     # if this raises, the event is dead
                     filters += [self._catalyst.present(partner.attributes[-1])] if partner.lethal else []
                 else:
-                    parts = [self._met(part, partner, layers) for part in _conditions(step)]
+                    parts = [self._met(part, partner, layers) for part in conditions_of(step)]
                     joins.append((partner, self._catalyst.every(parts)))
                 if filtered:
                     probes = self._probes(step, partner)
-                    attempts = [self._catalyst.attempt(self._resolved(probe, layers)) for probe in probes]
+                    attempts = [self._catalyst.attempt(resolved(self._catalyst, probe, layers)) for probe in probes]
                     filters += [self._catalyst.not_null(attempt) for attempt in attempts]
                     filters += [self._catalyst.not_null(partner.marker)] if step.inner else []
             elif filtered:
-                filters.append(self._resolved(step.condition, layers))
-        return _Path(path.leaf, input_plan.layers + path.layers, joins, filters, _names(path.leaf, joins))
+                filters.append(resolved(self._catalyst, step.condition, layers))
+        return BranchPath(path.leaf, input_plan.layers + path.layers, joins, filters, names_of(path.leaf, joins))
 
-    def _partners(self, input_plan: InputPlan) -> dict[int, _Met]:
-        partners: dict[int, _Met] = {}
+    def _partners(self, input_plan: InputPlan) -> dict[int, Met]:
+        partners: dict[int, Met] = {}
         for index, step in enumerate(input_plan.steps):
             if step.side is not None:
-                for part in _conditions(step):
+                for part in conditions_of(step):
                     check_stable(self._catalyst, part)
                 attributes, marker = outputs(step.side), self._catalyst.boolean("partner")
                 if (keyed := keyed_in(step.side)) is None:
-                    partners[index] = _Partner(step.side, attributes, _unique(attributes), marker)
+                    partners[index] = Partner(step.side, attributes, unique_names(attributes), marker)
                 else:
                     columns = [*attributes, self._catalyst.boolean(ALIVE)]
-                    partners[index] = KeyedPartner(keyed[0], (*keyed[1], ALIVE), columns, _unique(columns), marker)
+                    partners[index] = KeyedPartner(keyed[0], (*keyed[1], ALIVE), columns, unique_names(columns), marker)
             elif step.generate is not None:
                 attributes = items(step.generate.generatorOutput())
                 generator, marker = step.generate.generator(), self._catalyst.boolean("element")
-                partners[index] = _Elements(generator, attributes, _unique(attributes), marker)
+                partners[index] = GeneratedRows(generator, attributes, unique_names(attributes), marker)
         return partners
 
-    def _probes(self, step: Step, met: _Met) -> list[JavaObject]:
+    def _probes(self, step: Step, met: Met) -> list[JavaObject]:
         """The expressions that decide whether an event has a partner or elements, and that may raise."""
-        if isinstance(met, _Mapped):
+        if isinstance(met, MappedRows):
             return []
-        if isinstance(met, _Elements):
+        if isinstance(met, GeneratedRows):
             array = met.generator.child()
             return [] if is_harmless(array) else [self._catalyst.size(array)]
-        return [probe for part in _conditions(step) if (probe := _probe(part, met))]
+        return [probe for part in conditions_of(step) if (probe := probe_of(part, met))]
 
     def _lookup_keys(self, step: Step, met: KeyedPartner, layers: list[list[JavaObject]]) -> list[JavaObject]:
         """The key by which an event looks up a row of a keyed table; if it raises, the event has no partner."""
         columns = dict(zip(map(id_of, met.attributes), met.columns, strict=True))
         equal: dict[str, list[JavaObject]] = {}
-        parts = _conditions(step)
+        parts = conditions_of(step)
         for part in parts:
-            probe = _probe(part, met) if kind_of(part) == "EqualTo" else None
+            probe = probe_of(part, met) if kind_of(part) == "EqualTo" else None
             own = next((side for side in children(part) if probe is not None and not side.equals(probe)), None)
             if own is not None and kind_of(own) == "AttributeReference":
-                key = self._resolved(probe, layers)
+                key = resolved(self._catalyst, probe, layers)
                 key = key if kind_of(key) in PLAIN else self._catalyst.tried(key)
                 equal.setdefault(columns[id_of(own)], []).append(key)
         return lookup_keys(met.keyed, equal, len(parts) > sum(map(len, equal.values())))
 
-    def _met(self, part: JavaObject, partner: _Partner, layers: list[list[JavaObject]]) -> JavaObject:
+    def _met(self, part: JavaObject, partner: Partner, layers: list[list[JavaObject]]) -> JavaObject:
         """A part of a join's condition, changed so that an event for which it raises has no partner."""
         own = {id_of(column) for column in partner.attributes}
         if {id_of(column) for column in references(part)} <= own:
             return part
-        probe = _probe(part, partner)
+        probe = probe_of(part, partner)
         if probe is None:
-            return self._catalyst.tried(self._resolved(part, layers))
+            return self._catalyst.tried(resolved(self._catalyst, part, layers))
         # Spark runs only a bare equality as a hash join. The stream's side comes first, so that equal joins become one.
-        key = self._resolved(probe, layers)
+        key = resolved(self._catalyst, probe, layers)
         key = key if kind_of(key) in PLAIN else self._catalyst.tried(key)
         return self._catalyst.rebuilt(part, [key, *(side for side in children(part) if not side.equals(probe))])
 
-    def _resolved(self, expression: JavaObject, layers: list[list[JavaObject]]) -> JavaObject:
-        for layer in layers:
-            expression = self._catalyst.substitute(expression, layer)
-        return expression
-
-    def _over_names(self, path: _Path, expression: JavaObject) -> JavaObject:
+    def _over_names(self, path: BranchPath, expression: JavaObject) -> JavaObject:
         """The expression over attributes that have the names of `Branch.columns`."""
         check_stable(self._catalyst, expression)
         names, used = path.names, {id_of(column): column for column in references(expression)}
@@ -376,12 +374,12 @@ class _Deriver:
         ]
         return self._catalyst.substitute(expression, layer)
 
-    def _sides(self, path: _Path) -> tuple[AnySide, ...]:
+    def _sides(self, path: BranchPath) -> tuple[AnySide, ...]:
         sides: list[AnySide] = []
         for number, (met, expression) in enumerate(path.joins, 1):
             name = f"{met.prefix}{number}"
             names = tuple(f"{name}.{own}" for own in met.names)
-            if isinstance(met, _Mapped):
+            if isinstance(met, MappedRows):
                 sides.append(Function(name, names, met.batches))
                 continue
             if isinstance(met, KeyedPartner):
@@ -389,7 +387,7 @@ class _Deriver:
                 sides.append(Looked(name, met.keyed, names, met.columns, keys))
                 continue
             over = self._over_names(path, expression)
-            if isinstance(met, _Elements):
+            if isinstance(met, GeneratedRows):
                 sides.append(Elements(name, kind_of(met.generator), names, over))
             else:
                 sides.append(Side(name, met.plan, names, over))
@@ -397,14 +395,16 @@ class _Deriver:
         return tuple(sides)
 
     def _order(
-        self, bases: list[Stream], paths: list[_Path], made: list[dict[str, JavaObject]], fields: list[Field]
+        self, bases: list[Stream], paths: list[BranchPath], made: list[dict[str, JavaObject]], fields: list[Field]
     ) -> Order | None:
         """The order of the derived stream's events; the columns of this order are added to `made` and `fields`."""
         orders = [base.order for base in bases]
         known = {base.name: base for base in bases}
         if len(known) == 1 and orders[0] is None:
             return None
-        if self._input_plan.watermarked and not any(orders):
+        if len(paths) == 1 and not paths[0].joins:
+            return orders[0]  # the events of one stream as they are, with a column for their time
+        if self._input_plan.watermark is not None and not any(orders):
             return None  # there is one watermark over the output of the union
         ordered = all(orders)
         fields.append(Field(_PARTITION, "string"))
@@ -412,7 +412,7 @@ class _Deriver:
             fields.append(Field(_OFFSET, "bigint"))
         for base, path, branch in zip(bases, paths, made, strict=True):
             first = path.joins[0][0] if path.joins else None
-            given = first.attributes if isinstance(first, _Mapped) else outputs(path.leaf)
+            given = first.attributes if isinstance(first, MappedRows) else outputs(path.leaf)
             own = {str(column.name()): column for column in given}
             lost = set() if base.order is None else {*base.order.columns} - own.keys()
             if lost:
@@ -467,33 +467,3 @@ class _Deriver:
         )  # fmt: skip
 
 
-def _names(leaf: JavaObject, joins: list[tuple[_Met, JavaObject]]) -> dict[int, str]:
-    found = {column.id: column.name for column in attributes_of(leaf) if not column.hidden}
-    for number, (met, _) in enumerate(joins, 1):
-        found |= {id_of(column): f"{met.prefix}{number}.{name}" for name, column in _named(met)}
-        found[id_of(met.marker)] = f"{met.prefix}{number}"
-    return found
-
-
-def _named(met: _Met) -> list[tuple[str, JavaObject]]:
-    return list(zip(met.names, met.attributes, strict=True))
-
-
-def _unique(attributes: list[JavaObject]) -> tuple[str, ...]:
-    names = [str(column.name()) for column in attributes]
-    return tuple(name if names.count(name) == 1 else f"{name}#{place}" for place, name in enumerate(names))
-
-
-def _conditions(step: Step) -> list[JavaObject]:
-    return [] if step.condition is None else conjuncts(step.condition)
-
-
-def _probe(part: JavaObject, partner: _Partner | KeyedPartner) -> JavaObject | None:
-    """The stream's side of an equality between the two sides of a join; None if this part is not such an equality."""
-    if kind_of(part) not in ("EqualTo", "EqualNullSafe"):
-        return None
-    own = {id_of(column) for column in partner.attributes}
-    left, right = ({id_of(column) for column in references(side)} for side in children(part))
-    if left and left <= own and right and not right & own:
-        return children(part)[1]
-    return children(part)[0] if right and right <= own and left and not left & own else None

@@ -315,8 +315,8 @@ class _JoinReader:
         event_time = reader.meaning(time)
         if not isinstance(event_time, Column):
             raise UnsupportedQuery(
-                f"The event time {time.name()} is computed, which is planned, not answered yet.",
-                "Join by a column of the stream.",
+                f"The event time {time.name()} is computed from rows of {reader.stream.name}, which is not answered.",
+                f"Compute it in {reader.stream.name}, or use a time of its windows.",
             )
         return self._of_side(side, keys, event_time.name, delay * 1000)
 

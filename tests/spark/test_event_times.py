@@ -1,0 +1,156 @@
+"""Event times that are expressions of the row: the rows of Spark's batch engine from one read of the input."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millpond import Pond
+from millpond.plan.explain.plan_text import explain
+
+COLUMNS = """k STRING, sec BIGINT, ms BIGINT, txt STRING, doc STRING, e STRUCT<t: TIMESTAMP, v: INT>, v INT,
+ntz TIMESTAMP_NTZ"""
+BEGIN = 1_700_000_000
+FORMAT = "dd/MM/yyyy HH:mm:ss"
+
+
+class Shape(NamedTuple):
+    """A relation with the event time `t` over the stream `ev`, and the columns `k` and `v`."""
+
+    relation: str
+    watermark: str = "WATERMARK t DELAY OF INTERVAL 10 DAYS"
+
+    def text(self, *, stream: bool) -> str:
+        """The query over the relation; without `stream`, for Spark's batch engine."""
+        below = self.relation.replace("STREAM ", "" if not stream else "STREAM ")
+        return (
+            f"SELECT k, window(t, '5 minutes') AS w, count(*) AS n, sum(v) AS s, min(t) AS first FROM ({below}) "
+            f"{self.watermark if stream else ''} WHERE v < 90 GROUP BY k, window(t, '5 minutes')"
+        )
+
+
+def timed(expression: str) -> Shape:
+    return Shape(f"SELECT {expression} AS t, k, v FROM STREAM ev")
+
+
+SHAPES = {
+    "seconds": timed("timestamp_seconds(sec)"),
+    "millis": timed("timestamp_millis(ms)"),
+    "format": timed(f"to_timestamp(txt, '{FORMAT}')"),
+    "nested": timed("e.t"),
+    "cast_ntz": timed("CAST(ntz AS TIMESTAMP)"),
+    "cast_text": timed("CAST(CAST(timestamp_seconds(sec) AS STRING) AS TIMESTAMP)"),
+    "arithmetic": timed("timestamp_seconds(sec) + make_interval(0, 0, 0, 1, v)"),
+    "own_name": Shape("SELECT timestamp_seconds(sec) AS t, k, v FROM STREAM ev WHERE sec % 3 > 0"),
+    "raises": timed("timestamp_seconds(sec + 0 * (1 DIV (v % 7)))"),
+    "parsed": Shape(
+        "SELECT k, v, j.at AS t FROM (SELECT k, v, from_json(doc, 'at TIMESTAMP, z INT', "
+        "map('timestampFormat', 'yyyy-MM-dd HH:mm:ss')) AS j FROM STREAM ev)"
+    ),
+    "view": Shape("SELECT t, k, v FROM STREAM timed"),
+    "union": Shape(
+        "SELECT timestamp_seconds(sec) AS t, k, v FROM STREAM ev UNION ALL "
+        "SELECT timestamp_millis(ms), concat(k, '!'), v FROM STREAM ev WHERE v > 20"
+    ),
+    "joined": Shape("SELECT timestamp_seconds(sec + shift) AS t, k, v FROM STREAM ev JOIN shifts ON k = name"),
+    "joined_left": Shape(
+        "SELECT timestamp_seconds(sec + coalesce(shift, 7)) AS t, k, v FROM STREAM ev LEFT JOIN shifts ON k = name"
+    ),
+    "exploded": Shape(
+        "SELECT timestamp_seconds(one) AS t, k, v FROM STREAM ev LATERAL VIEW explode(array(sec, sec + 400)) AS one"
+    ),
+}  # fmt: skip
+
+FRAMES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "frame_parsed": lambda ev: _grouped(
+        ev.select("k", F.from_json("doc", "at STRING, z INT").alias("j"))
+        .select("k", "j.*").withColumn("t", F.to_timestamp("at", "yyyy-MM-dd HH:mm:ss")), "z",
+    ),
+    "frame_nested": lambda ev: _grouped(ev.select("k", "e.*"), "v"),
+    "frame_replaced": lambda ev: _grouped(ev.withColumn("t", F.timestamp_millis("ms")), "v"),
+}  # fmt: skip
+
+
+def _grouped(frame: DataFrame, value: str) -> DataFrame:
+    frame = frame.withWatermark("t", "10 days") if frame.isStreaming else frame
+    return frame.groupBy("k", F.window("t", "5 minutes").alias("w")).agg(
+        F.count("*").alias("n"), F.sum(value).alias("s")
+    )
+
+
+def _write(folder: Path, number: int, begin: int = BEGIN) -> None:
+    """A file of random events; some have no time that can be computed."""
+    draw = random.Random(number)
+    folder.mkdir(exist_ok=True)
+    lines = []
+    for _ in range(60):
+        sec = begin + draw.randrange(3000)
+        at = datetime.fromtimestamp(sec, timezone.utc)
+        lines.append(json.dumps({
+            "k": draw.choice("abc"), "sec": sec, "ms": sec * 1000 + draw.randrange(1000), "v": draw.randrange(100),
+            "txt": f"{at:%d/%m/%Y %H:%M:%S}", "doc": json.dumps({"at": f"{at:%F %T}", "z": draw.randrange(9)}),
+            "e": None if draw.random() < 0.1 else {"t": f"{at:%FT%T}Z", "v": 3}, "ntz": f"{at:%FT%T}",
+        }))  # fmt: skip
+    (folder / f"{number}.json").write_text("\n".join(lines))
+
+
+def _declared(folder: Path) -> str:
+    return (
+        f"CREATE TABLE ev ({COLUMNS}) USING json OPTIONS (path '{folder}/in', maxFilesPerTrigger '1');"
+        "CREATE TEMPORARY VIEW timed AS SELECT timestamp_seconds(sec) AS t, k, v FROM STREAM ev;"
+    )
+
+
+def _batch(spark: SparkSession, folder: Path) -> DataFrame:
+    """The events of all files, also as the view `ev_batch`, and the view `timed_batch`."""
+    batch = spark.read.schema(COLUMNS).json(str(folder / "in"))
+    batch.createOrReplaceTempView("ev_batch")
+    spark.sql("SELECT timestamp_seconds(sec) AS t, k, v FROM ev_batch").createOrReplaceTempView("timed_batch")
+    return batch
+
+
+def _expected(spark: SparkSession, shape: Shape) -> DataFrame:
+    text = shape.text(stream=False).replace("FROM ev", "FROM ev_batch").replace("FROM timed", "FROM timed_batch")
+    return spark.sql(text.replace("DIV (v % 7)", "DIV nullif(v % 7, 0)"))
+
+
+def _counted(frame: DataFrame) -> Counter[str]:
+    return Counter(row[0] for row in frame.select(F.to_json(F.struct("*"))).collect())
+
+
+def _rows(pond: Pond, name: str, like: DataFrame) -> Counter[str]:
+    return _counted(like.sparkSession.createDataFrame(pond.table(name).to_pandas(), like.schema))
+
+
+def test_rows_are_those_of_sparks_batch(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(2):
+        _write(tmp_path / "in", number)
+    batch = _batch(spark, tmp_path)
+    spark.createDataFrame([("a", 100), ("b", -50)], "name string, shift int").createOrReplaceTempView("shifts")
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.load(_declared(tmp_path))
+        stream = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
+        for name, shape in SHAPES.items():
+            pond.add(name, shape.text(stream=True))
+        for name, frame in FRAMES.items():
+            pond.add(name, frame(stream))
+        pond.run(once=True, drain=True)
+        answers = {name: _expected(spark, shape) for name, shape in SHAPES.items()}
+        answers |= {name: frame(batch) for name, frame in FRAMES.items()}
+        for name, answer in answers.items():
+            expected = _counted(answer)
+            assert expected, name
+            assert _rows(pond, name, answer) == expected, name
+        timeless = batch.where("v % 7 = 0").count()
+        assert pond.counts()["raises"].whole.dead == timeless > 0
+        read = {query.name: query.stream for query in pond.queries}
+        assert read["seconds"] == read["view"] == read["own_name"] != read["millis"] == read["frame_replaced"]
+        assert "\n    ev WITH timestamp_seconds(sec) AS t\n" in explain(pond.plan, pond.streams)
