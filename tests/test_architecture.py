@@ -46,7 +46,7 @@ RANKS: dict[str, tuple[str, ...]] = {
         "view",
     ),
     "kit": (
-        "costs inputs servers simulator",
+        "costs inputs programs servers simulator",
         "naive",
         "judges",
     ),

@@ -1,7 +1,7 @@
 """A pond whose queries change as a script says, as a program to be killed: `change_program.py BASE`.
 
-It joins the Java machine that the environment names (`kit.servers.shared_java`). BASE/in holds the input, BASE/pond the
-pond, BASE/out/<query> the sinks. With BASE/within, all changes are requested by the thread that runs epochs. A pond
+It joins the Java machine that the environment names (`kit.programs.shared_java`). BASE/in holds the input, BASE/pond
+the pond, BASE/out/<query> the sinks. With BASE/within, all changes are requested by the thread that runs epochs. A pond
 that has begun is opened without its queries: it goes on with those in force, and with the rest of the script.
 """
 

@@ -1,7 +1,7 @@
 """Ponds over folders of files, as a program to be killed, stopped and started again.
 
 It reads a JSON object per pond, {"base": BASE}, so that ponds share a Java machine, and prints a JSON line per pond.
-It joins the Java machine that the environment names (`kit.servers.shared_java`), or starts one.
+It joins the Java machine that the environment names (`kit.programs.shared_java`), or starts one.
 BASE/in holds the input, BASE/pond the pond, BASE/out/<query> the sinks, BASE/faults what was reached.
 """
 

@@ -1,4 +1,4 @@
-"""A Spark session in the Java machine that the environment names (`kit.servers.shared_java`), for child processes.
+"""A Spark session in the Java machine that the environment names (`kit.programs.shared_java`), for child processes.
 
 Run as a program, it is the command `millpond` in such a session.
 """

@@ -7,8 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,8 +22,9 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from kit.naive.queries.query_changes import NaiveChanges
+from kit.programs.forked_program import run_forked
+from kit.programs.shared_java import joining
 from kit.servers.servers import until
-from kit.servers.shared_java import joining
 from millpond import Pond
 from millpond.control.pond import readings as pond_readings
 from millpond.errors import ChangeRefused, NotServingError, UnsupportedQuery
@@ -271,8 +270,7 @@ def run_until_killed(spark: SparkSession, base: Path, fault: str) -> None:
     environment = os.environ | joining(spark) | {
         "MILLPOND_FAULT": f"{fault}:kill", "MILLPOND_FAULT_DIR": str(base / "faults"),
     }  # fmt: skip
-    command = [sys.executable, str(PROGRAM), str(base)]
-    done = subprocess.run(command, env=environment, timeout=150, capture_output=True, text=True, check=False)
+    done = run_forked([PROGRAM, base], env=environment, timeout=150, text=True)
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
     running = spark._jsparkSession.sharedState().activeStreamingQueries()
     until(running.isEmpty, "Spark has ended the query of the killed process", 60)

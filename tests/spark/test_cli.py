@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from kit.servers.shared_java import joining
+from kit.programs.shared_java import joining
 from millpond.cli import main
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -30,8 +30,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kit.naive.queries.windows import answer, counts, late_rows, withheld
+from kit.programs.forked_program import ForkedProgram
+from kit.programs.shared_java import joining
 from kit.servers.servers import until
-from kit.servers.shared_java import joining
 from millpond.faults import COMMON_STEPS, DRIVER_STEPS, FOLLOWER_STEPS, WORKER_STEPS
 from millpond.followers.view.view import scan
 from millpond.log.manifest import Manifest, Manifests, load
@@ -133,8 +134,8 @@ class Driver:
     def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
         self._turn = threading.Lock()
         with log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, str(PROGRAM), *arguments], env=INHERITED | environment, stdin=subprocess.PIPE,
+            self.process = ForkedProgram(
+                [PROGRAM, *arguments], env=INHERITED | environment, stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=errors, text=True,
             )  # fmt: skip
 

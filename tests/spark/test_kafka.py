@@ -19,9 +19,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from kit.programs.shared_java import joining
 from kit.servers.kafka_server import KafkaServer
 from kit.servers.servers import until
-from kit.servers.shared_java import joining
 from millpond import Pond
 from millpond.connections import VARIABLE
 from millpond.control.commands.run import INCOMPLETE

@@ -31,8 +31,8 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from kit.programs.shared_java import joining
 from kit.servers.kafka_server import KafkaServer
-from kit.servers.shared_java import joining
 from millpond import Pond
 from millpond.cli import app
 

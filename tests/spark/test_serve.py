@@ -22,7 +22,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from kit.servers.shared_java import joining
+from kit.programs.shared_java import joining
 from millpond.cli import app
 from millpond.errors import AccessError, ChangeRefused, NotServingError, QueryRefused
 from millpond.service.api.client import Client
