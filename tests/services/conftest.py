@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from kit.programs.forked_program import ForkedProgram
 from kit.servers.hook_server import HookServer
 from millpond.connections import VARIABLE
 from millpond.testing import sink_program
@@ -34,8 +34,7 @@ def bring(tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
         (tmp_path / "faults").mkdir(exist_ok=True)
         environ = os.environ | {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(tmp_path / "faults")}
         words = [str(tmp_path), form, path, json.dumps(options), str(patience)]
-        program = [sys.executable, "-m", sink_program.__name__]
-        return subprocess.Popen([*program, *words], env=environ, stderr=subprocess.PIPE)
+        return ForkedProgram(["-m", sink_program.__name__, *words], env=environ, stderr=subprocess.PIPE)
 
     return started
 

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from kit.programs.forked_program import run_forked
 from kit.servers.kafka_server import KafkaServer, Message
 from kit.servers.servers import until
 from millpond.connections import VARIABLE
@@ -64,8 +64,8 @@ def publish(folder: Path, topic: str, faults: str = "", **more: str) -> subproce
     """Let a process of its own bring the topic to the head of the log."""
     (folder / "faults").mkdir(exist_ok=True)
     environ = os.environ | {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(folder / "faults")}
-    words = [sys.executable, "-m", program.__name__, str(folder), "kafka", "", json.dumps({"topic": topic, **more})]
-    return subprocess.run(words, env=environ, capture_output=True, timeout=120)
+    words = ["-m", program.__name__, folder, "kafka", "", json.dumps({"topic": topic, **more})]
+    return run_forked(words, env=environ, timeout=120)
 
 
 def has_cursor(follower: KafkaSink) -> bool:
