@@ -14,7 +14,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from millpond.arrays import IPC_READ
-from millpond.errors import CorruptError, UnsupportedQuery
+from millpond.errors import CorruptError, UnsupportedQuery, unreadable
 from millpond.log.records import Entry, EpochRecord, Receipt, Section, SectionKind
 from millpond.model.expressions import Column
 from millpond.model.query import Query
@@ -121,12 +121,20 @@ class RowsReader:
 
 
 def section_reader(files: Files) -> ReadSection:
-    """A reader of sections of a pond's delta files; checks the digest of a file at its first read."""
+    """A reader of sections of a pond's delta files; checks the digest of a file at its first read.
+
+    FileNotFoundError: the file was deleted. CorruptError: it is damaged.
+    """
     checked: OrderedDict[str, None] = OrderedDict()
 
     def read(_n: int, receipt: Receipt, section: Section) -> pa.Buffer:
         name = str(receipt.file)
-        mapped = files.open(name)
+        try:
+            mapped = files.open(name)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError) as error:  # an empty file cannot be mapped
+            raise unreadable(files.where(name), error) from error
         if name not in checked:
             if hashlib.sha256(mapped).hexdigest() != receipt.digest:
                 raise CorruptError(f"{files.where(name)} fails its digest.", "Restore the file from a copy.")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millpond.errors import CorruptError
-from millpond.followers.record_rows import RowsGone
+from millpond.followers.record_rows import RowsGone, section_reader
+from millpond.log.records import Receipt, Section
+from millpond.state.ports.files import Files
 
 
 def test_instances_in_order_without_private_columns(pond: Any, make_row: Any) -> None:
@@ -43,3 +46,15 @@ def test_missing_and_damaged_rows_are_told_apart(pond: Any, make_row: Any) -> No
     file.unlink()
     with pytest.raises(RowsGone, match="query q in record 0 no longer exist"):
         pond.rows.table(pond.entries[n], "q")
+
+
+@pytest.mark.parametrize("content", [b"", b"x"], ids=["empty", "changed"])
+def test_a_damaged_file_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "1.arrow").write_bytes(content)
+    read = section_reader(Files(tmp_path))
+    receipt, section = Receipt(0, "a", 64, "0" * 64, "1.arrow"), Section("rows", "q", 0, 64, 1)
+    with pytest.raises(CorruptError, match=f"{tmp_path}/1.arrow"):
+        read(1, receipt, section)
+    (tmp_path / "1.arrow").unlink()
+    with pytest.raises(FileNotFoundError):
+        read(1, receipt, section)
