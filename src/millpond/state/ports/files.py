@@ -100,7 +100,7 @@ class Files:
     def write(self, file: str, parts: Parts) -> None:
         """Writes a file durably, so that it survives a crash of this process and this machine."""
         path = self._folder / file
-        with _in_folder(path, lambda: open(path, "wb", opener=no_link)) as handle:
+        with in_folder(path, lambda: open(path, "wb", opener=no_link)) as handle:
             for part in parts:
                 handle.write(part)
             handle.flush()
@@ -168,7 +168,7 @@ class Files:
         for file, name in renamed.items():
             source, target = self._folder / file, self._folder / name
             parents.add(target.parent)
-            _in_folder(target, partial(os.replace, source, target))
+            in_folder(target, partial(os.replace, source, target))
         for parent in parents:
             sync_folder(parent)
             sync_folder(parent.parent)
@@ -299,13 +299,13 @@ def leave(path: Path, parts: Parts) -> None:
         with open(number, "wb") as handle:
             for part in parts:
                 handle.write(part)
-        _in_folder(path, lambda: os.replace(temporary, path))
+        in_folder(path, lambda: os.replace(temporary, path))
     except BaseException:
         os.unlink(temporary)
         raise
 
 
-def _in_folder(path: Path, create: Callable[[], T]) -> T:
+def in_folder(path: Path, create: Callable[[], T]) -> T:
     """Creates the file `path` by a function, with its folder; pruning may remove the folder while it is empty."""
     for _ in range(_ATTEMPTS):
         path.parent.mkdir(parents=True, exist_ok=True)

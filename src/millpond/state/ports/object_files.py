@@ -24,7 +24,7 @@ from millpond.errors import CorruptError, PlaceError, unreadable
 from millpond.log.places.address import Address, objects_at
 from millpond.log.places.objects import Objects, in_parallel
 from millpond.state.ports.file_store import Parts
-from millpond.state.ports.files import DELTA_FOLDER, Files
+from millpond.state.ports.files import DELTA_FOLDER, Files, in_folder
 from millpond.state.ports.private_folder import is_own, own_folder
 
 LIMIT_VARIABLE = "MILLPOND_CACHE_BYTES"
@@ -68,19 +68,16 @@ class HostCopies:
     def add(self, file: str, write: Callable[[Path], object]) -> None:
         """Makes a copy, which appears atomically; `write` writes it to the path that it is given."""
         path = self.path(file)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         number, temporary = tempfile.mkstemp(dir=self.folder, prefix=".")
         os.close(number)
         try:
             write(Path(temporary))
             self._added += os.path.getsize(temporary)
-            try:
-                os.replace(temporary, path)
-            except FileNotFoundError:  # another process has deleted the last copy in this folder, and the folder
-                path.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(temporary, path)
+            in_folder(path, lambda: os.replace(temporary, path))
         except BaseException:
-            os.unlink(temporary)
+            with suppress(FileNotFoundError):  # another process took it for the draft of a process that was killed
+                os.unlink(temporary)
             raise
         if self._added * _LOOKS_PER_LIMIT >= self._limit:
             self.bound()
