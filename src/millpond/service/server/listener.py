@@ -3,8 +3,8 @@
 A client is a stranger until a request with the token arrived over its connection. Strangers get a limited number of
 connections, per address and in total. When the limit is reached, the oldest connection of the address with the most
 connections is closed. The next connection is accepted a moment later, so that a new one has time to send its request.
-Connections count from `accept` on, before the TLS handshake. `Hasty` closes connections that send no request within a
-time limit; Uvicorn alone would wait without limit.
+Connections count from `accept` on, before the TLS handshake. `IdleTimeout` closes connections that send no request
+within a time limit; Uvicorn alone would wait without limit.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ HEAD_SECONDS = 10.0
 """Seconds that an idle connection has to send the head of its next request; it is closed within twice that time."""
 
 
-class Hasty(H11Protocol):
-    """Uvicorn's HTTP protocol with the idle timeout."""
+class IdleTimeout(H11Protocol):
+    """Uvicorn's HTTP protocol, which also closes a connection that is idle for `HEAD_SECONDS`."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timeout of a new connection."""

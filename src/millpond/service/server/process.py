@@ -40,7 +40,7 @@ from millpond.service.server.gauges import Gauges
 from millpond.service.server.guard import HEAD_BYTES, Application, Guard, Limits
 from millpond.service.server.hosted_pond import HostedPond
 from millpond.service.server.leadership import Hint
-from millpond.service.server.listener import ACCEPTED_AT_ONCE, Door, Hasty, Strangers
+from millpond.service.server.listener import ACCEPTED_AT_ONCE, Door, IdleTimeout, Strangers
 from millpond.service.server.log_reader import LogReader
 from millpond.service.server.restart import VARIABLE as RESTARTED
 from millpond.service.server.restart import RestartNeeded, Restarts, restart
@@ -308,7 +308,7 @@ def _answering(app: Application, web: Web, listener: Door) -> Iterator[None]:
         logging.getLogger(name).setLevel(level)
         logging.getLogger(name).addHandler(log)
     config = uvicorn.Config(
-        app, lifespan="off", ws="none", http=Hasty, log_config=None, access_log=False, proxy_headers=False,
+        app, lifespan="off", ws="none", http=IdleTimeout, log_config=None, access_log=False, proxy_headers=False,
         server_header=False, limit_concurrency=_CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=10,
         h11_max_incomplete_event_size=HEAD_BYTES, loop="asyncio", backlog=ACCEPTED_AT_ONCE,
         ssl_certfile=None if web.certificate is None else str(web.certificate),

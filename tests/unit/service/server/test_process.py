@@ -143,12 +143,15 @@ def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_connection_whose_request_is_not_yet_answered_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, looked = list[listener.Hasty](), threading.Event()
+    made, looked = list[listener.IdleTimeout](), threading.Event()
     monkeypatch.setattr(listener, "HEAD_SECONDS", 600.0)
-    connection_made = listener.Hasty.connection_made
-    monkeypatch.setattr(
-        listener.Hasty, "connection_made", lambda self, transport: made.append(self) or connection_made(self, transport)
-    )
+    connection_made = listener.IdleTimeout.connection_made
+
+    def noted(self: listener.IdleTimeout, transport: Any) -> None:
+        made.append(self)
+        connection_made(self, transport)
+
+    monkeypatch.setattr(listener.IdleTimeout, "connection_made", noted)
 
     async def slow(_scope: Scope, _receive: Receive, send: Send) -> None:
         (connection,) = made
