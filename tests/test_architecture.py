@@ -41,7 +41,7 @@ RANKS: dict[str, tuple[str, ...]] = {
     ),
     "followers": (
         "cursors record_rows runner",
-        "part_folders",
+        "part_folders upserts",
         "prune sinks",
         "view",
     ),

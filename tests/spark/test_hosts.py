@@ -160,14 +160,14 @@ class Run:
 
     def __init__(
         self, cluster: Cluster, *, master: str, store: str | None = None, verb: str = "run", settings: str = "",
-        more: str = "",
+        more: str = "", also: str = "",
     ) -> None:  # fmt: skip
         self.cluster, self.root, self.pond = cluster, cluster.root, cluster.hidden / "ev.pond"
         (self.root / "spark-defaults.conf").write_text(settings)
         self.store = [] if store is None else ["--store", store]
         (self.root / "input").mkdir(exist_ok=True)
         sql = self.root / "ev.sql"
-        sql.write_text(SQL.format(input=self.root / "input", out=self.root / "out", more=more))
+        sql.write_text(SQL.format(input=self.root / "input", out=self.root / "out", more=more) + also)
         self.log = self.root / "run.log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
@@ -269,6 +269,14 @@ def test_hosts_that_stop_or_end_change_no_row_and_one_without_the_folder_ends_th
     assert run.rows() == expected(3)
 
 
+UPSERTED = """
+CREATE STREAMING TABLE upserted USING redis TBLPROPERTIES ('key' = 'sum:{k}', 'columns' = 'total', 'emit' = 'update') AS
+SELECT k, window(ts, '1 minute') AS w, sum(v) AS total
+FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 1 HOUR GROUP BY ALL;
+"""
+"""Rows whose keys are in other hash slots than those of their group."""
+
+
 def test_instances_stay_beside_their_shards_and_a_later_host_gets_their_files_through_the_store(
     spark: SparkSession, tmp_path: Path, redis_installed: None
 ) -> None:
@@ -290,14 +298,18 @@ def test_instances_stay_beside_their_shards_and_a_later_host_gets_their_files_th
         for number in (1, 2):
             cluster.worker(number, host=others[number - 1])
         settings = f"spark.driver.host {driver.address}\nspark.driver.bindAddress {driver.address}\n"
+        settings += "spark.locality.wait 60s\n"  # however slow the tasks of the other job on the only core are
         run = Run(
-            cluster, master=cluster.url, store=store.url, verb="serve", settings=settings, more=", 'serve' = 'true'"
+            cluster, master=cluster.url, store=store.url, verb="serve", settings=settings, more=", 'serve' = 'true'",
+            also=UPSERTED,
         )  # fmt: skip
         read(0, 1, 2, 3, 4)
         # the first epoch may begin before both executors, and the second before the shards are known
         assert run.fold_hosts()[2:] == [("work1", "work2")] * 3
-        placed = Client.of(run.pond, timeout=240).placement()
-        assert placed.aligned == placed.local_hit_rate == 1 and placed.requests >= 1024
+        client = Client.of(run.pond, timeout=240)
+        until(lambda: client.placement().requests >= 1024 + EVENTS, "the view and the sink have the newest rows", 240)
+        until(lambda: client.placement().local_hit_rate == 1, "both were written beside their shards", 240)
+        assert client.placement().aligned == 1
 
         cluster.worker(3, blind=True, host=driver)
         cluster.end("worker1")
@@ -307,6 +319,9 @@ def test_instances_stay_beside_their_shards_and_a_later_host_gets_their_files_th
 
         assert not run.lacking()
         assert run.rows() == expected(7)
+        with store.client() as redis:
+            totals = [redis.hget(f"sum:{k}", "total") for k in range(EVENTS)]
+        assert totals == [b"6"] * EVENTS
 
 
 LATER = """SELECT k, window(ts, '1 minute') AS w, sum(v) AS total

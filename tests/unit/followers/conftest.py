@@ -166,6 +166,12 @@ def pond(tmp_path: Path) -> HandMadePond:
     return HandMadePond(tmp_path / "pond")
 
 
+@pytest.fixture(scope="session")
+def new_pond() -> type[HandMadePond]:
+    """Makes ponds, one per example of a random test."""
+    return HandMadePond
+
+
 @pytest.fixture
 def make_row() -> Any:
     return row

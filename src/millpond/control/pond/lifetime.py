@@ -167,7 +167,7 @@ class Lifetime:
         read_streams = [reading.stream for reading in readings]
         followers = follow(
             truth, queries, spec, store, files.settle, files, streams=read_streams,
-            functions=declared.foreach, homes=declared.front.homes,
+            functions=declared.foreach, homes=declared.front.homes, write=files.upsert,
         )  # fmt: skip
         try:
             compare(truth, followers.runner.followers())

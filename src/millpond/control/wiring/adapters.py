@@ -14,6 +14,8 @@ from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import section_reader
 from millpond.followers.runner import Runner, Runners
 from millpond.followers.sinks.in_process import Foreach, MemoryTables
+from millpond.followers.sinks.redis_rows import KeyedSink
+from millpond.followers.upserts import WriteOwn
 from millpond.followers.view.shard_watch import SlotsWatch, WantedOwners
 from millpond.followers.view.shared_view import Settle, Share, SharedView
 from millpond.followers.view.view import ViewFollower
@@ -79,8 +81,8 @@ class Followers(NamedTuple):
 
     def requests(self) -> Requests:
         """What the instances sent to the store for the newest record, if they write to it themselves."""
-        shared = self.attached.shared
-        return Requests() if shared is None else shared.requests
+        senders = [follower for follower in self.runner.followers() if isinstance(follower, KeyedSink | SharedView)]
+        return sum((sender.requests for sender in senders), Requests())
 
     def close(self, timeout: float = STOP_SECONDS) -> None:
         """Stop the threads and close the store; if a thread hangs in the store, both are left as they are."""
@@ -259,11 +261,12 @@ def follow(
     truth: Truth, queries: Sequence[AnyQuery], spec: PondSpec, store: str, settle: Settle,
     files: FileTransport | None = None, grace_seconds: float = GRACE_SECONDS, streams: Iterable[Stream] = (),
     functions: Mapping[str, Foreach] | None = None, homes: Mapping[str, str] | None = None,
+    write: WriteOwn | None = None,
 ) -> Followers:  # fmt: skip
     """Sinks, view and pruning, not yet started.
 
     `streams`: the streams that are read, with the sinks of their dead letters. `functions`: receive the rows of queries
-    whose sink is `foreach`. `homes`: see `AttachedSinks`.
+    whose sink is `foreach`. `homes`, `write`: see `AttachedSinks`.
 
     Raises:
         UnsupportedQuery, ForeignPondError, PlaceError, StoreError: a sink or the store does not fit.
@@ -274,7 +277,7 @@ def follow(
     alone = partial(Runner, truth.log, truth.manifests)
     opens = partial(keyed_rows, store)
     attached = AttachedSinks(
-        runners, alone, truth.pond, truth.cursors, read, opens, functions or {}, homes or {}
+        runners, alone, truth.pond, truth.cursors, read, opens, functions or {}, homes or {}, write
     )
     for query in queries:
         attached.add(query, spec.left.added.get(query.name, NOTHING_APPLIED))

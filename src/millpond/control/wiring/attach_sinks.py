@@ -13,6 +13,7 @@ from millpond.followers.runner import Runner, Runners
 from millpond.followers.sinks.in_process import Foreach, MemoryTables
 from millpond.followers.sinks.kinds import sink_kind, sink_path, waits_for_others
 from millpond.followers.sinks.make_sink import dead_letter_follower, sink_follower
+from millpond.followers.upserts import Instances, Owners, WriteOwn
 from millpond.followers.view.shared_view import SharedView
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.follower import Follower, let_go
@@ -38,9 +39,13 @@ class AttachedSinks:
     def __init__(
         self, runners: Runners, alone: Callable[[Sequence[Follower]], Runner], pond: str, cursors: CursorPath,
         read: ReadSection, opens: Callable[[str | None], OpenRows], functions: Mapping[str, Foreach],
-        homes: Mapping[str, str],
+        homes: Mapping[str, str], write: WriteOwn | None = None,
     ) -> None:  # fmt: skip
-        """`homes`: the folders to which paths are relative, by query name and by `dead_letters_of` of a stream."""
+        """`homes`: the folders to which paths are relative, by query name and by `dead_letters_of` of a stream.
+
+        `write`: see `Instances.write`.
+        """
+        self._instances = None if write is None else Instances(self._owners, write)
         self._homes = homes
         self._runners, self._alone, self._opens, self._functions = runners, alone, opens, functions
         self._pond, self._cursors = pond, cursors
@@ -80,7 +85,7 @@ class AttachedSinks:
             made.append(
                 sink_follower(
                     query, self._pond, rows, self._cursors, since=since, memory=tables, opens=opens,
-                    functions=self._functions,
+                    functions=self._functions, instances=self._instances,
                 )
             )  # fmt: skip
         if query.late_sink is not None:
@@ -186,6 +191,13 @@ class AttachedSinks:
         if isinstance(query, Query) and query.serve:
             self.served[query.name] = length_us(query.window)
             self._share()
+
+    def _owners(self) -> Owners | None:
+        """The owners of buckets, if the view is in a store on the network, so that the instances write it."""
+        if self.shared is None:
+            return None
+        share = self.shared.share
+        return Owners(share.owners, share.address, share.copies)
 
     def _share(self) -> None:
         if self.shared is not None:

@@ -9,12 +9,14 @@ from pathlib import Path
 from millpond.control.wiring.adapters import files_on_network, instance_store
 from millpond.control.wiring.truth import Truth
 from millpond.errors import HostError, PlaceError
+from millpond.followers.upserts import Upsert, Upserted
 from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import owners_in
 from millpond.placement.slots import hash_tags
+from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.runtime.task.file_sync import Carrier, FileTransport, Way
-from millpond.spark.driver.view_job import settled
+from millpond.spark.driver.instance_jobs import settled, upserted
 from millpond.spark.session.hosts import is_local, is_on_every_host
 from millpond.spark.session.session import Session
 from millpond.spark.session.task_hosts import TaskHosts
@@ -50,6 +52,15 @@ class PondFiles(FileTransport):
                 if not self.can_carry:
                     raise
         return [catch_up(share, instance, self._open_store(share)) for instance in owners_of(share)]
+
+    def upsert(self, upsert: Upsert, opens: OpenRows) -> Sequence[Upserted] | None:
+        """See `Instances.write`."""
+        if self.carrier is not None:
+            return None
+        try:
+            return upserted(self._spark, upsert, opens, self._hosts)
+        except HostError:
+            return None
 
 
 def pond_files(

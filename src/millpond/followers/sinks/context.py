@@ -11,6 +11,7 @@ from millpond.followers.cursors import CursorPath, cursor_path
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.in_process import Foreach, MemoryTables
 from millpond.followers.sinks.kinds import SinkKind
+from millpond.followers.upserts import Instances
 from millpond.local_path import local_path
 from millpond.log.places.address import Address, address_of
 from millpond.model.endpoints import Sink
@@ -24,6 +25,7 @@ class SinkContext(NamedTuple):
     `cursors`: the folder for cursors of sinks that have no folder of their own. `since`: a sink without a cursor starts
     after this record. `late`: the sink takes the late rows. `memory`, `functions` and `lookups` belong to the process:
     the tables of memory sinks, the functions of `foreach` sinks by query, and what opens rows of other programs.
+    `instances`: how instances write into the pond's own store.
     """
 
     query: AnyQuery
@@ -37,6 +39,7 @@ class SinkContext(NamedTuple):
     memory: MemoryTables | None
     functions: Mapping[str, Foreach]
     lookups: Callable[[str | None], OpenRows] | None
+    instances: Instances | None = None
 
     @property
     def options(self) -> dict[str, str]:

@@ -137,7 +137,6 @@ BUILT_IN: tuple[SinkKind, ...] = (
     SinkKind(
         name=REDIS, opens=f"{PACKAGE}.redis_rows:KeyedSink.open",
         options=("key", "type", "columns", "wrong.type", "address"), env_options=("address",), cursor_suffix="cursor",
-        own_thread=False,
     ),
     SinkKind(
         name="kafka", opens=f"{PACKAGE}.kafka:KafkaSink.open", options=("topic", "connection", "transactions"),

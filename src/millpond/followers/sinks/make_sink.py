@@ -13,6 +13,7 @@ from millpond.followers.sinks.file_formats import format_of
 from millpond.followers.sinks.folder import FolderSink, folder_cursor
 from millpond.followers.sinks.in_process import Foreach, MemoryTables
 from millpond.followers.sinks.kinds import KINDS, sink_kind
+from millpond.followers.upserts import Instances
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.follower import Follower
 from millpond.log.places.address import address_of
@@ -37,12 +38,13 @@ def sink_follower(
     late: bool = False,
     opens: Callable[[str | None], OpenRows] | None = None,
     functions: Mapping[str, Foreach] | None = None,
+    instances: Instances | None = None,
 ) -> Follower:
     """The follower that writes a query's rows, or its late rows, to their sink; `rows` reads these rows.
 
     `cursors`: the folder of this pond for cursors of sinks that have no folder of their own. A follower without a
     cursor starts after record `since`: the number of the record that added the query, or -1. `opens`: opens the rows
-    of other programs. `functions`: the functions of `foreach` sinks, by query.
+    of other programs. `functions`: the functions of `foreach` sinks, by query. `instances`: see `SinkContext`.
     UnsupportedQuery: there is no such sink, or its options or columns do not fit. SetupError: its library is missing,
     or its package cannot be imported.
     ForeignPondError, PlaceError: see `FolderSink`.
@@ -53,7 +55,9 @@ def sink_follower(
         known = ", ".join(one.name for one in KINDS.values() if one.late)
         raise UnsupportedQuery(f"The late rows of {query.name} cannot go to {kind.name}.", f"Use one of {known}.")
     folder = cursors / "late" if late else cursors
-    context = SinkContext(query, sink, kind, pond_id, rows, folder, since, late, memory, functions or {}, opens)
+    context = SinkContext(
+        query, sink, kind, pond_id, rows, folder, since, late, memory, functions or {}, opens, instances
+    )
     opener: OpenSink = imported(f"the sink {kind.name}", kind.opens, kind.extra)
     return opener(context)
 

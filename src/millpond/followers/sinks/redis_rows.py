@@ -4,49 +4,50 @@ A row of the query becomes fields of the hash under its key, or a string with a 
 `_epoch`, with the number of its record and the pond's name, and replaces only an older row of this pond. So a record
 that is applied twice, or by a driver that was overtaken, changes nothing newer. The cursor is a file in the pond's
 folder.
+
+With executors on several hosts the instances write the rows, each those whose keys are in its hash slots: then it runs
+on the host of their primary. All rows of a key are written by one instance, in the order of the record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import StoreError, UnsupportedQuery
 from millpond.followers.cursors import CursorFile, CursorPath, follower_name, is_next, make_folder
-from millpond.followers.record_rows import RowsGone, RowsReader
+from millpond.followers.record_rows import RowsGone, RowsReader, section_reader
 from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.delivery import deliver
 from millpond.followers.sinks.kinds import KINDS
 from millpond.followers.sinks.rows_table import last_of_groups
 from millpond.followers.sinks.text import json_objects, plain_text
+from millpond.followers.upserts import Instances, Target, Upsert, Upserted
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.manifest import Manifest
-from millpond.log.records import Entry
+from millpond.log.places.address import address_of
+from millpond.log.port import Log
+from millpond.log.records import Entry, decode
 from millpond.model.endpoints import REDIS, Sink
 from millpond.model.redis_table import FORMS, KeyedTable, check_key
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Field
 from millpond.model.types import WINDOW, is_known
+from millpond.placement.slots import buckets_of
 from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.joins.lookup_rows import OpenRows, key_texts, slots_of_keys
 from millpond.state.ports.keyed_rows import Merge, Merged, Stamp
+from millpond.state.ports.object_files import files_of
+from millpond.state.ports.requests import Requests, counted
 
 STAMP = "_epoch"
 _WRONG_TYPE = ("fail", "skip")
-
-
-class Target(NamedTuple):
-    """The Redis rows into which a query's rows are merged: the pattern of their keys, and the written columns."""
-
-    table: KeyedTable
-    columns: tuple[str, ...]
-    window: str | None
-    skips: bool
 
 
 def target_of(query: AnyQuery, sink: Sink) -> Target:
@@ -85,16 +86,22 @@ def target_of(query: AnyQuery, sink: Sink) -> Target:
 
 
 class KeyedSink:
-    """Writes rows into rows of other programs, which `opens` opens. `note` reports the rows that were not written."""
+    """Writes rows into rows of other programs, which `opens` opens. `note` reports the rows that were not written.
+
+    `instances`: how instances write the rows (None: only the driver does). `requests`: those of the instances for the
+    newest record with rows.
+    """
 
     def __init__(
         self, query: str, pond_id: str, target: Target, rows: RowsReader, cursor: CursorPath, opens: OpenRows,
-        since: int = NOTHING_APPLIED,
+        since: int = NOTHING_APPLIED, instances: Instances | None = None,
     ) -> None:  # fmt: skip
         self.name = follower_name(query, False)
         self.note: str | None = None
-        self._query, self._pond = query, pond_id.encode()
+        self.requests = Requests()
+        self._query, self._pond = query, pond_id
         self._target, self._rows, self._opens, self._since = target, rows, opens, since
+        self._instances = instances
         self._skipped = {"NULL keys": 0, "other types": 0}
         make_folder(cursor.parent)
         self._cursor_file = CursorFile(cursor)
@@ -110,9 +117,10 @@ class KeyedSink:
         target = target_of(context.query, context.sink)
         if context.lookups is None:
             raise ValueError("A redis sink needs a function that opens rows of other programs.")
-        opens = context.lookups(context.options.get("address"))
-        query, rows = context.query.name, context.rows
-        return cls(query, context.pond, target, rows, context.cursor_file, opens, context.since)
+        address = context.options.get("address")
+        query, rows, opens = context.query.name, context.rows, context.lookups(address)
+        instances = context.instances if address is None else None
+        return cls(query, context.pond, target, rows, context.cursor_file, opens, context.since, instances)
 
     def cursor(self) -> Cursor:
         return max(Cursor(self._since), self._cursor_file.read())
@@ -134,41 +142,107 @@ class KeyedSink:
         """
         if not is_next(self.name, self.cursor(), record):
             return
-        try:
-            table = self._rows.table(record, self._query)
-        except RowsGone:
-            table = None  # written before the cursor was lost, as pruning waits for it
-        deliver(self._delivering(record, table))
+        deliver(self._delivering(record))
 
     @contextmanager
-    def _delivering(self, record: Entry, table: pa.Table | None) -> Iterator[None]:
-        if table is not None:
-            self._write(record.n, table)
+    def _delivering(self, record: Entry) -> Iterator[None]:
+        written = self._by_instances(record)
+        self._check([self._by_driver(record)] if written is None else written)
         yield
         self._cursor_file.write(cursor_at(record))
 
-    def _write(self, n: int, table: pa.Table) -> None:
-        target = self._target
-        keys = key_texts(target.table, [_flat(table, name) for name in target.table.keys])
-        last = _last(keys, None if target.window is None else _flat(table, target.window).field("end"))
-        stamp = Stamp(self._pond, n, f"{STAMP}:{self._query}".encode())
-        whole = target.table.form == "json"
-        merges = merges_of(target, table.take(last), keys.take(last), stamp)
-        merged = self._opens().merge(merges, stamp, whole=whole)
-        wrong = [merge.key for merge, how in zip(merges, merged, strict=True) if how is Merged.WRONG_TYPE]
-        if wrong and not target.skips:
+    def _by_instances(self, record: Entry) -> Sequence[Upserted] | None:
+        """The results of the instances; None: the driver has to write."""
+        owners = None if self._instances is None else self._instances.owners()
+        if self._instances is None or owners is None:
+            return None
+        if self._query not in self._rows.queries(record):
+            return []
+        upsert = Upsert(record.n, record.digest, self._query, self._pond, self._target, owners)
+        written = self._instances.write(upsert, self._opens)
+        self.requests = sum((Requests(*one.requests) for one in written or ()), Requests())
+        return written
+
+    def _by_driver(self, record: Entry) -> Upserted:
+        try:
+            table = self._rows.table(record, self._query)
+        except RowsGone:
+            return Upserted()  # written before the cursor was lost, as pruning waits for it
+        if table is None:
+            return Upserted()
+        stamp = _stamp(record.n, self._pond, self._query)
+        return _write(self._target, stamp, table, _keys_of(self._target, table), self._opens)
+
+    def _check(self, written: Sequence[Upserted]) -> None:
+        failed = next((one.error for one in written if one.error), None)
+        if failed is not None:
+            what, _, cure = failed.rpartition(" => ")
+            raise StoreError(what, cure)
+        wrong = [key for one in written for key in one.wrong]
+        if wrong and not self._target.skips:
+            kind = "string" if self._target.table.form == "json" else "hash"
             raise StoreError(
-                f"{len(wrong)} keys of {self._query}, such as {wrong[0].decode()!r}, hold what is no {_kind(whole)}.",
+                f"{len(wrong)} keys of {self._query}, such as {wrong[0].decode()!r}, hold what is no {kind}.",
                 "Delete these keys, or say 'wrong.type' = 'skip'; the sink goes on by itself.",
             )
-        self._passed_over({"NULL keys": keys.null_count, "other types": len(wrong)})
-
-    def _passed_over(self, counts: Mapping[str, int]) -> None:
-        for why, count in counts.items():
-            self._skipped[why] += count
+        self._skipped["NULL keys"] += sum(one.nulls for one in written)
+        self._skipped["other types"] += len(wrong)
         if any(self._skipped.values()):
             parts = (f"{count} for {why}" for why, count in self._skipped.items() if count)
             self.note = f"rows not written since the start: {', '.join(parts)}"
+
+
+def upsert_own(upsert: Upsert, instance: int, opens: OpenRows) -> Upserted:
+    """Write those rows whose keys are in the hash slots of one instance, whichever instances computed them.
+
+    Raises:
+        CorruptError: the log, or rows in it, are damaged.
+    """
+    before = counted()
+    try:
+        written = _own_written(upsert, instance, opens)
+    except StoreError as error:
+        written = Upserted(error=f"{error.what} => {error.cure}")
+    return msgspec.structs.replace(written, requests=(*counted().since(before),))
+
+
+def _own_written(upsert: Upsert, instance: int, opens: OpenRows) -> Upserted:
+    owners = upsert.owners
+    address = address_of(owners.address)
+    log = Log(address.folder("log"))
+    data = log.read(upsert.n)
+    entry = None if data is None else decode(data, log.describe(upsert.n))
+    if entry is None or entry.digest != upsert.digest:
+        raise StoreError(f"Record {upsert.n} cannot be read by instance {instance} yet.", "It is tried again.")
+    rows = RowsReader(section_reader(files_of(address, Path(owners.copies), "sink")()))
+    try:
+        table = rows.table(entry, upsert.query)
+    except RowsGone:
+        return Upserted()  # as above
+    if table is None:
+        return Upserted()
+    keys = _keys_of(upsert.target, table)
+    buckets = buckets_of(slots_of_keys(pc.fill_null(keys, "")), len(owners.buckets))
+    own = pa.array(np.array(owners.buckets)[buckets] == instance)
+    stamp = _stamp(upsert.n, upsert.pond, upsert.query)
+    return _write(upsert.target, stamp, table.filter(own), keys.filter(own), opens)
+
+
+def _stamp(n: int, pond: str, query: str) -> Stamp:
+    return Stamp(pond.encode(), n, f"{STAMP}:{query}".encode())
+
+
+def _keys_of(target: Target, table: pa.Table) -> pa.Array:
+    return key_texts(target.table, [_flat(table, name) for name in target.table.keys])
+
+
+def _write(target: Target, stamp: Stamp, table: pa.Table, keys: pa.Array, opens: OpenRows) -> Upserted:
+    """Write rows under their keys; of several rows with one key, the last one."""
+    last = _last(keys, None if target.window is None else _flat(table, target.window).field("end"))
+    merges = merges_of(target, table.take(last), keys.take(last), stamp)
+    merged = opens().merge(merges, stamp, whole=target.table.form == "json") if merges else []
+    wrong = [merge.key for merge, how in zip(merges, merged, strict=True) if how is Merged.WRONG_TYPE]
+    return Upserted(keys.null_count, wrong)
 
 
 def merges_of(target: Target, table: pa.Table, keys: pa.Array, stamp: Stamp) -> list[Merge]:
@@ -208,6 +282,3 @@ def _flat(table: pa.Table, name: str) -> pa.Array:
     column = table[name].combine_chunks()
     return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
 
-
-def _kind(whole: bool) -> str:
-    return "string" if whole else "hash"

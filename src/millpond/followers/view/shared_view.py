@@ -157,6 +157,11 @@ class SharedView:
         self.requests = Requests()
 
     @property
+    def share(self) -> Share:
+        """The current owners of buckets, and what is served."""
+        return self._share
+
+    @property
     def note(self) -> str | None:
         """What was repaired, as text."""
         return "; ".join(part for part in (self._lost, self._moved) if part is not None) or None

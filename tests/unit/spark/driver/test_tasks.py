@@ -18,8 +18,8 @@ from millpond.log.protocol import Run
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.epoch import Setting, fold_task, gather_task
 from millpond.runtime.inputs.without_shuffle import Route
+from millpond.spark.driver.instance_jobs import _PerInstance
 from millpond.spark.driver.tasks import NOTHING_READ, _rows, direct_deltas_of
-from millpond.spark.driver.view_job import _CatchUp
 from millpond.spark.session import worker
 from millpond.spark.session.worker import VersionChecked
 from millpond.state.ports.files import Files
@@ -84,7 +84,7 @@ def _missing() -> None:
 
 
 def test_a_task_is_loaded_by_the_version_that_made_it() -> None:
-    task = _CatchUp("share", "pond", open)  # type: ignore[arg-type]
+    task = _PerInstance(open, [3], "address", "pond")  # type: ignore[arg-type]
     loaded = cloudpickle.loads(cloudpickle.dumps(task))
     assert {name: loaded.__dict__[name] for name in task.__dict__} == task.__dict__
 
