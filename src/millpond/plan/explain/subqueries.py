@@ -8,11 +8,13 @@ instance that owns the key), by hash (distributed by their values) or by broadca
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from millpond.model.endpoints import REDIS
 from millpond.model.expressions import Expression, render
 from millpond.model.join import Join
 from millpond.model.query import Query
@@ -25,6 +27,10 @@ from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.groups.stateless import moved_selections
 
 Route: TypeAlias = Literal["point-to-point", "round-robin", "by key", "by hash", "broadcast"]
+
+_JOINED = " LEFT JOIN "
+_LOOKED_UP = re.compile(_JOINED + r"(?:hash|json) (.+?) \([0-9a-f]{16}\) BY ")
+"""The key of a keyed table in the text of a derived stream."""
 
 _NAMED = 4
 """The maximum number of queries that are named as sharing something; the others are counted."""
@@ -148,7 +154,7 @@ def _joined(plan: JoinPlan, joins: Joins) -> SubQuery:
     logs = {side: joins.logs[at] for side, at in plan.logs.items()}
     others = {side: {one.name for one, _ in joins.users_of(log)} - {join.name} for side, log in logs.items()}
     shared = [Shared(f"the {side} events", tuple(sorted(names))) for side, names in others.items()]
-    return SubQuery(f"{join.name}.3", tuple(operators), tuple(inputs), _with_queries(shared))
+    return SubQuery(f"{join.name}.3", tuple(operators), tuple(inputs), _with_queries(shared), _upserts(join))
 
 
 def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Exchange]:
@@ -160,7 +166,11 @@ def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Exchange]
         return
     for name in stream.derived.reads if stream.derived else (stream.name,):
         yield Exchange(name, "point-to-point", "a task for each source partition")
-    if stream.derived is not None and stream.order is not None and " JOIN " in stream.derived.text:
+    joined = "" if stream.derived is None else stream.derived.text
+    for key in _LOOKED_UP.findall(joined):
+        how = "looked up by the task that reads the events, with one request per batch and primary"
+        yield Exchange(key, "point-to-point", how)
+    if joined.count(_JOINED) > len(_LOOKED_UP.findall(joined)) and stream.order is not None:
         how = "completely, to each task, so that events keep their order"
         yield Exchange("tables it is joined with", "broadcast", how)
 
@@ -188,7 +198,19 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
         counts.setdefault(len(mine & places[name]), []).append(name)
     for count in sorted(counts.keys() - {0}, reverse=True):
         shared.append(Shared(f"{count} of {count_of(len(mine), 'measure')}", tuple(counts[count])))
-    return SubQuery(f"{query.name}.2", tuple(operators), inputs, _with_queries(shared))
+    return SubQuery(f"{query.name}.2", tuple(operators), inputs, _with_queries(shared), _upserts(query))
+
+
+def _upserts(query: Query | Join) -> Exchange | None:
+    """How rows get to those of other programs in Redis; None: the query has another sink."""
+    if query.sink.format != REDIS:
+        return None
+    options = {name.lower(): value for name, value in query.sink.options}
+    place = options.get("key", query.sink.format)
+    if "address" in options:
+        return Exchange(place, "point-to-point", "written by the driver")
+    how = "with executors on several hosts, written by the instance that owns the hash slot of the row's key in Redis;"
+    return Exchange(place, "by key", f"{how} else by the driver")
 
 
 def _places(plan: QueryPlan) -> frozenset[int]:

@@ -132,6 +132,28 @@ def test_a_join_is_an_operator_of_several_inputs() -> None:
     assert second.inputs[0].how.startswith("atoms;")
 
 
+def test_rows_of_other_programs_are_looked_up_by_readers_and_written_by_owners() -> None:
+    text = "tx LEFT JOIN hash u:{k} (0123456789abcdef) BY k LEFT JOIN range ON v = id"
+    text += " LEFT JOIN json {k} (00112233445566aa) BY k"
+    stream = Stream("joined", TX.columns, None, Order("k", None), made_of=Derivation(text, ("tx",), "d"))
+    upserting = replace(SPEND, stream="joined", sink=Sink("redis", None, (("key", "spend:{total}"),)))
+    first, second = subqueries(build_plan([upserting]), (stream,))["spend"]
+    how = "looked up by the task that reads the events, with one request per batch and primary"
+    assert first.inputs[1:] == (
+        Exchange("u:{k}", "point-to-point", how), Exchange("{k}", "point-to-point", how),
+        Exchange("tables it is joined with", "broadcast", "completely, to each task, so that events keep their order"),
+    )  # fmt: skip
+    assert second.output_exchange is not None
+    assert (second.output_exchange.place, second.output_exchange.route) == ("spend:{total}", "by key")
+    assert "written by the instance that owns the hash slot" in second.output_exchange.how
+    elsewhere = replace(upserting, sink=Sink("redis", None, (("address", "env:A"), ("key", "spend:{total}"))))
+    alone = text.replace(" LEFT JOIN range ON v = id", "")
+    stream = replace(stream, made_of=Derivation(alone, ("tx",), "d"))
+    first, second = subqueries(build_plan([elsewhere]), (stream,))["spend"]
+    assert [one.route for one in first.inputs] == ["point-to-point"] * 3
+    assert second.output_exchange == Exchange("spend:{total}", "point-to-point", "written by the driver")
+
+
 def test_explain_shows_the_chain_and_its_parts() -> None:
     text = explain(build_plan([TOP, SPEND]), STREAMS)
     assert "spend: the rows of the query spend, one epoch later: total, w.time" in text
