@@ -46,13 +46,14 @@ class Upsert(NamedTuple):
 class Upserted(msgspec.Struct, frozen=True):
     """The rows that were not written: the number with NULL in their key, and the keys that hold another type.
 
-    `error`: the reason if the store refused. `requests`: the number of requests to it, and of those to a server on the
-    same host.
+    `error`: the reason if the store refused. `gone`: the instance did not find the rows. `requests`: the number of
+    requests to the store, and of those to a server on the same host.
     """
 
     nulls: int = 0
     wrong: list[bytes] = []
     error: str = ""
+    gone: bool = False
     requests: tuple[int, int] = (0, 0)
 
 

@@ -152,7 +152,10 @@ class KeyedSink:
         self._cursor_file.write(cursor_at(record))
 
     def _by_instances(self, record: Entry) -> Sequence[Upserted] | None:
-        """The results of the instances; None: the driver has to write."""
+        """The results of the instances; None: the driver has to write.
+
+        Rows that an instance does not find may have been pruned, or its host may not see them yet: the driver knows.
+        """
         owners = None if self._instances is None else self._instances.owners()
         if self._instances is None or owners is None:
             return None
@@ -161,7 +164,7 @@ class KeyedSink:
         upsert = Upsert(record.n, record.digest, self._query, self._pond, self._target, owners)
         written = self._instances.write(upsert, self._opens)
         self.requests = sum((Requests(*one.requests) for one in written or ()), Requests())
-        return written
+        return None if written is None or any(one.gone for one in written) else written
 
     def _by_driver(self, record: Entry) -> Upserted:
         try:
@@ -218,7 +221,7 @@ def _own_written(upsert: Upsert, instance: int, opens: OpenRows) -> Upserted:
     try:
         table = rows.table(entry, upsert.query)
     except RowsGone:
-        return Upserted()  # as above
+        return Upserted(gone=True)
     if table is None:
         return Upserted()
     keys = _keys_of(upsert.target, table)

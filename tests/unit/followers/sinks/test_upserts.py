@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.inputs.hand_made_pond import HandMadePond
 from kit.naive.redis_tables import DictRows, merged_rows
 from millpond.errors import StoreError
 from millpond.followers.sinks.make_sink import sink_follower
@@ -27,6 +28,7 @@ from millpond.model.windows import Sliding
 from millpond.placement.slots import buckets_of
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.state.ports.keyed_rows import Merge, Merged, Stamp
+from millpond.state.ports.requests import count
 
 BUCKETS = 8
 OUTPUT = (
@@ -51,6 +53,7 @@ class Server(DictRows):
         if self.instance in self.down:
             raise StoreError("The store does not answer.", "Start it.")
         buckets = buckets_of(np.array([row.slot for row in rows]), BUCKETS)
+        count(len(rows), local=True)
         self.written += [(self.instance, bucket) for bucket in buckets.tolist()]
         return super().merge(rows, stamp, whole=whole)
 
@@ -82,12 +85,10 @@ class Written:
         st.tuples(*[st.integers(0, 3)] * BUCKETS), st.sets(st.integers(0, 3)),
     ), max_size=5)
 )  # fmt: skip
-def test_rows_are_those_of_a_dict_however_buckets_move_and_instances_fail(
-    new_pond: Callable[[Path], Any], records: list[Any]
-) -> None:
+def test_rows_are_those_of_a_dict_however_buckets_move_and_instances_fail(records: list[Any]) -> None:
     """Each record: its rows, the instances that wrote them, whether inline, the owners of buckets, and who fails."""
     with tempfile.TemporaryDirectory() as folder:
-        sink = Written(new_pond(Path(folder)))
+        sink = Written(HandMadePond(Path(folder)))
         before: list[tuple[int, list[dict[str, Any]]]] = []
         for rows, instances, inline, owners, down in records:
             made = [
@@ -102,9 +103,13 @@ def test_rows_are_those_of_a_dict_however_buckets_move_and_instances_fail(
                 assert (error.what, error.cure) == ("The store does not answer.", "Start it.")
                 assert sink.follower.cursor().n == n - 1
                 sink.server.down = set()
+                sink.server.written.clear()
                 sink.pond.feed(sink.follower)
             before.append((n, [{**row, "_op": "upsert"} for row in made]))
             assert all(owners[bucket] == instance for instance, bucket in sink.server.written)
+            if made:
+                sent = len(sink.server.written)
+                assert sink.follower.requests == (sent, sent)  # type: ignore[attr-defined]
             sink.server.written.clear()
             assert sink.server.held == merged_rows({}, before, "p", "q", "customer", ("total",))
         nulls = sum(row["customer"] is None for _, rows in before for row in rows)
@@ -132,6 +137,21 @@ def test_a_record_that_an_instance_does_not_see_yet_is_tried_again(pond: Any, ma
     with pytest.raises(StoreError, match="Record 0 cannot be read by instance 0 yet"):
         pond.feed(sink.follower)
     (pond.path / "hidden").rename(hidden)
+    pond.feed(sink.follower)
+    assert sink.server.held == {"user:a": {"_epoch:q": "0 p", "total": "1.5"}}
+
+
+def test_the_driver_writes_rows_that_an_instance_does_not_find(pond: Any, make_row: Callable[..., Any]) -> None:
+    sink = Written(pond)
+
+    def blind(upsert: Upsert, opens: OpenRows) -> list[Upserted]:
+        (pond.path / "delta").rename(pond.path / "hidden")
+        written = sink.write(upsert, opens)
+        (pond.path / "hidden").rename(pond.path / "delta")
+        return written
+
+    sink.follower._instances = Instances(lambda: Owners((0, 1), str(pond.path)), blind)  # type: ignore[attr-defined]
+    pond.epoch({"q": [make_row("a", 1.5)]})
     pond.feed(sink.follower)
     assert sink.server.held == {"user:a": {"_epoch:q": "0 p", "total": "1.5"}}
 
