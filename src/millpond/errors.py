@@ -23,7 +23,7 @@
     │   ├── ForeignPondError      MP-FOREIGN       the folder holds another pond, or none
     │   └── PlaceError            MP-PLACE         the folder cannot create-if-absent, or cannot be written
     │       ├── HostError             MP-HOST          a host of executors does not see the pond's folder
-    │       └── UnreachableError      MP-UNREACHABLE   an object store does not answer
+    │       └── UnreachableError      MP-UNREACHABLE   an object store, or HDFS, does not answer
     ├── UserFunctionError     MP-FUNCTION      a user function raised, hung, crashed or returned a wrong type
     ├── StateError            stored state
     │   ├── StoreError            MP-STORE         the key-value store refused or is unavailable
@@ -228,7 +228,7 @@ class HostError(PlaceError):
 
 
 class UnreachableError(PlaceError):
-    """An object store does not answer in time; whether the request was done is unknown."""
+    """An object store, or HDFS, does not answer in time; whether the request was done is unknown."""
 
     code = "MP-UNREACHABLE"
     retry = True

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from hdfs_native import AsyncClient, WriteOptions
 
 from millpond.clock import now_us
-from millpond.errors import PlaceError
+from millpond.errors import PlaceError, UnreachableError
 from millpond.ids import writer_token
 from millpond.log.places.objects import PARALLEL, Objects
 
@@ -37,6 +37,12 @@ _DRAFT = ".tmp-"
 """How the last part of a temporary name begins."""
 
 _DRAFT_MS = 86_400_000
+_OS_ERROR = "(os error "
+"""In the text of an error of a connection."""
+
+_PANIC = "PanicException"
+"""The client's versions since 0.14.5 panic in the wait before they try again to connect. This is no `Exception`."""
+
 _REASON = re.compile(r'^\w+\("(?:[\w.]*", ")?(.*?)(?:\\n.*)?"\)$', re.DOTALL)
 """An error of the client: its kind, often a class of Java, and a message with the trace of the name node."""
 
@@ -160,9 +166,14 @@ class HdfsObjects(Objects):
         except (FileNotFoundError, FileExistsError):
             raise
         except TimeoutError as error:
-            raise _refused(self.where, "it does not answer") from error
+            raise _unreachable(self.where, "it does not answer") from error
         except (OSError, RuntimeError, ValueError) as error:
-            raise _refused(self.where, _reason(error)) from error
+            failed = _unreachable if _OS_ERROR in str(error) else _refused
+            raise failed(self.where, _reason(error)) from error
+        except BaseException as error:
+            if type(error).__name__ != _PANIC:
+                raise
+            raise _unreachable(self.where, "no connection to a name node can be made") from error
 
 
 async def _within(request: Coroutine[Any, Any, T], limit: float) -> T:
@@ -211,6 +222,13 @@ def _refused(where: str, reason: str) -> PlaceError:
     return PlaceError(
         f"HDFS at {where} failed: {reason.rstrip('.')}.",
         "Check its address, `HADOOP_CONF_DIR`, and that your user, or `HADOOP_USER_NAME`, may write there.",
+    )
+
+
+def _unreachable(where: str, reason: str) -> UnreachableError:
+    return UnreachableError(
+        f"HDFS at {where} failed: {reason.rstrip('.')}.",
+        "Check its address and the network, and that its name node runs; then start again.",
     )
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from millpond.errors import PlaceError
+from millpond.errors import UnreachableError
 from millpond.log.places import hdfs
-from millpond.log.places.hdfs import HdfsObjects
+from millpond.log.places.hdfs import HdfsObjects, hdfs_objects
 
 
 class Silent:
@@ -57,11 +58,21 @@ class Silent:
         await self._ask("close")
 
 
+def test_a_name_node_that_refuses_connections_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdfs, "_SECONDS", 0.1)  # some requests are made again until then
+    with socket.socket() as nobody:  # bound, and not listening
+        nobody.bind(("127.0.0.1", 0))
+        objects = hdfs_objects(f"hdfs://127.0.0.1:{nobody.getsockname()[1]}/pond")
+        for request in (lambda: objects.get("a"), lambda: objects.create("a", b"x"), lambda: [*objects.list()]):
+            with pytest.raises(UnreachableError, match="Check its address and the network"):
+                request()
+
+
 @pytest.mark.parametrize("silent", ["mkdirs", "create", "write", "close", "rename"])
 def test_a_write_ends_although_its_draft_cannot_be_deleted(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdfs, "_SECONDS", 0.01)
     client = Silent(silent)
     objects = HdfsObjects(client, "/pond", "hdfs://host/pond")  # type: ignore[arg-type]
-    with ThreadPoolExecutor() as pool, pytest.raises(PlaceError, match="it does not answer"):
+    with ThreadPoolExecutor() as pool, pytest.raises(UnreachableError, match="it does not answer"):
         pool.submit(objects.create, "log/1", b"x").result()
     client.resume()
