@@ -73,3 +73,5 @@ def test_ctrl_c_reaches_it(tmp_path: Path) -> None:
 def test_what_cannot_be_asked_of_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="preexec_fn"):
         ForkedProgram(program(tmp_path, ""), preexec_fn=os.setsid)
+    with pytest.raises(ValueError, match="a module or a file"):
+        ForkedProgram(["-c", ""])

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.programs.forked_program import ForkedProgram, run_forked
 from kit.programs.shared_java import joining
 from millpond.cli import main
 
@@ -54,11 +55,8 @@ class Done(NamedTuple):
 
 def millpond(*words: object, spark: SparkSession | None = None) -> Done:
     """The command in a process of its own, which joins the Java machine of `spark` if that is given."""
-    program, environment = (COMMAND, {}) if spark is None else ([sys.executable, str(JOINED)], joining(spark))
-    done = subprocess.run(
-        [*program, *map(str, words)], capture_output=True, text=True, timeout=180, check=False,
-        env=_environment() | environment,
-    )  # fmt: skip
+    program, environment = (["-m", "millpond"], {}) if spark is None else ([JOINED], joining(spark))
+    done = run_forked([*program, *words], text=True, timeout=180, env=_environment() | environment)
     return Done(done.returncode, done.stdout, done.stderr)
 
 
@@ -354,8 +352,8 @@ def _killing(process: subprocess.Popen[str]) -> Iterator[None]:
 def test_sigint_to_the_process_group_without_a_terminal(bench: Bench) -> None:
     bench.add_file(0)
     bench.add_file(1)
-    process = subprocess.Popen(
-        [*COMMAND, "run", str(bench.file), "--master", "local[2]", "--memory", "1g"],
+    process = ForkedProgram(
+        ["-m", "millpond", "run", str(bench.file), "--master", "local[2]", "--memory", "1g"],
         stderr=subprocess.PIPE, text=True, env=_environment(), start_new_session=True,
     )  # fmt: skip
     assert process.stderr is not None

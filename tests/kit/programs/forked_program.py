@@ -32,6 +32,8 @@ class ForkedProgram(subprocess.Popen[Any]):
 
     def __init__(self, words: Sequence[object], **how: Any) -> None:
         self._words = [str(word) for word in words]
+        if self._words[0] == "-c":
+            raise ValueError("A forked program is a module or a file.")
         super().__init__([sys.executable, *self._words], **how)
 
     if sys.platform == "linux":
