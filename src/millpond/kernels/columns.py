@@ -98,6 +98,13 @@ def from_arrow(column: pa.Array, kind: str) -> Values:
     return Values(_buffer(column), null)
 
 
+def attempted(column: pa.Array, kind: str) -> Values:
+    """The values of a `struct<v: kind>` that is NULL where evaluating `v` raised."""
+    inner = from_arrow(column.field("v"), kind)
+    raised = np.asarray(column.is_null()) if column.null_count else np.zeros((), bool)
+    return inner._replace(null=inner.null & ~raised, error=raised)
+
+
 def null_mask(column: pa.Array) -> Mask:
     """True where the Arrow column is NULL; zero-dimensional if there are no NULLs."""
     if column.null_count == 0:

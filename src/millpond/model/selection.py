@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
 
 from millpond.model.budget import Budget
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Expression
+from millpond.model.expressions import Expression, Foreign, walk
 from millpond.model.join import Join
 from millpond.model.query import Named, Query
+from millpond.model.types import WINDOW
 
 
 class Selection(msgspec.Struct, frozen=True, cache_hash=True):
@@ -46,6 +48,25 @@ class Selection(msgspec.Struct, frozen=True, cache_hash=True):
 
 AnyQuery: TypeAlias = Query | Selection | Join
 """A query of any kind."""
+
+
+@lru_cache(1 << 12)
+def foreign_above(query: AnyQuery) -> tuple[Foreign, ...]:
+    """The distinct expressions over the results of an aggregation that only Spark evaluates, in a fixed order."""
+    if not isinstance(query, Query):
+        return ()
+    parts = [item.expression for item in query.output] + ([] if query.having is None else [query.having])
+    return tuple(dict.fromkeys(node for part in parts for node in walk(part) if isinstance(node, Foreign)))
+
+
+def input_type(query: Query, name: str) -> str:
+    """The type of an input of an expression over the results of an aggregation, such as `key:0` or `window.start`."""
+    kind, _, number = name.partition(":")
+    if kind == "agg":
+        return query.aggregates[int(number)].type
+    if kind in ("key", "event"):
+        return (query.keys if kind == "key" else query.of_event)[int(number)].type
+    return WINDOW if name == "window" else "timestamp"
 
 
 def expressions_of(asked: AnyQuery) -> tuple[Expression, ...]:

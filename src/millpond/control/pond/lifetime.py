@@ -176,7 +176,7 @@ class Lifetime:
             driver = Driver(
                 self._readings.session, setting, truth.log, truth.manifests, new_writer(truth),
                 followers.runner.notify, followers.followed, self._committed, self._changed,
-                files, hosts, followers.shards, followers.wanted, self._stalled,
+                files, hosts, followers.shards, followers.wanted, self._stalled, self._declarations.front.foreigns,
             )  # fmt: skip
             check_deltas(delta_check(truth), truth.log, truth.manifests, truth.manifest)
             head = driver.take_over(VERSION, partial(spec_to_claim, truth.manifest, spec))

@@ -14,6 +14,7 @@ import pyarrow as pa
 from millpond.clock import lap_us
 from millpond.faults import reached
 from millpond.log.records import Receipt
+from millpond.model.selection import foreign_above
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.fold.kinds import state_kind
 from millpond.runtime.fold.state import FoldContext
@@ -27,6 +28,7 @@ from millpond.runtime.moves.move_state import logs_rebuilt
 from millpond.runtime.packets.event_counts import bounded
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.unpack import combine_packets
+from millpond.runtime.rows.foreign_values import Requests, foreign_values
 from millpond.runtime.rows.row_writer import RowWriter
 from millpond.runtime.task.task_values import FoldTask, TimeLine, Watermark
 from millpond.state.layout.delta import DeltaWriter
@@ -81,6 +83,35 @@ def fold(
     files.sweep(task.number, task.files)
     reached("fold.return")
     return msgspec.structs.replace(receipt, fates=bounded(contents.fates), reasons=writer.reasons), body
+
+
+def requested(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], files: Files) -> Requests:
+    """The inputs of expressions that only Spark evaluates, for the results that a fold of these packets will have.
+
+    Only groups with such expressions are folded, and nothing is written.
+
+    Raises:
+        CorruptError, FilesLostError: as `fold`.
+    """
+    contents, requests = combine_packets(packets), Requests()
+    delta = DeltaWriter()
+    files.fetch(task.files(instance))
+    marks = marks_of(task.lines, contents.newest, task.drain_floor_us)
+    writer = RowWriter(task, delta, contents.counters)
+    context = FoldContext(
+        task=task, instance=instance, files=files, delta=delta, counters=contents.counters, writer=writer,
+        fan_in=FAN_IN,
+    )  # fmt: skip
+    with foreign_values(requests):
+        for group in task.plan.groups:
+            if any(foreign_above(plan.query) for plan in group.queries):
+                before, after = marks.get(group.stream, (Watermark(), Watermark()))
+                before = Watermark() if group.id in task.backfilled else before
+                kind = state_kind(group)
+                state = kind(context, group, kind.migrate(context, group))
+                state.ingest(contents.parts.get(group.id, []), before, after)
+                state.close(before, after)
+    return requests
 
 
 def _fold_group(

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Mask
-from millpond.kernels.columns import NONE, Values, arrow_type, from_arrow, to_arrow
+from millpond.kernels.columns import NONE, Values, arrow_type, attempted, from_arrow, to_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Column, Expression, Foreign
 from millpond.model.selection import Selection
 from millpond.model.types import is_known
 from millpond.plan.groups.stateless import Bit, bit_of, carried, leaves_of, moved_selections
-from millpond.runtime.gather.stream_columns import StreamColumns, attempted
+from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.packets.event_counts import ChunkCounts, Sources, count_selected
 from millpond.runtime.packets.row_batches import RowBatch, rows_stream
 from millpond.runtime.task.column_layout import StreamLayout

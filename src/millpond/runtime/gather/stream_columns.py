@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints
-from millpond.kernels.columns import Values, from_arrow
+from millpond.kernels.columns import Values, attempted, from_arrow
 from millpond.runtime.task.column_layout import StreamLayout
 
 
@@ -31,10 +30,3 @@ class StreamColumns(dict[str, Values]):
         else:
             self[name] = from_arrow(column, place.type)
         return self[name]
-
-
-def attempted(column: pa.Array, kind: str) -> Values:
-    """The values of a `struct<v: kind>` that is NULL where evaluating `v` raised."""
-    inner = from_arrow(column.field("v"), kind)
-    raised = np.asarray(column.is_null()) if column.null_count else np.zeros((), bool)
-    return inner._replace(null=inner.null & ~raised, error=raised)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, ordered, repeated
+from millpond.model.selection import foreign_above
 from millpond.model.windows import Window
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_aggregates import needs_events
@@ -105,7 +106,8 @@ def _shapes_in(_group: str) -> dict[QueryPlan, _Shape]:
 
 def _shape_of(plan: QueryPlan) -> _Shape:
     query = plan.query
-    if needs_events(plan) or needs_tallies(plan):  # its events are selected by the filters of one query
+    # its events are selected by the filters of one query, or Spark evaluates expressions of its results
+    if needs_events(plan) or needs_tallies(plan) or foreign_above(query):
         return _Shape(query.name)
     aggregates = tuple(msgspec.structs.replace(aggregate, filter=None) for aggregate in query.aggregates)
     common = query.window, plan.delay, plan.from_us, plan.before_us

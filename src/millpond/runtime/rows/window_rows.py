@@ -18,7 +18,7 @@ from millpond.kernels.evaluate import Evaluator
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, foreign_above, input_type
 from millpond.model.types import WINDOW, bin_centre_type, element_of, is_array, is_known
 from millpond.model.windows import Counted, Session
 from millpond.plan.groups.build import presence_filter
@@ -34,6 +34,7 @@ from millpond.runtime.event_log.tallies import needs_tallies, percentiles
 from millpond.runtime.functions.result_rows import answered
 from millpond.runtime.keys.buckets import buckets_by
 from millpond.runtime.packets.row_batches import RowBatch
+from millpond.runtime.rows.foreign_values import values_of
 from millpond.runtime.rows.query_families import Family, QueryRows, Shares
 from millpond.runtime.windows.choose_combine import AnyBlock
 from millpond.runtime.windows.closing import Closing
@@ -52,7 +53,7 @@ ARROW_WINDOW = pa.struct([("start", ARROW_TYPES["timestamp"]), ("end", ARROW_TYP
 
 def output_schema(query: AnyQuery) -> pa.Schema:
     """The Arrow schema of a query's emitted rows; types that are only passed through appear as `null`."""
-    columns = [(item.name, _arrow_type(item.expression.type)) for item in query.output]
+    columns = [(item.name, result_type(item.expression.type)) for item in query.output]
     return pa.schema([*columns, *(change_columns(query) if isinstance(query, Query) else ())])
 
 
@@ -62,7 +63,8 @@ def change_columns(query: Query) -> list[tuple[str, pa.DataType]]:
     return [*columns, (REVISION, pa.int64())] if query.corrected_for_us else columns
 
 
-def _arrow_type(kind: str) -> pa.DataType:
+def result_type(kind: str) -> pa.DataType:
+    """The Arrow type of a key, an aggregate, a window or an output; null for types that are only passed through."""
     if kind == WINDOW:
         return ARROW_WINDOW
     inner = element_of(kind) if is_array(kind) else kind
@@ -232,6 +234,15 @@ def _emitted(
     """The results that meet HAVING, their rows, and how many results it withheld, by query."""
     plan = plans[0]
     having, withheld = plan.query.having, dict[str, int]()
+    foreigns = foreign_above(plan.query)
+    if foreigns:
+        columns = {name: _arrow_input(plan.query, name, inputs, results) for one in foreigns for name in one.columns}
+        known = values_of(plan.query.name, foreigns, columns, len(results.slots))
+        if known is None:  # only the inputs were wanted
+            none = results.take(np.zeros(0, np.int64))
+            bare = msgspec.structs.replace(plan.query, output=(), serve=False)
+            return none, _outputs(msgspec.structs.replace(plan, query=bare), {}, none, keys, buckets), {}
+        inputs = inputs | known
     if having is not None:
         evaluator = Evaluator(inputs, len(results.slots))
         passed = checked(plan, evaluator(having)).is_true()
@@ -241,6 +252,13 @@ def _emitted(
         results = results.take(passing)
         inputs = {name: _take(values, passing) for name, values in inputs.items()}
     return results, _outputs(plan, inputs, results, keys, buckets), withheld
+
+
+def _arrow_input(query: Query, name: str, inputs: dict[str, Values], results: _Results) -> pa.Array:
+    """An input of an expression that only Spark evaluates."""
+    if name == "window":
+        return _windows(results.starts_us, results.ends_us)
+    return to_arrow(inputs[name], input_type(query, name), len(results.slots))
 
 
 def _by_query(plans: Sequence[QueryPlan], counts: Ints) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Translates analysed Catalyst expressions to `millpond.model.expressions`.
 
 Foldable subtrees are evaluated here. Operators of the model become calls. The smallest subtree that the model cannot
-express is passed to `foreign`: below the aggregation Spark projects it, above the aggregation it is refused. An
+express is passed to `foreign`: Spark projects it, below the aggregation in the read, above it in the fold. An
 operation is translated only if the runtime reproduces Spark's result exactly: ANSI modes, integer and floating types,
 and decimals that keep all digits.
 """
@@ -15,7 +15,7 @@ import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from millpond.errors import QueryRefused, UnsupportedQuery
+from millpond.errors import QueryRefused
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, call, literal, may_raise, walk
 from millpond.model.types import (
     FLOATS,
@@ -29,7 +29,6 @@ from millpond.model.types import (
     is_number,
 )
 from millpond.spark.analysis.live_parameters import has_stand_in
-from millpond.spark.catalyst.cures import BOUNDS, of_bounds
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -301,19 +300,3 @@ def conjunction(parts: list[Expression]) -> Expression | None:
     if not kept:
         return None
     return kept[0] if len(kept) == 1 else call("and", tuple(kept), "boolean")
-
-
-def refused_above(node: JavaObject) -> Expression:
-    """Refuse an expression over keys and aggregates that the model cannot express.
-
-    Raises:
-        UnsupportedQuery: always.
-    """
-    kind, type_ = kind_of(node), type_of(node)
-    cure = "Compute it below the aggregation, or where rows are read."
-    if "decimal" in type_:
-        cure = "Cast its parts to double."
-    if of_bounds(text_of(node)):
-        cure = BOUNDS
-    parts = ", ".join(sorted({type_of(part) for part in children(node)}))
-    raise UnsupportedQuery(f"`{text_of(node)}` ({kind} of {parts}) is not answered above an aggregation.", cure)

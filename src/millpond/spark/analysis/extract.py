@@ -21,7 +21,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, Foreign, Literal, call, columns_of, may_raise, walk
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query, named_once
-from millpond.model.selection import AnyQuery, Selection, expressions_of
+from millpond.model.selection import AnyQuery, Selection, expressions_of, foreign_above
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Range, Session, Sliding, Window
@@ -29,7 +29,8 @@ from millpond.plan.groups.deduplication import deduplicated
 from millpond.spark.analysis.aggregates import aggregate_of
 from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan
 from millpond.spark.analysis.derived_streams import Derived
-from millpond.spark.analysis.expressions import Translator, conjunction, refused_above
+from millpond.spark.analysis.expressions import Translator, conjunction
+from millpond.spark.analysis.expressions_above import emitted, inlined, projected_above
 from millpond.spark.analysis.frames import Frames, frames_of
 from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.user_aggregates import UserFunctions
@@ -136,7 +137,7 @@ class Reader:
         self._event: list[Expression] | None = None
         self._event_time: Expression | None = None
         self._down = Translator(catalyst, self._column, self._projected, self.bound)
-        self._up = Translator(catalyst, self._result, refused_above, self._field, rounding=True)
+        self._up = Translator(catalyst, self._result, self._above, self._field, rounding=True)
 
     def read(self, plan: JavaObject, above: list[JavaObject]) -> Extraction:
         groups, calls, results = self._catalyst.aggregation(plan)
@@ -247,7 +248,7 @@ class Reader:
             within_us = query.delay_us if isinstance(query, Query) else 0
             query = deduplicated(query, self._stream, [self._plain(key) for key in self._input_plan.repeats], within_us)
         nodes = (node for expression in expressions_of(query) for node in walk(expression))
-        used = {node.key for node in nodes if isinstance(node, Foreign)}
+        used = {node.key for node in (*nodes, *foreign_above(query)) if isinstance(node, Foreign)}
         foreigns = {key: self._foreigns[key] for key in sorted(used & self._foreigns.keys())}
         return Extraction(query, self._stream, foreigns, self._source.derived)
 
@@ -264,7 +265,7 @@ class Reader:
         """Translate an output column; values of types that the model has no operators for pass through unchanged."""
         if is_known(type_of(column)):
             return self._down(column)
-        if not _leaves(column.dataType()):
+        if not emitted(column.dataType()):
             raise UnsupportedQuery(
                 f"The column {column.name()} is a {type_of(column)}, which is planned, not answered yet.",
                 "Cast it to string.",
@@ -391,6 +392,14 @@ class Reader:
                 self._scope[identity] = self._up(self._defined[identity])
         return self._scope[identity]
 
+    def _above(self, node: JavaObject) -> Expression:
+        """Translate an expression over results that only Spark evaluates."""
+        expression = inlined(self._catalyst, node, self._defined)
+        meanings = {id_of(column): self._result(column) for column in references(expression)}
+        projected = projected_above(self._catalyst, node, expression, meanings)
+        self._foreigns.setdefault(projected.value.key, projected)
+        return projected.value
+
     def _of_event(self, attribute: JavaObject, known: list[Expression]) -> Expression:
         """Translate a column of the event that a row belongs to."""
         value = self._down(attribute)
@@ -484,15 +493,3 @@ class Reader:
 def _raises_as(value: Expression) -> Expression:
     """TRUE, except for events for which `value` raises; those are dead."""
     return call("or", tuple(call(op, (value,), "boolean") for op in ("isnull", "isnotnull")), "boolean")
-
-
-def _leaves(kind: JavaObject) -> bool:
-    """Whether values of a type can be emitted; this includes nested types and bytes, which Arrow passes unchanged."""
-    if kind_of(kind) == "ArrayType":
-        return _leaves(kind.elementType())
-    if kind_of(kind) == "MapType":
-        return _leaves(kind.keyType()) and _leaves(kind.valueType())
-    if kind_of(kind) == "StructType":
-        return all(_leaves(part.dataType()) for part in kind.fields())
-    name = str(kind.catalogString())
-    return name == "binary" or is_known(name)

@@ -15,7 +15,6 @@ from millpond.model.types import WINDOW
 from millpond.plan.chains.upstream import chained_stream, check_event_time
 from millpond.spark.analysis.extract import Extraction
 from millpond.spark.analysis.input_streams import rows_path
-from millpond.spark.catalyst.cures import BOUNDS, of_bounds
 from millpond.spark.catalyst.data_types import columns_type
 from millpond.spark.catalyst.private_names import WINDOW_MARK
 
@@ -68,6 +67,4 @@ def check_chained(found: Extraction, upstreams: Iterable[AnyQuery]) -> None:
 
 def _cure(upstream: str, sql: str) -> str:
     """What to write instead of an expression that Spark would evaluate over the rows of a query."""
-    if of_bounds(sql):  # the upstream query cannot compute it either
-        return BOUNDS
-    return f"Compute it in {upstream}: below its aggregation, as a column that it emits."
+    return f"Compute `{sql}` in {upstream}, as a column that it emits."

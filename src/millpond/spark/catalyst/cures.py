@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from millpond.errors import UnsupportedQuery
 from millpond.model.stream import Stream
 
 PIVOT = "pivotfirst("
 """The start of the aggregate that Spark itself adds above the aggregate of a pivot."""
-
-_BOUND = re.compile(r"\.`?(start|end|time)\b")
 
 FUNCTION_LIST = "docs/sql-functions.md lists the functions that queries may call."
 
@@ -26,7 +22,6 @@ PER_VALUE = (
     "Write one aggregate per value: sum(v) FILTER (WHERE k = 'a') AS a in SQL, "
     "F.sum(F.when(F.col('k') == 'a', F.col('v'))).alias('a') in Python."
 )
-BOUNDS = "Emit the bounds as they are (window.start, window.end), and format them where the rows are read."
 UNITED = "Group by one set of columns per query; queries over one stream share what they have in common."
 TABLE_JOIN = "Join the stream with a table: FROM STREAM s … JOIN (SELECT DISTINCT k FROM t) t ON s.k = t.k."
 
@@ -83,15 +78,6 @@ STATEMENTS = {
 """Statement of a pond file -> its name in SQL, and what to write instead."""
 
 ANY_STATEMENT = f"{_STREAM} {_QUERY}"
-
-
-def of_bounds(text: str) -> bool:
-    """Whether an expression computes something from the bounds of a window.
-
-    >>> of_bounds("date_format(window.`start`, 'yyyy')"), of_bounds("date_format(started, 'yyyy')")
-    (True, False)
-    """
-    return _BOUND.search(text) is not None
 
 
 def without_time(stream: Stream, *, by_text: bool) -> UnsupportedQuery:

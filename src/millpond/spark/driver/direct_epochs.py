@@ -33,7 +33,7 @@ from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.counters import WHOLE_POND
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.task_values import FoldTask, GatherTask
-from millpond.spark.driver.tasks import NOTHING_READ, direct_deltas_of
+from millpond.spark.driver.tasks import EVALUATED_ABOVE, NOTHING_READ, direct_deltas_of, expressions_above
 from millpond.spark.session.failures import explained
 
 _FIRST_WAIT, _LONGEST_WAIT = 16, 4096
@@ -148,6 +148,8 @@ class Direct:
             return "no topic is declared as partitioned by a key"
         if setting.layout is None or setting.layout.sources != (stream.name,):
             return "other streams are read too"
+        if expressions_above(setting.plan):
+            return EVALUATED_ABOVE
         if stored_parts(gathering):
             return "rows of queries, or retained events, are read too"
         places = partitions_of(batch.end.get(stream.name, ""))

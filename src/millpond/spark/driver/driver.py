@@ -10,7 +10,9 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -37,10 +39,12 @@ from millpond.runtime.epoch import (
 )
 from millpond.runtime.task.file_sync import FileTransport
 from millpond.runtime.task.task_values import FoldTask, GatherTask
+from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.driver.advisers import Advisers
 from millpond.spark.driver.checkpoint import make_checkpoint
 from millpond.spark.driver.epoch_run import Begun, Deferred, EpochRunner
 from millpond.spark.driver.epochs import Epoch
+from millpond.spark.driver.evaluate_above import evaluated
 from millpond.spark.driver.log_head import LogHead
 from millpond.spark.driver.query_lifecycle import QueryLifecycle, State
 from millpond.spark.driver.replace_query import Reading, Stopped, Succession, Successor, started
@@ -69,6 +73,7 @@ class Driver:
     - `alive(work)`: called each second in which Spark responds, with `work_done`, or None between epochs.
     - `wanted`: returns better owners of buckets than the current ones, if there are any.
     - `hosts`: the preferred hosts of instances; `shards`: returns the shard of each bucket, if it is known.
+    - `trees`: by key, the expressions that only Spark evaluates.
     """
 
     def __init__(
@@ -76,9 +81,9 @@ class Driver:
         announce: Callable[[int], None], followed: Callable[[], int], on_epoch: Callable[[Epoch], None],
         on_change: Callable[[int, Change, PondSpec], None], files: FileTransport, hosts: TaskHosts,
         shards: Callable[[], Sequence[str]], wanted: Callable[[BucketMap], WantedOwners | None] = lambda _now: None,
-        alive: Alive | None = None,
+        alive: Alive | None = None, trees: Mapping[str, Projected] = MappingProxyType({}),
     ) -> None:  # fmt: skip
-        self._hosts, self._shards = hosts, shards
+        self._hosts, self._shards, self._evaluate = hosts, shards, partial(evaluated, trees)
         self._spark, self._files, self._alive = spark, files, alive or (lambda _work: None)
         self._changes, self._life, self._succession = ChangeQueue(on_change), QueryLifecycle(), Succession()
         self._query: StreamingQuery | None = None
@@ -328,7 +333,8 @@ class Driver:
                     if made is not None:
                         return made
                 hosts = self._hosts.choose(task.owners, task.instances, self._shards())
-                return deltas_of(packets_of(spark, frame, gathering, open_files), task, open_files, hosts)
+                packets = packets_of(spark, frame, gathering, open_files)
+                return deltas_of(packets, task, open_files, hosts, self._evaluate)
             except (PySparkException, Py4JError) as error:
                 known = explained(error)
                 if isinstance(known, FilesLostError | HostError):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.errors import CorruptError, MillpondError
 from millpond.faults import reached
 from millpond.log.records import Receipt
-from millpond.runtime.fold.fold import fold
+from millpond.model.expressions import Foreign
+from millpond.model.selection import foreign_above, input_type
+from millpond.plan.groups.plan import Plan
+from millpond.runtime.fold.fold import fold, requested
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.inputs.replay import gather_stored, stored_parts
 from millpond.runtime.inputs.without_shuffle import (
@@ -27,6 +31,8 @@ from millpond.runtime.inputs.without_shuffle import (
     read_messages,
     send_message,
 )
+from millpond.runtime.rows.foreign_values import QUERY, REQUEST, EvaluatedValues, foreign_values
+from millpond.runtime.rows.window_rows import result_type
 from millpond.runtime.task.counters import in_receipt
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.numa import on_node_of
@@ -39,9 +45,16 @@ DIRECT, MISPLACED = in_receipt("direct"), in_receipt("misplaced")
 """Names of a direct epoch's counts: 1 for the epoch itself, and the number of misplaced keys."""
 
 MOVED = in_receipt("bytes_moved")
+_PACKET = "packet"
 
 NOTHING_READ = Obstacle("nothing was read")
 """The result if no partition had a record: nothing was gathered or folded."""
+
+EVALUATED_ABOVE = "Spark evaluates expressions above an aggregation"
+"""Why an epoch cannot be direct if the plan has such expressions."""
+
+Evaluate: TypeAlias = Callable[[DataFrame, Sequence[Foreign]], DataFrame]
+"""Returns a frame with the values of expressions in place of their inputs."""
 
 PACKETS = "instance int, packet binary"
 DELTAS = "receipt binary, body binary"
@@ -102,6 +115,79 @@ class _Fold(VersionChecked):
             attempt = f"{task.writer}-{context.taskAttemptId()}"
             instance = context.partitionId()
             with on_node_of(instance):
+                receipt, body = fold(task, instance, packets, attempt, self._open_files())
+        yield _deltas([(msgspec.json.encode(receipt), body)])
+
+
+class Requested(NamedTuple):
+    """An expression that Spark evaluates for results, and the SQL types of its inputs."""
+
+    value: Foreign
+    inputs: tuple[str, ...]
+
+    @property
+    def ddl(self) -> str:
+        """The column of its inputs."""
+        fields = ", ".join(f"c{place}: {kind}" for place, kind in enumerate(self.inputs or ("boolean",)))
+        return f"{self.value.name} struct<{fields}>"
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The type of the column of its inputs."""
+        return pa.struct([(f"c{place}", result_type(kind)) for place, kind in enumerate(self.inputs or ("boolean",))])
+
+
+def expressions_above(plan: Plan) -> tuple[Requested, ...]:
+    """The distinct expressions over results that only Spark evaluates."""
+    found = {
+        value.name: Requested(value, tuple(input_type(of.query, name) for name in value.columns))
+        for group in plan.groups for of in group.queries for value in foreign_above(of.query)
+    }  # fmt: skip
+    return tuple(found[name] for name in sorted(found))
+
+
+class _Request(VersionChecked):
+    """Passes the packets of an instance on, followed by the inputs of the expressions that Spark must evaluate."""
+
+    def __init__(self, task: FoldTask, open_files: OpenFiles, expressions: Sequence[Requested]) -> None:
+        self._packed, self._open_files, self._expressions = pack_task(task), open_files, tuple(expressions)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with worker_task():
+            packets: list[pa.Buffer] = []
+            for batch in batches:
+                packets += [packet.as_buffer() for packet in batch.column(1).drop_null()]
+                yield self._batch(batch.num_rows, {_PACKET: batch.column(1)})
+            task, instance = unpack_task(self._packed), _context().partitionId()
+            with on_node_of(instance):
+                requests = requested(task, instance, packets, self._open_files())
+            for query, number, inputs in requests.batches:
+                rows = len(next(iter(inputs.values())))
+                names = {QUERY: pa.array([query] * rows), REQUEST: pa.array([number] * rows, pa.int32())}
+                yield self._batch(rows, names | {one.name: column for one, column in inputs.items()})
+
+    def _batch(self, rows: int, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        kinds = {_PACKET: pa.binary(), QUERY: pa.string(), REQUEST: pa.int32()}
+        kinds |= {one.value.name: one.arrow for one in self._expressions}
+        arrays = [columns[name] if name in columns else pa.nulls(rows, kind) for name, kind in kinds.items()]
+        return pa.RecordBatch.from_arrays(arrays, names=list(kinds))
+
+
+class _FoldEvaluated(VersionChecked):
+    """Folds the packets of an instance with the values that Spark has evaluated."""
+
+    def __init__(self, task: FoldTask, open_files: OpenFiles) -> None:
+        self._packed, self._open_files = pack_task(task), open_files
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with worker_task():
+            packets, evaluated = list[pa.Buffer](), list[pa.RecordBatch]()
+            for batch in batches:
+                packets += [packet.as_buffer() for packet in batch.column(0).drop_null()]
+                evaluated.append(batch.filter(batch.column(1).is_valid()).drop_columns([_PACKET]))
+            context, task = _context(), unpack_task(self._packed)
+            instance, attempt = context.partitionId(), f"{task.writer}-{context.taskAttemptId()}"
+            with on_node_of(instance), foreign_values(EvaluatedValues(evaluated)):
                 receipt, body = fold(task, instance, packets, attempt, self._open_files())
         yield _deltas([(msgspec.json.encode(receipt), body)])
 
@@ -178,17 +264,25 @@ def packets_of(
 
 
 def deltas_of(
-    packets: DataFrame, task: FoldTask, open_files: OpenFiles, hosts: Sequence[str] = ()
+    packets: DataFrame, task: FoldTask, open_files: OpenFiles, hosts: Sequence[str], evaluate: Evaluate
 ) -> list[tuple[Receipt, bytes]]:  # fmt: skip
     """Run the epoch's only job: shuffle packets to their instances, fold them, and collect receipts and deltas.
 
-    `hosts`: the preferred host of each instance, see `TaskHosts`.
+    If the plan has expressions over results that only Spark evaluates, each instance first requests their values, and
+    folds when `evaluate` has computed them in the same stage. `hosts`: the preferred host of each instance, see
+    `TaskHosts`.
 
     Raises:
         CorruptError: an instance returned no receipt, or more than one.
     """
     moved = on_hosts(packets.repartitionById(task.instances, "instance"), hosts)
-    return _received(_collected(moved.mapInArrow(_Fold(task, open_files), DELTAS)), task)
+    above = expressions_above(task.plan)
+    if not above:
+        return _received(_collected(moved.mapInArrow(_Fold(task, open_files), DELTAS)), task)
+    columns = f"{_PACKET} binary, {QUERY} string, {REQUEST} int, " + ", ".join(one.ddl for one in above)
+    inputs = moved.mapInArrow(_Request(task, open_files, above), columns)
+    values = evaluate(inputs, [one.value for one in above])
+    return _received(_collected(values.mapInArrow(_FoldEvaluated(task, open_files), DELTAS)), task)
 
 
 def direct_deltas_of(

@@ -21,7 +21,7 @@ from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Foreign, Literal, walk
 from millpond.model.functions import UserFunction, bytes_of
 from millpond.model.join import Join
-from millpond.model.selection import AnyQuery, Selection, expressions_of
+from millpond.model.selection import AnyQuery, Selection, expressions_of, foreign_above
 from millpond.model.stream import Stream, check_order, check_retention
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.packets.row_batches import dead_letters_of
@@ -402,7 +402,8 @@ class FrontEnd:
 
     def _is_known(self, query: AnyQuery, derived: Collection[Stream]) -> bool:
         """Whether this front end has the expressions of a query that only Spark evaluates; they are not stored."""
-        foreigns = {node.key for part in expressions_of(query) for node in walk(part) if isinstance(node, Foreign)}
+        nodes = (node for part in expressions_of(query) for node in walk(part))
+        foreigns = {node.key for node in (*nodes, *foreign_above(query)) if isinstance(node, Foreign)}
         made = [stream for stream in derived if stream.name in query.streams]
         return foreigns <= {*self._foreigns} and all(self.streams.get(stream.name) == stream for stream in made)
 

@@ -1,0 +1,136 @@
+"""Expressions above an aggregation that only Spark evaluates: in outputs, HAVING, every output mode, and chains."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from millpond import Pond
+from millpond.errors import UnsupportedQuery
+from millpond.spark.driver import tasks
+
+pytestmark = pytest.mark.slow
+
+COLUMNS = "k STRING, v INT, d DOUBLE, ts TIMESTAMP"
+OUTPUTS = """date_format(window.start, 'HH:mm') AS a, CAST(window.start AS STRING) AS b, CAST(window.end AS LONG) AS c,
+    hour(window.start) AS e, window.end - INTERVAL 1 SECOND AS f, size(collect_set(v)) AS g,
+    get(sort_array(collect_set(v)), 0) AS h, struct(count(*) AS n, sum(v) AS s) AS i,
+    to_json(struct(k, max(v) AS m)) AS j, substring(k, 1, 1) AS l,
+    md5(max(k)) AS m, array(sum(v), count(*)) AS o, map('n', count(*)) AS p, format_number(avg(d), 2) AS q,
+    datediff(window.end, window.start) AS r, upper(substring(k, 1, 1)) || ':' || CAST(count(*) AS STRING) AS t,
+    sum(v) + length(format_string('%s', k)) AS u, try_divide(sum(v), count(*) - 1) AS w"""
+FINAL = f"SELECT k, {OUTPUTS}, window(ts, '10 minutes').start AS at FROM {{tx}} GROUP BY k, window(ts, '10 minutes')"
+HOPPING = """SELECT substring(k, 1, 1) AS first, unix_millis(window.end) AS until, count(*) AS n FROM {tx}
+    GROUP BY k, window(ts, '10 minutes', '5 minutes')
+    HAVING date_format(window.start, 'mm') <> '05' AND size(collect_list(v)) > 1"""
+SESSIONS = """SELECT k, date_format(session_window.start, 'HH:mm:ss') AS a, CAST(session_window.end AS STRING) AS b,
+    count(*) AS n FROM {tx} GROUP BY k, session_window(ts, '2 minutes')"""
+HOURLY = """SELECT to_json(sort_array(collect_list(t))) AS ts, date_format(window.start, 'HH') AS h FROM {final}
+    GROUP BY window(at, '1 hour')"""
+RAISING = "SELECT sort_array(collect_set(v))[0] AS x FROM {tx} GROUP BY k, window(ts, '1 minute')"
+RUNNING = """SELECT k, to_json(struct(count(*) AS n, sum(v) AS s)) AS j FROM {tx}
+    GROUP BY k HAVING bit_count(count(*)) = 1"""
+
+
+def _events(seed: int, count: int) -> list[dict[str, Any]]:
+    chance = random.Random(seed)
+    return [
+        {
+            "k": chance.choice(["aa", "b", "é", None]), "v": chance.choice([None, *range(-3, 9)]),
+            "d": chance.choice([None, 0.5, 1234.5678, -2.0]),
+            "ts": f"2024-03-31T0{chance.randrange(3)}:{chance.randrange(60):02}:{chance.randrange(60):02}Z",
+        }
+        for _ in range(count)
+    ]  # fmt: skip
+
+
+def _write(folder: Path, number: int, events: list[dict[str, Any]]) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / f".{number}").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / f".{number}").rename(folder / f"{number}.json")
+
+
+def _rows(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(repr({name: row[name] for name in sorted(row)}) for row in rows)
+
+
+def _batch(frame: DataFrame) -> list[str]:
+    return _rows(frame.toArrow().to_pylist())
+
+
+def test_rows_are_those_of_sparks_batch_in_every_mode(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    stream = "STREAM tx WATERMARK ts DELAY OF INTERVAL 3 HOURS"
+
+    def declare(pond: Pond) -> None:
+        pond.load(f"CREATE TABLE tx ({COLUMNS}) USING json OPTIONS (path '{source}', maxFilesPerTrigger '1');")
+        pond.add("final", FINAL.format(tx=stream))
+        pond.add("hopping", HOPPING.format(tx=stream))
+        pond.add("sessions", SESSIONS.format(tx=stream))
+        pond.add("running", RUNNING.format(tx=stream), emit="update")
+        pond.add("raising", RAISING.format(tx=stream))
+        pond.add("hourly", HOURLY.format(final="STREAM final"))
+
+    for number in range(2):
+        _write(source, number, _events(number, 60))
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        declare(pond)
+        pond.run()
+    _write(source, 2, _events(2, 60))
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        declare(pond)
+        pond.run(drain=True)
+        ours = {name: pond.table(name).to_pylist() for name in ("final", "hopping", "sessions", "running", "hourly")}
+        assert [problem.about for problem in pond.problems()] == ["query raising"]
+    spark.read.schema(COLUMNS).json(str(source)).createOrReplaceTempView("above_tx")
+    for name, text in (("final", FINAL), ("hopping", HOPPING), ("sessions", SESSIONS), ("hourly", HOURLY)):
+        text = text.replace("{final}", f"({FINAL})")
+        assert _rows(ours[name]) == _batch(spark.sql(text.format(tx="above_tx"))), name
+    latest: dict[Any, dict[str, Any]] = {}
+    for row in ours["running"]:
+        latest.pop(row["k"], None)
+        if row.pop("_op") == "upsert":
+            latest[row["k"]] = row
+    assert _rows(list(latest.values())) == _batch(spark.sql(RUNNING.format(tx="above_tx")))
+
+
+def test_ponds_without_such_expressions_run_the_same_job_as_before(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two Python tasks for an epoch, as before; an expression above an aggregation adds one."""
+    _write(tmp_path / "in", 0, _events(0, 9))
+    plans, collected = list[str](), tasks._collected
+
+    def spied(frame: DataFrame) -> list[tuple[bytes, bytes]]:
+        plans.append(frame._jdf.queryExecution().toString().partition("Physical Plan")[2])
+        return collected(frame)
+
+    monkeypatch.setattr(tasks, "_collected", spied)
+    table = f"CREATE TABLE tx ({COLUMNS}) USING json OPTIONS (path '{tmp_path / 'in'}', maxFilesPerTrigger '1');"
+    text = "SELECT k, {} AS x FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY k, window(ts, '1 hour')"
+    for output in ("window.start", "round(sum(v) / count(*), 2)", "hour(window.start)"):
+        with Pond(spark, tmp_path / output[:5], instances=1) as pond:
+            pond.load(table)
+            pond.add("q", text.format(output))
+            pond.run()
+    assert [plan.count("MapInArrow") for plan in plans] == [2, 2, 3]
+
+
+def test_what_cannot_stand_above_an_aggregation_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    spark.udf.register("above_udf", lambda x: f"{x}", "string")
+    with Pond(spark, tmp_path / "pond", instances=1) as pond:
+        pond.load(f"CREATE TABLE tx ({COLUMNS}) USING json OPTIONS (path '{tmp_path}');")
+        pond.param("least", 3)
+        text = "SELECT {} AS x FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY k, window(ts, '1 hour')"
+        for output, reason in (
+            ("above_udf(count(*))", "calls a Python function above an aggregation"),
+            ("array(count(*), :least)", "uses a live parameter"),
+            ("parse_json(max(k))", "is a variant"),
+        ):
+            with pytest.raises(UnsupportedQuery, match=reason):
+                pond.add("q", text.format(output))
