@@ -212,7 +212,9 @@ class Runner:
                 self._busy_with = name
             try:
                 self._advance(driven, head)
-            except Exception as error:
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # also a panic of a library in Rust, which is no Exception
                 self._note_failure(driven, error)
             finally:
                 with self._changed:
@@ -262,7 +264,7 @@ class Runner:
                 driven.failures, driven.error = 0, None
             self._changed.notify_all()
 
-    def _note_failure(self, driven: _Driven, error: Exception) -> None:
+    def _note_failure(self, driven: _Driven, error: BaseException) -> None:
         with self._changed:
             delay = min(self._first_delay * 2 ** min(driven.failures, 60), self._longest_delay)
             driven.failures += 1

@@ -163,6 +163,24 @@ def test_failing_follower_stops_nobody(start: Any, head: int) -> None:
     assert runner.wait(head, 120)
 
 
+def test_a_panic_of_a_library_is_a_failure_like_others(start: Any, head: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Panic(BaseException):
+        """As PyO3 raises it if code in Rust panics."""
+
+    bad, good = Recorder("bad"), Recorder("good")
+    calm, panics = bad.apply, [Panic("unwrap of None")]
+
+    def apply(n: int, record: Entry, manifest: Manifest) -> None:
+        if panics:
+            raise panics.pop()
+        calm(n, record, manifest)
+
+    monkeypatch.setattr(bad, "apply", apply)
+    runner = start(bad, good, first_delay=0.001)
+    runner.notify(head)
+    assert runner.wait(head, 120) and bad.applied == good.applied == [*range(head + 1)]
+
+
 def test_follower_that_lost_its_effect_is_replayed(start: Any, pond: Any, head: int) -> None:
     one = Recorder("one")
     runner = start(one, first_delay=0.001)

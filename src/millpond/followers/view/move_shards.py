@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from millpond.errors import ChangeRefused, MillpondError, StoreError
+from millpond.errors import ChangeRefused, StoreError
 from millpond.faults import reached
 from millpond.followers.view.shard_watch import SlotsWatch
 from millpond.placement.run_lengths import of_runs
@@ -73,7 +73,7 @@ class ShardMover:
                 self._move(target)
             except ChangeRefused:
                 continue  # another request came first
-            except MillpondError as error:
+            except Exception as error:  # whatever it is, the plan is in the log, and this thread carries it out
                 self._error = f"; it is tried again: {error}"
                 self._rest(target)
 

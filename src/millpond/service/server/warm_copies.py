@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from millpond.control.wiring.truth import Truth
-from millpond.errors import MillpondError
 from millpond.log.records import STATE
 from millpond.state.ports.object_files import ObjectFiles
 
@@ -50,7 +49,7 @@ class WarmCopies:
 
         def run() -> None:
             while not ended.wait(LOOK_SECONDS):
-                with suppress(MillpondError):
+                with suppress(Exception):  # the next look tries again
                     if wanted():
                         self.look()
 

@@ -123,6 +123,19 @@ def test_a_refusal_is_reported_and_tried_again(bench: Bench) -> None:
     until(lambda: bench.arrived, "the buckets arrive")
 
 
+def test_an_error_of_whatever_kind_is_shown_and_the_move_goes_on(bench: Bench) -> None:
+    def fail() -> None:
+        raise KeyError("no such slot")
+
+    bench.store.before_move = fail
+    bench.mover.aim(runs("b"))
+    until(lambda: "no such slot" in str(bench.mover.note), "the reason is shown")
+    bench.store.before_move = lambda: None
+    bench.mover.aim(runs("c"))
+    until(lambda: bench.arrived, "the buckets arrive")
+    assert bench.store.on == ["c"] * BUCKETS
+
+
 def test_a_driver_that_was_overtaken_moves_nothing_more(bench: Bench) -> None:
     bench.store.before_move = lambda: setattr(bench, "leads", False)
     bench.mover.aim(runs("b"))

@@ -95,3 +95,18 @@ def test_a_file_that_was_pruned_meanwhile_is_looked_for_again(tmp_path: Path, mo
         assert world.kept() == []
         wanted[0] = True
         until(lambda: world.kept() == [2], "a copy")
+
+
+def test_no_error_ends_the_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, 1000)
+    world.live(section(1))
+    monkeypatch.setattr(warm_copies, "LOOK_SECONDS", 0.01)
+    errors = [OSError("No space left on device")]
+
+    def standing_by() -> bool:
+        if errors:
+            raise errors.pop()
+        return True
+
+    with world.warm.running(standing_by):
+        until(lambda: world.kept() == [1], "a copy")
