@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,30 +18,26 @@ from millpond.plan.explain.plan_text import explain
 
 COLUMNS = """k STRING, sec BIGINT, ms BIGINT, txt STRING, doc STRING, e STRUCT<t: TIMESTAMP, v: INT>, v INT,
 ntz TIMESTAMP_NTZ"""
+GENERATED = "at TIMESTAMP GENERATED ALWAYS AS (timestamp_millis(ms)), twice BIGINT GENERATED ALWAYS AS (v * 2)"
 BEGIN = 1_700_000_000
 FORMAT = "dd/MM/yyyy HH:mm:ss"
 
 
-class Shape(NamedTuple):
-    """A relation with the event time `t` over the stream `ev`, and the columns `k` and `v`."""
-
-    relation: str
-    watermark: str = "WATERMARK t DELAY OF INTERVAL 10 DAYS"
-
-    def text(self, *, stream: bool) -> str:
-        """The query over the relation; without `stream`, for Spark's batch engine."""
-        below = self.relation.replace("STREAM ", "" if not stream else "STREAM ")
-        return (
-            f"SELECT k, window(t, '5 minutes') AS w, count(*) AS n, sum(v) AS s, min(t) AS first FROM ({below}) "
-            f"{self.watermark if stream else ''} WHERE v < 90 GROUP BY k, window(t, '5 minutes')"
-        )
+def grouped(relation: str) -> str:
+    """A query over a relation with the event time `t` and the columns `k` and `v`."""
+    return (
+        f"SELECT k, window(t, '5 minutes') AS w, count(*) AS n, sum(v) AS s, min(t) AS first FROM ({relation}) "
+        "WATERMARK t DELAY OF INTERVAL 10 DAYS WHERE v < 90 GROUP BY k, window(t, '5 minutes')"
+    )
 
 
-def timed(expression: str) -> Shape:
-    return Shape(f"SELECT {expression} AS t, k, v FROM STREAM ev")
+def timed(expression: str) -> str:
+    """A query whose event time is an expression over the columns of `ev`."""
+    return grouped(f"SELECT {expression} AS t, k, v FROM STREAM ev")
 
 
-SHAPES = {
+SECONDS = "(SELECT timestamp_seconds(sec) AS t, k, v FROM STREAM ev) WATERMARK t DELAY OF INTERVAL 10 DAYS"
+TEXTS = {
     "seconds": timed("timestamp_seconds(sec)"),
     "millis": timed("timestamp_millis(ms)"),
     "format": timed(f"to_timestamp(txt, '{FORMAT}')"),
@@ -49,37 +45,44 @@ SHAPES = {
     "cast_ntz": timed("CAST(ntz AS TIMESTAMP)"),
     "cast_text": timed("CAST(CAST(timestamp_seconds(sec) AS STRING) AS TIMESTAMP)"),
     "arithmetic": timed("timestamp_seconds(sec) + make_interval(0, 0, 0, 1, v)"),
-    "own_name": Shape("SELECT timestamp_seconds(sec) AS t, k, v FROM STREAM ev WHERE sec % 3 > 0"),
+    "own_name": grouped("SELECT timestamp_seconds(sec) AS t, k, v FROM STREAM ev WHERE sec % 3 > 0"),
     "raises": timed("timestamp_seconds(sec + 0 * (1 DIV (v % 7)))"),
-    "parsed": Shape(
+    "parsed": grouped(
         "SELECT k, v, j.at AS t FROM (SELECT k, v, from_json(doc, 'at TIMESTAMP, z INT', "
         "map('timestampFormat', 'yyyy-MM-dd HH:mm:ss')) AS j FROM STREAM ev)"
     ),
-    "view": Shape("SELECT t, k, v FROM STREAM timed"),
-    "union": Shape(
+    "generated": grouped("SELECT at AS t, k, twice AS v FROM STREAM ev"),
+    "view": grouped("SELECT t, k, v FROM STREAM timed"),
+    "union": grouped(
         "SELECT timestamp_seconds(sec) AS t, k, v FROM STREAM ev UNION ALL "
         "SELECT timestamp_millis(ms), concat(k, '!'), v FROM STREAM ev WHERE v > 20"
     ),
-    "joined": Shape("SELECT timestamp_seconds(sec + shift) AS t, k, v FROM STREAM ev JOIN shifts ON k = name"),
-    "joined_left": Shape(
+    "joined": grouped("SELECT timestamp_seconds(sec + shift) AS t, k, v FROM STREAM ev JOIN shifts ON k = name"),
+    "joined_left": grouped(
         "SELECT timestamp_seconds(sec + coalesce(shift, 7)) AS t, k, v FROM STREAM ev LEFT JOIN shifts ON k = name"
     ),
-    "exploded": Shape(
+    "exploded": grouped(
         "SELECT timestamp_seconds(one) AS t, k, v FROM STREAM ev LATERAL VIEW explode(array(sec, sec + 400)) AS one"
     ),
+    "sessions": f"SELECT k, session_window(t, '40 seconds') AS w, sum(v) AS s FROM {SECONDS} GROUP BY ALL",
+    "rows": f"""SELECT k, v, sum(v) OVER (PARTITION BY k ORDER BY t RANGE BETWEEN INTERVAL 5 MINUTES PRECEDING
+                AND CURRENT ROW) AS s FROM {SECONDS}""",
+    "pairs": f"""SELECT a.k, a.v, b.v AS u FROM {SECONDS} AS a JOIN
+                 (SELECT at AS m, k, v FROM STREAM ev) WATERMARK m DELAY OF INTERVAL 10 DAYS AS b
+                 ON a.k = b.k AND b.m BETWEEN a.t - INTERVAL 1 MINUTE AND a.t""",
 }  # fmt: skip
 
 FRAMES: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "frame_parsed": lambda ev: _grouped(
+    "frame_parsed": lambda ev: _windowed(
         ev.select("k", F.from_json("doc", "at STRING, z INT").alias("j"))
         .select("k", "j.*").withColumn("t", F.to_timestamp("at", "yyyy-MM-dd HH:mm:ss")), "z",
     ),
-    "frame_nested": lambda ev: _grouped(ev.select("k", "e.*"), "v"),
-    "frame_replaced": lambda ev: _grouped(ev.withColumn("t", F.timestamp_millis("ms")), "v"),
+    "frame_nested": lambda ev: _windowed(ev.select("k", "e.*"), "v"),
+    "frame_replaced": lambda ev: _windowed(ev.withColumn("t", F.timestamp_millis("ms")), "v"),
 }  # fmt: skip
 
 
-def _grouped(frame: DataFrame, value: str) -> DataFrame:
+def _windowed(frame: DataFrame, value: str) -> DataFrame:
     frame = frame.withWatermark("t", "10 days") if frame.isStreaming else frame
     return frame.groupBy("k", F.window("t", "5 minutes").alias("w")).agg(
         F.count("*").alias("n"), F.sum(value).alias("s")
@@ -104,7 +107,7 @@ def _write(folder: Path, number: int, begin: int = BEGIN) -> None:
 
 def _declared(folder: Path) -> str:
     return (
-        f"CREATE TABLE ev ({COLUMNS}) USING json OPTIONS (path '{folder}/in', maxFilesPerTrigger '1');"
+        f"CREATE TABLE ev ({GENERATED}, {COLUMNS}) USING json OPTIONS (path '{folder}/in', maxFilesPerTrigger '1');"
         "CREATE TEMPORARY VIEW timed AS SELECT timestamp_seconds(sec) AS t, k, v FROM STREAM ev;"
     )
 
@@ -112,13 +115,14 @@ def _declared(folder: Path) -> str:
 def _batch(spark: SparkSession, folder: Path) -> DataFrame:
     """The events of all files, also as the view `ev_batch`, and the view `timed_batch`."""
     batch = spark.read.schema(COLUMNS).json(str(folder / "in"))
-    batch.createOrReplaceTempView("ev_batch")
+    batch.selectExpr("timestamp_millis(ms) AS at", "v * 2L AS twice", "*").createOrReplaceTempView("ev_batch")
     spark.sql("SELECT timestamp_seconds(sec) AS t, k, v FROM ev_batch").createOrReplaceTempView("timed_batch")
     return batch
 
 
-def _expected(spark: SparkSession, shape: Shape) -> DataFrame:
-    text = shape.text(stream=False).replace("FROM ev", "FROM ev_batch").replace("FROM timed", "FROM timed_batch")
+def _expected(spark: SparkSession, text: str) -> DataFrame:
+    text = re.sub(r"WATERMARK \w DELAY OF INTERVAL 10 DAYS|STREAM ", "", text)
+    text = text.replace("FROM ev", "FROM ev_batch").replace("FROM timed", "FROM timed_batch")
     return spark.sql(text.replace("DIV (v % 7)", "DIV nullif(v % 7, 0)"))
 
 
@@ -138,12 +142,12 @@ def test_rows_are_those_of_sparks_batch(spark: SparkSession, tmp_path: Path) -> 
     with Pond(spark, tmp_path / "pond") as pond:
         pond.load(_declared(tmp_path))
         stream = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
-        for name, shape in SHAPES.items():
-            pond.add(name, shape.text(stream=True))
+        for name, text in TEXTS.items():
+            pond.add(name, text)
         for name, frame in FRAMES.items():
             pond.add(name, frame(stream))
         pond.run(once=True, drain=True)
-        answers = {name: _expected(spark, shape) for name, shape in SHAPES.items()}
+        answers = {name: _expected(spark, text) for name, text in TEXTS.items()}
         answers |= {name: frame(batch) for name, frame in FRAMES.items()}
         for name, answer in answers.items():
             expected = _counted(answer)
@@ -151,6 +155,7 @@ def test_rows_are_those_of_sparks_batch(spark: SparkSession, tmp_path: Path) -> 
             assert _rows(pond, name, answer) == expected, name
         timeless = batch.where("v % 7 = 0").count()
         assert pond.counts()["raises"].whole.dead == timeless > 0
-        read = {query.name: query.stream for query in pond.queries}
-        assert read["seconds"] == read["view"] == read["own_name"] != read["millis"] == read["frame_replaced"]
+        read = {query.name: query.streams for query in pond.queries}
+        assert read["seconds"] == read["view"] == read["own_name"] != read["millis"]
+        assert read["millis"] == read["frame_replaced"] == read["generated"]
         assert "\n    ev WITH timestamp_seconds(sec) AS t\n" in explain(pond.plan, pond.streams)

@@ -22,6 +22,18 @@ class Field(msgspec.Struct, frozen=True):
     char: str | msgspec.UnsetType = msgspec.UNSET
 
 
+class Generated(msgspec.Struct, frozen=True):
+    """A column that queries can name, but that no record has: `sql` computes it from the stream's columns.
+
+    `position` is its position among all columns, `type` its SQL type.
+    """
+
+    name: str
+    type: str
+    sql: str
+    position: int
+
+
 class Order(msgspec.Struct, frozen=True):
     """Declares that events are in order within source partitions, by columns with the partition and the offset.
 
@@ -85,7 +97,7 @@ class Stream(msgspec.Struct, frozen=True):
     of its own. `rows_of`: the query of the same pond whose rows are the events, an epoch later; see
     `plan.chains.upstream`. `malformed`: the policy for malformed records, if the source can recognize them. `retain`:
     the data that is kept for queries that are added later. `partitioned`: the column that is the key of the topic's
-    records.
+    records. `computed`: the columns that are GENERATED; they are not among `columns`, which are read.
     """
 
     name: str
@@ -98,6 +110,12 @@ class Stream(msgspec.Struct, frozen=True):
     malformed: Malformed | msgspec.UnsetType = msgspec.UNSET
     retain: Retention | msgspec.UnsetType = msgspec.UNSET
     partitioned: str | msgspec.UnsetType = msgspec.UNSET
+    computed: tuple[Generated, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def generated(self) -> tuple[Generated, ...]:
+        """The columns that are computed from those that are read, by their positions."""
+        return () if isinstance(self.computed, msgspec.UnsetType) else self.computed
 
     @property
     def partitioned_by(self) -> str | None:

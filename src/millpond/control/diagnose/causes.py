@@ -159,7 +159,8 @@ def _none_applied(facts: Facts) -> Cause:
             "window that a drain closed. Files are read in the order of their modification times. A longer DELAY waits "
             "for more",
         )
-        missing = f"{times} is missing or {_ahead(facts)}"
+        computed = "" if facts.stream.derived is None else f", cannot be computed ({facts.stream.derived.text})"
+        missing = f"{times} is missing{computed} or {_ahead(facts)}"
         reasons["all-dead"] = since.dead, f"dead: {missing}, or {raises}"
     after = "" if facts.recent.last_applied_n is None else f" since record {facts.recent.last_applied_n}"
     events = f"{since.read:,} event{'' if since.read == 1 else 's'} read{after or _span(facts)}"

@@ -1,8 +1,8 @@
-"""Reads the columns and defaults in CREATE TABLE, CREATE STREAMING TABLE and CREATE VIEW.
+"""Reads the columns, defaults and generated columns in CREATE TABLE, CREATE STREAMING TABLE and CREATE VIEW.
 
-Refuses clauses that Spark parses but that would have no effect here (GENERATED, NOT NULL, constraints, EXTERNAL and
-others), and names the clause in the error. Accepts
-COMMENT, which changes no result, and IF NOT EXISTS, because creating a name twice is refused anyway.
+Refuses clauses that Spark parses but that would have no effect here (NOT NULL, constraints, EXTERNAL and others), and
+names the clause in the error. Accepts COMMENT, which changes no result, and IF NOT EXISTS, because creating a name
+twice is refused anyway.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType, StructField, StructType
 
 from millpond.errors import QueryError, QueryRefused, QueryTypeError
-from millpond.model.stream import Field
+from millpond.model.stream import Field, Generated
 from millpond.spark.catalyst.data_types import declared_type, has_not_null, sql_type, table_schema
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, items, kind_of, optional
 from millpond.spark.catalyst.spark_expressions import check_stable
@@ -32,23 +32,19 @@ _CONSTRAINTS = {
 }
 
 
-def columns_of(catalyst: Catalyst, plan: JavaObject, name: str, provider: str) -> tuple[Field, ...]:
+def columns_of(catalyst: Catalyst, plan: JavaObject, name: str, provider: str) -> tuple[Field | Generated, ...]:
     """The declared columns of a stream.
 
     Raises:
         QueryRefused: a column has a clause that would have no effect.
         QueryTypeError: a default is not a constant of the column's type.
     """
-    return tuple(_column(catalyst, column, name, provider) for column in items(plan.columns()))
+    columns = enumerate(items(plan.columns()))
+    return tuple(_column(catalyst, column, name, provider, position) for position, column in columns)
 
 
-def _column(catalyst: Catalyst, column: JavaObject, table: str, provider: str) -> Field:
+def _column(catalyst: Catalyst, column: JavaObject, table: str, provider: str, position: int) -> Field | Generated:
     name = str(column.name())
-    if optional(column.generationExpression()) is not None:
-        raise QueryRefused(
-            f"The column {name} of {table} is GENERATED ALWAYS AS an expression, which nothing computes.",
-            f"Leave it out, and write the expression, AS {name}, in the queries or in a view over {table}.",
-        )
     if optional(column.identityColumnSpec()) is not None:
         raise QueryRefused(
             f"The column {name} of {table} is GENERATED AS IDENTITY, and nothing numbers events.",
@@ -57,6 +53,12 @@ def _column(catalyst: Catalyst, column: JavaObject, table: str, provider: str) -
     declared = DataType.fromDDL(str(column.dataType().sql()))
     _refuse_not_null(f"The column {name} of {table}", bool(column.nullable()), declared)
     kind, char = declared_type(declared)
+    generated = optional(column.generationExpression())
+    if generated is not None:
+        # checked before the analysis, because folding a constant evaluates it
+        sql = str(generated.originalSQL())
+        judge(parse(catalyst, f"SELECT ({sql}\n) FROM nothing"), ("nothing",))
+        return Generated(name, sql_type(kind), sql, position)
     made = Field(name, sql_type(kind), char=char)
     default = optional(column.defaultValue())
     if default is None:

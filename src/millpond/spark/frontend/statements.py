@@ -20,7 +20,7 @@ from millpond.errors import QueryError, QueryRefused, QuerySyntaxError, QueryTyp
 from millpond.followers.sinks.kinds import BUILT_IN, QUERY_PROPERTIES, SinkKind, declared_names, late_names, sink_kind
 from millpond.model.budget import Budget, budget_of
 from millpond.model.endpoints import NOWHERE, Sink, Source, SourceKind, source_kind, stream_names, table_names
-from millpond.model.stream import Field, Stream
+from millpond.model.stream import Field, Generated, Stream
 from millpond.plan.options.output_modes import FINAL
 from millpond.spark.analysis.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
 from millpond.spark.catalyst.cures import ANY_STATEMENT, STATEMENTS
@@ -244,9 +244,13 @@ def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
         if kind.topics:
             refuse_kafka(name, option)
         _known(option, known, f"an option of {provider}")
-    columns = columns_of(catalyst, plan, name, provider)
+    declared = columns_of(catalyst, plan, name, provider)
+    columns = tuple(column for column in declared if isinstance(column, Field))
+    generated = tuple(column for column in declared if isinstance(column, Generated))
     made = Stream(name, _columns(name, kind, columns, options), _source(provider, options, known))
-    stream = completed(msgspec.structs.replace(made, partitioned=_partitioned(name, plan)))
+    stream = completed(msgspec.structs.replace(
+        made, partitioned=_partitioned(name, plan), computed=generated or msgspec.UNSET
+    ))  # fmt: skip
     return with_times(catalyst, stream, _properties(spec, STREAM_PROPERTIES, "a property of a stream"))
 
 

@@ -36,6 +36,7 @@ from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed
 from millpond.spark.catalyst.spark_expressions import Projected, safe
 from millpond.spark.catalyst.value_bounds import ROWS, accepted
 from millpond.spark.reading.event_source import event_source, malformed_policy
+from millpond.spark.reading.generated_columns import with_generated
 from millpond.spark.sources.arrow_functions import mapped
 from millpond.spark.sources.declared_paths import located, notes
 from millpond.spark.sources.kafka import DEAD as MALFORMED
@@ -116,10 +117,10 @@ def register(
     """Load the stream and register it as a temporary view, so that texts can be analysed; `home` is as in `load`.
 
     Raises:
-        QueryTypeError, SourceError: as `load`.
+        QueryTypeError, SourceError: as `load`; QueryError: as `with_generated`.
     """
     evolves = spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
-    frame = load(spark, stream, named=evolves, analysed_only=True, home=home)
+    frame = with_generated(spark, load(spark, stream, named=evolves, analysed_only=True, home=home), stream)
     if watermark is not None:
         frame = frame.withWatermark(*watermark)
     frame.createOrReplaceTempView(stream.name)

@@ -28,7 +28,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
-from millpond.model.stream import Field, Order, Stream
+from millpond.model.stream import Derivation, Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.chains.upstream import chained_stream
@@ -161,6 +161,14 @@ def test_everything_is_dead(folder: Path) -> None:
     bench.events([None, None])
     text = bench.texts()["all-dead"]
     assert "ts is missing or more than 1 hour ahead of the driver's clock" in text
+
+
+def test_a_time_that_does_not_compute_is_shown_with_its_expression(folder: Path) -> None:
+    made = Derivation("ev WITH timestamp_seconds(sec) AS ts", ("ev",), "d")
+    bench = Bench(folder, query(), Stream("tx", FIELDS, made_of=made))
+    bench.events([None])
+    says = "dead: ts is missing, cannot be computed (ev WITH timestamp_seconds(sec) AS ts) or more than 1 hour ahead"
+    assert says in bench.texts()["all-dead"]
 
 
 def test_what_raises_is_dead(folder: Path) -> None:

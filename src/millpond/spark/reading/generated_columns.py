@@ -1,0 +1,57 @@
+"""Adds the GENERATED columns of a stream to its frame, where texts and frames are analysed.
+
+A query that names such a column contains its expression. So nothing is added to what is read, and an expression that
+raises fails only for the events of the queries that use it.
+"""
+
+from __future__ import annotations
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
+from millpond.model.stream import Generated, Stream
+from millpond.spark.catalyst.data_types import sql_type
+from millpond.spark.catalyst.private_names import Catalyst, analysed, items, kind_of
+from millpond.spark.catalyst.spark_expressions import check_stable
+
+
+def with_generated(spark: SparkSession, frame: DataFrame, stream: Stream) -> DataFrame:
+    """The frame of a stream with its generated columns, in the order of the declaration.
+
+    Raises:
+        QueryError: an expression does not exist over the columns that are read, or is not deterministic.
+    """
+    if not stream.generated:
+        return frame
+    catalyst = Catalyst(spark)
+    columns = [frame[f"`{name.replace('`', '``')}`"] for name in frame.columns]
+    for made in stream.generated:
+        column = F.expr(f"({made.sql}\n)")
+        what = f"The column {made.name} of {stream.name}, GENERATED ALWAYS AS ({made.sql}),"
+        try:
+            alone = frame.select(column.alias(made.name))
+            _check(catalyst, frame, alone, made)
+            if sql_type(alone.schema[0].dataType) != made.type:
+                column = column.cast(made.type)
+                frame.select(column)
+        except PySparkException as error:
+            reason = str(error).splitlines()[0].split(" SQLSTATE:")[0]
+            raise QueryTypeError(
+                f"{what} cannot be computed: {reason}", "Write an expression over columns that are not GENERATED."
+            ) from error
+        except QueryError as error:
+            raise type(error)(f"{what} cannot be computed: {error.what}", error.cure) from error
+        columns.insert(made.position, column.alias(made.name))
+    return frame.select(*columns)
+
+
+def _check(catalyst: Catalyst, frame: DataFrame, alone: DataFrame, made: Generated) -> None:
+    plan = analysed(alone)
+    if kind_of(plan) != "Project" or kind_of(plan.child()) != kind_of(analysed(frame)):
+        raise UnsupportedQuery(f"`{made.sql}` is no expression of one row.", "Use the event's own columns.")
+    expression = items(plan.projectList())[0].child()
+    check_stable(catalyst, expression)
+    if not expression.deterministic():
+        raise UnsupportedQuery(f"`{made.sql}` is not deterministic.", "Use the event's own columns.")
