@@ -10,10 +10,12 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond import Pond
+from millpond.errors import ChangeRefused
 from millpond.plan.explain.plan_text import explain
 
 COLUMNS = """k STRING, sec BIGINT, ms BIGINT, txt STRING, doc STRING, e STRUCT<t: TIMESTAMP, v: INT>, v INT,
@@ -159,3 +161,33 @@ def test_rows_are_those_of_sparks_batch(spark: SparkSession, tmp_path: Path) -> 
         assert read["seconds"] == read["view"] == read["own_name"] != read["millis"]
         assert read["millis"] == read["frame_replaced"] == read["generated"]
         assert "\n    ev WITH timestamp_seconds(sec) AS t\n" in explain(pond.plan, pond.streams)
+
+
+def test_time_expressions_come_and_go_in_a_pond_that_continues(spark: SparkSession, tmp_path: Path) -> None:
+    changed = TEXTS["seconds"].replace("v < 90", "v < 80")
+    _write(tmp_path / "in", 0)
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.load(_declared(tmp_path))
+        pond.add("seconds", TEXTS["seconds"])
+        pond.add("gone", TEXTS["millis"])
+        pond.run(once=True)
+        _write(tmp_path / "in", 1, BEGIN + 1_000_000)
+        pond.drop("gone")
+        pond.add("later", TEXTS["own_name"])
+        with pytest.raises(ChangeRefused, match="Declare the stream a second time"):
+            pond.add("other", TEXTS["format"])  # its times are unknown for the events that were read
+        pond.alter("seconds", changed)
+        pond.run(once=True)
+    _write(tmp_path / "in", 2, BEGIN + 1_003_000)
+    _batch(spark, tmp_path)
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.load(_declared(tmp_path))
+        pond.add("seconds", changed)
+        pond.add("later", TEXTS["own_name"])
+        pond.run(once=True, drain=True)
+        begun = f"w.start >= timestamp_seconds({BEGIN + 1_000_000})"
+        for name, text in {"seconds": changed, "later": TEXTS["own_name"]}.items():
+            answer = _expected(spark, text)
+            expected = _counted(answer.where(begun))
+            assert expected
+            assert Counter({row: n for row, n in _rows(pond, name, answer).items() if row in expected}) == expected
