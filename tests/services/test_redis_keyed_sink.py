@@ -10,19 +10,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pytest
 
+from kit.inputs.hand_made_pond import HandMadePond
 from kit.inputs.log_examples import claim
 from kit.naive.redis_tables import merged_rows
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
 from millpond.followers.record_rows import RowsGone
-from millpond.followers.sinks.redis_rows import KeyedSink, target_of
+from millpond.followers.sinks.redis_rows import KeyedSink, target_of, upsert_own
+from millpond.followers.upserts import Instances, Owners, Upsert, Upserted
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.selection import Selection
+from millpond.placement.slots import SLOTS, slots_of
+from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.state.backends.redis_keyed import RedisKeyed
 from millpond.state.ports.keyed_rows import Absent
 
@@ -123,6 +128,52 @@ def test_rows_are_those_of_a_dict_however_often_they_are_applied(
         apply(other, 0, [{**row(dice), "id": 3, "name": "new", "_op": "upsert"}])
         assert contents(server)["user:3"]["name"] == "new"
         assert first.cursor().n == len(records) - 1
+
+
+def test_instances_write_the_same_rows_while_slots_and_buckets_move(redis_installed: None, tmp_path: Path) -> None:
+    """Each record is written within the move of a key; the owners of buckets differ from record to record."""
+    dice = random.Random(5)
+    pond, ids = HandMadePond(tmp_path / "pond"), [f"c{number}" for number in range(40)]
+    records: list[list[Row]] = []
+    slots = sorted({*slots_of(pa.array([f"user:{id}" for id in ids])).tolist()})
+    with RedisCluster(tmp_path / "servers", 2) as cluster:
+        stores = [RedisKeyed(cluster.url) for _ in range(3)]
+
+        def write(upsert: Upsert, _: OpenRows) -> list[Upserted]:
+            return [upsert_own(upsert, at, lambda at=at: stores[at]) for at in sorted({*upsert.owners.buckets})]  # type: ignore[misc]
+
+        def owners() -> Owners:
+            return Owners(tuple(dice.choices(range(3), k=64)), str(pond.path))
+
+        target = target_of(
+            msgspec.structs.replace(QUERY, output=tuple(map(named, ("customer", "total", "w")))),
+            Sink("redis", None, (("key", "user:{customer}"), ("columns", "total"))),
+        )
+        cursor, instances = tmp_path / "q.cursor", Instances(owners, write)
+        one = KeyedSink("q", "p", target, pond.rows, cursor, lambda: stores[0], instances=instances)
+
+        def apply_next() -> None:
+            rows: list[Row] = [
+                {"customer": dice.choice(ids), "total": dice.choice((None, 1.5)), "w": {"start": 0, "end": 60_000_000}}
+                for _ in range(20)
+            ]
+            pond.epoch({"q": rows}, instances=2)
+            pond.feed(one)
+            records.append([{**row, "_op": "upsert"} for row in rows])
+
+        apply_next()
+        cluster.move([slot for slot in slots if slot < SLOTS // 2], 0, 1, apply_next)
+        apply_next()
+        expected = merged_rows({}, enumerate(records), "p", "q", "customer", ("total",))
+        assert len(records) > 3 and contents(cluster) == expected
+        assert one.requests.sent > 0
+        for store in stores:
+            store.close()
+
+
+def named(name: str) -> Named:
+    kinds = {"customer": "string", "total": "double", "w": TYPES["w"][0]}
+    return Named(name, Column(name, kinds[name]))
 
 
 def test_a_record_is_one_pipeline_of_one_script_per_key(redis_cluster: RedisCluster, tmp_path: Path) -> None:
