@@ -25,6 +25,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
@@ -98,6 +99,11 @@ class Watch:
         self._n = n - 1
         return total
 
+    def skip(self) -> None:
+        """Pass by the records that are in the log."""
+        while self._log.read(self._n + 1) is not None:
+            self._n += 1
+
     def next(self, wanted: Callable[[object], bool]) -> object:
         """The next record that is wanted; reads those before it."""
         end = perf_counter() + LIMIT
@@ -113,23 +119,24 @@ class Watch:
 
 
 class Flow:
-    """Writes a file of events at a time in another thread, until it is told to end; `events` were written."""
+    """Adds a file at a time in another thread, from number `first` on, until it ends."""
 
-    def __init__(self, work: Path, files: int) -> None:
-        self._work, self._next, self.events = work, files, 0
+    def __init__(self, work: Path, first: int, add: Callable[[Path, int], None]) -> None:
+        self._work, self._next, self._add = work, first, add
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._ended.wait(PAUSE):
-            add_file(self._work, self._next, TURN_EVENTS, keys_from=0)
-            self._next, self.events = self._next + 1, self.events + TURN_EVENTS
+            self._add(self._work, self._next)
+            self._next += 1
 
     def end(self) -> int:
+        """End, and return the number of the file that would have been next."""
         self._ended.set()
         self._thread.join()
-        return self.events
+        return self._next
 
 
 def measure(work: Path, server: S3Server, megabytes: float, keys: int, patience: float, turns: int) -> dict[str, float]:
@@ -160,7 +167,7 @@ def measure(work: Path, server: S3Server, megabytes: float, keys: int, patience:
         files += 1
         until(lambda: watch.state()[1] >= files * keys, f"{files} files are read", LIMIT)
         seconds: dict[str, list[float]] = {"claim": [], "leads": [], "epoch": []}
-        flow = Flow(work, files)
+        flow = Flow(work, files, partial(add_file, keys=TURN_EVENTS, keys_from=0))
         for turn in range(turns):
             sleep(5)
             watch.events()
@@ -181,7 +188,7 @@ def measure(work: Path, server: S3Server, megabytes: float, keys: int, patience:
             until(lambda: leader.said("Standing by") > stood, "the healed host stands by", LIMIT)  # noqa: B023
             leader, standby = standby, leader
             print(", ".join(f"{name} {found[-1]:.2f} s" for name, found in seconds.items()), flush=True)
-        written = files * keys + flow.end()
+        written = files * keys + (flow.end() - files) * TURN_EVENTS
         until(lambda: watch.events() >= written, "all files are read", LIMIT)
         assert watch.events() == written, "an event was counted twice"
         size = watch.state()[0]
