@@ -30,7 +30,7 @@ def main(descriptor: int) -> dict[str, Any]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests and their programs
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests and their programs
     with socket.socket(fileno=descriptor) as requests:
         while True:
             head, files, *_ = socket.recv_fds(requests, 8, 3)
@@ -45,7 +45,7 @@ def main(descriptor: int) -> dict[str, Any]:
             requests.sendall(program.to_bytes(8, "big"))
             for file in files:
                 os.close(file)
-    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background were told to ignore it
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
