@@ -175,6 +175,8 @@ def _serve(
                 supervisor.run()
             except RestartNeeded:
                 return Restarts(supervisor.restarts, port)
+            finally:
+                process.warm_up.wait()
     return None
 
 
@@ -203,11 +205,11 @@ class _Process:
         self.gauges = Gauges()
         self._pond: Pond | None = None
         self._autoscaler: Autoscaler | None = None
-        warm_up = WarmUp()
+        self.warm_up = WarmUp()
         self.supervisor = Supervisor(
             self._make, self._begins, hint, say, ready, partial(jvm_failure, 0.2), restarts=restarts,
             epoch_seconds=options.stalled_after + TAKE_OVER_SECONDS,
-            warm_up=lambda: warm_up.begin(cast(Pond, self._pond).spark),
+            warm_up=lambda: self.warm_up.begin(cast(Pond, self._pond).spark),
         )  # fmt: skip
 
     @explaining()

@@ -63,9 +63,10 @@ class Supervisor:
     """Leads, or stands by, until `stop`; `run` is for the main thread, everything else for any.
 
     `make` prepares a pond, as far as that can be done before the former leader is gone; `begins` finishes that and
-    returns whether it has anything to run. `warm_up` is called when this process stands by, and must return at once.
-    `ready` is called once, when this process first leads or stands by. `gone` returns why no epoch can ever run again
-    in this process, if so; `restarts` is how often the process was started anew since its last epoch.
+    returns whether it has anything to run. `warm_up` is called when this process stands by and has not led yet; it
+    must return at once. `ready` is called once, when this process first leads or stands by. `gone` returns why no epoch
+    can ever run again in this process, if so; `restarts` is how often the process was started anew since its last
+    epoch.
     """
 
     def __init__(
@@ -206,7 +207,8 @@ class Supervisor:
             leader = self._hint.leader()
             self._is_ready()
             self._say(f"Standing by; {'another process' if leader is None else leader.url} leads.")
-            self._warm_up()
+            if not self._led:
+                self._warm_up()
             while not self._stopping.wait(LOOK_SECONDS) and not self._hint.gone():
                 pass
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 
 from millpond.control.wiring.truth import Truth
 from millpond.log.records import STATE
+from millpond.service.server.warm_up import EXIT_SECONDS
 from millpond.state.ports.object_files import ObjectFiles
 
 LOOK_SECONDS = 5.0
@@ -59,3 +60,4 @@ class WarmCopies:
             yield
         finally:
             ended.set()
+            thread.join(EXIT_SECONDS)  # see `WarmUp.wait`

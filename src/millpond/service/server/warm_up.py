@@ -19,6 +19,9 @@ from millpond.control.pond.pond import Pond
 from millpond.errors import MillpondError
 from millpond.spark.session.session import Session, explaining
 
+EXIT_SECONDS = 60.0
+"""How long the end of the process waits for a thread that prepares a take-over."""
+
 SQL = """
 CREATE TABLE events (k BIGINT, ts TIMESTAMP) USING parquet OPTIONS (path '{folder}/in');
 CREATE STREAMING TABLE counts AS
@@ -28,7 +31,7 @@ FROM STREAM events WATERMARK ts DELAY OF INTERVAL 1 MINUTE GROUP BY ALL;
 
 
 class WarmUp:
-    """Warms up this process once, in a thread of its own that nothing waits for."""
+    """Warms up this process once, in a thread of its own that a take-over does not wait for."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -38,6 +41,11 @@ class WarmUp:
         if self._thread is None:
             self._thread = threading.Thread(target=_warm_up, args=(spark,), name="millpond-warm-up", daemon=True)
             self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until it has ended: Python aborts if it ends while another thread returns from native code."""
+        if self._thread is not None:
+            self._thread.join(EXIT_SECONDS)
 
 
 def _warm_up(spark: Session) -> None:

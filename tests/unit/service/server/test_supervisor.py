@@ -108,6 +108,7 @@ def test_whoever_is_fenced_stands_by_and_leads_again_when_the_other_is_gone(tmp_
     bench.places.write_leader(Leader("http://other", 2, "other", 5))
     bench.it.run()
     assert (first.did, second.did) == (["open", "run", "end"], ["open", "run", "end"])
+    assert bench.warmed_up == [], "epochs have warmed it up"
     assert "[MP-FENCED] Record 7 is another's. Stop." in bench.said
 
 
