@@ -52,7 +52,8 @@ class NetworkHosts:
 
     def __enter__(self) -> NetworkHosts:
         try:
-            _run("ip", "link", "add", self._bridge, "type", "bridge")
+            # A bridge without an address of its own takes that of a link, which others do not learn when a link leaves.
+            _run("ip", "link", "add", self._bridge, "address", "02:00:00:00:00:01", "type", "bridge")
             _run("ip", "addr", "add", f"{self.host(0).address}/24", "dev", self._bridge)
             _run("ip", "link", "set", self._bridge, "up")
             for host in range(1, self.count + 1):
