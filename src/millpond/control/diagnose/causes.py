@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from millpond.clock import utc
-from millpond.control.diagnose.facts import Facts, OwnersChanged, source_folder
+from millpond.control.diagnose.facts import Counts, Facts, OwnersChanged, source_folder
 from millpond.errors import OverBudgetError, TooManyPairsError
 from millpond.followers.sinks.kinds import sink_kind
 from millpond.model.expressions import Expression, render
@@ -41,7 +41,7 @@ def explain_why(facts: Facts) -> Why:
 
 
 def _causes(facts: Facts) -> Iterator[Cause]:
-    counts = facts.recent.counts
+    counts, since = facts.recent.counts, facts.recent.counts_since_applied
     if facts.quarantined:
         yield _quarantined(facts)
         return
@@ -56,7 +56,7 @@ def _causes(facts: Facts) -> Iterator[Cause]:
         )
     if not counts.read and not counts.rows:
         yield _nothing_read(facts)
-    elif facts.recent.counts_since_applied.read:
+    elif since.read:
         yield _none_applied(facts)
     if not counts.rows and counts.withheld:
         yield _withheld(facts)
@@ -78,6 +78,8 @@ def _causes(facts: Facts) -> Iterator[Cause]:
     if moved is not None and moved.commit_delay_us is not None:
         took = f"the newest epoch moved their state, and was committed {moved.commit_delay_us / 1e6:.1f} s after that."
         yield Cause("state-moves", f"{_changed(moved)} So {took}")
+    if counts.late + counts.dead > since.late + since.dead:
+        yield _some_lost(facts)
     if counts.rows:
         out = "row was emitted" if counts.rows == 1 else "rows were emitted"
         yield Cause(
@@ -137,31 +139,8 @@ def _nothing_read(facts: Facts) -> Cause:
 
 
 def _none_applied(facts: Facts) -> Cause:
-    since, query = facts.recent.counts_since_applied, facts.query
-    where = "" if isinstance(query, Join) or query.where is None else f" {render(query.where)}"
-    raises = (
-        "an expression of the query fails for them (a cast, an overflow, a division by zero), or the record does not "
-        "parse into the columns of its stream"
-    )
-    reasons = {"all-filtered": (since.filtered, f"filtered by WHERE{where}, which is not true for any of them")}
-    if isinstance(query, Selection):
-        reasons["all-dead"] = since.dead, f"dead: {raises}"
-    else:
-        sides = [*query.sides.values()] if isinstance(query, Join) else [query]
-        delays, times = (" or ".join(dict.fromkeys(made)) for made in zip(
-            *((duration(_late_after_us(side)), side.event_time) for side in sides), strict=True
-        ))  # fmt: skip
-        corrected = isinstance(query, Query) and query.corrected_for_us
-        of = "the delay plus the time in which rows are corrected" if corrected else "the delay"
-        reasons["all-late"] = (
-            since.late,
-            f"late: {delays} ({of}) or more behind the newest event of earlier epochs, or in a "
-            "window that a drain closed. Files are read in the order of their modification times. A longer DELAY waits "
-            "for more",
-        )
-        computed = "" if facts.stream.derived is None else f", cannot be computed ({facts.stream.derived.text})"
-        missing = f"{times} is missing{computed} or {_ahead(facts)}"
-        reasons["all-dead"] = since.dead, f"dead: {missing}, or {raises}"
+    since = facts.recent.counts_since_applied
+    reasons = _reasons(facts, since)
     after = "" if facts.recent.last_applied_n is None else f" since record {facts.recent.last_applied_n}"
     events = f"{since.read:,} event{'' if since.read == 1 else 's'} read{after or _span(facts)}"
     for code, (count, reason) in reasons.items():
@@ -169,6 +148,47 @@ def _none_applied(facts: Facts) -> Cause:
             return Cause(code, f"All of the {events} are {reason}.")
     parts = ", ".join(f"{count:,} {reason}" for count, reason in reasons.values() if count)
     return Cause("none-applied", f"None of the {events} was applied: {parts}.")
+
+
+def _some_lost(facts: Facts) -> Cause:
+    counts = facts.recent.counts
+    reasons = _reasons(facts, counts)
+    parts = "; ".join(
+        f"{count:,} {reason}" for code, (count, reason) in reasons.items() if count and code != "all-filtered"
+    )
+    return Cause(
+        "some-lost",
+        f"It did not count {counts.late + counts.dead:,} of the {counts.read:,} events read{_span(facts)}: {parts}.",
+    )
+
+
+def _reasons(facts: Facts, counts: Counts) -> dict[str, tuple[int, str]]:
+    """By the code for all events: how many events were not applied, and why."""
+    query = facts.query
+    where = "" if isinstance(query, Join) or query.where is None else f" {render(query.where)}"
+    raises = (
+        "an expression of the query fails for them (a cast, an overflow, a division by zero), or the record does not "
+        "parse into the columns of its stream"
+    )
+    reasons = {"all-filtered": (counts.filtered, f"filtered by WHERE{where}, which is not true for any of them")}
+    if isinstance(query, Selection):
+        return reasons | {"all-dead": (counts.dead, f"dead: {raises}")}
+    sides = [*query.sides.values()] if isinstance(query, Join) else [query]
+    delays, times = (" or ".join(dict.fromkeys(made)) for made in zip(
+        *((duration(_late_after_us(side)), side.event_time) for side in sides), strict=True
+    ))  # fmt: skip
+    corrected = isinstance(query, Query) and query.corrected_for_us
+    of = "the delay plus the time in which rows are corrected" if corrected else "the delay"
+    reasons["all-late"] = (
+        counts.late,
+        f"late: {delays} ({of}) or more behind the newest event of earlier epochs, or in a "
+        "window that a drain closed. Files are read in the order of their modification times. A longer DELAY waits "
+        "for more",
+    )
+    computed = "" if facts.stream.derived is None else f", cannot be computed ({facts.stream.derived.text})"
+    missing = f"{times} is missing{computed} or {_ahead(facts)}"
+    reasons["all-dead"] = counts.dead, f"dead: {missing}, or {raises}"
+    return reasons
 
 
 def _ahead(facts: Facts) -> str:

@@ -177,6 +177,17 @@ def test_what_raises_is_dead(folder: Path) -> None:
     assert "all-dead" in bench.texts()
 
 
+def test_what_some_events_lack_is_said_beside_the_rows(folder: Path) -> None:
+    bench = Bench(folder, query())
+    bench.events([1, None, 100])
+    assert bench.texts()["some-lost"].startswith("It did not count 1 of the 3 events read: 1 dead: ts is missing or")
+    bench.events([2, 101])
+    text = bench.texts()["some-lost"]
+    assert " 2 of the 5 events read: 1 late: " in text and "; 1 dead: " in text
+    bench.events([None])
+    assert "all-dead" in bench.texts() and " 3 of the 6 " in bench.texts()["some-lost"]
+
+
 def test_a_mixture_takes_no_part(folder: Path) -> None:
     bench = Bench(folder, query(where=LARGE))
     bench.events([1, None])
