@@ -20,7 +20,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -33,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from results import FOLDER, keep
-from take_over import LIMIT, TURN_EVENTS, Flow, Service, Watch
+from take_over import LIMIT, TURN_EVENTS, Flow, Service, Watch, store_and_folder
 
 from kit.servers.network_hosts import NetworkHosts
 from kit.servers.s3_server import S3Server
@@ -163,19 +162,16 @@ def measure(work: Path, server: S3Server, seconds: float, every: float, patience
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    if (why := NetworkHosts.missing()) is not None:
-        raise SystemExit(f"There can be no hosts here: {why}")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--every", type=float, default=60.0)
     parser.add_argument("--patience", type=float, default=2.0)
     parser.add_argument("--small", action="store_true", help="a turn or two, and nothing is kept")
-    asked = parser.parse_args(arguments)
-    with S3Server(host="0.0.0.0") as server, tempfile.TemporaryDirectory(prefix="millpond-bench-") as made:
-        os.environ.update(server.environment | {"MILLPOND_TOKEN": "the-token-of-the-benchmark"})
-        every, seconds = (10.0, 25.0) if asked.small else (asked.every, asked.minutes * 60)
-        figures = measure(Path(made), server, seconds, every, asked.patience)
-        keep("killed_hosts", figures, Path(made) if asked.small else FOLDER)
+    given = parser.parse_args(arguments)
+    with store_and_folder() as (server, work):
+        every, seconds = (10.0, 25.0) if given.small else (given.every, given.minutes * 60)
+        figures = measure(work, server, seconds, every, given.patience)
+        keep("killed_hosts", figures, work if given.small else FOLDER)
     return int(figures["lost"] + figures["surplus"] > 0)
 
 

@@ -23,8 +23,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -198,21 +198,28 @@ def measure(work: Path, server: S3Server, megabytes: float, keys: int, patience:
     return figures
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+@contextmanager
+def store_and_folder() -> Iterator[tuple[S3Server, Path]]:
+    """An S3 server that hosts reach, with the variables of its clients in the environment, and a temporary folder."""
     if (why := NetworkHosts.missing()) is not None:
         raise SystemExit(f"There can be no hosts here: {why}")
+    with S3Server(host="0.0.0.0") as server, tempfile.TemporaryDirectory(prefix="millpond-bench-") as made:
+        os.environ.update(server.environment | {"MILLPOND_TOKEN": "the-token-of-the-benchmark"})
+        yield server, Path(made)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=float, default=1000.0)
     parser.add_argument("--patience", type=float, default=2.0)
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--small", action="store_true", help="little state, once, and nothing is kept")
-    asked = parser.parse_args(arguments)
-    with S3Server(host="0.0.0.0") as server, tempfile.TemporaryDirectory(prefix="millpond-bench-") as made:
-        os.environ.update(server.environment | {"MILLPOND_TOKEN": "the-token-of-the-benchmark"})
-        size = (1.0, 5_000, asked.patience, 1) if asked.small else (
-            asked.megabytes, KEYS_PER_FILE, asked.patience, asked.turns
+    given = parser.parse_args(arguments)
+    with store_and_folder() as (server, work):
+        size = (1.0, 5_000, given.patience, 1) if given.small else (
+            given.megabytes, KEYS_PER_FILE, given.patience, given.turns
         )  # fmt: skip
-        keep("take_over", measure(Path(made), server, *size), Path(made) if asked.small else FOLDER)
+        keep("take_over", measure(work, server, *size), work if given.small else FOLDER)
 
 
 if __name__ == "__main__":

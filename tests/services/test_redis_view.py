@@ -554,7 +554,7 @@ def test_a_store_that_is_gone_is_an_answer_not_a_failure(tmp_path: Path) -> None
     Run(tmp_path / "pond", [], 1, BUCKETS)
     share = Share(str(tmp_path / "pond"), even_owners(BUCKETS, 1), {}, -1)
     assert catch_up(share, 0, store) == Caught(
-        -1, error="The memory store is closed. => Open another; the view is rebuilt from the log."
+        -1, error=("The memory store is closed.", "Open another; the view is rebuilt from the log.")
     )
     with pytest.raises(StoreError, match="memory store is closed"):
         SharedView(store, share, made_settle(store)).cursor()

@@ -113,7 +113,7 @@ class Runner:
             self._stopping = True
             self._changed.notify_all()
         if self._thread is None:
-            self._let_all_go()
+            self._close_followers()
             return True
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -233,9 +233,9 @@ class Runner:
                 if silent and not woken:
                     for driven in self._driven.values():
                         driven.manifest = None
-        self._let_all_go()
+        self._close_followers()
 
-    def _let_all_go(self) -> None:
+    def _close_followers(self) -> None:
         with self._changed:
             held = [*self._left, *(driven.follower for driven in self._driven.values())]
         for follower in held:

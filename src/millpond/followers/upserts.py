@@ -1,4 +1,4 @@
-"""Describes the rows of one record that instances write into rows of other programs, and what came of it.
+"""Describes the rows of one record that instances write into rows of other programs, and the results.
 
 An instance writes the rows whose keys are in the hash slots of its buckets (`sinks.redis_rows.upsert_own`), so it runs
 on the host of the primary that keeps them, whichever instance computed the rows.
@@ -46,13 +46,13 @@ class Upsert(NamedTuple):
 class Upserted(msgspec.Struct, frozen=True):
     """The rows that were not written: the number with NULL in their key, and the keys that hold another type.
 
-    `error`: the reason if the store refused. `gone`: the instance did not find the rows. `requests`: the number of
-    requests to the store, and of those to a server on the same host.
+    `error`: what happened and the cure, if the store refused. `gone`: the instance did not find the rows. `requests`:
+    the number of requests to the store, and of those to a server on the same host.
     """
 
     nulls: int = 0
     wrong: list[bytes] = []
-    error: str = ""
+    error: tuple[str, str] | None = None
     gone: bool = False
     requests: tuple[int, int] = (0, 0)
 

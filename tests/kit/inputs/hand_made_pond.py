@@ -20,7 +20,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class HandMadePond:
-    """Appends records to a real log; deltas with rows are files, or inline where asked."""
+    """Appends records to a real log; deltas with rows are files, or inline on request."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -45,7 +45,7 @@ def main(descriptor: int) -> dict[str, Any]:
             requests.sendall(program.to_bytes(8, "big"))
             for file in files:
                 os.close(file)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background were told to ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -71,16 +71,16 @@ def forked() -> int:
         return int.from_bytes(here.recv(8), "big")
 
 
-def run(asked: dict[str, Any]) -> None:
+def run(request: dict[str, Any]) -> None:
     """Run a program in this process, as `python WORDS` does."""
-    words = list(asked["words"])
-    if asked["new_session"]:
+    words = list(request["words"])
+    if request["new_session"]:
         os.setsid()
-    os.chdir(asked["cwd"])
+    os.chdir(request["cwd"])
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     rest = [entry for entry in sys.path[1:] if entry not in before]
     os.environ.clear()
-    os.environ.update(asked["env"])
+    os.environ.update(request["env"])
     added = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     first = os.getcwd() if words[0] == "-m" else os.path.dirname(os.path.abspath(words[0]))
     sys.path[:] = [first, *added, *rest]

@@ -47,14 +47,14 @@ class ForkedProgram(subprocess.Popen[Any]):
             """What `Popen` calls to start the process, with its ends of the pipes, or -1 for its own files."""
             if preexec_fn is not None or pass_fds or shell:
                 raise ValueError("A forked program takes no preexec_fn, pass_fds or shell.")
-            asked = {
+            request = {
                 "words": self._words,
                 "env": dict(os.environ if env is None else env),
                 "cwd": os.path.abspath(os.getcwd() if cwd is None else cwd),
                 "new_session": start_new_session,
             }
             files = [mine if given == -1 else given for mine, given in enumerate((p2cread, c2pwrite, errwrite))]
-            self.pid = _forked(asked, files)
+            self.pid = _forked(request, files)
             self._child_created = True
             close: Any = getattr(self, "_close_pipe_fds")  # noqa: B009 - no part of the types
             close(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
@@ -74,13 +74,13 @@ def run_forked(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def _forked(asked: dict[str, Any], files: list[int]) -> int:
-    """The process id of a new child of this process, which runs what is asked."""
+def _forked(request: dict[str, Any], files: list[int]) -> int:
+    """The process id of a new child of this process, which runs the requested program."""
     global _server
     with _lock:
         if _server is None:
             _server = _start()
-        body = json.dumps(asked).encode()
+        body = json.dumps(request).encode()
         with _adopting():
             socket.send_fds(_server, [len(body).to_bytes(8, "big")], files)
             _server.sendall(body)

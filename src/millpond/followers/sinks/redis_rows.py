@@ -179,8 +179,7 @@ class KeyedSink:
     def _check(self, written: Sequence[Upserted]) -> None:
         failed = next((one.error for one in written if one.error), None)
         if failed is not None:
-            what, _, cure = failed.rpartition(" => ")
-            raise StoreError(what, cure)
+            raise StoreError(*failed)
         wrong = [key for one in written for key in one.wrong]
         if wrong and not self._target.skips:
             kind = "string" if self._target.table.form == "json" else "hash"
@@ -205,7 +204,7 @@ def upsert_own(upsert: Upsert, instance: int, opens: OpenRows) -> Upserted:
     try:
         written = _own_written(upsert, instance, opens)
     except StoreError as error:
-        written = Upserted(error=f"{error.what} => {error.cure}")
+        written = Upserted(error=(error.what, error.cure))
     return msgspec.structs.replace(written, requests=(*counted().since(before),))
 
 

@@ -53,14 +53,15 @@ class Share(msgspec.Struct, frozen=True):
 class Caught(msgspec.Struct, frozen=True):
     """The result for one instance's buckets: all have applied record `n`; `lost` of them had lost earlier records.
 
-    `news`: this run applied records that no other process had applied before. `error`: the reason if the store refused;
-    `n` is then -1. `requests`: the number of requests to the store, and of those to a server on the same host.
+    `news`: this run applied records that no other process had applied before. `error`: what happened and the cure, if
+    the store refused; `n` is then -1. `requests`: the number of requests to the store, and of those to a server on the
+    same host.
     """
 
     n: int
     lost: int = 0
     news: bool = False
-    error: str = ""
+    error: tuple[str, str] | None = None
     requests: tuple[int, int] = (0, 0)
 
 
@@ -105,7 +106,7 @@ def _caught_up(share: Share, instance: int, store: BucketStore) -> Caught:
                 lost = sum(applied < n for applied in store.applied_many(mine))
                 n = view.cursor().n
     except StoreError as error:
-        return Caught(NOTHING_APPLIED, error=f"{error.what} => {error.cure}")
+        return Caught(NOTHING_APPLIED, error=(error.what, error.cure))
     return Caught(n, lost, news)
 
 
@@ -221,8 +222,7 @@ class SharedView:
         found = self._settle(share)
         failed = next((one.error for one in found if one.error), None)
         if failed is not None:
-            what, _, cure = failed.rpartition(" => ")
-            raise StoreError(what, cure)
+            raise StoreError(*failed)
         settled = min(one.n for one in found)
         self._settled = settled
         self.requests = sum((Requests(*one.requests) for one in found), Requests())

@@ -6,7 +6,8 @@ packets in any order, it gives the same result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +18,7 @@ from millpond.log.records import Receipt
 from millpond.model.selection import foreign_above
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.fold.kinds import state_kind
-from millpond.runtime.fold.state import FoldContext
+from millpond.runtime.fold.state import FoldContext, State
 from millpond.runtime.gather.dead_letters import dead_letters
 from millpond.runtime.gather.late_packets import late_rows
 from millpond.runtime.gather.lateness import marks_of
@@ -26,13 +27,15 @@ from millpond.runtime.gather.selected_rows import selected_rows
 from millpond.runtime.joins.fold_joins import fold_joins
 from millpond.runtime.moves.move_state import logs_rebuilt
 from millpond.runtime.packets.event_counts import bounded
-from millpond.runtime.packets.packet import GroupPart
-from millpond.runtime.packets.unpack import combine_packets
+from millpond.runtime.packets.unpack import PacketContents, combine_packets
 from millpond.runtime.rows.foreign_values import Requests, foreign_values
 from millpond.runtime.rows.row_writer import RowWriter
 from millpond.runtime.task.task_values import FoldTask, TimeLine, Watermark
 from millpond.state.layout.delta import DeltaWriter
 from millpond.state.ports.files import Files
+
+Marks: TypeAlias = Mapping[str, tuple[Watermark, Watermark]]
+"""The watermark of each stream before and after the epoch."""
 
 FAN_IN = 8
 """The number of sections of one level that are merged into one of the next; see `task.levels`."""
@@ -50,19 +53,15 @@ def fold(
     reached("fold.start")
     began = lap_us()
     contents = combine_packets(packets)
-    counters, delta = contents.counters, DeltaWriter()
+    context, marks = _begin(task, instance, contents, files)
+    counters, delta, writer = context.counters, context.delta, context.writer
     counters.pond.bytes_moved = sum(packet.size for packet in packets)
-    writer = RowWriter(task, delta, counters)
-    files.fetch(task.files(instance))
-    marks = marks_of(task.lines, contents.newest, task.drain_floor_us)
-    context = FoldContext(
-        task=task, instance=instance, files=files, delta=delta, counters=counters, writer=writer, fan_in=FAN_IN
-    )  # fmt: skip
     for group in task.plan.groups:
         group_began = lap_us()
-        before, after = marks.get(group.stream, (Watermark(), Watermark()))
-        before = Watermark() if group.id in task.backfilled else before
-        _fold_group(context, group, contents.parts.get(group.id, []), before, after)
+        before, after = _marks_of(task, group, marks)
+        state = _closed_state(context, group, contents, before, after)
+        state.emit()
+        state.merge(after)
         counters.of(group.id).group_us += lap_us() - group_began
     if task.plan.joins.plans:
         task = logs_rebuilt(task, instance, files, delta)
@@ -94,33 +93,37 @@ def requested(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], files
         CorruptError, FilesLostError: as `fold`.
     """
     contents, requests = combine_packets(packets), Requests()
-    delta = DeltaWriter()
-    files.fetch(task.files(instance))
-    marks = marks_of(task.lines, contents.newest, task.drain_floor_us)
-    writer = RowWriter(task, delta, contents.counters)
-    context = FoldContext(
-        task=task, instance=instance, files=files, delta=delta, counters=contents.counters, writer=writer,
-        fan_in=FAN_IN,
-    )  # fmt: skip
+    context, marks = _begin(task, instance, contents, files)
     with foreign_values(requests):
         for group in task.plan.groups:
             if any(foreign_above(plan.query) for plan in group.queries):
-                before, after = marks.get(group.stream, (Watermark(), Watermark()))
-                before = Watermark() if group.id in task.backfilled else before
-                kind = state_kind(group)
-                state = kind(context, group, kind.migrate(context, group))
-                state.ingest(contents.parts.get(group.id, []), before, after)
-                state.close(before, after)
+                _closed_state(context, group, contents, *_marks_of(task, group, marks))
     return requests
 
 
-def _fold_group(
-    context: FoldContext, group: GroupPlan, parts: Sequence[GroupPart], before: Watermark, after: Watermark
-) -> None:
-    """Fold the new packets of one group into its state."""
+def _begin(task: FoldTask, instance: int, contents: PacketContents, files: Files) -> tuple[FoldContext, Marks]:
+    """What the fold of each group needs, with an empty delta, and the watermarks."""
+    files.fetch(task.files(instance))
+    delta = DeltaWriter()
+    context = FoldContext(
+        task=task, instance=instance, files=files, delta=delta, counters=contents.counters,
+        writer=RowWriter(task, delta, contents.counters), fan_in=FAN_IN,
+    )  # fmt: skip
+    return context, marks_of(task.lines, contents.newest, task.drain_floor_us)
+
+
+def _marks_of(task: FoldTask, group: GroupPlan, marks: Marks) -> tuple[Watermark, Watermark]:
+    """The watermarks of a group before and after; a group that is backfilled has none before."""
+    before, after = marks.get(group.stream, (Watermark(), Watermark()))
+    return (Watermark() if group.id in task.backfilled else before), after
+
+
+def _closed_state(
+    context: FoldContext, group: GroupPlan, contents: PacketContents, before: Watermark, after: Watermark
+) -> State:
+    """The state of a group with the new packets in it, after its due windows were closed."""
     kind = state_kind(group)
     state = kind(context, group, kind.migrate(context, group))
-    state.ingest(parts, before, after)
+    state.ingest(contents.parts.get(group.id, []), before, after)
     state.close(before, after)
-    state.emit()
-    state.merge(after)
+    return state

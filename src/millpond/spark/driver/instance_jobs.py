@@ -73,12 +73,8 @@ def upserted(spark: SparkSession, upsert: Upsert, opens: OpenRows, hosts: TaskHo
     preferred = hosts.chosen(instances)
     if not any(preferred):
         return None
-    doing = _PerInstance(partial(_upserted, upsert, opens), instances, upsert.owners.address, upsert.pond)
+    doing = _PerInstance(partial(upsert_own, upsert, opens=opens), instances, upsert.owners.address, upsert.pond)
     return [msgspec.json.decode(done, type=Upserted) for done in _run(spark, doing, preferred, len(instances))]
-
-
-def _upserted(upsert: Upsert, opens: OpenRows, instance: int) -> Upserted:
-    return upsert_own(upsert, instance, opens)
 
 
 def _run(spark: SparkSession, doing: _PerInstance, hosts: Sequence[str], tasks: int) -> list[bytes]:

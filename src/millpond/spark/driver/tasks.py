@@ -110,13 +110,18 @@ class _Fold(VersionChecked):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with worker_task():
             packets = [packet.as_buffer() for batch in batches for packet in batch.column(1).drop_null()]
-            context, task = _context(), unpack_task(self._packed)
-            # The application-wide id is used, because attempt numbers restart when the same driver reruns a batch.
-            attempt = f"{task.writer}-{context.taskAttemptId()}"
-            instance = context.partitionId()
-            with on_node_of(instance):
-                receipt, body = fold(task, instance, packets, attempt, self._open_files())
-        yield _deltas([(msgspec.json.encode(receipt), body)])
+            delta = self._folded(packets)
+        yield delta
+
+    def _folded(self, packets: Sequence[pa.Buffer]) -> pa.RecordBatch:
+        """The receipt and delta of the task's instance."""
+        context, task = _context(), unpack_task(self._packed)
+        # The application-wide id is used, because attempt numbers restart when the same driver reruns a batch.
+        attempt = f"{task.writer}-{context.taskAttemptId()}"
+        instance = context.partitionId()
+        with on_node_of(instance):
+            receipt, body = fold(task, instance, packets, attempt, self._open_files())
+        return _deltas([(msgspec.json.encode(receipt), body)])
 
 
 class Requested(NamedTuple):
@@ -173,11 +178,8 @@ class _Request(VersionChecked):
         return pa.RecordBatch.from_arrays(arrays, names=list(kinds))
 
 
-class _FoldEvaluated(VersionChecked):
+class _FoldEvaluated(_Fold):
     """Folds the packets of an instance with the values that Spark has evaluated."""
-
-    def __init__(self, task: FoldTask, open_files: OpenFiles) -> None:
-        self._packed, self._open_files = pack_task(task), open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with worker_task():
@@ -185,11 +187,9 @@ class _FoldEvaluated(VersionChecked):
             for batch in batches:
                 packets += [packet.as_buffer() for packet in batch.column(0).drop_null()]
                 evaluated.append(batch.filter(batch.column(1).is_valid()).drop_columns([_PACKET]))
-            context, task = _context(), unpack_task(self._packed)
-            instance, attempt = context.partitionId(), f"{task.writer}-{context.taskAttemptId()}"
-            with on_node_of(instance), foreign_values(EvaluatedValues(evaluated)):
-                receipt, body = fold(task, instance, packets, attempt, self._open_files())
-        yield _deltas([(msgspec.json.encode(receipt), body)])
+            with foreign_values(EvaluatedValues(evaluated)):
+                delta = self._folded(packets)
+        yield delta
 
 
 class _Direct(VersionChecked):

@@ -33,7 +33,7 @@ def evaluated(requests: Requests) -> list[pa.RecordBatch]:
     return made
 
 
-def ask(query: str, numbers: list[int]) -> list[int | str] | None:
+def request(query: str, numbers: list[int]) -> list[int | str] | None:
     found = values_of(query, [TWICE], {"agg:0": pa.array(numbers, pa.int64())}, len(numbers))
     if found is None:
         return None
@@ -46,24 +46,24 @@ def ask(query: str, numbers: list[int]) -> list[int | str] | None:
 def test_values_are_found_by_the_order_of_requests_of_each_query(calls: list[tuple[str, list[int]]]) -> None:
     requests = Requests()
     with foreign_values(requests):
-        assert [ask(*call) for call in calls] == [None] * len(calls)
+        assert [request(*call) for call in calls] == [None] * len(calls)
     with foreign_values(EvaluatedValues(evaluated(requests))):
         # the calls of one query keep their order; those of different queries need not
         for query, numbers in sorted(calls, key=lambda call: call[0]):
-            assert ask(query, numbers) == ["raised" if n < 0 else 2 * n for n in numbers]
+            assert request(query, numbers) == ["raised" if n < 0 else 2 * n for n in numbers]
 
 
 def test_other_requests_than_before_are_an_error() -> None:
     requests = Requests()
     with foreign_values(requests):
-        ask("q", [1, 2])
+        request("q", [1, 2])
     with foreign_values(EvaluatedValues(evaluated(requests))):
         with pytest.raises(CorruptError, match="other results of q"):
-            ask("q", [1])
+            request("q", [1])
         with pytest.raises(CorruptError):
-            ask("q", [1, 2])
+            request("q", [1, 2])
 
 
 def test_outside_spark_there_are_no_values() -> None:
     with pytest.raises(UnsupportedQuery, match=r"Only Spark evaluates `twice\(n\)` of q"):
-        ask("q", [1])
+        request("q", [1])

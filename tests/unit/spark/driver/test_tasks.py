@@ -126,10 +126,10 @@ class Frame:
 def test_messages_that_cannot_be_removed_change_nothing(tmp_path: Path, error: Exception | None) -> None:
     setting = Setting("p", str(tmp_path), str(tmp_path), (STREAM,), build_plan(()), None, 1, (0,))
     run = Run(0, "", Manifest(), False)
-    asked = gather_task(setting, run), fold_task(setting, run, "w"), lambda: Unavailable(tmp_path)
+    tasks = gather_task(setting, run), fold_task(setting, run, "w"), lambda: Unavailable(tmp_path)
     frame, route = Frame(error), Route((0,), 1, "job", 1)
     if error is None:
-        assert direct_deltas_of(frame, *asked, route) == NOTHING_READ  # type: ignore[arg-type]
+        assert direct_deltas_of(frame, *tasks, route) == NOTHING_READ  # type: ignore[arg-type]
     else:
         with pytest.raises(SparkError, match="Its tasks failed"):
-            direct_deltas_of(frame, *asked, route)  # type: ignore[arg-type]
+            direct_deltas_of(frame, *tasks, route)  # type: ignore[arg-type]
