@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from socket import AF_UNIX, socket
+from threading import Lock
 from typing import NamedTuple
 
 
@@ -24,12 +25,14 @@ class Requests(NamedTuple):
 
 
 _counted = Requests()
+_lock = Lock()
 
 
 def count(sent: int, local: bool) -> None:
-    """Count requests to one server."""
+    """Count requests to one server; threads may count at the same time."""
     global _counted
-    _counted += Requests(sent, sent if local else 0)
+    with _lock:
+        _counted += Requests(sent, sent if local else 0)
 
 
 def counted() -> Requests:
