@@ -119,9 +119,11 @@ def test_duckdb_chooses_the_same_event_when_it_is_told_the_whole_order(rows: lis
         "c": pa.array([row[2] for row in rows], pa.string()),
         "o": pa.array([row[4] for row in rows], pa.int32()),
     })  # fmt: skip
-    order = "o {}, ts, a NULLS FIRST, c NULLS FIRST"
-    for function, direction in (("min_by", ""), ("max_by", "DESC")):
-        text = f"SELECT a, c FROM events WHERE o IS NOT NULL ORDER BY {order.format(direction)} LIMIT 1"
+    for function, order in (
+        ("min_by", "o, ts, a NULLS FIRST, c NULLS FIRST"),
+        ("max_by", "o DESC, ts DESC, a DESC NULLS LAST, c DESC NULLS LAST"),
+    ):
+        text = f"SELECT a, c FROM events WHERE o IS NOT NULL ORDER BY {order} LIMIT 1"
         with duckdb.connect() as judge:
             expected = judge.register("events", events).execute(text).fetchone() or (None, None)
         assert tuple(_answers(_asked(function, (A, C)), rows)) == expected
@@ -129,6 +131,24 @@ def test_duckdb_chooses_the_same_event_when_it_is_told_the_whole_order(rows: lis
 
 def test_a_query_that_chooses_one_value_more_chooses_the_same_first_value() -> None:
     rows = [(1, 1, "x", None, 5), (1, 0, "y", None, 5)]
-    assert _answers(_asked("max_by", (A,)), rows) == [0]
-    assert _answers(_asked("max_by", (A, C)), rows) == [0, "y"]
-    assert _answers(_asked("max_by", (C, A)), rows) == ["x", 1]
+    assert _answers(_asked("min_by", (A,)), rows) == [0]
+    assert _answers(_asked("min_by", (A, C)), rows) == [0, "y"]
+    assert _answers(_asked("min_by", (C, A)), rows) == ["x", 1]
+
+
+@settings(max_examples=examples(30))
+@given(st.lists(_ROW, min_size=1, max_size=12), st.permutations(_COLUMNS), st.booleans())
+def test_the_last_event_is_one_event_for_last_and_max_by_the_event_time(
+    rows: list[Any], columns: list[Column], ordered: bool
+) -> None:
+    """And the first event for `first` and `min_by`."""
+    rows = [(row[0], *row[1:5], f"p{i % 2}", i) for i, row in enumerate(rows)] if ordered else rows
+    timed = [(*row[:4], row[0], *row[5:]) for row in rows]  # the column `o` is the event time
+    functions = ("first", "min_by", "last", "max_by")
+    mixed = [one for pair in zip(functions, columns, strict=True) for one in _asked(pair[0], (pair[1],))]
+    first, least, last, largest = _answers(mixed, timed, ordered=ordered)
+    places = [1 + _COLUMNS.index(column) for column in columns]
+    pairs = [repr([row[places[0]], row[places[1]]]) for row in timed if row[0] == min(one[0] for one in timed)]
+    assert repr([first, least]) in pairs
+    pairs = [repr([row[places[2]], row[places[3]]]) for row in timed if row[0] == max(one[0] for one in timed)]
+    assert repr([last, largest]) in pairs

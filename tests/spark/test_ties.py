@@ -25,7 +25,8 @@ WATERMARK = "FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 5 SECONDS"
 CHOOSE = f"""
 SELECT k, window(ts, '10 seconds') AS w, min_by(a, o) AS a1, min_by(c, o) AS c1, min_by(d, o) AS d1,
     max_by(a, o) AS a2, max_by(c, o) AS c2, max_by(d, o) AS d2, first(a) AS a3, first(c) AS c3, first(d) AS d3,
-    last(a) AS a4, last(c) AS c4, last(d) AS d4, collect_list(a) AS a5, collect_list(c) AS c5, collect_list(d) AS d5
+    last(a) AS a4, last(c) AS c4, last(d) AS d4, max_by(a, ts) AS a5, max_by(c, ts) AS c5, max_by(d, ts) AS d5,
+    collect_list(a) AS a6, collect_list(c) AS c6, collect_list(d) AS d6
 {WATERMARK} GROUP BY ALL
 """
 
@@ -98,10 +99,10 @@ def test_the_chosen_event_is_the_same_for_every_cut_and_is_an_event(spark: Spark
     assert max(done) >= 5 and len(alone) >= 9
     known = {(one["k"], repr((one["a"], one["c"], one["d"]))) for one in events}
     for row in alone:
-        chosen = [repr((row[f"a{i}"], row[f"c{i}"], row[f"d{i}"])) for i in range(1, 5)]
-        listed = [repr(one) for one in zip(row["a5"], row["c5"], row["d5"], strict=True)]
+        chosen = [repr((row[f"a{i}"], row[f"c{i}"], row[f"d{i}"])) for i in range(1, 6)]
+        listed = [repr(one) for one in zip(row["a6"], row["c6"], row["d6"], strict=True)]
         assert {(row["k"], one) for one in (*chosen, *listed)} <= known
-        assert chosen[2:] == [listed[0], listed[-1]]
+        assert chosen[2:] == [listed[0], listed[-1], listed[-1]]
 
 
 @pytest.mark.timeout(240)

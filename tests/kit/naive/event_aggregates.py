@@ -100,11 +100,10 @@ def _joined(wanted: Aggregate, in_time: Sequence[Any]) -> str | None:
 
 
 def _by(wanted: Aggregate, in_time: Sequence[Any]) -> Any:
-    """The result of `min_by` or `max_by`; equal values stay in the order of time."""
-    if wanted.function == "min_by":
-        ranked = sorted(in_time, key=lambda event: order(event[2]))
-    else:
-        ranked = sorted(in_time, key=lambda event: _Least(event[2]))
+    """The result of `min_by` or `max_by`; of equal values the first in time is the least, the last one the largest."""
+    ranked = sorted(in_time, key=lambda event: order(event[2]))
+    if wanted.function == "max_by":
+        ranked.reverse()
     if not ranked:
         return None
     if isinstance(wanted.parameters, tuple):

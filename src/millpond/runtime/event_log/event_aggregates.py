@@ -378,14 +378,16 @@ def _at_end(order: Ints, bounds: Ints, last: bool) -> Ints:
 
 
 def _extreme_by(largest: bool) -> Callable[[AggregateInput], Values]:
-    """The argument of the event with the least or largest second argument; ties are broken by `position`.
+    """The argument of the event with the least or largest second argument.
 
-    With a parameter n the value is a list of the first n such arguments.
+    Among events with that argument, `min_by` takes the first one in the query's order, and `max_by` the last one. So
+    `max_by(x, event_time)` and `last(y)` choose one event, and so do `min_by(x, event_time)` and `first(y)`. With a
+    parameter n the value is a list of the first n such arguments.
     """
 
     def answer(inputs: AggregateInput) -> Values:
-        codes = inputs.codes(1)
-        order, bounds = inputs.sorted([inputs.position(), ~codes if largest else codes])
+        keys = [inputs.position(), inputs.codes(1)]
+        order, bounds = inputs.sorted([~key for key in keys] if largest else keys)
         if not inputs.fractions:
             return inputs.one_per_row(_at_end(order, bounds, False), np.diff(bounds) == 0, AggregateInput.values)
         (most,) = inputs.fractions
