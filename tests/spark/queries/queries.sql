@@ -720,3 +720,12 @@ FROM tx JOIN merchants USING (merchant);
 SELECT game, count_window(at, 5, 2).end AS e, sum(points) AS p, count(*) AS n, min(level) AS l
 FROM plays
 GROUP BY game, count_window(at, 5, 2);
+--- window_rows
+SELECT window(ts, '10 minutes') AS w, date_format(window(ts, '10 minutes').start, 'HH:mm') AS at, card
+FROM tx WHERE qty > 0;
+--- hopping_rows
+SELECT id, w.start, w.end FROM (SELECT id, qty, window(ts, '10 minutes', '4 minutes', '1 minute') AS w FROM tx)
+WHERE qty > 0 OR w.end > TIMESTAMP '2023-11-15 00:00:00Z';
+--- hopping_rows_joined
+SELECT url, region, window(ts, '6 minutes', '3 minutes') AS w
+FROM (SELECT *, concat('m', ms % 5) AS merchant FROM hits) JOIN merchants USING (merchant);

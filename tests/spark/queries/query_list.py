@@ -236,6 +236,10 @@ FRAMES: dict[str, Callable[[Mapping[str, DataFrame]], DataFrame]] = {
     "df_view": lambda t: t["tx"].sparkSession.sql(
         "SELECT card, window(ts, '1 hour') AS w, count(*) AS n FROM {t} GROUP BY ALL", t=t["tx"]
     ),
+    "df_window_rows": lambda t: t["orders"].select(
+        F.window("ts", "20 minutes", "5 minutes"), "customer", F.explode("items").alias("i")
+    ),
+    "df_session_rows": lambda t: t["hits"].select(F.session_window("ts", "5 minutes").alias("w"), "visitor"),
     "df_stateless": lambda t: (
         t["plays"].where("won").select("player", F.expr("points * 2").alias("p"), F.array("player", "level").alias("a"))
     ),

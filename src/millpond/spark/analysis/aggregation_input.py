@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.windows import Sliding, Window
+from millpond.spark.analysis.grouping.window_rows import exploded_windows, refuse_noted
 from millpond.spark.analysis.windows import is_noted, recovered, recovered_session
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -68,6 +69,17 @@ class WindowPart(NamedTuple):
     field: str | None
 
 
+class Generated(NamedTuple):
+    """A function that makes a row for each element of an array or map, and the attributes of these rows.
+
+    `text` describes the array for people, if its SQL would be too long.
+    """
+
+    generator: JavaObject
+    attributes: list[JavaObject]
+    text: str | None = None
+
+
 class Step(NamedTuple):
     """One step between the source and the aggregation.
 
@@ -80,7 +92,7 @@ class Step(NamedTuple):
     depth: int
     side: JavaObject | None = None
     inner: bool = False
-    generate: JavaObject | None = None
+    generate: Generated | None = None
 
     @property
     def makes_rows(self) -> bool:
@@ -100,7 +112,8 @@ class InputPlan:
     """The input of an aggregation: its steps, from the lowest up, and its layers of aliases, from the highest down.
 
     `leaf` is a stream or a union. `watermark` is the highest watermark that was set above it, if any. `repeats` are the
-    columns by which duplicates are recognised: only the first of several events with equal values is used.
+    columns by which duplicates are recognised: only the first of several events with equal values is used. `emitted`
+    says that windows are columns of the rows, because there is no aggregation.
     """
 
     leaf: JavaObject
@@ -110,6 +123,7 @@ class InputPlan:
     definitions: dict[int, JavaObject] = field(default_factory=dict)
     windows: dict[int, WindowColumn] = field(default_factory=dict)
     repeats: tuple[JavaObject, ...] = ()
+    emitted: bool = False
 
     def window_part(self, expression: JavaObject) -> WindowPart | None:
         """The window, or the bound of a window, that a grouping key stands for; None for other keys."""
@@ -133,8 +147,8 @@ class InputPlan:
         return None
 
 
-def read_input_plan(catalyst: Catalyst, node: JavaObject) -> InputPlan:
-    """Read down to the streaming source.
+def read_input_plan(catalyst: Catalyst, node: JavaObject, *, emitted: bool = False) -> InputPlan:
+    """Read down to the streaming source; `emitted`: windows are columns of the rows, as there is no aggregation.
 
     Raises:
         UnsupportedQuery: the input contains an unsupported join or union, another aggregation, ….
@@ -151,16 +165,20 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject) -> InputPlan:
         found: dict[int, WindowColumn] = {}
         if kind == "Project":
             aliases = [column for column in computed_in(node) if kind_of(column) == "Alias"]
-            found = _projected_windows(catalyst, aliases)
+            found = {} if emitted else _projected_windows(catalyst, aliases)
+            if emitted and any(window_mark(alias) and is_noted(alias) for alias in aliases):
+                raise refuse_noted()
             layer = [alias for alias in aliases if id_of(alias) not in found]
             layers.append(layer)
             definitions.update((id_of(alias), alias) for alias in layer)
+        elif kind == "Expand" and emitted:
+            steps.append(Step(None, len(layers), None, True, _window_rows(catalyst, node)))
         elif kind == "Expand":
             found = _expanded_window(catalyst, node)
         elif kind == "Filter":
             # The analyser adds a condition of its own directly above the panes of a hopping window, or a session
             # window.
-            if not _has_own_condition(node.child()):
+            if emitted or not _has_own_condition(node.child()):
                 steps.append(Step(node.condition(), len(layers)))
         elif kind == "Join":
             node, step = _joined(node, len(layers))
@@ -183,16 +201,23 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject) -> InputPlan:
             "dropDuplicatesWithinWatermark above a filter or a union, or below a join or explode, is not answered.",
             "Drop duplicates first, of a stream as it is, and filter then.",
         )
-    return InputPlan(node, watermark, steps[::-1], layers, definitions, windows, repeats)
+    return InputPlan(node, watermark, steps[::-1], layers, definitions, windows, repeats, emitted)
 
 
-def _generated(node: JavaObject) -> JavaObject:
+def _generated(node: JavaObject) -> Generated:
     kind = kind_of(node.generator())
     if kind not in GENERATORS:
         raise UnsupportedQuery(
             f"The rows of {kind.lower()} are not answered.", "Use explode, posexplode or inline, outer or not."
         )
-    return node
+    return Generated(node.generator(), items(node.generatorOutput()))
+
+
+def _window_rows(catalyst: Catalyst, node: JavaObject) -> Generated:
+    position = _window_position(node)
+    rows = [projection.apply(position) for projection in items(node.projections())]
+    text = f"{len(rows)} windows of the event"
+    return Generated(exploded_windows(catalyst, rows), [node.output().apply(position)], text)
 
 
 def _joined(node: JavaObject, depth: int) -> tuple[JavaObject, Step]:
@@ -242,14 +267,18 @@ def _has_own_condition(node: JavaObject) -> bool:
 
 
 def _expanded_window(catalyst: Catalyst, node: JavaObject) -> dict[int, WindowColumn]:
-    marked = _marked(node)
-    if not marked:
-        raise _refused(node, "Expand")
-    position = marked[0]
+    position = _window_position(node)
     panes = node.projections()
     rows = [panes.apply(i).apply(position) for i in range(min(2, panes.size()))]
     column = node.output().apply(position)
     return {id_of(column): WindowColumn(*recovered(catalyst, column, rows))}
+
+
+def _window_position(node: JavaObject) -> int:
+    marked = _marked(node)
+    if not marked:
+        raise _refused(node, "Expand")
+    return marked[0]
 
 
 def _marked(node: JavaObject) -> list[int]:

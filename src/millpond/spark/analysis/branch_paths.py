@@ -31,13 +31,14 @@ class Partner(NamedTuple):
 
 
 class GeneratedRows(NamedTuple):
-    """The elements of one array or map, with the same fields as `Partner`."""
+    """The elements of one array or map, with the same fields as `Partner`; `text` as in `Generated`."""
 
     generator: JavaObject
     attributes: list[JavaObject]
     names: tuple[str, ...]
     marker: JavaObject
     prefix: str = "each"
+    text: str | None = None
 
 
 class MappedRows(NamedTuple):

@@ -35,13 +35,14 @@ class Elements(NamedTuple):
     """A row for each element of `array`, or one row if there are no elements.
 
     `array` is an array or a map that refers to attributes by their names. `kind` is the class of Spark's generator.
-    `names` and `name` are as in `Side`.
+    `names` and `name` are as in `Side`. `text` describes the array for people, if its SQL would be too long.
     """
 
     name: str
     kind: str
     names: tuple[str, ...]
     array: JavaObject
+    text: str | None = None
 
 
 class Function(NamedTuple):
@@ -130,7 +131,7 @@ def _side_text(side: AnySide) -> str:
     if isinstance(side, Function):
         return f" through {side.batches.reference} ({side.batches.digest})"
     if isinstance(side, Elements):
-        return f" LATERAL VIEW OUTER {side.kind.lower()}({side.array.sql()})"
+        return f" LATERAL VIEW OUTER {side.kind.lower()}({side.text or side.array.sql()})"
     if isinstance(side, Looked):
         table = side.keyed.reader.table
         return f" LEFT JOIN {table.form} {table.key} ({table.digest}) BY {', '.join(key.sql() for key in side.keys)}"

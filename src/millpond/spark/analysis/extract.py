@@ -32,6 +32,7 @@ from millpond.spark.analysis.derived_streams import Derived
 from millpond.spark.analysis.expressions import Translator, conjunction
 from millpond.spark.analysis.expressions_above import emitted, inlined, projected_above
 from millpond.spark.analysis.frames import Frames, frames_of
+from millpond.spark.analysis.grouping.window_rows import refuse_noted
 from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.cures import CLAUSES, PER_VALUE, PIVOT, without_time
@@ -107,7 +108,7 @@ def extract_query(
         if kind_of(plan) in CLAUSES and kind_of(plan) != "DeduplicateWithinWatermark":
             what, cure = CLAUSES[kind_of(plan)]
             raise UnsupportedQuery(f"The query ends in {what}, which is not answered.", cure)
-        input_plan = read_input_plan(catalyst, whole)
+        input_plan = read_input_plan(catalyst, whole, emitted=True)
         source = find_source(catalyst, input_plan, streams, relation, timed=False)
         return Reader(catalyst, terms, source, input_plan, UserFunctions(catalyst)).select(items(whole.output()))
     if PIVOT in str(plan.aggregateExpressions().toString()):
@@ -233,8 +234,8 @@ class Reader:
     def select(self, outputs: list[JavaObject]) -> Extraction:
         """The stateless query for a plan without an aggregation."""
         terms = self._terms
-        if self._input_plan.windows:
-            raise UnsupportedQuery("The query has a window, but no aggregation.", "Aggregate, or leave it out.")
+        if isinstance(terms.window, Counted):
+            raise refuse_noted()
         if terms.serve:
             raise UnsupportedQuery(
                 f"{terms.name} has no key, so it has no latest row per key to serve.", "Group it by a key and a window."

@@ -55,7 +55,6 @@ from millpond.spark.catalyst.private_names import (
     children,
     delay_ms,
     id_of,
-    items,
     kind_of,
     outputs,
     references,
@@ -262,7 +261,7 @@ class _Deriver:
         return ways
 
     def _branches(self, node: JavaObject) -> list[BranchPath]:
-        input_plan = read_input_plan(self._catalyst, node)
+        input_plan = read_input_plan(self._catalyst, node, emitted=self._input_plan.emitted)
         if input_plan.windows:
             raise UnsupportedQuery("A window below a union is not answered.", "Group the union by the window.")
         partners = self._partners(input_plan)
@@ -316,9 +315,9 @@ class _Deriver:
                     columns = [*attributes, self._catalyst.boolean(ALIVE)]
                     partners[index] = KeyedPartner(keyed[0], (*keyed[1], ALIVE), columns, unique_names(columns), marker)
             elif step.generate is not None:
-                attributes = items(step.generate.generatorOutput())
-                generator, marker = step.generate.generator(), self._catalyst.boolean("element")
-                partners[index] = GeneratedRows(generator, attributes, unique_names(attributes), marker)
+                (generator, attributes, text), marker = step.generate, self._catalyst.boolean("element")
+                names = unique_names(attributes)
+                partners[index] = GeneratedRows(generator, attributes, names, marker, text=text)
         return partners
 
     def _probes(self, step: Step, met: Met) -> list[JavaObject]:
@@ -388,7 +387,7 @@ class _Deriver:
                 continue
             over = self._over_names(path, expression)
             if isinstance(met, GeneratedRows):
-                sides.append(Elements(name, kind_of(met.generator), names, over))
+                sides.append(Elements(name, kind_of(met.generator), names, over, met.text))
             else:
                 sides.append(Side(name, met.plan, names, over))
         check_rows(self._catalyst, [side.array for side in sides if isinstance(side, Elements)])
@@ -465,5 +464,3 @@ class _Deriver:
             f"{'_'.join(reads)}_{digest[:8]}", fields, None, order, min(ahead, default=None),
             Derivation(text, reads, digest),
         )  # fmt: skip
-
-

@@ -27,13 +27,14 @@ from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.spark.analysis.derived_streams import Derived, Side, read_by, texts_of
 from millpond.spark.analysis.extract import Extraction, Terms
+from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
 from millpond.spark.analysis.joins.joins import extract_any
 from millpond.spark.analysis.live_parameters import marked
 from millpond.spark.analysis.output_modes import OutputOptions, leaving_of
 from millpond.spark.analysis.properties import Mode, Repeats, duration_us
 from millpond.spark.analysis.upstream_queries import check_chained, show_rows
 from millpond.spark.analysis.user_aggregates import UserFunctions
-from millpond.spark.analysis.windows import tumbling_twin
+from millpond.spark.analysis.windows import Twin, tumbling_twin
 from millpond.spark.catalyst.deadline import keeping
 from millpond.spark.catalyst.private_names import Catalyst, analysed
 from millpond.spark.catalyst.quiet_errors import unlogged
@@ -266,6 +267,9 @@ class FrontEnd:
             if twin.text != text:
                 judge(parse(self._catalyst, twin.text), *allowed)  # only text that passed the gate is analysed
             frame = self._spark.sql(twin.text)
+            if is_hopping(twin.window) and emits_windows(analysed(frame)):
+                check_emitted(-(-twin.window.size_us // twin.window.slide_us))
+                frame, twin = self._spark.sql(plain), Twin(plain, None)
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation = read[0].name if len(read) == 1 else None
             terms = terms._replace(window=twin.window)

@@ -1,0 +1,66 @@
+"""Reads windows that a query emits without aggregating: each event is a row for each of its windows.
+
+A tumbling window is a column of the event. Spark's analyser plans the windows of a hopping window as an `Expand`, which
+is read like `explode` of an array of these windows.
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.windows import Counted, Sliding
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of
+
+MOST_WINDOWS = 100
+"""The most windows of one event that a query without an aggregation may emit, because Spark plans each of them."""
+
+
+def emits_windows(plan: JavaObject) -> bool:
+    """Whether an analysed plan neither aggregates its windows nor joins two streams in them."""
+    stack = [plan]
+    while stack:
+        node = stack.pop()
+        kind = kind_of(node)
+        if kind == "Aggregate" or (kind == "Join" and node.left().isStreaming() and node.right().isStreaming()):
+            return False
+        stack.extend(children(node))
+    return True
+
+
+def is_hopping(window: Sliding | Counted | None) -> TypeGuard[Sliding]:
+    """Whether one event can belong to several windows."""
+    return isinstance(window, Sliding) and window.slide_us < window.size_us
+
+
+def check_emitted(windows: int) -> None:
+    """Refuse to emit more than `MOST_WINDOWS` windows of each event.
+
+    Raises:
+        UnsupportedQuery: there are more.
+    """
+    if windows > MOST_WINDOWS:
+        raise UnsupportedQuery(
+            f"The query has no aggregation, so it would emit each event in {windows:,} windows; {MOST_WINDOWS} are "
+            "allowed.",
+            "Group by the window, or use a longer slide.",
+        )
+
+
+def exploded_windows(catalyst: Catalyst, windows: list[JavaObject]) -> JavaObject:
+    """The generator that makes a row for each of these structs, which are the windows of one event.
+
+    Raises:
+        UnsupportedQuery: there are too many.
+    """
+    check_emitted(len(windows))
+    bare = [window.child() if kind_of(window) == "Alias" else window for window in windows]
+    return catalyst.make("Explode", catalyst.make("CreateArray", bare))
+
+
+def refuse_noted() -> UnsupportedQuery:
+    """The error for a window that only exists as the key of an aggregation."""
+    return UnsupportedQuery(
+        "The query has a count window, or a window of millpond.window, but no aggregation.",
+        "Group by it. To emit the windows of each event, use window(ts, …) of Spark.",
+    )
