@@ -44,7 +44,7 @@ from millpond.errors import (
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.reading.read_frame import ReadColumns
+from millpond.spark.reading.columns_of_sources import ReadColumns
 from millpond.spark.session import session
 
 COLUMNS = "ts TIMESTAMP, c STRING, v BIGINT, day DATE, items ARRAY<INT>"

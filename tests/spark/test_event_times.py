@@ -191,3 +191,30 @@ def test_time_expressions_come_and_go_in_a_pond_that_continues(spark: SparkSessi
             expected = _counted(answer.where(begun))
             assert expected
             assert Counter({row: n for row, n in _rows(pond, name, answer).items() if row in expected}) == expected
+
+
+def test_the_record_of_a_pond_has_what_its_texts_name(spark: SparkSession, tmp_path: Path) -> None:
+    texts = {name: TEXTS[name] for name in ("seconds", "view", "union", "joined", "pairs", "raises")}
+    texts["later"] = "SELECT k, one FROM STREAM named LATERAL VIEW explode(array(v, v + 1)) AS one"
+    texts["rows"] = "SELECT date_format(window.start, 'HH') AS x FROM STREAM seconds GROUP BY window(w, '1 hour')"
+    (tmp_path / "shifts.json").write_text('{"name": "a", "shift": 100}\n{"name": "b", "shift": -50}')
+    table = "CREATE TEMPORARY VIEW shifts (name STRING, shift INT) USING json OPTIONS (path"
+    _write(tmp_path / "in", 0)
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.load(f"{_declared(tmp_path)} {table} '{tmp_path}/shifts.json');")
+        for name in [*texts][:-2]:
+            pond.add(name, texts[name])
+        pond.run(once=True)
+        pond.add("rows", texts["rows"])
+        pond.load("CREATE TEMPORARY VIEW named AS SELECT k, v FROM STREAM ev WHERE v > 5", queries=False)
+        pond.add("later", texts["later"])
+    _write(tmp_path / "in", 1, BEGIN + 1_000_000)
+    _batch(spark, tmp_path)
+    spark.createDataFrame([("a", 100), ("b", -50)], "name string, shift int").createOrReplaceTempView("shifts")
+    for _ in range(2):  # what a driver claims without the texts is enough for the next one
+        with Pond(spark, tmp_path / "pond") as pond:
+            pond.run(once=True, drain=True)
+            assert {query.name for query in pond.queries} == {*texts}
+            for name in ("seconds", "view", "union", "joined", "raises"):
+                answer = _expected(spark, texts[name])
+                assert _rows(pond, name, answer) == _counted(answer), name

@@ -20,7 +20,8 @@ from millpond.model.query import Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
 from millpond.plugins import imported
-from millpond.spark.reading.read_frame import ReadColumns, load
+from millpond.spark.reading.columns_of_sources import ReadColumns
+from millpond.spark.reading.read_frame import load
 
 BROKEN = {
     "a library is missing": ("import a_library_that_is_missing", "ModuleNotFoundError.*a_library_that_is_missing"),

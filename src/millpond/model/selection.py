@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -12,6 +13,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import Expression, Foreign, walk
 from millpond.model.join import Join
 from millpond.model.query import Named, Query
+from millpond.model.stream import Relation, Stream, named_relations
 from millpond.model.types import WINDOW
 
 
@@ -59,6 +61,12 @@ def foreign_above(query: AnyQuery) -> tuple[Foreign, ...]:
     return tuple(dict.fromkeys(node for part in parts for node in walk(part) if isinstance(node, Foreign)))
 
 
+def foreign_keys(query: AnyQuery) -> frozenset[str]:
+    """The keys of all expressions of a query that only Spark evaluates."""
+    nodes = (node for part in expressions_of(query) for node in walk(part))
+    return frozenset(node.key for node in (*nodes, *foreign_above(query)) if isinstance(node, Foreign))
+
+
 def input_type(query: Query, name: str) -> str:
     """The type of an input of an expression over the results of an aggregation, such as `key:0` or `window.start`."""
     kind, _, number = name.partition(":")
@@ -82,3 +90,12 @@ def expressions_of(asked: AnyQuery) -> tuple[Expression, ...]:
             parts += [*aggregate.arguments, aggregate.filter]
         parts += () if asked.deduplicated is None else asked.deduplicated.columns
     return tuple(part for part in parts if part is not None)
+
+
+def relations_of(
+    queries: Sequence[AnyQuery], streams: Mapping[str, Stream], others: Mapping[str, Relation]
+) -> tuple[Relation, ...]:
+    """What the texts of queries name of `streams` that the queries do not read themselves, and of views and tables."""
+    read = {name for query in queries for name in query.streams}
+    known = {name: Relation(name, stream=stream) for name, stream in streams.items() if name not in read}
+    return named_relations((query.text for query in queries), {**known, **others})

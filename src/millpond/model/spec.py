@@ -11,7 +11,7 @@ from millpond.model.change_history import Changed
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.stream import Stream
+from millpond.model.stream import Relation, Stream
 
 BUCKETS = 1024
 """The default number of buckets of a pond."""
@@ -24,7 +24,8 @@ class PondSpec(msgspec.Struct, frozen=True):
     if there are none. `since_us`: for queries that were added after their stream had been read, the earliest start of
     their windows. `owned`: the owners of buckets as runs (instance, number of buckets) in the order of buckets; left
     out if each instance owns an equal, contiguous range. `changed`: the lasting effects of changes other than streams
-    and queries; left out if the pond was never changed.
+    and queries; left out if the pond was never changed. `named`: what the texts of queries name besides `streams`; left
+    out if there is nothing.
     """
 
     streams: tuple[Stream, ...]
@@ -36,6 +37,7 @@ class PondSpec(msgspec.Struct, frozen=True):
     joins: tuple[Join, ...] | msgspec.UnsetType = msgspec.UNSET
     owned: tuple[tuple[int, int], ...] | msgspec.UnsetType = msgspec.UNSET
     changed: Changed | msgspec.UnsetType = msgspec.UNSET
+    named: tuple[Relation, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(
@@ -59,6 +61,11 @@ class PondSpec(msgspec.Struct, frozen=True):
     def left(self) -> Changed:
         """`changed`; an empty value if the pond was never changed."""
         return Changed() if isinstance(self.changed, msgspec.UnsetType) else self.changed
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """`named`; empty if the texts of queries name only `streams`."""
+        return () if isinstance(self.named, msgspec.UnsetType) else self.named
 
     @property
     def all_queries(self) -> tuple[AnyQuery, ...]:

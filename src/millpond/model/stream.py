@@ -1,11 +1,14 @@
-"""Streams: named, typed sources of events."""
+"""Streams: named, typed sources of events; and what else query texts name: views and batch tables."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from millpond.errors import QueryRefused, QueryTypeError
-from millpond.model.endpoints import Sink, Source
+from millpond.model.endpoints import REDIS, Sink, Source, source_kind
 from millpond.model.types import is_integer
 
 
@@ -217,3 +220,43 @@ def check_order(stream: Stream) -> None:
                 f"The column {name} of {stream.name} is {types[name]}, which cannot be the {what}.",
                 f"Use a column of whole numbers{' or strings' if what == 'partition' else ''}.",
             )
+
+
+class Relation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A stream that is read as a part of derived streams, a view or a batch table, so that texts can be analysed again.
+
+    Exactly one of `stream`, `text` (the SELECT of a view) and `table` is set. `schema` are the columns of a table in
+    SQL, if they are listed, and `refresh` is how often its list of files is read.
+    """
+
+    name: str
+    stream: Stream | msgspec.UnsetType = msgspec.UNSET
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    table: Source | msgspec.UnsetType = msgspec.UNSET
+    schema: str | msgspec.UnsetType = msgspec.UNSET
+    refresh: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def can_be_stored(table: Source) -> bool:
+    """Whether no option of a table may be a secret, as addresses and passwords are."""
+    if table.format == REDIS:
+        return not any(name.lower() == "address" for name, _ in table.options)
+    return source_kind(table.format).files or table.format == "millpond"
+
+
+def named_relations(texts: Iterable[str], relations: Mapping[str, Relation]) -> tuple[Relation, ...]:
+    """The relations that texts may name, also through views; a word that is the name of a relation counts.
+
+    >>> found = {"a": Relation("a", text="SELECT 1 FROM b"), "b": Relation("b"), "c": Relation("c")}
+    >>> [one.name for one in named_relations(["SELECT x FROM STREAM A"], found)]
+    ['a', 'b']
+    """
+    found: set[str] = set()
+    unread = [text for text in texts if text]
+    words = {name: re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE) for name in relations}
+    while unread:
+        text = unread.pop()
+        new = [name for name, word in words.items() if name not in found and word.search(text)]
+        found.update(new)
+        unread += [made for name in new if isinstance(made := relations[name].text, str)]
+    return tuple(relation for name, relation in relations.items() if name in found)

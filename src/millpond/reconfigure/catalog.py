@@ -18,7 +18,7 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json
-from millpond.model.stream import Stream
+from millpond.model.stream import Relation, Stream
 from millpond.plan.options.complete_column import early_version
 from millpond.reconfigure.changes import (
     Add,
@@ -64,6 +64,8 @@ def in_force(manifest: Manifest) -> PondSpec:
 def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
     """The spec after a change in record `n`."""
     left = _with(spec.left, last=n)
+    if isinstance(change, Add | Alter | Shadow):
+        spec = _naming(spec, change.named)
     if isinstance(change, Add | Alter | Drop | End | Shadow | Discard | Halt):
         left = _with(left, signed=tuple(sorted({*left.signed, *change.signed})))
     match change:
@@ -103,6 +105,13 @@ def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
             return _asking(spec, _with(left, shards=()), spec.all_queries)
         case Move():
             return _asking(spec, _with(left, places=change.places), spec.all_queries)
+
+
+def _naming(spec: PondSpec, named: tuple[Relation, ...]) -> PondSpec:
+    """The spec with what the text of a new query names; what it has already stays as it is."""
+    known = {relation.name for relation in spec.relations}
+    fresh = tuple(relation for relation in named if relation.name not in known)
+    return msgspec.structs.replace(spec, named=(*spec.relations, *fresh)) if fresh else spec
 
 
 def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
@@ -314,6 +323,7 @@ def _asking(
         made,
         since_us={name: start for name, start in chosen.items() if name in names} or msgspec.UNSET,
         owned=spec.owned,
+        named=spec.named,
         changed=_with(
             left, times={stream: time for stream, time in times.items() if stream in {s.name for s in kept}},
             apart=tuple(name for name in left.apart if name in names),

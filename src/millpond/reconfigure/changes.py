@@ -17,14 +17,14 @@ from millpond.errors import CorruptError
 from millpond.model.change_history import ALWAYS, StoredQuery
 from millpond.model.change_json import Move, Resharded, Scale, kind_of
 from millpond.model.expressions import Literal
-from millpond.model.stream import Stream
+from millpond.model.stream import Relation, Stream
 
 OTHERS = frozenset({"map"})
 """Kinds of change records that do not concern queries."""
 
 
 class _QueryChange(msgspec.Struct, frozen=True):
-    """Base of the changes that contain a query."""
+    """Base of the changes that contain a query; `named`: what its text names besides streams that it reads itself."""
 
     stored: StoredQuery = msgspec.field(name="asked")
 
@@ -53,6 +53,7 @@ class Add(_QueryChange, frozen=True, tag_field="kind", tag="add", omit_defaults=
     recall_us: int | msgspec.UnsetType = msgspec.UNSET
     incomplete_us: int | msgspec.UnsetType = msgspec.UNSET
     backfill_us: int | msgspec.UnsetType = msgspec.UNSET
+    named: tuple[Relation, ...] = ()
 
     @property
     def whole_us(self) -> int | msgspec.UnsetType:
@@ -105,6 +106,7 @@ class Alter(_QueryChange, frozen=True, tag_field="kind", tag="alter", omit_defau
     before: int = -1
     signed: tuple[str, ...] = ()
     apart: bool = False
+    named: tuple[Relation, ...] = ()
 
 
 class End(msgspec.Struct, frozen=True, tag_field="kind", tag="end", omit_defaults=True):
@@ -128,6 +130,7 @@ class Shadow(_QueryChange, frozen=True, tag_field="kind", tag="shadow", omit_def
     before: int = -1
     signed: tuple[str, ...] = ()
     apart: bool = False
+    named: tuple[Relation, ...] = ()
 
 
 class Promote(msgspec.Struct, frozen=True, tag_field="kind", tag="promote", omit_defaults=True):
@@ -186,7 +189,20 @@ class Feed(msgspec.Struct, frozen=True, tag_field="kind", tag="feed", omit_defau
 
 
 Change: TypeAlias = (
-    Add | Drop | Pause | Resume | Alter | End | Shadow | Promote | Discard | SetParameter | Feed | Scale | Move | Halt
+    Add
+    | Drop
+    | Pause
+    | Resume
+    | Alter
+    | End
+    | Shadow
+    | Promote
+    | Discard
+    | SetParameter
+    | Feed
+    | Scale
+    | Move
+    | Halt
     | Resharded
 )
 

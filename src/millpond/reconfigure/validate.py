@@ -92,8 +92,8 @@ def add(
         partial = incomplete_for(query, since if recall is None else recall, pond.manifest)
         if recall is not None or partial is not None:
             since = _first_start(pond.spec, query, since)
-            early = (msgspec.UNSET if us is None else us for us in (recall, partial))
-            return Add(StoredQuery.of(query), fresh, since, who, -1, (), False, *early)
+            early = [msgspec.UNSET if us is None else us for us in (recall, partial)]
+            return Add(StoredQuery.of(query), fresh, since, who, recall_us=early[0], incomplete_us=early[1])
     return Add(StoredQuery.of(query), fresh, since, who)
 
 

@@ -18,8 +18,8 @@ from millpond.local_path import local_path, scheme_of
 from millpond.model.endpoints import Source, source_kind
 from millpond.model.stream import Stream
 from millpond.plugins import imported
+from millpond.spark.reading.columns_of_sources import ReadColumns
 from millpond.spark.reading.file_schemas import Look
-from millpond.spark.reading.read_frame import ReadColumns
 
 _HIDDEN = ("_", ".")
 

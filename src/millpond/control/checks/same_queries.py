@@ -15,7 +15,7 @@ from millpond.model.expressions import Literal
 from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, to_json
-from millpond.model.stream import Stream
+from millpond.model.stream import Relation, Stream
 from millpond.plan.explain.words import count_of
 from millpond.reconfigure.catalog import in_force, seen
 
@@ -40,6 +40,13 @@ def checked_spec(
     if known is not None and not (isinstance(known.changed, msgspec.UnsetType) and seen(known).meaning == spec.meaning):
         return known
     return msgspec.structs.replace(spec, changed=Changed(parameters=dict(parameters))) if parameters else spec
+
+
+def with_relations(spec: PondSpec, declared: Sequence[Relation]) -> PondSpec:
+    """The spec with what its texts name: as declared now, and otherwise as the log has it."""
+    names = {relation.name for relation in declared}
+    named = (*declared, *(relation for relation in spec.relations if relation.name not in names))
+    return msgspec.structs.replace(spec, named=named or msgspec.UNSET)
 
 
 def _alike(known: PondSpec, given: PondSpec) -> bool:

@@ -86,10 +86,11 @@ class QueryAdditions:
             attached, store = opened.followers.attached, opened.followers.store
             attached.check(made, store is not None, declared.sources_of(made))
             streams, by, from_us = declared.streams_of(made), named(who), options.backfill_us
+            make = declared.naming(lambda pond: validate.add(pond, made, streams, by, backfill_us=from_us), made)
             if from_us is None:
-                self._requests.request(lambda pond: validate.add(pond, made, streams, by))
+                self._requests.request(make)
             else:
-                self._backfill(made, from_us, lambda pond: validate.add(pond, made, streams, by, backfill_us=from_us))
+                self._backfill(made, from_us, make)
         except BaseException:
             with declared.front.lock:
                 declared.front.forget(name)

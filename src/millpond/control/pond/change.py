@@ -109,7 +109,7 @@ class QueryChanges:
         """
         made = self._version(name, query, Repeats(tuple(deduplicate), deduplicate_within))
         streams, who = self._declarations.streams_of(made), named(who)
-        self._requests.request(lambda pond: validate.alter(pond, made, streams, who))
+        self._requests.request(self._declarations.naming(lambda pond: validate.alter(pond, made, streams, who), made))
         return made
 
     def shadow(self, name: str, query: str | Frame, *, who: str | None = None) -> AnyQuery:
@@ -120,7 +120,7 @@ class QueryChanges:
         """
         made = self._version(name, query)
         streams, who = self._declarations.streams_of(made), named(who)
-        self._requests.request(lambda pond: validate.shadow(pond, made, streams, who))
+        self._requests.request(self._declarations.naming(lambda pond: validate.shadow(pond, made, streams, who), made))
         return made
 
     def promote(self, name: str, *, who: str | None = None) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,11 +21,16 @@ from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.plan.options.complete_column import with_complete
+from millpond.reconfigure.changes import Add, Alter, Shadow
+from millpond.reconfigure.validate import KnownPond
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Frame, explaining
 from millpond.spark.sources.arrow_functions import BatchFunction
+
+NewText = TypeVar("NewText", Add, Alter, Shadow)
+"""A change that contains the text of a query."""
 
 
 class QueryOptions(NamedTuple):
@@ -241,6 +246,12 @@ class Declarations:
     def sources_of(self, query: AnyQuery) -> tuple[Stream, ...]:
         """The streams that a query reads, also in derived streams; their sources may separate malformed records."""
         return (*self.streams_of(query), *self.front.bases(query))
+
+    def naming(self, make: Callable[[KnownPond], NewText], query: AnyQuery) -> Callable[[KnownPond], NewText]:
+        """The change with the views, tables and streams that the text of its query names, so that the log has them."""
+        with self.front.lock:
+            named = self.front.relations([query])
+        return lambda pond: msgspec.structs.replace(make(pond), named=named)
 
     def end(self) -> None:
         """Refuse the queries that are being analysed now."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millpond.control.checks.input_files import check_files
-from millpond.control.checks.same_queries import checked_spec, initial_instances, spec_to_claim
+from millpond.control.checks.same_queries import checked_spec, initial_instances, spec_to_claim, with_relations
 from millpond.control.checks.sinks_and_log import check_sinks, reconcile
 from millpond.control.pond.backfill_run import BackfillRun, clear_staged
 from millpond.control.pond.declare import Declarations
@@ -198,7 +198,7 @@ class Lifetime:
         spec = checked_spec(address, known, queries, declared.streams, instances, declared.front.parameters)
         # recorded changes of owners apply to the owners that the pond was created with
         owned = owners_in(known) if known else owners_for(queries, store, instances, spec.buckets)
-        return with_owners(spec, owned)
+        return with_relations(with_owners(spec, owned), declared.front.relations(spec.all_queries))
 
     def _known_truth(self) -> Truth | None:
         """The existing pond in the folder if no queries were given: it continues with the queries in force."""
@@ -209,7 +209,7 @@ class Lifetime:
         if truth.manifest.spec:
             spec = in_force(truth.manifest)
             declared.front.parameters |= spec.left.parameters
-            declared.front.restore(spec.streams, current(spec), spec.all_queries)
+            declared.front.restore(spec, current(spec))
             declared.set_current(current(spec))
         return truth
 

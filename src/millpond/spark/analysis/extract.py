@@ -18,10 +18,10 @@ import msgspec
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Column, Expression, Foreign, Literal, call, columns_of, may_raise, walk
+from millpond.model.expressions import Column, Expression, Literal, call, columns_of, may_raise
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query, named_once
-from millpond.model.selection import AnyQuery, Selection, expressions_of, foreign_above
+from millpond.model.selection import AnyQuery, Selection, foreign_keys
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Range, Session, Sliding, Window
@@ -248,8 +248,7 @@ class Reader:
         if self._input_plan.repeats:
             within_us = query.delay_us if isinstance(query, Query) else 0
             query = deduplicated(query, self._stream, [self._plain(key) for key in self._input_plan.repeats], within_us)
-        nodes = (node for expression in expressions_of(query) for node in walk(expression))
-        used = {node.key for node in (*nodes, *foreign_above(query)) if isinstance(node, Foreign)}
+        used = foreign_keys(query)
         foreigns = {key: self._foreigns[key] for key in sorted(used & self._foreigns.keys())}
         return Extraction(query, self._stream, foreigns, self._source.derived)
 

@@ -96,8 +96,9 @@ def _position(told: str) -> str:
 def not_stored(who: str) -> ChangeRefused:
     """The error for a query or version of which a part is not stored in the log."""
     return ChangeRefused(
-        f"The pond cannot be opened without its queries: a part of {who} exists only in a program, or in a view.",
-        "Add all those in force, or the views they name, before you open it.",
+        f"The pond cannot be opened without its queries: a part of {who} exists only in a program, or in a table "
+        "with an address or a password.",
+        "Add all those in force, or declare the views and tables that they name, before you open it.",
     )
 
 

@@ -18,14 +18,14 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery, from_text
 from millpond.model.endpoints import Sink, Source
-from millpond.model.expressions import Foreign, Literal, walk
+from millpond.model.expressions import Literal
 from millpond.model.functions import UserFunction, bytes_of
-from millpond.model.join import Join
-from millpond.model.selection import AnyQuery, Selection, expressions_of, foreign_above
-from millpond.model.stream import Stream, check_order, check_retention
+from millpond.model.selection import AnyQuery, foreign_keys, relations_of
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Relation, Stream, can_be_stored, check_order, check_retention
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.packets.row_batches import dead_letters_of
-from millpond.spark.analysis.derived_streams import Derived, Side, read_by, texts_of
+from millpond.spark.analysis.derived_streams import Derived, Side, texts_of
 from millpond.spark.analysis.extract import Extraction, Terms
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
 from millpond.spark.analysis.joins.joins import extract_any
@@ -45,9 +45,10 @@ from millpond.spark.catalyst.value_bounds import accepted
 from millpond.spark.frontend.gate import check_size, judge, parse
 from millpond.spark.frontend.statements import blank, parse_file
 from millpond.spark.frontend.variables import with_value
+from millpond.spark.reading.columns_of_sources import ReadColumns, columns_of_sources, times_of
 from millpond.spark.reading.event_source import completed
 from millpond.spark.reading.needed_columns import needed_columns
-from millpond.spark.reading.read_frame import EventTime, ReadColumns, WantedStream, load, register, with_places
+from millpond.spark.reading.read_frame import EventTime, WantedStream, load, register, with_places
 from millpond.spark.sources.arrow_functions import BatchFunction, batches_of
 from millpond.spark.sources.batch_tables import relation_text
 from millpond.spark.sources.declared_paths import check_folder, check_sink, located_options
@@ -81,6 +82,7 @@ class FrontEnd:
         self._foreigns: dict[str, Projected] = {}
         self._functions = UserFunctions(self._catalyst)
         self._refreshed: dict[Places, Refreshed] = {}
+        self._relations: dict[str, Relation] = {}  # views and tables that the log can store
         self.homes: dict[str, str] = {}
         self.parameters: dict[str, Literal] = {}
         self.declared: dict[str, Literal] = {}  # type and default value of each DECLARE VARIABLE
@@ -133,6 +135,7 @@ class FrontEnd:
         if judged.windows:
             raise UnsupportedQuery(f"The view {name} has a window.", "Window where the view is grouped.")
         self._show(name, lambda: self._spark.sql(text), text, judged.size)
+        self._relations[name] = Relation(name, text=text)
 
     def table(self, name: str, source: Source, schema: str | None = None, refresh: str | None = None) -> DataFrame:
         """Register `name` as a batch table with which later texts can join streams.
@@ -143,6 +146,8 @@ class FrontEnd:
         made = self._own.get(source.format, partial(read_table, source.format))
         options = located_options(source, os.getcwd())
         frame = self._show(name, lambda: made(self._spark, name, schema, options), "")
+        if can_be_stored(source):
+            self._relations[name] = Relation(name, table=source, schema=msgspec.UNSET if schema is None else schema)
         if refresh is not None:
             self.refresh(name, refresh)
         return frame
@@ -163,6 +168,8 @@ class FrontEnd:
             except PySparkException as error:
                 raise QueryTypeError(f"There is no table {name}.", "Make a temporary view of it first.") from error
         self._refreshed |= refreshed(self._spark, name, analysed(table), every_us)
+        if name in self._relations:
+            self._relations[name] = msgspec.structs.replace(self._relations[name], refresh=every)
 
     @unlogged()
     def function(
@@ -380,45 +387,57 @@ class FrontEnd:
         """Allow later texts to read the rows of a query by its name."""
         self._queries[query.name] = query
 
-    def restore(self, streams: Iterable[Stream], queries: Iterable[AnyQuery], all_queries: Iterable[AnyQuery]) -> None:
-        """Restore the streams and queries of a pond that is opened without them.
+    def relations(self, queries: Iterable[AnyQuery]) -> tuple[Relation, ...]:
+        """The views and tables that the texts of queries name, and the streams that are parts of derived ones."""
+        return relations_of(tuple(queries), self._streams, self._relations)
 
-        `all_queries` also has older versions of queries.
+    def restore(self, spec: PondSpec, queries: Sequence[AnyQuery]) -> None:
+        """Restore the streams and queries of a pond that is opened without them; `queries` are the current versions.
 
         Expressions that only Spark evaluates are analysed again from texts, with the current `parameters` and views.
 
         Raises:
             ChangeRefused: a part of them exists only in the program or file that made them.
         """
-        derived = [stream for stream in streams if stream.derived is not None]
-        for stream in streams:
+        derived = [stream for stream in spec.streams if stream.derived is not None]
+        for stream in spec.streams:
             if stream.derived is None and stream.upstream is None:
                 self.declare(stream)
-        for query in all_queries:
+        for relation in spec.relations:
+            self._declare_again(relation)
+        self._queries |= {query.name: query for query in queries}
+        for query in spec.all_queries:
             if not self._is_known(query, derived):
                 self._analyse_again(query)
             if not self._is_known(query, derived):
                 raise not_stored(query.name)
-        self._queries |= {query.name: query for query in queries}
-        for stream in streams:
+        for stream in spec.streams:
             if stream.upstream is not None:
                 self._chained[stream.name] = show_rows(self._spark, self._queries[stream.upstream])
 
+    def _declare_again(self, relation: Relation) -> None:
+        """Declare a stream, view or table of the log, unless its name is taken, as by a file that was loaded."""
+        taken = relation.name in self._views or self._known(relation.name) is not None
+        with within(relation.name):
+            if isinstance(relation.stream, Stream):
+                self.declare(relation.stream)
+            elif isinstance(relation.text, str) and not taken:
+                self.view(relation.name, relation.text)
+            elif isinstance(relation.table, Source) and not taken:
+                self.table(relation.name, relation.table, relation.schema or None, relation.refresh or None)
+
     def _is_known(self, query: AnyQuery, derived: Collection[Stream]) -> bool:
         """Whether this front end has the expressions of a query that only Spark evaluates; they are not stored."""
-        nodes = (node for part in expressions_of(query) for node in walk(part))
-        foreigns = {node.key for node in (*nodes, *foreign_above(query)) if isinstance(node, Foreign)}
-        made = [stream for stream in derived if stream.name in query.streams]
-        return foreigns <= {*self._foreigns} and all(self.streams.get(stream.name) == stream for stream in made)
+        same = all(self.streams.get(stream.name) == stream for stream in derived if stream.name in query.streams)
+        return same and foreign_keys(query) <= self._foreigns.keys()
 
     def _analyse_again(self, query: AnyQuery) -> None:
         terms = Terms(query.name, None, query.sink, query.serve, query.text)
         try:
             with accepted():
-                self._query(terms, query.text, OutputOptions())
+                self._query(terms, query.text, OutputOptions(), remember=False)
         except QueryError as error:
             raise not_stored(query.name) from error
-        self.forget(query.name)
 
     def bases(self, query: AnyQuery) -> tuple[Stream, ...]:
         """The sources that a query reads as parts of derived streams."""
@@ -437,25 +456,7 @@ class FrontEnd:
         Raises:
             KeyError: a query was not made by this front end.
         """
-        times: dict[str, set[str]] = {}
-        for query in queries:
-            for side in query.sides.values() if isinstance(query, Join) else (query,):
-                own = times.setdefault(side.stream, set())
-                if not isinstance(side, Selection):
-                    own.add(side.event_time)
-        found: dict[str, ReadColumns] = {}
-        for want in self.wanted(queries):
-            names = {*want.columns, *(name for foreign in want.foreigns for name in foreign.value.columns)}
-            branches = [None] if want.derived is None else want.derived.branches
-            for branch in branches:
-                stream = want.stream if branch is None else branch.base
-                known = found.get(stream.name, ReadColumns(stream, frozenset(), frozenset()))
-                columns, moments = (
-                    frozenset(some) if branch is None else read_by(branch, some)
-                    for some in (names, times[want.stream.name])
-                )
-                found[stream.name] = ReadColumns(stream, known.columns | columns, known.times | moments)
-        return list(found.values())
+        return columns_of_sources(self.wanted(queries), times_of(queries))
 
     def _upstreams(
         self, queries: Mapping[str, AnyQuery], relations: Collection[str], others: Sequence[str]

@@ -19,7 +19,7 @@ from pyarrow import orc
 
 from millpond.errors import LateSchemaError
 from millpond.model.types import digits_of, is_decimal
-from millpond.spark.reading.read_frame import ReadColumns
+from millpond.spark.reading.columns_of_sources import ReadColumns
 
 Look: TypeAlias = Callable[[ReadColumns, Path, Mapping[str, str]], Iterator[LateSchemaError]]
 """Inspects a file of a stream; options have lower-case names. It yields notes, and raises what Spark would fail on."""

@@ -81,14 +81,6 @@ def _at_home(stream: Stream, homes: Mapping[str, str]) -> Stream:
     return located(stream, homes.get(dead_letters_of(stream.name), os.curdir))
 
 
-class ReadColumns(NamedTuple):
-    """The columns that are read of one source by name, and which of them are event times."""
-
-    stream: Stream
-    columns: frozenset[str]
-    times: frozenset[str]
-
-
 def load(
     spark: SparkSession, stream: Stream, *, named: bool = True, analysed_only: bool = False, limit: int | None = None,
     home: str | None = None,

@@ -14,7 +14,7 @@ from millpond.control.checks.input_files import FILES, check_files
 from millpond.errors import LateSchemaError
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
-from millpond.spark.reading.read_frame import ReadColumns
+from millpond.spark.reading.columns_of_sources import ReadColumns
 
 COLUMNS = {"ts": "timestamp", "c": "string", "v": "bigint"}
 
