@@ -30,9 +30,13 @@ settings.register_profile("millpond", deadline=None, max_examples=examples(USUAL
 settings.load_profile("millpond")
 
 # Java machines of tests live for seconds, most of which its optimising compiler would take: half the time of all tests.
+# Without that compiler a JVM reserves 48 MB for compiled code. The machine of the fixture `spark` would fill them, and
+# remove and compile the same methods again and again.
 # A stream that waits for input lists its source every 10 ms by default, which takes a fifth of a core.
 os.environ.setdefault(
-    "SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.streaming.pollingDelay=100ms"
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC "
+    "-Dspark.sql.streaming.pollingDelay=100ms",
 )
 
 # Without bytecode on disk, each process and each of Spark's workers would compile all modules that it imports.
