@@ -104,8 +104,8 @@ def run(
 
     folder = _folder(file, checkpoint)
     given = tuple(assigned(one) for one in param or ())
-    asked = Run(_read(file), folder, master, store, instances, memory, given, stalled_after)
-    status = run_file(asked, once=once, drain=drain)
+    settings = Run(_read(file), folder, master, store, instances, memory, given, stalled_after)
+    status = run_file(settings, once=once, drain=drain)
     raise typer.Exit(status)
 
 
@@ -141,13 +141,13 @@ def explain(
     more = _read(Path(add)) if add is not None and add.endswith(".sql") else None
     if file is None or checkpoint is not None:
         text = None if file is None else _read(file)
-        told = explain_pond(checkpoint or only_pond(), text, store if placement else None, add, more, master, memory)
+        report = explain_pond(checkpoint or only_pond(), text, store if placement else None, add, more, master, memory)
     elif placement:
         raise typer.BadParameter("--placement needs a pond that has run. Name its folder with --checkpoint.")
     else:
-        told = explain_file(_read(file), add, more, master, memory)
-    typer.echo("\n".join(told.parts), nl=False)
-    for note in told.notes:
+        report = explain_file(_read(file), add, more, master, memory)
+    typer.echo("\n".join(report.parts), nl=False)
+    for note in report.notes:
         typer.echo(note, err=True)
 
 

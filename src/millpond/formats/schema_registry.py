@@ -125,14 +125,14 @@ class Schemas:
 
     def _get(self, path: str, kind: type[msgspec.Struct] | type[list[int]]) -> Any:
         address = self._registry.url.rstrip("/") + path
-        asked = urllib.request.Request(address, headers={"Accept": "application/vnd.schemaregistry.v1+json"})
+        call = urllib.request.Request(address, headers={"Accept": "application/vnd.schemaregistry.v1+json"})
         if self._registry.user:
             secret = "" if self._registry.password is None else self._registry.password.value()
-            told = base64.b64encode(f"{self._registry.user}:{secret}".encode()).decode()
-            asked.add_header("Authorization", f"Basic {told}")
+            credentials = base64.b64encode(f"{self._registry.user}:{secret}".encode()).decode()
+            call.add_header("Authorization", f"Basic {credentials}")
         try:
             trust = ssl.create_default_context(cafile=self._registry.ca) if address.startswith("https:") else None
-            with urllib.request.urlopen(asked, timeout=_SECONDS, context=trust) as answer:
+            with urllib.request.urlopen(call, timeout=_SECONDS, context=trust) as answer:
                 return msgspec.json.decode(answer.read(_MAX_BYTES), type=kind)
         except urllib.error.HTTPError as error:
             if error.code == 404:

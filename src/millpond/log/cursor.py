@@ -93,8 +93,8 @@ def named(follower: str) -> str:
     ('The sink of spend', 'The sink of late rows of spend', 'The view')
     """
     kind, _, query = follower.partition(":")
-    told = {"sink": "sink of ", "late": "sink of late rows of "}.get(kind)
-    return f"The {told}{query}" if told else f"The {follower}"
+    kind_text = {"sink": "sink of ", "late": "sink of late rows of "}.get(kind)
+    return f"The {kind_text}{query}" if kind_text else f"The {follower}"
 
 
 def last_common(log: Log, cursor: Cursor, head: int) -> Cursor | None:

@@ -77,18 +77,18 @@ def input_type(query: Query, name: str) -> str:
     return WINDOW if name == "window" else "timestamp"
 
 
-def expressions_of(asked: AnyQuery) -> tuple[Expression, ...]:
+def expressions_of(any_query: AnyQuery) -> tuple[Expression, ...]:
     """Every expression over a stream's columns that the query evaluates."""
-    if isinstance(asked, Join):
-        return (*asked.left.expressions, *asked.right.expressions)
-    parts: list[Expression | None] = [asked.where]
-    if isinstance(asked, Selection):
-        parts += [item.expression for item in asked.output]
+    if isinstance(any_query, Join):
+        return (*any_query.left.expressions, *any_query.right.expressions)
+    parts: list[Expression | None] = [any_query.where]
+    if isinstance(any_query, Selection):
+        parts += [item.expression for item in any_query.output]
     else:
-        parts += [*asked.keys, *asked.of_event]
-        for aggregate in asked.aggregates:
+        parts += [*any_query.keys, *any_query.of_event]
+        for aggregate in any_query.aggregates:
             parts += [*aggregate.arguments, aggregate.filter]
-        parts += () if asked.deduplicated is None else asked.deduplicated.columns
+        parts += () if any_query.deduplicated is None else any_query.deduplicated.columns
     return tuple(part for part in parts if part is not None)
 
 

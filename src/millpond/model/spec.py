@@ -41,10 +41,10 @@ class PondSpec(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, streams: tuple[Stream, ...], asked: Iterable[AnyQuery], instances: int, buckets: int = BUCKETS
+        cls, streams: tuple[Stream, ...], registered: Iterable[AnyQuery], instances: int, buckets: int = BUCKETS
     ) -> PondSpec:  # fmt: skip
         """The spec of queries of all kinds, in the order of their names."""
-        ordered = sorted(asked, key=lambda query: query.name)
+        ordered = sorted(registered, key=lambda query: query.name)
         queries = tuple(query for query in ordered if isinstance(query, Query))
         stateless = tuple(query for query in ordered if isinstance(query, Selection))
         joins = tuple(query for query in ordered if isinstance(query, Join))

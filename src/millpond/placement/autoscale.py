@@ -50,11 +50,11 @@ class Observed(msgspec.Struct, frozen=True):
 class Memory(msgspec.Struct, frozen=True):
     """The result of earlier observations.
 
-    `asked`: the numbers of instances that the current streak needed. `uneven`: the number of uneven observations in a
-    row. `changed_us`: the time of the last change; None: there was none.
+    `proposed`: the numbers of instances that the current streak needed. `uneven`: the number of uneven observations
+    in a row. `changed_us`: the time of the last change; None: there was none.
     """
 
-    asked: tuple[int, ...] = ()
+    proposed: tuple[int, ...] = ()
     uneven: int = 0
     changed_us: int | None = None
 
@@ -89,19 +89,19 @@ def decide(policy: Policy, memory: Memory, seen: Observed) -> tuple[Decision, Me
     """
     now, rate = seen.instances, f"instances fold {seen.utilisation:.0%} of the time, target {policy.target:.0%}"
     more, fewer = needed(policy, seen, policy.target), needed(policy, seen, policy.target * policy.slack)
-    asked = more if more > now else min(fewer, now)
-    same_way = all((one > now) == (asked > now) for one in memory.asked)
-    streak = (*memory.asked, asked) if asked != now and same_way else ((asked,) if asked != now else ())
+    proposed = more if more > now else min(fewer, now)
+    same_way = all((one > now) == (proposed > now) for one in memory.proposed)
+    streak = (*memory.proposed, proposed) if proposed != now and same_way else ((proposed,) if proposed != now else ())
     uneven = memory.uneven + 1 if now > 1 and seen.skew > policy.skew else 0
     kept = Memory(streak[-policy.steady :], uneven, memory.changed_us)
     stay = Decision(now, False, f"{rate}: {now} {'is' if now == 1 else 'are'} right")
     if memory.changed_us is not None and seen.at_us < memory.changed_us + policy.rest_us:
         return Decision(now, False, f"{rate}; it rests after a change"), Memory((), 0, memory.changed_us)
     if len(streak) >= policy.steady:
-        chosen = min(kept.asked) if asked > now else max(kept.asked)
+        chosen = min(kept.proposed) if proposed > now else max(kept.proposed)
         return Decision(chosen, False, f"{rate}: {_so_many(chosen)}, not {now}"), Memory((), 0, seen.at_us)
     if streak:
-        return Decision(now, False, f"{rate}: {_so_many(asked)}, if it stays so"), kept
+        return Decision(now, False, f"{rate}: {_so_many(proposed)}, if it stays so"), kept
     if uneven:
         why = f"the busiest instance folds {seen.skew:.2f} times as long as the mean"
         if uneven >= policy.steady:

@@ -87,9 +87,9 @@ class LocalPond:
         if known is not None and queries is None:
             spec, instances, buckets = known, known.instances, known.buckets
         else:
-            asked = queries or ()
-            since = {} if known is None else beginnings(known, self._writer.manifest, streams, asked)
-            spec = PondSpec.of(tuple(streams), asked, instances, buckets)
+            registered = queries or ()
+            since = {} if known is None else beginnings(known, self._writer.manifest, streams, registered)
+            spec = PondSpec.of(tuple(streams), registered, instances, buckets)
             spec = msgspec.structs.replace(spec, since_us=since or msgspec.UNSET)
         owned = _owners(known, instances, buckets) if owners is None else owners
         self.setting = setting_of("local", folder, folder / "cache", spec, owned)

@@ -101,8 +101,8 @@ class Trial:
         read = partial(read_section, self._folder)
         rows, late = (RowsReader(lambda _n, *of: read(*of), kind) for kind in ("rows", "late"))
         self._rows = {name: MemorySink(name, rows) for name in self._queries}
-        asking = [name for name, query in self._queries.items() if query.late_sink is not None]
-        self._late = {name: MemorySink(name, late, late=True) for name in asking}
+        reader = [name for name, query in self._queries.items() if query.late_sink is not None]
+        self._late = {name: MemorySink(name, late, late=True) for name in reader}
         self._told: dict[str, int] = {}
         self._ledger = Ledger()
         self._drivers = 0
@@ -359,12 +359,12 @@ def _remembered(query: AnyQuery, stream: Stream) -> AnyQuery:
     if isinstance(query, Selection | Join):
         return msgspec.structs.replace(query, sink=Sink("memory"))
     query = msgspec.structs.replace(query, sink=Sink("memory"), serve=False, late=msgspec.UNSET)
-    asking = _asking(query)
+    reader = _asking(query)
     try:
-        check_late(asking, stream)
+        check_late(reader, stream)
     except UnsupportedQuery:
         return query
-    return asking
+    return reader
 
 
 def _asking(query: Query) -> Query:

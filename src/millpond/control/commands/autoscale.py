@@ -168,7 +168,7 @@ def advice_text(found: Advice) -> str:
     1 instance folds 40% of the time, the
     """
     fold = "folds" if found.now == 1 else "fold"
-    told = (
+    measured = (
         f"{count_of(found.now, 'instance')} {fold} {found.utilisation:.0%} of the time, the busiest {found.skew:.2f} "
         f"times the mean; {found.epochs:,} epochs in {found.seconds:.1f} s"
     )
@@ -177,7 +177,7 @@ def advice_text(found: Advice) -> str:
         what = f"it would have {count_of(found.instances, 'instance')}"
     elif found.balance:
         what = f"it would give {found.moved:,} buckets other owners"
-    return f"{told}\n{what}: {found.why}"
+    return f"{measured}\n{what}: {found.why}"
 
 
 def _newest(log: Log, manifest: Manifest, stretch_us: int) -> list[EpochRecord]:

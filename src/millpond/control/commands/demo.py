@@ -65,16 +65,16 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
     folder = local_path(options.folder or tempfile.mkdtemp(prefix="millpond-demo-"), "The demo's folder")
     files = write_files(flights, folder / "flights")
     _say(console, f"{flights.num_rows:,} flights in {FILES} files, out of order by up to 30 minutes: {folder}")
-    told: list[Progress] = []
+    shown: list[Progress] = []
     with interrupts(lambda what: _say(console, what)) as signals, Pond(
         spark_session(options.master, driver_memory=options.memory), folder / "pond",
-        on_epoch=lambda epoch: told[0].epoch(epoch),
+        on_epoch=lambda epoch: shown[0].epoch(epoch),
     ) as pond:  # fmt: skip
         pond.load(demo_text(folder))
-        told.append(Progress(pond.plan, pond.status, console))
+        shown.append(Progress(pond.plan, pond.status, console))
         pond.open()
         _say(console, f"{len(pond.queries)} queries in {len(pond.plan.groups)} groups, on the embedded store (LMDB)")
-        with told[0] as progress, signals.stopping(pond.stop):
+        with shown[0] as progress, signals.stopping(pond.stop):
             finished = pond.run(once=True)
             sharing = pond.sharing()
             finished = finished and pond.run(once=True, drain=True)

@@ -150,8 +150,8 @@ def _compare(database: Any, name: str, one: Expected, folder: Path) -> Compared:
     rows_found, rows_expected = _count(database, "FROM found"), _count(database, "FROM expected")
     differing = _count(database, differs)
     examples = database.execute(f"SELECT f, e {differs} LIMIT 5").fetchall() if differing else []
-    told = tuple(f"found {f}, expected {e}" for f, e in examples)
-    return Compared(name, rows_found, rows_expected, differing, told)
+    found_expected = tuple(f"found {f}, expected {e}" for f, e in examples)
+    return Compared(name, rows_found, rows_expected, differing, found_expected)
 
 
 def _same(column: str, is_float: bool) -> str:

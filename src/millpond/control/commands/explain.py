@@ -87,8 +87,8 @@ def _prices(
 
 def _differs(spec: PondSpec, queries: tuple[AnyQuery, ...]) -> tuple[str, ...]:
     """A note that the queries of a file differ from those of the pond, if they do."""
-    known, told = ({query.name: replace(query, text="") for query in some} for some in (current(spec), queries))
-    other = sorted(name for name in {*known, *told} if known.get(name) != told.get(name))
+    known, given = ({query.name: replace(query, text="") for query in some} for some in (current(spec), queries))
+    other = sorted(name for name in {*known, *given} if known.get(name) != given.get(name))
     if not other:
         return ()
     return (f"The report describes the queries of the pond, from which the file differs in {', '.join(other)}.",)

@@ -72,7 +72,7 @@ def parameter_notes(known: Mapping[str, Constant | None], given: Iterable[tuple[
 
 
 @explaining()
-def run_file(asked: Run, *, once: bool, drain: bool) -> int:
+def run_file(settings: Run, *, once: bool, drain: bool) -> int:
     """Run the queries of a file until Ctrl-C, or with `once` until all input is read; reports progress on stderr.
 
     Returns the exit status: 0, or `INCOMPLETE` if a query was quarantined or too many events are missing.
@@ -82,36 +82,36 @@ def run_file(asked: Run, *, once: bool, drain: bool) -> int:
     Raises:
         MillpondError: see `Pond.load` and `Pond.run`.
     """
-    steps = Steps(asked.stalled_after)
+    steps = Steps(settings.stalled_after)
     with Watchdog(steps.hangs, lambda: end_process(steps.error())).running():
-        return _run(asked, steps, once=once, drain=drain)
+        return _run(settings, steps, once=once, drain=drain)
 
 
-def _run(asked: Run, steps: Steps, *, once: bool, drain: bool) -> int:
+def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
     console = Console(stderr=True)
 
     def say(what: object) -> None:
         console.print(str(what), highlight=False, markup=False, soft_wrap=True)
 
-    store = checked_store(asked.store)  # before Spark starts, which takes seconds
-    say(f"The pond is in {asked.folder}")
+    store = checked_store(settings.store)  # before Spark starts, which takes seconds
+    say(f"The pond is in {settings.folder}")
     shown: list[Progress] = []
     steps.begin("The start of Spark")
     with interrupts(lambda what: console.print(what, soft_wrap=True)) as signals, Pond(
-        spark_session(asked.master, driver_memory=asked.memory), asked.folder, instances=asked.instances,
+        spark_session(settings.master, driver_memory=settings.memory), settings.folder, instances=settings.instances,
         store=store, on_epoch=lambda epoch: shown[0].epoch(epoch),
-        stalled_after=asked.stalled_after,
+        stalled_after=settings.stalled_after,
     ) as pond, steps.then("The closing of the pond"), warnings_to(say):  # fmt: skip
-        given_parameters(pond, asked.folder, asked.parameters)
+        given_parameters(pond, settings.folder, settings.parameters)
         steps.begin("The analysis of the pond file")
-        pond.load(asked.text)
+        pond.load(settings.text)
         steps.begin("The check of the input")
         for note in pond.notes():
             say(note)
         steps.begin("The opening of the pond")
         shown.append(Progress(pond.plan, pond.status, console, behind=pond.behind))
         pond.open()
-        for said in (*parameter_notes(pond.params(), asked.parameters), *unencrypted()):
+        for said in (*parameter_notes(pond.params(), settings.parameters), *unencrypted()):
             say(said)
         pass_by_what_is_loaded()
         steps.rest()
@@ -160,14 +160,14 @@ class _Says(logging.Handler):
 
 
 @explaining()
-def repair_file(asked: Run) -> list[str]:
+def repair_file(settings: Run) -> list[str]:
     """Rewind the sinks of a file's pond that are ahead of its log; returns a sentence for each action.
 
     Raises:
         MillpondError: see `Pond.load` and `Pond.repair`.
     """
-    store = checked_store(asked.store)  # before Spark starts, which takes seconds
-    with Pond(spark_session(asked.master, driver_memory=asked.memory), asked.folder, store=store) as pond:
-        given_parameters(pond, asked.folder, asked.parameters)
-        pond.load(asked.text)
+    store = checked_store(settings.store)  # before Spark starts, which takes seconds
+    with Pond(spark_session(settings.master, driver_memory=settings.memory), settings.folder, store=store) as pond:
+        given_parameters(pond, settings.folder, settings.parameters)
+        pond.load(settings.text)
         return pond.repair() or ["No sink is ahead of the log."]

@@ -205,8 +205,8 @@ def _withheld(facts: Facts) -> Cause:
     return Cause("having", f"{what} of {of} windows{_span(facts)} did not meet HAVING{having}.")
 
 
-def _late_after_us(asked: Query | Side) -> int:
-    return asked.late_after_us if isinstance(asked, Query) else asked.delay_us
+def _late_after_us(reader: Query | Side) -> int:
+    return reader.late_after_us if isinstance(reader, Query) else reader.delay_us
 
 
 def _named(query: Query, having: Expression) -> str:

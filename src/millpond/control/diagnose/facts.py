@@ -152,7 +152,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         names = ", ".join(query.name for query in spec.all_queries)
         raise QueryTypeError(f"The pond has no query {name!r}.", f"It has {names}.")
     manifest = truth.manifest
-    streams, asked = {stream.name: stream for stream in spec.streams}, {asked.name: asked for asked in spec.all_queries}
+    streams, by_name = {stream.name: stream for stream in spec.streams}, {one.name: one for one in spec.all_queries}
     mark_us, due, slower = None, None, query.streams[0]
     if isinstance(query, Query):
         group, plan = build_plan(spec.queries, spec.since, spec.left).of_query(name)
@@ -165,7 +165,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         slower = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))
         mark_us = marks[slower]
     stream = streams[slower]
-    upstream = dict.fromkeys(one for name in query.streams for one in before(name, streams, asked))
+    upstream = dict.fromkeys(one for name in query.streams for one in before(name, streams, by_name))
     complete_us = complete_from(spec, name)
     first = first_window(query, complete_us)
     if first is not None and (due is not None or (mark_us is not None and first.end_us <= mark_us)):

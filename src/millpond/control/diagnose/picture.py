@@ -51,8 +51,8 @@ def _funnel(facts: Facts) -> Iterator[str]:
     for name in ("read", "late", "dead", "filtered", "applied"):
         count = getattr(counts, name)
         yield f"  {name:<9}{count:>14,}  {bar(count, counts.read)}".rstrip()
-    told = not isinstance(facts.query, Query) or facts.query.changing
-    yield "rows" if told else "rows of closed windows"
+    updates = not isinstance(facts.query, Query) or facts.query.changing
+    yield "rows" if updates else "rows of closed windows"
     for name, count in (("withheld", counts.withheld), ("emitted", counts.rows)):
         yield f"  {name:<9}{count:>14,}  {bar(count, counts.withheld + counts.rows)}".rstrip()
 

@@ -66,9 +66,9 @@ class DeltaSink(FileDelivery):
         if self._committed(table.schema) >= n:
             return
         assert self._table is not None
-        told = {"query": self._query, "epoch": str(n), "mark": cursor_at(record).mark}
+        metadata = {"query": self._query, "epoch": str(n), "mark": cursor_at(record).mark}
         named = CommitProperties(
-            custom_metadata=told, max_commit_retries=0,
+            custom_metadata=metadata, max_commit_retries=0,
             app_transactions=[Transaction(self._app, n)],
         )  # fmt: skip
         try:

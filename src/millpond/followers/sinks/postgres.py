@@ -190,10 +190,10 @@ class PostgresSink(Delivery):
                 yield
 
     def _at(self, connection: psycopg.Connection[Any], lock: Literal["", " FOR UPDATE"]) -> Cursor:
-        asked = sql.SQL("SELECT n{} FROM {} WHERE pond = %s AND query = %s" + lock).format(
+        statement = sql.SQL("SELECT n{} FROM {} WHERE pond = %s AND query = %s" + lock).format(
             sql.SQL(", mark" if self._marked else ""), self._table.cursors
         )
-        found = connection.execute(asked, self._whose).fetchone()
+        found = connection.execute(statement, self._whose).fetchone()
         if found is None:
             raise psycopg.OperationalError(f"the row of {self._query} in {CURSORS} is gone")
         return max(Cursor(self._since), Cursor(int(found[0]), (found[1] or "") if self._marked else ""))
@@ -233,8 +233,8 @@ class PostgresSink(Delivery):
 
     def _has_marks(self, connection: psycopg.Connection[Any]) -> bool:
         """Whether the table of cursors has a column for marks; adds the column if the user may."""
-        asked = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'mark' AND NOT attisdropped"
-        if connection.execute(asked, (self._table.cursors.as_string(connection),)).fetchone() is not None:
+        known = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'mark' AND NOT attisdropped"
+        if connection.execute(known, (self._table.cursors.as_string(connection),)).fetchone() is not None:
             return True
         try:
             with connection.transaction():

@@ -68,8 +68,8 @@ def _placed(section: LiveSection) -> SectionPlace:
 
 
 def _slots(section: LiveSection) -> tuple[int, int] | None:
-    told = section.info.get("slots")
-    return (told[0], told[1]) if isinstance(told, list) and len(told) == 2 else None
+    slots = section.info.get("slots")
+    return (slots[0], slots[1]) if isinstance(slots, list) and len(slots) == 2 else None
 
 
 def _base(section: LiveSection) -> int:

@@ -164,23 +164,23 @@ class HostedPond:
         examples = (tuple(rows[:_EXAMPLES]) for rows in (found.only_query, found.only_shadow))
         return Differs(found.n, found.same, len(found.only_query), len(found.only_shadow), *examples)
 
-    def add(self, asked: Asked, who: str, dry_run: bool) -> Changed | Priced:
+    def add(self, request: Asked, who: str, dry_run: bool) -> Changed | Priced:
         """Add a query."""
         pond = self._pond()
-        sink = _sink(asked, self._out)
+        sink = _sink(request, self._out)
         if dry_run:
-            return self._priced(pond, "add", asked.name, asked)
-        late = None if asked.late is None else Sink(asked.late, str(self._out / f"{asked.name}.late"))
+            return self._priced(pond, "add", request.name, request)
+        late = None if request.late is None else Sink(request.late, str(self._out / f"{request.name}.late"))
         with self._beginning if self._reader.now() is None else nullcontext():
             pond.add(
-                asked.name, asked.text, sink=sink, serve=asked.serve, late=late, emit=asked.emit,
-                correct_for=asked.correct_for, deduplicate=asked.deduplicate,
-                deduplicate_within=asked.deduplicate_within, budget=asked.budget, incomplete=asked.incomplete,
-                backfill=asked.backfill, who=who,
+                request.name, request.text, sink=sink, serve=request.serve, late=late, emit=request.emit,
+                correct_for=request.correct_for, deduplicate=request.deduplicate,
+                deduplicate_within=request.deduplicate_within, budget=request.budget, incomplete=request.incomplete,
+                backfill=request.backfill, who=who,
             )  # fmt: skip
             if self._reader.now() is None:
-                self._begin(pond, asked.name)
-        return self._recorded("add", asked.name)
+                self._begin(pond, request.name)
+        return self._recorded("add", request.name)
 
     def version(self, kind: str, name: str, version: Version, who: str, dry_run: bool) -> Changed | Priced:
         """Add a new version of a query: as a replacement (`alter`) or beside it (`shadow`)."""
@@ -208,32 +208,32 @@ class HostedPond:
         getattr(pond, kind)(name, who=who)
         return self._recorded(kind, name)
 
-    def scale(self, asked: Instances, who: str, dry_run: bool) -> Changed | Priced:
+    def scale(self, request: Instances, who: str, dry_run: bool) -> Changed | Priced:
         """Change the number of instances and the shards of the store, or end a move of hash slots."""
         pond = self._pond()
-        if asked.shards == ():
-            if asked.instances is not None or dry_run:
+        if request.shards == ():
+            if request.instances is not None or dry_run:
                 raise RequestError("A move of hash slots is ended by itself, without a dry run.", "Ask only for that.")
             pond.stop_resharding(who=who)
             return self._recorded("resharded", "shards")
-        if asked.instances is None and asked.shards is None:
+        if request.instances is None and request.shards is None:
             raise RequestError("The request names neither instances nor shards.", "Name one of them.")
         if dry_run:
-            return _priced(pond.price_of_scale(asked.instances, shards=asked.shards))
-        pond.scale(asked.instances, shards=asked.shards, who=who)
+            return _priced(pond.price_of_scale(request.instances, shards=request.shards))
+        pond.scale(request.instances, shards=request.shards, who=who)
         return self._recorded("scale", "instances")
 
-    def move_rows(self, asked: Relocation, who: str, dry_run: bool) -> Changed | Priced:
+    def move_rows(self, request: Relocation, who: str, dry_run: bool) -> Changed | Priced:
         """Move the served rows of some buckets to another store; returns when they have arrived."""
         pond = self._pond()
-        if asked.to not in (*self._shards, "own"):
+        if request.to not in (*self._shards, "own"):
             raise RequestError(
-                f"{asked.to[:200]!r} is none of the stores that rows may be moved to.",
+                f"{request.to[:200]!r} is none of the stores that rows may be moved to.",
                 f"Use one of {', '.join((*self._shards, 'own'))}; the operator allows more with --shard.",
             )
         if dry_run:
-            return _priced(pond.price_of_move(asked.what, asked.to))
-        pond.move(asked.what, asked.to, who=who)
+            return _priced(pond.price_of_move(request.what, request.to))
+        pond.move(request.what, request.to, who=who)
         return self._recorded("move", "rows")
 
     def set(self, name: str, value: Value, who: str) -> Changed:
@@ -258,22 +258,22 @@ class HostedPond:
             raise
         self._supervisor.wake()
 
-    def _priced(self, pond: Pond, kind: str, name: str, asked: Asked | Version | None) -> Priced:
+    def _priced(self, pond: Pond, kind: str, name: str, request: Asked | Version | None) -> Priced:
         if self._reader.now() is None:
             return Priced(AT_ONCE)
-        if asked is None:
+        if request is None:
             found = pond.price_of(kind, name)
         else:
             added: dict[str, Any] = {}
-            if isinstance(asked, Asked):
+            if isinstance(request, Asked):
                 fields = ("emit", "correct_for", "incomplete", "backfill")
-                added = {field: getattr(asked, field) for field in fields}
+                added = {field: getattr(request, field) for field in fields}
             found = pond.price_of(
                 kind,
                 name,
-                asked.text,
-                deduplicate=asked.deduplicate,
-                deduplicate_within=asked.deduplicate_within,
+                request.text,
+                deduplicate=request.deduplicate,
+                deduplicate_within=request.deduplicate_within,
                 **added,
             )
         return _priced(found)
@@ -297,19 +297,19 @@ def _priced(found: Price) -> Priced:
     )  # fmt: skip
 
 
-def _sink(asked: Asked, out: Address) -> Sink:
+def _sink(request: Asked, out: Address) -> Sink:
     """The sink of a query added over the network: below `out`, or an address or topic that the operator offers."""
-    kind = sink_kind(asked.sink or NOWHERE)
+    kind = sink_kind(request.sink or NOWHERE)
     for field in ("topic", "connection"):
-        if getattr(asked, field) is not None and field not in kind.options:
+        if getattr(request, field) is not None and field not in kind.options:
             known = ", ".join(name for name in remote_names() if field in KINDS[name].options)
             raise RequestError(
-                f"{asked.name} names a {field}, but its sink, {kind.name}, has none.", f"Use one of {known}."
+                f"{request.name} names a {field}, but its sink, {kind.name}, has none.", f"Use one of {known}."
             )
-    path = None if kind.path is None else str(out / asked.name)
+    path = None if kind.path is None else str(out / request.name)
     options: dict[str, str] = {}
     if "topic" in kind.options:
-        options["connection"], options["topic"] = offered_topic(asked.connection, asked.topic)
+        options["connection"], options["topic"] = offered_topic(request.connection, request.topic)
     elif kind.connection is not None:
-        options["connection"] = offered(asked.connection, kind.connection)
+        options["connection"] = offered(request.connection, kind.connection)
     return Sink(kind.name, path, tuple(sorted(options.items())))

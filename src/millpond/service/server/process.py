@@ -214,15 +214,15 @@ class _Process:
 
     @explaining()
     def _make(self) -> Runs:
-        asked, self.gauges = self._options, Gauges()
-        spark = spark_session(asked.master, driver_memory=asked.memory)
+        settings, self.gauges = self._options, Gauges()
+        spark = spark_session(settings.master, driver_memory=settings.memory)
         pond = Pond(
-            spark, asked.folder, instances=asked.instances, store=asked.store, on_epoch=self._committed,
-            on_alive=self.supervisor.alive, stalled_after=asked.stalled_after,
+            spark, settings.folder, instances=settings.instances, store=settings.store, on_epoch=self._committed,
+            on_alive=self.supervisor.alive, stalled_after=settings.stalled_after,
         )  # fmt: skip
-        given_parameters(pond, asked.folder, asked.parameters)
-        pond.load(asked.text, queries=False)
-        self._pond, self._autoscaler = pond, None if asked.autoscale is None else Autoscaler(asked.autoscale)
+        given_parameters(pond, settings.folder, settings.parameters)
+        pond.load(settings.text, queries=False)
+        self._pond, self._autoscaler = pond, None if settings.autoscale is None else Autoscaler(settings.autoscale)
         pass_by_what_is_loaded()  # now, rather than while a standby takes over
         return pond
 

@@ -121,10 +121,10 @@ def client(folder: Path | None, url: str | None, token: str | None, trusted: Pat
     return Client.of(folder, url=url, token=token, certificate=trusted)
 
 
-def look_up(asked: Client, query: str, key: list[str]) -> tuple[int, dict[str, Any] | None]:
+def look_up(pond: Client, query: str, key: list[str]) -> tuple[int, dict[str, Any] | None]:
     """The record as of which the service responds, and the latest row of a key in the format of a store's document."""
-    with asked:
-        found = asked.lookup(query, *key)
+    with pond:
+        found = pond.lookup(query, *key)
     row = None if found.row is None else {"row": found.row, "window": found.window_us, "epoch": found.epoch}
     return found.as_of, row
 
@@ -168,9 +168,9 @@ def _changes(app: typer.Typer) -> None:
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         """Add a query to a served pond, from the next epoch on."""
-        with client(checkpoint, url, token, ca) as asked:
+        with client(checkpoint, url, token, ca) as pond:
             _tell(
-                asked.add(
+                pond.add(
                     name, selected(text), sink=sink, serve=serve, late=late, emit=emit,
                     correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
                     connection=connection, budget=budget, incomplete=incomplete,
@@ -186,8 +186,8 @@ def _changes(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:  # fmt: skip
         """Replace a query; the old version finishes its windows."""
-        with client(checkpoint, url, token, ca) as asked:
-            done = asked.alter(
+        with client(checkpoint, url, token, ca) as pond:
+            done = pond.alter(
                 name, selected(text), deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
                 dry_run=dry_run,
             )  # fmt: skip
@@ -199,8 +199,8 @@ def _changes(app: typer.Typer) -> None:
         token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         """Run a new version beside a query, for `millpond diff`."""
-        with client(checkpoint, url, token, ca) as asked:
-            _tell(asked.shadow(name, selected(text), dry_run=dry_run), as_json)
+        with client(checkpoint, url, token, ca) as pond:
+            _tell(pond.shadow(name, selected(text), dry_run=dry_run), as_json)
 
 
 def _scale(app: typer.Typer) -> None:
@@ -224,8 +224,8 @@ def _scale(app: typer.Typer) -> None:
         wanted = None if shards is None else shards_of(shards)
         if instances is None and wanted is None:
             raise typer.BadParameter("Give a number of instances, or --shards.")
-        with client(checkpoint, url, token, ca) as asked:
-            _tell(asked.scale(instances, shards=wanted, dry_run=dry_run), as_json)
+        with client(checkpoint, url, token, ca) as pond:
+            _tell(pond.scale(instances, shards=wanted, dry_run=dry_run), as_json)
 
 
 def _relocate(app: typer.Typer) -> None:
@@ -237,8 +237,8 @@ def _relocate(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:  # fmt: skip
         """Move served rows to a store that `serve --shard` allows."""
-        with client(checkpoint, url, token, ca) as asked, _telling(asked, "move"):
-            done = asked.relocate(what, to, dry_run=dry_run)
+        with client(checkpoint, url, token, ca) as pond, _telling(pond, "move"):
+            done = pond.relocate(what, to, dry_run=dry_run)
         _tell(done, as_json)
 
 
@@ -282,8 +282,8 @@ def _state_change(app: typer.Typer, kind: str) -> None:
         name: Name, dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None,
         ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
-        with client(checkpoint, url, token, ca) as asked:
-            _tell(asked.move(kind, name, dry_run=dry_run), as_json)
+        with client(checkpoint, url, token, ca) as pond:
+            _tell(pond.move(kind, name, dry_run=dry_run), as_json)
 
 
 def _shows(app: typer.Typer) -> None:
@@ -292,9 +292,9 @@ def _shows(app: typer.Typer) -> None:
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False
     ) -> None:
         """List the queries, and what streams retain (not with --json)."""
-        with client(checkpoint, url, token, ca) as asked:
-            found = asked.queries()
-            streams = [] if as_json else asked.streams()
+        with client(checkpoint, url, token, ca) as pond:
+            found = pond.queries()
+            streams = [] if as_json else pond.streams()
         lines = [*map(query_line, found), *map(stream_line, streams)]
         _lines(found, as_json, lines, "The pond has no queries.")
 
@@ -304,8 +304,8 @@ def _shows(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:  # fmt: skip
         """Show the text, columns and state of a query."""
-        with client(checkpoint, url, token, ca) as asked:
-            found = asked.show(name)
+        with client(checkpoint, url, token, ca) as pond:
+            found = pond.show(name)
         _lines(found, as_json, query_lines(found))
 
     @app.command()
@@ -314,8 +314,8 @@ def _shows(app: typer.Typer) -> None:
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         """List the operator's functions and the queries that call them."""
-        with client(checkpoint, url, token, ca) as asked:
-            found = asked.functions(reload=reload)
+        with client(checkpoint, url, token, ca) as pond:
+            found = pond.functions(reload=reload)
         _lines(found, as_json, map(function_line, found), "The operator has registered no functions.")
 
     @app.command()
@@ -324,8 +324,8 @@ def _shows(app: typer.Typer) -> None:
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         """List the latest changes: record, time, change and author."""
-        with client(checkpoint, url, token, ca) as asked:
-            found = asked.history(limit)
+        with client(checkpoint, url, token, ca) as pond:
+            found = pond.history(limit)
         _lines(found, as_json, map(event_line, found), "There are no changes yet.")
 
     @app.command()
@@ -334,8 +334,8 @@ def _shows(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:  # fmt: skip
         """Compare the rows of a query with those of its shadow."""
-        with client(checkpoint, url, token, ca) as asked:
-            found = asked.diff(name)
+        with client(checkpoint, url, token, ca) as pond:
+            found = pond.diff(name)
         _lines(found, as_json, diff_lines(found))
 
 
@@ -346,13 +346,13 @@ def _watch(app: typer.Typer) -> None:
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         """Show the state of a pond: epochs, lag, queries, costs."""
-        with client(checkpoint, url, token, ca) as asked:
-            found = asked.status()
+        with client(checkpoint, url, token, ca) as pond:
+            found = pond.status()
             if as_json:
                 _lines(found, True, [])
             else:
-                placed = asked.placement() if placement else None
-                console().print(picture(found, asked.queries(), placed))
+                placed = pond.placement() if placement else None
+                console().print(picture(found, pond.queries(), placed))
 
     @app.command()
     def top(
@@ -365,9 +365,9 @@ def _watch(app: typer.Typer) -> None:
         with Live(console=shown, screen=shown.is_terminal, auto_refresh=False) as live:
             while True:
                 try:
-                    with client(checkpoint, url, token, ca) as asked:
-                        placed = asked.placement() if placement else None
-                        live.update(picture(asked.status(), asked.queries(), placed), refresh=True)
+                    with client(checkpoint, url, token, ca) as pond:
+                        placed = pond.placement() if placement else None
+                        live.update(picture(pond.status(), pond.queries(), placed), refresh=True)
                 except NotServingError as error:
                     live.update(str(error), refresh=True)
                 except KeyboardInterrupt:
@@ -383,8 +383,8 @@ def _parameters() -> typer.Typer:
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False
     ) -> None:
         """List the live parameters and their values."""
-        with client(checkpoint, url, token, ca) as asked:
-            found = asked.params()
+        with client(checkpoint, url, token, ca) as pond:
+            found = pond.params()
         _lines(found, as_json, map(parameter_line, found), "The pond has no live parameters.")
 
     @param.command("set")
@@ -393,9 +393,9 @@ def _parameters() -> typer.Typer:
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         """Set live parameters, from the next epoch on."""
-        with client(checkpoint, url, token, ca) as asked:
+        with client(checkpoint, url, token, ca) as pond:
             for name, value in [assigned(one) for one in values]:
-                _tell(asked.param(name, value), as_json)
+                _tell(pond.param(name, value), as_json)
 
     @param.command("feed")
     def fed(
@@ -406,8 +406,8 @@ def _parameters() -> typer.Typer:
         query, divided, column = source.partition(".")
         if not divided:
             raise RequestError(f"{source!r} is not of the form QUERY.COLUMN.", "Write --from top.merchant.")
-        with client(checkpoint, url, token, ca) as asked:
-            _tell(asked.feed(name, query, column), as_json)
+        with client(checkpoint, url, token, ca) as pond:
+            _tell(pond.feed(name, query, column), as_json)
 
     return param
 
@@ -420,8 +420,8 @@ def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -
     """Print a response as JSON or as lines. If there are no lines, print `none` on standard error."""
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
-    elif told := [*lines]:
-        typer.echo("\n".join(told))
+    elif printed := [*lines]:
+        typer.echo("\n".join(printed))
     else:
         typer.echo(none, err=True)
 
@@ -433,7 +433,7 @@ def console() -> Console:
 
 
 @contextmanager
-def _telling(asked: Client, follower: str) -> Iterator[None]:
+def _telling(pond: Client, follower: str) -> Iterator[None]:
     """Print the progress of a waiting change on standard error, whenever its note in the status changes."""
     ended, said = threading.Event(), ""
 
@@ -441,7 +441,7 @@ def _telling(asked: Client, follower: str) -> Iterator[None]:
         nonlocal said
         while not ended.wait(_LOOK_SECONDS):
             with suppress(MillpondError):  # the change itself reports any failure
-                notes = {one.name: one.note or "" for one in asked.status().followers}
+                notes = {one.name: one.note or "" for one in pond.status().followers}
                 if (note := notes.get(follower, "")) not in ("", said):
                     typer.echo(f"{note} …", err=True)
                     said = note

@@ -52,8 +52,8 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     for problem in status.problems:
         table.add_row("problem", problem)
     if (failure := status.failure) is not None:
-        told = f"[{failure.code}] {failure.what} Try {failure.failures + 1} in {failure.retry_in_s:.0f} s."
-        table.add_row("failure", told)
+        reason = f"[{failure.code}] {failure.what} Try {failure.failures + 1} in {failure.retry_in_s:.0f} s."
+        table.add_row("failure", reason)
     return table
 
 

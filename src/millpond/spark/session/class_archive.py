@@ -22,10 +22,10 @@ _KEPT = 3
 def archive_path(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
     """The path of the archive for this Java and Spark's jars, in the user's own cache; the file may not exist yet."""
     jars = ((jar, jar.stat()) for jar in sorted((spark_home() / "jars").glob("*.jar")))
-    told = [f"{java.executable.resolve()}", *(f"{jar} {stat.st_size} {stat.st_mtime_ns}" for jar, stat in jars)]
+    parts = [f"{java.executable.resolve()}", *(f"{jar} {stat.st_size} {stat.st_mtime_ns}" for jar, stat in jars)]
     release = java.home / "release"
-    told.append(release.read_text(errors="replace") if release.is_file() else "")
-    name = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+    parts.append(release.read_text(errors="replace") if release.is_file() else "")
+    name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millpond" / f"classes-{name}.jsa"
 
 

@@ -89,8 +89,8 @@ def start_gateway(java: Java, conf: Mapping[str, str], archive: Path) -> Gateway
     folder = Path(tempfile.mkdtemp(prefix="millpond-gateway-"))
     try:
         command = with_archive(launch_command(java, conf), archive)
-        told = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "port")}
-        process = _spawn(command, _environment(java) | told)
+        variables = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "port")}
+        process = _spawn(command, _environment(java) | variables)
         _wait_for(folder / "port", process, java)
         port, secret = _read_connection((folder / "port").read_bytes())
     finally:

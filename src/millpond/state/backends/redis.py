@@ -234,8 +234,8 @@ class RedisStore(BucketStore, ElasticStore):
 
     def scan_many(self, buckets: Iterable[int], table: str) -> list[Rows]:
         """See `BucketStore.scan_many`; it takes one round trip to each server, and more for buckets with many rows."""
-        asked = list(buckets)
-        found = zip(asked, self._whole(asked, table, SCANNED_AT_ONCE), strict=True)
+        wanted = list(buckets)
+        found = zip(wanted, self._whole(wanted, table, SCANNED_AT_ONCE), strict=True)
         return [
             self.scan(bucket, table) if flat is None else _scanned(applied, flat) for bucket, (applied, flat) in found
         ]

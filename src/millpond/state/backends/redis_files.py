@@ -58,21 +58,21 @@ class RedisFiles(FileStore):
         return [_whole(one) for one in answers[1::2]]
 
     def lacking(self, names: Iterable[str]) -> list[str]:
-        asked = list(names)
-        answers = self._nodes.sure([self._command(name, [b"HEXISTS", _file(name), _SIZE]) for name in asked])
-        return [name for name, there in zip(asked, answers, strict=True) if not there]
+        wanted = list(names)
+        answers = self._nodes.sure([self._command(name, [b"HEXISTS", _file(name), _SIZE]) for name in wanted])
+        return [name for name, there in zip(wanted, answers, strict=True) if not there]
 
     def names(self) -> set[str]:
-        asked = [
+        wanted = [
             Command(slot, packed([b"SMEMBERS", place + b"files"]))
             for place, slot in zip(self._places, self._slots, strict=True)
         ]
-        return {name.decode() for answers in self._nodes.sure(asked) for name in answers}
+        return {name.decode() for answers in self._nodes.sure(wanted) for name in answers}
 
     def remove_many(self, names: Iterable[str]) -> None:
-        asked = list(names)
-        self._nodes.sure([self._command(name, [b"UNLINK", _file(name)]) for name in asked])
-        self._nodes.sure([self._command(name, [b"SREM", b"files", name.encode()]) for name in asked])
+        wanted = list(names)
+        self._nodes.sure([self._command(name, [b"UNLINK", _file(name)]) for name in wanted])
+        self._nodes.sure([self._command(name, [b"SREM", b"files", name.encode()]) for name in wanted])
 
     def close(self) -> None:
         """Closes the connections."""

@@ -63,8 +63,8 @@ class DeltaWriter:
         sections = tuple(self._sections)
         if self._size <= files.inline_bytes:
             body = b"".join(bytes(part) for part in self._parts)
-            told = Receipt(instance, attempt, len(body), digest.hexdigest(), None, 0, sections, counts, fed=self.fed)
-            return told, body
+            receipt = Receipt(instance, attempt, len(body), digest.hexdigest(), None, 0, sections, counts, fed=self.fed)
+            return receipt, body
         name = f"delta/{number:020d}/{instance}-{attempt}.arrow"
         files.write(name, self._parts)
         return Receipt(instance, attempt, self._size, digest.hexdigest(), name, 0, sections, counts, fed=self.fed), b""

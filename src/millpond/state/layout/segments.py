@@ -107,11 +107,11 @@ def encode_with_sizes(cells: Cells) -> tuple[pa.Buffer, dict[str, str]]:
         measures.setdefault(id(column), {})[name.partition(":")[0][:MEASURE_DIGITS]] = None
         if id(column) not in sizes:
             sizes[id(column)] = batch.column(name).nbytes + frame
-    told: dict[str, int] = {}
+    section_bytes: dict[str, int] = {}
     for at, ids in measures.items():
         named = "+".join(sorted(ids))
-        told[named] = told.get(named, 0) + sizes[at]
-    return data, {"bytes": " ".join(f"{named}:{size}" for named, size in told.items())}
+        section_bytes[named] = section_bytes.get(named, 0) + sizes[at]
+    return data, {"bytes": " ".join(f"{named}:{size}" for named, size in section_bytes.items())}
 
 
 def parse_sizes(text: str) -> list[tuple[list[str], int]]:

@@ -97,8 +97,8 @@ class ShardedStore(BucketStore):
         return self._read_again(wanted_buckets, scan(wanted_buckets), lambda one: one.applied, scan)
 
     def clear_many(self, buckets: Iterable[int]) -> None:
-        asked = list(buckets)
-        self._each(asked, asked, lambda store, some: (store.clear_many(some), some)[1])
+        wanted = list(buckets)
+        self._each(wanted, wanted, lambda store, some: (store.clear_many(some), some)[1])
 
     def tables(self) -> frozenset[str]:
         return frozenset(table for store in self._all() for table in store.tables())
@@ -108,8 +108,8 @@ class ShardedStore(BucketStore):
             store.drop_table(table, upto)
 
     def shards(self, buckets: Iterable[int]) -> list[str]:
-        asked = list(buckets)
-        return self._each(asked, asked, lambda store, some: store.shards(some))
+        wanted = list(buckets)
+        return self._each(wanted, wanted, lambda store, some: store.shards(some))
 
     def statistics(self) -> Statistics:
         found = [store.statistics() for store in self._all()]
