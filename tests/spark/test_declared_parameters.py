@@ -74,6 +74,7 @@ def test_a_variable_has_a_type_and_a_first_value(statement: str, kind: str, valu
         ("DECLARE VARIABLE x, y INT DEFAULT 1", QueryRefused, "x, y cannot be declared as one"),
         ("DECLARE VARIABLE a.x INT DEFAULT 1", QueryRefused, "a.x cannot"),
         ("DECLARE VARIABLE x INT DEFAULT 1 + 1", QueryRefused, "no plain value"),
+        ("DECLARE VARIABLE x ARRAY<INT> DEFAULT array(array(1), 2)", QueryRefused, "an array of arrays"),
         ("DECLARE VARIABLE x TIMESTAMP DEFAULT '2026-01-01'", QueryTypeError, "type timestamp"),
         ("DECLARE VARIABLE x DECIMAL(9,2) DEFAULT 1.5", QueryTypeError, "decimal"),
         ("DECLARE VARIABLE x BOOLEAN DEFAULT true", QueryTypeError, "boolean"),

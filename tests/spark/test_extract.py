@@ -158,7 +158,8 @@ def test_a_long_hop_in_a_frame_is_never_expanded(spark: SparkSession, front: Fro
     assert [column.name for column in query.output] == ["window", "customer", "count"]
     offset = frame(spark, folder).groupBy(window(F.col("ts"), "1 hour", "10 minutes", "-1 minute").alias("w")).count()
     assert front.query_from_dataframe("q", offset).window == Sliding(HOUR, HOUR // 6, HOUR * 9 // 60)
-    for wrong in (("1 month",), ("an hour",), ("1 hour", "2 hours"), ("1 hour", "0 seconds")):
+    hours = (("1 hour", "2 hours"), ("1 hour", "0 seconds"), ("1 hour", "1 microsecond"))
+    for wrong in (("1 month",), ("an hour",), *hours):
         with pytest.raises(QueryTypeError):
             window("ts", *wrong)
 
@@ -322,6 +323,7 @@ CONDITIONS = [
     ("kind LIKE '%a'", "endswith(kind, 'a')"),
     ("kind LIKE '%a%'", "contains(kind, 'a')"),
     ("kind LIKE 'a'", "(kind = 'a')"),
+    ("kind LIKE '%%a' ESCAPE '%'", "FOREIGN"),
     ("NOT (kind <=> NULL)", "not((kind <=> none))"),
     ("nvl(kind, 'x') = 'x'", "(coalesce(kind, 'x') = 'x')"),
     ("nullif(i, 3) = 4", "(case((i = 3), none, i) = 4)"),

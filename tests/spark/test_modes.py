@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import window
 
+import millpond
 from kit.naive.queries import windows
 from kit.naive.queries.deduplicate import without_repeats
 from kit.naive.queries.output_modes import told_by_epoch
@@ -90,6 +91,8 @@ def test_a_frame_has_a_mode_too(spark: SparkSession, tmp_path: Path) -> None:
         query = pond.add("updates", from_frame, emit="update")
         with pytest.raises(QueryTypeError, match="never corrected"):
             pond.add("both", from_frame, emit="update", correct_for="1 hour")
+        with pytest.raises(QueryTypeError, match="604,800 windows of often"):
+            pond.add("often", events.groupBy(millpond.window("ts", "7 days", "1 second")).count(), emit="update")
         with pytest.raises(QueryTypeError, match=r"'correct.for' of soon is 'soonish'"):
             pond.add("soon", from_frame, correct_for="soonish")
         pond.run()

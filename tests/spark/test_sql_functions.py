@@ -175,7 +175,11 @@ def test_moments_that_the_clock_completes_are_refused_wherever_they_are_parsed(
     for call in ("str_to_map(k, '(a+)+b')", "parse_url(k, 'QUERY', '(a+)+b')", "regexp_count(k, '(a+)+b')"):
         with pytest.raises(QueryRefused, match=r"2\^n"):
             front.query_from_sql("q", f"SELECT n, {call} AS x FROM STREAM ev")
-    for call in ("format_string(k, n)", "format_string('%99999999d', n)", "printf('%.99999999f', n)"):
+    for call in (
+        "format_string(k, n)", "format_string('%99999999d', n)", "printf('%.99999999f', n)",
+        "format_string(concat('%9', '9999999d'), n)", "format_string('%6000d%6000d', n, n)",
+        "format_string('%1$s%1$s%1$s%1$s%1$s', k)", "format_string('%s%<s%<s%<s%<s', k)",
+    ):  # fmt: skip
         with pytest.raises(UnsupportedQuery, match="text of any length"):
             front.query_from_sql("q", f"SELECT n, {call} AS x FROM STREAM ev")
     for call in (

@@ -160,7 +160,7 @@ def decode_packet(packet: pa.Buffer) -> tuple[Header, list[GroupPart]]:
     try:
         header = msgspec.json.decode(packet[8 : 8 + size].to_pybytes(), type=Header)
         return header, _parts(packet, 8 + size, header)
-    except (msgspec.MsgspecError, pa.ArrowException, OSError, KeyError, IndexError) as error:
+    except (msgspec.MsgspecError, pa.ArrowException, OSError, KeyError, IndexError, StopIteration) as error:
         raise of_machine(error) or CorruptError(f"A packet does not read: {error}.", "Run the batch again.") from error
 
 

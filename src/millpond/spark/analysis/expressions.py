@@ -206,9 +206,9 @@ class Translator:
         pattern = self(parts[1])
         if not isinstance(pattern, Literal) or pattern.text is None or has_stand_in(pattern.text):
             return None  # a live parameter's value may contain wildcards
-        text = pattern.text
+        text, escape = pattern.text, str(node.escapeChar())
         word = text.strip("%")
-        if not word or any(character in word for character in ("%", "_", str(node.escapeChar()))):
+        if not word or escape in text or any(character in word for character in "%_"):
             return None
         left, right = len(text) - len(text.lstrip("%")), len(text) - len(text.rstrip("%"))
         op = "contains" if left and right else "endswith" if left else "startswith" if right else "eq"

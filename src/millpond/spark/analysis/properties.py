@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 
 from millpond.errors import QueryTypeError
 from millpond.model.endpoints import Sink
+from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import (
     DEAD_LETTER,
@@ -22,12 +23,17 @@ from millpond.model.stream import (
     check_order,
     check_retention,
 )
+from millpond.model.windows import Sliding
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.plan.options.output_modes import FINAL, with_mode
 from millpond.spark.catalyst.private_names import Catalyst
+from millpond.spark.catalyst.value_bounds import is_accepted
 
 RETENTION = ("retain.slices", "retain.events", "retain.columns", "grain")
 """Properties for the retention for later queries: durations, and a comma-separated list of columns."""
+
+MOST_UPDATED = 10_000
+"""The most windows that an event may belong to if the query emits updates, which are a row for each of them."""
 
 STREAM_PROPERTIES = (
     "order.partition", "order.offset", "order.partitions", "idle_after", "max_ahead",
@@ -50,8 +56,15 @@ class Mode(NamedTuple):
 
         Raises:
             QueryTypeError, UnsupportedQuery: see `plan.options.output_modes.with_mode`; or `correct_for` is not a
-            duration.
+            duration, or an event would change more than `MOST_UPDATED` windows.
         """
+        window = query.window if isinstance(query, Query) and self.emit != FINAL and not is_accepted() else None
+        if isinstance(window, Sliding) and window.size_us > MOST_UPDATED * window.slide_us:
+            raise QueryTypeError(
+                f"Each event would change {window.size_us // window.slide_us:,} windows of {query.name}, and each would"
+                f" be emitted; {MOST_UPDATED:,} are allowed.",
+                "Use a longer slide or a shorter size, or leave 'emit' = 'update' out.",
+            )
         if self.correct_for is None:
             return with_mode(query, self.emit, None)
         return with_mode(query, self.emit, duration_us(catalyst, query.name, "correct.for", self.correct_for))

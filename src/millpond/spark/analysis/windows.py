@@ -130,6 +130,7 @@ def window(time: Column | str, size: str, slide: str | None = None, start: str |
     slide_us = size_us if slide is None else _interval(catalyst, slide, repr(slide))
     offset_us = 0 if start is None else _interval(catalyst, start, repr(start))
     made = Sliding(size_us, slide_us, offset_us % max(slide_us, 1))
+    _check_sane(made)
     note = f"only a pond answers window(size {made.size_us}, slide {made.slide_us}, offset {made.offset_us})"
     column = time if isinstance(time, Column) else F.col(time)
     hidden = F.when(F.raise_error(F.lit(f"{note} in microseconds")).isNull(), column)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JJavaError
 
 from millpond.errors import QueryRefused
 from millpond.spark.catalyst.private_names import JavaObject
@@ -46,8 +46,10 @@ def _parts(plan: JavaObject, sizes: dict[int, int]) -> tuple[int, int, str]:
     """The number of parts in a plan's largest node and in its largest column, and that column's name."""
     try:
         nodes: list[dict[str, Any]] = json.loads(str(plan.toJSON()))
-    except Py4JError:  # the plan holds an object that Spark cannot write as JSON
-        return 0, 0, ""
+    except Py4JJavaError as error:
+        if bool(error.java_exception.getClass().getName().endswith("Error")):  # out of memory, or of stack
+            raise QueryRefused("The plan of the query is too large.", "Write a shorter query.") from error
+        return 0, 0, ""  # the plan holds an object that Spark cannot write as JSON
     total, largest, name = 0, 0, "an expression"
     for node in reversed(nodes):  # child nodes, which define columns, are listed after their parents
         own = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
@@ -28,9 +29,9 @@ from millpond.spark.catalyst.value_bounds import ROWS, Limiter, is_accepted
 
 _IDENTITY = re.compile(r"@[0-9a-f]{5,}")
 _DROPPED = frozenset({"exprId", "resultId", "qualifier", "metadata", "nullable"})
-MAX_WIDTH = 10_000
-"""The largest width or precision in a format of `format_string`."""
-_WIDTHS = re.compile(r"%(?:\d+\$)?[-#+ 0,(<]*(\d*)(?:\.(\d+))?[a-zA-Z]")
+MAX_WIDTH, MAX_USES = 10_000, 4
+"""The most characters of all widths and precisions in a format of `format_string`, and uses of one argument."""
+_CONVERSION = re.compile(r"%(?:(\d+)\$)?([-#+ 0,(<]*)(\d*)(?:\.(\d+))?[tT]?([a-zA-Z%])")
 _FILE_OPTION = "rowvalidationxsdpath"
 _REFUSED_KINDS = re.compile(r"XPath|(Hll[A-Z]|Kll[A-Z]|Theta[A-Z]|Tuple[A-Z]|ApproxTopK)")
 _STATE = "NamedLambdaVariable", "value"
@@ -82,7 +83,7 @@ def check_node(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
     check_moment(catalyst, node, kind)
     check_pattern(catalyst, node, kind)
     if not is_accepted():
-        _check_call(node, kind)
+        _check_call(catalyst, node, kind)
     if kind in UNSTABLE or (kind == "StaticInvoke" and str(node.functionName()) in UNSTABLE_METHODS):
         raise UnsupportedQuery(
             f"`{text_of(node)}` changes from run to run, so a repeated epoch would answer differently.",
@@ -99,7 +100,7 @@ def check_node(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
         raise UnsupportedQuery(f"The query has a subquery inside an expression ({kind}).", "Write it without one.")
 
 
-def _check_call(node: JavaObject, kind: str) -> None:
+def _check_call(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
     """Refuse a call with which an otherwise allowed function reaches files, the network or much memory.
 
     Raises:
@@ -114,13 +115,48 @@ def _check_call(node: JavaObject, kind: str) -> None:
     if _FILE_OPTION in options.lower():
         raise UnsupportedQuery(f"`{text_of(node)}` reads the file that its option names.", f"Drop {_FILE_OPTION}.")
     if kind == "FormatString":
-        pattern = children(node)[0]
-        widths = _WIDTHS.findall(str(pattern.sql())) if pattern.foldable() else [(str(MAX_WIDTH + 1), "")]
-        if any(int(number) > MAX_WIDTH for pair in widths for number in pair if number):
-            raise UnsupportedQuery(
-                f"`{text_of(node)}` may make a text of any length.",
-                f"Write a constant format, with widths of at most {MAX_WIDTH:,}.",
-            )
+        _check_format(catalyst, node)
+
+
+def _check_format(catalyst: Catalyst, node: JavaObject) -> None:
+    """Refuse a `format_string` whose text may be much larger than its arguments.
+
+    Raises:
+        QueryRefused: the format is a constant that is too large.
+        UnsupportedQuery: the format is not constant, or too wide, or it repeats an argument too often.
+    """
+    pattern = children(node)[0]
+    width, uses = MAX_WIDTH + 1, 0
+    if pattern.foldable():
+        Limiter(catalyst, checks=False).limited(pattern)
+        width, uses = format_size(str(catalyst.constant(pattern) or ""))
+    if width > MAX_WIDTH or uses > MAX_USES:
+        raise UnsupportedQuery(
+            f"`{text_of(node)[:200]}` may make a text of any length.",
+            f"Write a constant format, with widths of at most {MAX_WIDTH:,} in total, which uses each argument at most"
+            f" {MAX_USES} times.",
+        )
+
+
+def format_size(text: str) -> tuple[int, int]:
+    """The sum of all widths and precisions in a format of `java.util.Formatter`, and the most uses of one argument.
+
+    >>> format_size("%s, %5d, %1$.2f, %<s, 100%%")
+    (7, 3)
+    """
+    uses: Counter[int] = Counter()
+    width, following, last = 0, 0, 0
+    for number, flags, *widths, conversion in _CONVERSION.findall(text):
+        width += sum(int(one) for one in widths if one)
+        if conversion in "%n":
+            continue
+        if "<" in flags:  # the argument of the previous conversion
+            uses[last] += 1
+            continue
+        following += not number
+        last = int(number or following)
+        uses[last] += 1
+    return width, max(uses.values(), default=0)
 
 
 def project(catalyst: Catalyst, expression: JavaObject) -> Projected:

@@ -65,8 +65,7 @@ _PARTS = frozenset(
         "Substring", "Left", "Right", "StringTrim", "StringTrimLeft", "StringTrimRight", "StringTrimBoth",
         "SubstringIndex", "GetStructField", "GetMapValue", "GetArrayItem", "ElementAt", "Reverse", "ArrayFilter",
         "MapFilter", "ArraySort", "SortArray", "ArrayDistinct", "MapKeys", "MapValues", "MapEntries", "Flatten",
-        "Slice",
-        "StringTranslate", "RegExpExtract", "RegExpSubStr", "Lower", "ArrayRemove", "ArrayCompact", "Cast", "Alias",
+        "Slice", "RegExpExtract", "RegExpSubStr", "Lower", "ArrayRemove", "ArrayCompact", "Cast", "Alias",
         "GetArrayStructFields", "AssertNotNull", "KnownNotNull", "TryEval", "GetJsonObject",
     }
 )  # fmt: skip
@@ -154,8 +153,9 @@ class Limiter:
             "StringReplace": self._replaced, "RegExpReplace": self._replaced_by_pattern, "StringSplit": _split,
             "ConcatWs": _joined, "ArrayJoin": _joined, "StringRepeat": self._repeated, "ArrayRepeat": self._repeated,
             "StringSpace": self._padded, "StringLPad": self._padded, "StringRPad": self._padded,
-            "Sequence": self._sequence, "StructsToJson": _written, "ArrayInsert": self._inserted,
-            "FormatNumber": self._digits, "Levenshtein": _compared, "JaroWinkler": _compared,
+            "Sequence": self._sequence, "StructsToJson": _written, "StructsToXml": _written,
+            "ArrayInsert": self._inserted, "FormatNumber": self._digits, "Levenshtein": _compared,
+            "JaroWinkler": _compared,
         }  # fmt: skip
 
     def limited(self, expression: JavaObject) -> JavaObject:
@@ -476,8 +476,8 @@ def _joined(node: JavaObject, sizes: list[Size]) -> Size:
 
 
 def _written(node: JavaObject, sizes: list[Size]) -> Size:
-    """The bound of a JSON text, in which the names of fields are repeated for each element."""
-    names = len(type_of(children(node)[0]))
+    """The bound of a JSON or XML text, which repeats the names of fields for each element (XML twice, with spaces)."""
+    names = len(type_of(children(node)[0])) * (4 if kind_of(node) == "StructsToXml" else 1)
     total = 6 * sizes[0].bytes + names * (sizes[0].many + 1) + _ROOM
     return Size(total, total, True)
 

@@ -76,8 +76,13 @@ def _type(name: str, kind: str) -> str:
 def _value(name: str, node: JavaObject, kind: str | None) -> Plain | list[Plain]:
     """The value of a literal, or of an array of literals."""
     if kind_of(node) == "UnresolvedFunction" and [str(part) for part in items(node.nameParts())] == ["array"]:
-        members = [_value(name, one, kind) for one in items(node.arguments())]
-        return [one for one in members if not isinstance(one, list)]
+        members: list[Plain] = []
+        for one in items(node.arguments()):
+            member = _value(name, one, kind)
+            if isinstance(member, list):
+                raise QueryRefused(f"The variable {name} is an array of arrays.", _FORM)
+            members.append(member)
+        return members
     if kind_of(node) != "Literal" or node.value() is None:
         what = "no DEFAULT" if kind_of(node) == "Literal" else "a DEFAULT that is no plain value"
         raise QueryRefused(f"The variable {name} has {what}.", _FORM)

@@ -7,6 +7,8 @@ not available for every version of Scala.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -257,14 +259,15 @@ def _told(number: int | None, what: object) -> str:
 
 def _of_file(stream: Stream, options: Mapping[str, str], to: pa.StructType) -> ProtoSchema:
     place = local_path(options["schema"], f"The schema of {stream.name}")
-
-    def imported(name: str) -> str | None:
-        path = place.parent / name
-        return path.read_text() if path.is_file() else None
-
     try:
-        schema = proto_schema(schema_text(stream, str(place)), imported)
+        schema = proto_schema(schema_text(stream, str(place)), partial(imported_text, place.parent))
         _decoded(schema, options["message"], _NO_VALUES, to)
     except (ProtoError, OSError, UnicodeDecodeError) as error:
         raise SetupError(f"The schema {place} of {stream.name} {error}.", "Mend the file or the columns.") from error
     return schema
+
+
+def imported_text(folder: Path, name: str) -> str | None:
+    """The text of a schema that another schema imports; None if there is no such file below the folder of that one."""
+    path = (folder / name).resolve()
+    return path.read_text() if path.is_relative_to(folder.resolve()) and path.is_file() else None

@@ -87,7 +87,12 @@ def test_a_packet_without_groups_still_tells_times_and_counts() -> None:
 
 def test_bytes_that_are_no_packet_are_corrupt() -> None:
     data = encode_packet(header(), [part("g", [TEXTS])])
-    for damaged in (b"", b"MPK1", b"MPK2" + data[4:], data[:40], data[:-200], data[:8] + b"x" * (len(data) - 8)):
+    [group] = decode_packet(pa.py_buffer(data))[0].groups
+    sink = pa.BufferOutputStream()
+    pa.ipc.new_stream(sink, pa.schema([])).close()
+    without_batch = data[: -group.body_size] + sink.getvalue().to_pybytes().ljust(group.body_size, b"\0")
+    others = data[:40], data[:-200], data[:8] + b"x" * (len(data) - 8)
+    for damaged in (without_batch, b"", b"MPK1", b"MPK2" + data[4:], *others):
         with pytest.raises(CorruptError):
             decode_packet(pa.py_buffer(damaged))
 

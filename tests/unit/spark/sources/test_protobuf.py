@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from kit.naive.protobuf import tagged
 from millpond.errors import SetupError, UnknownSchemaError
 from millpond.formats.protobuf_schema import BYTES, VARINT, proto_schema
-from millpond.spark.sources.protobuf import Messages
+from millpond.spark.sources.protobuf import Messages, imported_text
 from millpond.version import install
 
 SCHEMA = proto_schema("message A { message B { int32 x = 1; } int32 y = 1; } message C { string v = 1; int64 x = 2; }")
@@ -121,3 +122,13 @@ def test_a_missing_library_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SetupError, match="The library for protobuf is missing") as caught:
         messages()(pa.array(VALUES))
     assert caught.value.cure == f"Run `{install('protobuf')}`."
+
+
+def test_an_import_reads_only_files_below_the_folder_of_the_schema(tmp_path: Path) -> None:
+    (tmp_path / "schemas" / "more").mkdir(parents=True)
+    for place in ("outside.proto", "schemas/a.proto", "schemas/more/b.proto"):
+        (tmp_path / place).write_text(place)
+    outside = "../outside.proto", str(tmp_path / "outside.proto"), "no.proto"
+    names = "a.proto", "more/b.proto", "more/../a.proto", *outside
+    found = [imported_text(tmp_path / "schemas", name) for name in names]
+    assert found == ["schemas/a.proto", "schemas/more/b.proto", "schemas/a.proto", None, None, None]
