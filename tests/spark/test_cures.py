@@ -35,9 +35,11 @@ FILES = [
      "in lower, as a column that it emits"),
     (table("SELECT DISTINCT k FROM STREAM s"), "ends in SELECT DISTINCT", "GROUP BY ALL"),
     (table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL ORDER BY n DESC LIMIT 10"), "may not use LIMIT at",
-     "max_by(key, value, 10)"),
-    (table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL ORDER BY n"), "may not use ORDER BY at", "max_by("),
-    (table(f"SELECT k, row_number() OVER (PARTITION BY k ORDER BY ts) AS n {FROM}"), "row_number", "max_by("),
+     "row_number() OVER"),
+    (table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL ORDER BY n"), "may not use ORDER BY at",
+     "row_number("),
+    (table(f"SELECT k, row_number() OVER (PARTITION BY k ORDER BY ts) AS n {FROM}"), "is over single events",
+     "PARTITION BY w"),
     (table(f"SELECT k, lag(v) OVER (PARTITION BY k ORDER BY ts) AS n {FROM}"), "the function lag", "RANGE BETWEEN"),
     (table("SELECT frobnicate(k) AS x FROM STREAM s"), "frobnicate", "docs/sql-functions.md"),
     (table(f"SELECT k {FROM} WHERE k IN (SELECT k FROM STREAM s)"), "may not use IN (SELECT …)", "JOIN"),
@@ -52,8 +54,8 @@ FILES = [
 CURES = [
     table(f"SELECT k, count(*) AS n {FROM} GROUP BY k", UPDATE),
     LOWER + table("SELECT n, window(w, '1 hour') AS x, count(*) AS m FROM STREAM lower GROUP BY ALL"),
-    LOWER + table("SELECT window(w, '1 hour') AS w, max_by(k, n, 10) AS top FROM STREAM lower "
-                  "GROUP BY window(w, '1 hour')"),
+    LOWER + table("SELECT *, row_number() OVER (PARTITION BY w ORDER BY n DESC) AS r FROM STREAM lower "
+                  "QUALIFY r <= 10"),
     table(f"SELECT k, {W}.start AS s, {W}.end AS e, count(*) AS n {FROM} GROUP BY k, {W}"),
     table(f"SELECT k, v, {W} AS w {FROM} GROUP BY ALL"),
     table(f"SELECT k {FROM} GROUP BY k", UPDATE),
@@ -99,8 +101,8 @@ def test_frames(spark: SparkSession, here: Path) -> None:
         (marked.groupBy(window).pivot("k", ["a", "b"]).sum("v"), "A pivot is not answered", "F.when("),
         (plain.select("k").distinct(), "ends in dropDuplicates or distinct", "GROUP BY ALL"),
         (counted.dropDuplicates(["k"]), "ends in dropDuplicates or distinct", "GROUP BY ALL"),
-        (counted.orderBy("count"), "ends in ORDER BY", "max_by("),
-        (counted.limit(10), "ends in LIMIT", "max_by("),
+        (counted.orderBy("count"), "ends in ORDER BY", "row_number("),
+        (counted.limit(10), "ends in LIMIT", "row_number("),
     ]
     with Pond(spark, here / "p") as pond:
         for frame, what, cure in refused:

@@ -70,7 +70,7 @@ REFUSED = [
      "FROM tx", "counts rows"),
     (f"SELECT id, sum(amount) {TEN.replace('CURRENT ROW', 'INTERVAL 1 MINUTE FOLLOWING')} AS s FROM tx",
      "does not end with its event"),
-    ("SELECT id, sum(amount) OVER (PARTITION BY card) AS s FROM tx", "ORDER BY nothing"),
+    ("SELECT id, sum(amount) OVER (PARTITION BY card) AS s FROM tx", "is over single events"),
     (f"SELECT id, sum(amount) {TEN} AS s, count(*) {TEN.replace('card', 'kind')} AS n FROM tx", "two different"),
     (f"SELECT id, sum(amount) {OVER.format('1 MONTH')} AS s FROM tx", "no length of time"),
     (f"SELECT id, row_number() {TEN} AS s FROM tx", "row_number"),

@@ -24,11 +24,18 @@ delimiter, and then one of `DIRECTIONS` for each expression of WITHIN GROUP; the
 the first.
 """
 
+RANKS = ("row_number", "rank", "dense_rank")
+"""Functions that rank an event among the events of its key and time; only queries with a `Range` window have them.
+
+The arguments are the expressions of ORDER BY, and `parameters` has one of `DIRECTIONS` for each. The arguments of
+`row_number` go on with other columns of the event, which decide ties, so that equal ranks mean equal rows.
+"""
+
 LISTAGGS = ("listagg", "listagg_distinct")
 """The functions of `LOGGED` that concatenate strings."""
 
 DIRECTIONS = ("asc nulls first", "asc nulls last", "desc nulls first", "desc nulls last")
-"""The sort directions of a listagg."""
+"""The sort directions of a listagg or a rank."""
 
 PERCENTILE = "approx_percentile"
 """Answered from tallies, within its `accuracy`, where it needs no stored events (see `plan.groups.tallies`)."""
@@ -66,4 +73,4 @@ class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
     def logged(self) -> bool:
         """Whether the aggregate is answered from the event log: its function, or the type it compares, has no cells."""
         extreme_text = self.function in ("min", "max") and self.argument is not None and self.argument.type == "string"
-        return extreme_text or self.function in LOGGED or self.function.startswith(PREFIX)
+        return extreme_text or self.function in (*LOGGED, *RANKS) or self.function.startswith(PREFIX)

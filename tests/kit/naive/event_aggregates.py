@@ -8,7 +8,7 @@ from typing import Any
 
 from kit.naive.aggregates import histogram
 from kit.naive.expressions import Raised, Row, Value, evaluate, order
-from millpond.model.aggregates import LISTAGGS, Aggregate
+from millpond.model.aggregates import LISTAGGS, RANKS, Aggregate
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
 from millpond.plan.groups.event_log import ties_of
@@ -19,6 +19,8 @@ Plain = Callable[[Aggregate, Sequence[Value]], Value]
 def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
     """The aggregate of (place, argument, …) of the events it takes; `plain` computes functions that ignore order."""
     function, count = wanted.function, len(wanted.arguments)
+    if function in RANKS:
+        return _ranked(wanted, events[0], events[1:])
     if function not in ("first", "last"):
         needed = [1] if function in ("min_by", "max_by") else [0] if function in LISTAGGS else range(count)
         events = [event for event in events if all(event[1 + i] is not None for i in needed)]
@@ -76,6 +78,12 @@ class _Least:
     def __lt__(self, other: _Least) -> bool:
         return order(other._value) < order(self._value)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Least) and order(other._value) == order(self._value)
+
+    def __hash__(self) -> int:
+        return hash(order(self._value))
+
 
 def _rank(value: Value) -> Any:
     return (0, 0) if value is None else (1, order(value))
@@ -97,6 +105,26 @@ def _joined(wanted: Aggregate, in_time: Sequence[Any]) -> str | None:
             others.sort(key=lambda event: order(event[place]))
         events = others + nulls if direction.endswith("last") else nulls + others
     return delimiter.join(event[1] for event in events) if events else None
+
+
+def _ranked(wanted: Aggregate, own: Any, events: Sequence[Any]) -> int:
+    """The rank of one event among all events of its key and time, itself included; a sort key per expression."""
+    assert isinstance(wanted.parameters, tuple)
+    directions = [str(one.value) for one in wanted.parameters]
+
+    def place(event: Any) -> list[Any]:
+        keys: list[Any] = []
+        for value, direction in zip(event[1:], directions, strict=True):
+            shown: Any = 0 if value is None else _Least(value) if direction.startswith("desc") else order(value)
+            keys.append(((value is None) == direction.endswith("last"), shown))
+        if wanted.function == "row_number":
+            keys += [[math.copysign(1, value) if isinstance(value, float) else 0 for value in event[1:]]]
+        return keys
+
+    before = [event for event in events if place(event) < place(own)]
+    if wanted.function != "dense_rank":
+        return 1 + len(before)
+    return 1 + sum(not any(place(a) == place(b) for b in before[:i]) for i, a in enumerate(before))
 
 
 def _by(wanted: Aggregate, in_time: Sequence[Any]) -> Any:

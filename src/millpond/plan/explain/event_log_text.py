@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from millpond.model.aggregates import RANKS
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
 from millpond.model.windows import Counted, Framed, Range
@@ -63,6 +64,17 @@ def error_lines(query: Query) -> Iterator[str]:
         named = f"{aggregate.function}({', '.join(map(render, aggregate.arguments))})"
         error = f"relative error at most {100 * error_of(bits_of(aggregate)):.2g}%"
         yield f"      approximate  {', '.join(read) or 'HAVING'}: {named}, {error}"
+
+
+def rank_lines(query: Query) -> Iterator[str]:
+    """Lines with the order of each rank of a query."""
+    for i, aggregate in enumerate(query.aggregates):
+        if aggregate.function not in RANKS:
+            continue
+        read = [one.name for one in query.output if f"agg:{i}" in columns_of(one.expression)]
+        directions = aggregate.parameters if isinstance(aggregate.parameters, tuple) else ()
+        by = zip(map(render, aggregate.arguments), (str(one.value) for one in directions), strict=True)
+        yield f"      rank  {', '.join(read) or 'HAVING'}: {aggregate.function} by {', '.join(map(' '.join, by))}"
 
 
 def _asked(group: GroupPlan, plan: QueryPlan) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:

@@ -12,7 +12,7 @@ from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliding
-from millpond.plan.explain.event_log_text import error_lines, event_lines, tally_lines
+from millpond.plan.explain.event_log_text import error_lines, event_lines, rank_lines, tally_lines
 from millpond.plan.explain.join_text import join_lines, log_lines
 from millpond.plan.explain.subqueries import subquery_lines
 from millpond.plan.explain.words import count_of, duration, keys_text, predicate_text, waiting_text, window_text
@@ -164,6 +164,7 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
             error = 1.04 / math.sqrt(1 << precision_of(aggregate.other))
             yield f"      approximate  {', '.join(read) or 'HAVING'}: {named}, standard error {error:.2%}"
     yield from error_lines(query.query)
+    yield from rank_lines(query.query)
     for made in query.query.user_functions.values():
         limits = f"{duration(made.deadline_ms * 1000)} a call, {made.memory_bytes >> 20} MB"
         yield f"      function  {made.label} ({made.kind}) of {made.module}: {limits}"

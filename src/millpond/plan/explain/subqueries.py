@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from millpond.model.aggregates import RANKS
 from millpond.model.endpoints import REDIS
 from millpond.model.expressions import Expression, render
 from millpond.model.join import Join
@@ -179,7 +180,8 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     """The sub-query that stores state by key and emits rows from it."""
     operators = [] if query.deduplicated is None else ["drop repeated events"]
     operators += [] if query.deduplicated is None or query.where is None else [f"filter {render(query.where)}"]
-    operators.append(f"aggregate {keys_text(query.keys)}")
+    verb = "rank" if any(one.function in RANKS for one in query.aggregates) else "aggregate"
+    operators.append(f"{verb} {keys_text(query.keys)}")
     operators += [] if query.having is None else ["filter by HAVING"]
     operators.append(f"map {', '.join(item.name for item in query.output)}")
     first = f"{query.name}.1"

@@ -56,7 +56,8 @@ def window_text(window: Window) -> str:
     if isinstance(window, Counted):
         return f"the last {count_of(window.size, 'event')} every {count_of(window.every, 'event')}"
     if isinstance(window, Range):
-        return f"{duration(window.preceding_us)} before each event"
+        before = f"{duration(window.preceding_us)} before each event"
+        return before if window.preceding_us else "the events of the same key and time"
     if window == RUNNING:
         return "all events so far"
     text = duration(window.size_us)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from millpond.arrays import Ints, distinct_of, ordered, repeated
 from millpond.kernels.columns import Values, arrow_type, from_arrow, list_of, to_arrow
 from millpond.kernels.decimals import to_doubles
-from millpond.model.aggregates import DIRECTIONS, Aggregate
+from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import bin_centre_type, element_of, is_decimal, is_float
 from millpond.model.windows import Framed
@@ -27,7 +27,7 @@ from millpond.plan.groups.tallies import keeps_tallies
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.histograms import Bins, binned
 from millpond.runtime.aggregates.partials import Partials
-from millpond.runtime.event_log.event_order import LEAST, POSITION, ranks
+from millpond.runtime.event_log.event_order import POSITION, directed, ranks
 from millpond.runtime.event_log.select_events import passed_mask, value_name
 from millpond.state.keys.keys import canonical
 from millpond.state.layout.cells import order_codes
@@ -209,19 +209,12 @@ def _listagg(distinct: bool) -> Callable[[AggregateInput], Values]:
             inputs = inputs.only(_distinct(inputs))
         keys = [inputs.codes() if distinct else inputs.position()]
         for place in range(len(directions), 0, -1):
-            keys += _directed(inputs.codes(place), directions[place - 1])
+            keys += directed(inputs.codes(place), directions[place - 1])
         order, bounds = inputs.sorted(keys)
         lists = pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), inputs.values(order))
         return Values(pc.binary_join(lists, delimiter), np.diff(bounds) == 0)
 
     return answer
-
-
-def _directed(codes: Ints, direction: str) -> list[Ints]:
-    """Sort keys for a direction, the major key last: NULLs first or last, then the codes."""
-    descending, nulls_last = divmod(DIRECTIONS.index(direction), 2)
-    null = (codes == LEAST).astype(np.int64)
-    return [~codes if descending else codes, null if nulls_last else -null]
 
 
 def _histogram(inputs: AggregateInput) -> Values:

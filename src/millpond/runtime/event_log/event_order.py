@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from millpond.arrays import Ints
 from millpond.kernels.columns import from_arrow
+from millpond.model.aggregates import DIRECTIONS
 from millpond.model.expressions import Expression
 from millpond.model.types import is_decimal, is_float
 from millpond.runtime.event_log.select_events import value_name
@@ -79,3 +80,10 @@ def ranks(column: pa.Array, kind: str) -> Ints:
     if null.any() and bool((codes[~null] == LEAST).any()):  # the least bigint must not look like NULL
         codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
     return np.where(null, LEAST, codes)
+
+
+def directed(codes: Ints, direction: str) -> list[Ints]:
+    """Sort keys for a direction, the major key last: NULLs first or last, then the codes."""
+    descending, nulls_last = divmod(DIRECTIONS.index(direction), 2)
+    null = (codes == LEAST).astype(np.int64)
+    return [~codes if descending else codes, null if nulls_last else -null]

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, places_of
 from millpond.kernels.columns import Array, Values, from_arrow
+from millpond.model.aggregates import RANKS
 from millpond.model.expressions import Expression
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import ties_of
@@ -25,6 +26,7 @@ from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.event_log.event_aggregates import input_of_frames
 from millpond.runtime.event_log.event_order import in_order
+from millpond.runtime.event_log.rank_events import ranked
 from millpond.runtime.event_log.select_events import passed_mask, value_name
 from millpond.runtime.rows.query_families import Family, QueryRows
 from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_results
@@ -58,7 +60,7 @@ class DueFrames(NamedTuple):
         """The rows in parts that are computed one after the other."""
         if not len(self.at):
             return
-        reads_events = any(aggregate.logged for aggregate in plan.query.aggregates)
+        reads_events = any(one.logged and one.function not in RANKS for one in plan.query.aggregates)
         cost = self.highs - self.lows[-1] if reads_events else np.ones(len(self.at), np.int64)
         part = (np.cumsum(cost) - cost) // AT_ONCE
         bounds = np.flatnonzero(np.diff(part, prepend=-1, append=part[-1] + 1))
@@ -96,7 +98,9 @@ def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Value
     frames = _Frames(due.events)
     inputs = {}
     for i, (aggregate, low) in enumerate(zip(query.aggregates, due.lows, strict=False)):
-        if aggregate.logged:
+        if aggregate.function in RANKS:
+            values = ranked(aggregate, due.events, due.at)
+        elif aggregate.logged:
             aggregate_input = input_of_frames(aggregate, presence, events, low, due.highs)
             values = of_events(plan, aggregate_input, due.events.slots[due.at].astype(np.int64), keys)
         else:

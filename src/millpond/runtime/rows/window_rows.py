@@ -16,7 +16,7 @@ from millpond.errors import OverflowedError, UserFunctionError
 from millpond.kernels.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Column
+from millpond.model.expressions import Call, Column
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, foreign_above, input_type
 from millpond.model.types import WINDOW, bin_centre_type, element_of, is_array, is_known
@@ -440,6 +440,9 @@ def _outputs(
     for item in plan.query.output:
         if item.expression.type == WINDOW and isinstance(item.expression, Column):
             arrays.append(_windows(results.starts_us, ends))
+        elif item.expression.type == WINDOW and isinstance(item.expression, Call):
+            starts_us, ends_us = (evaluator(bound).data for bound in item.expression.args)
+            arrays.append(_windows(starts_us, ends_us))
         else:
             values = checked(plan, evaluator(item.expression))
             arrays.append(to_arrow(values, item.expression.type, count))

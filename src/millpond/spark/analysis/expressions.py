@@ -300,3 +300,8 @@ def conjunction(parts: list[Expression]) -> Expression | None:
     if not kept:
         return None
     return kept[0] if len(kept) == 1 else call("and", tuple(kept), "boolean")
+
+
+def raises_as(value: Expression) -> Expression:
+    """TRUE, except for events for which `value` raises; those are dead."""
+    return call("or", tuple(call(op, (value,), "boolean") for op in ("isnull", "isnotnull")), "boolean")

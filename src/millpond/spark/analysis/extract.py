@@ -18,18 +18,19 @@ import msgspec
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Column, Expression, Literal, call, columns_of, may_raise
+from millpond.model.expressions import Call, Column, Expression, Literal, call, columns_of, may_raise
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query, named_once
 from millpond.model.selection import AnyQuery, Selection, foreign_keys
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Range, Session, Sliding, Window
+from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.spark.analysis.aggregates import aggregate_of
 from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan
 from millpond.spark.analysis.derived_streams import Derived
-from millpond.spark.analysis.expressions import Translator, conjunction
+from millpond.spark.analysis.expressions import Translator, conjunction, raises_as
 from millpond.spark.analysis.expressions_above import emitted, inlined, projected_above
 from millpond.spark.analysis.frames import Frames, frames_of
 from millpond.spark.analysis.grouping.window_rows import refuse_noted
@@ -174,6 +175,32 @@ class Reader:
         self, time: JavaObject, window: Window, keys: tuple[Expression, ...], aggregates: tuple[Aggregate, ...],
         having: Expression | None, output: tuple[Named, ...],
     ) -> Extraction:  # fmt: skip
+        event_time, delay_us = self._timed(time)
+        parts = [item.expression for item in output] + ([] if having is None else [having])
+        if isinstance(window, Counted) and any("window.time" in columns_of(part) for part in parts):
+            raise UnsupportedQuery("window_time of a count window is not answered.", "Use window.end.")
+        terms = self._terms
+        query = Query(
+            name=terms.name,
+            stream=self._stream.name,
+            event_time=event_time.name,
+            delay_us=NEVER_LATE_US if window == RUNNING else delay_us,
+            window=window,
+            keys=keys,
+            aggregates=aggregates,
+            output=output,
+            where=self._where(window, event_time),
+            having=having,
+            sink=terms.sink,
+            serve=terms.serve,
+            text=terms.text,
+            functions=tuple(sorted(self._called, key=lambda made: made.function)) or msgspec.UNSET,
+            event=msgspec.UNSET if self._event is None else tuple(self._event),
+        )
+        return self.extraction(query)
+
+    def _timed(self, time: JavaObject) -> tuple[Column, int]:
+        """The event time as a column of the stream, and its delay in microseconds."""
         delay = delay_ms(time)
         if delay is None and self._stream.upstream is not None:
             delay = 0  # no row is late, because the rows of a closed window are complete
@@ -190,28 +217,7 @@ class Reader:
                 f"The event time {time.name()} is computed from rows of {self._stream.name}, which is not answered.",
                 f"Compute it in {self._stream.name}, or use a time of its windows.",
             )
-        parts = [item.expression for item in output] + ([] if having is None else [having])
-        if isinstance(window, Counted) and any("window.time" in columns_of(part) for part in parts):
-            raise UnsupportedQuery("window_time of a count window is not answered.", "Use window.end.")
-        terms = self._terms
-        query = Query(
-            name=terms.name,
-            stream=self._stream.name,
-            event_time=event_time.name,
-            delay_us=NEVER_LATE_US if window == RUNNING else delay * 1000,
-            window=window,
-            keys=keys,
-            aggregates=aggregates,
-            output=output,
-            where=self._where(window, event_time),
-            having=having,
-            sink=terms.sink,
-            serve=terms.serve,
-            text=terms.text,
-            functions=tuple(sorted(self._called, key=lambda made: made.function)) or msgspec.UNSET,
-            event=msgspec.UNSET if self._event is None else tuple(self._event),
-        )
-        return self.extraction(query)
+        return event_time, delay * 1000
 
     @property
     def stream(self) -> Stream:
@@ -296,14 +302,14 @@ class Reader:
                 continue
             keys = [self._down(probe) for probe in source.probes[index]]
             if step.generate is not None:
-                parts += [_raises_as(key) for key in keys]
+                parts += [raises_as(key) for key in keys]
             else:
                 parts += [call("ran", (key,), "boolean") for key in keys if may_raise(key)]
             parts += [Column(source.markers[index], "boolean")] if step.inner else []
         generators = [index for index, step in enumerate(self._input_plan.steps) if step.generate is not None]
         if len(generators) > 1 and not any(self._input_plan.steps[index].inner for index in generators):
             # dead if the event makes too many rows
-            parts.append(_raises_as(Column(source.markers[generators[-1]], "boolean")))
+            parts.append(raises_as(Column(source.markers[generators[-1]], "boolean")))
         if isinstance(window, Session) and window.own_end is not None and event_time is not None:
             parts.append(call("lt", (event_time, window.own_end), "boolean"))
         return conjunction(parts)
@@ -421,6 +427,8 @@ class Reader:
         if kind_of(node.child()) != "AttributeReference":
             return None
         whole = self._result(node.child())
+        if isinstance(whole, Call) and whole.op == WINDOW_OF:
+            return whole.args[int(node.ordinal())]
         if not isinstance(whole, Column) or whole.type != WINDOW:
             return None
         return Column(f"window.{_FIELDS[node.ordinal()]}", "timestamp")
@@ -488,8 +496,3 @@ class Reader:
         self._check_declared(projected.value.columns)
         self._foreigns.setdefault(projected.value.key, projected)
         return projected.value
-
-
-def _raises_as(value: Expression) -> Expression:
-    """TRUE, except for events for which `value` raises; those are dead."""
-    return call("or", tuple(call(op, (value,), "boolean") for op in ("isnull", "isnotnull")), "boolean")

@@ -8,6 +8,7 @@ an allowed function would do more.
 
 from __future__ import annotations
 
+from millpond.model.aggregates import RANKS
 from millpond.plan.groups.aggregate_functions import SPELLINGS
 
 
@@ -18,7 +19,7 @@ def _words(text: str) -> frozenset[str]:
 PLANS = _words(
     """Project Filter Aggregate UnresolvedHaving SubqueryAlias UnresolvedRelation NamedStreamingRelation
     UnresolvedEventTimeWatermark Join Union UnresolvedWith UnresolvedSubqueryColumnAliases PipeOperator
-    Distinct Generate"""
+    Distinct Generate UnresolvedQualify"""
 )
 """Logical plan nodes of a parsed query; unsupported joins and unions pass here and are refused by name later."""
 
@@ -87,7 +88,7 @@ SCALARS = _words(
 GENERATORS = _words("explode explode_outer posexplode posexplode_outer inline inline_outer")
 """Functions that make a row for each element of an array or map."""
 
-FUNCTIONS = WINDOWS | AGGREGATES | SCALARS | GENERATORS
+FUNCTIONS = WINDOWS | AGGREGATES | SCALARS | GENERATORS | frozenset(RANKS)
 """All functions that query text may call, in lower case."""
 
 REFUSED = {
@@ -135,7 +136,7 @@ REFUSED = {
         tuple_sketch_agg_integer tuple_union_agg_double tuple_union_agg_integer vector_avg vector_sum"""
     ),
     "needs rows in an order": _words(
-        """counter_diff cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number"""
+        """counter_diff cume_dist lag lead nth_value ntile percent_rank"""
     ),
     "makes rows, which only explode, posexplode and inline may do": _words("json_tuple stack"),
 }

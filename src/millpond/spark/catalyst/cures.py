@@ -12,7 +12,8 @@ FUNCTION_LIST = "docs/sql-functions.md lists the functions that queries may call
 
 TOP_N = (
     "Rows of a continuous query have no order. For the top 10 of each window, read this query from a second one: "
-    "SELECT window(w, '1 hour') AS w, max_by(key, value, 10) AS top FROM STREAM lower GROUP BY window(w, '1 hour')."
+    "SELECT *, row_number() OVER (PARTITION BY w ORDER BY value DESC) AS r FROM STREAM lower QUALIFY r <= 10, where w "
+    "is the window of lower."
 )
 ONE_ROW = (
     "For one row per value and window, group instead: SELECT a, b, window(ts, '1 hour') AS w FROM STREAM s WATERMARK … "
@@ -31,7 +32,6 @@ CLAUSES = {
     "Limit": ("LIMIT", TOP_N),
     "Offset": ("OFFSET", TOP_N),
     "Sort": ("ORDER BY", TOP_N),
-    "UnresolvedQualify": ("QUALIFY", TOP_N),
     "Pivot": ("PIVOT", PER_VALUE),
     "Distinct": ("SELECT DISTINCT", ONE_ROW),
     "Deduplicate": ("dropDuplicates or distinct", ONE_ROW),
@@ -49,7 +49,7 @@ PARTS = {
 }
 """Expression node -> its name in SQL, and what to write instead."""
 
-_RANKS = ("row_number", "rank", "dense_rank", "percent_rank", "ntile", "cume_dist")
+_RANKS = ("percent_rank", "ntile", "cume_dist")
 _NEIGHBOURS = ("lag", "lead", "nth_value")
 FUNCTIONS = dict.fromkeys(_RANKS, TOP_N) | dict.fromkeys(
     _NEIGHBOURS,

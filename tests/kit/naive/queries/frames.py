@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kit.naive.expressions import Value, order
-from millpond.model.aggregates import LISTAGGS, Aggregate
+from millpond.model.aggregates import LISTAGGS, RANKS, Aggregate
 from millpond.model.query import Query
 from millpond.model.windows import Counted, Interval, Range
 
@@ -90,6 +90,10 @@ def _range_frame(query: Query, event: Event, every: Sequence[Event]) -> Frame:
     same = [other for other in every if other.identity == event.identity and other.time <= event.time]
     arguments = []
     for i, aggregate in enumerate(query.aggregates):
+        if aggregate.function in RANKS:  # the event itself, then all events of its key and time
+            peers = [value for other in same if other.time == event.time for j, value in other.taken if j == i]
+            arguments.append([dict(event.taken)[i], *peers])
+            continue
         own = aggregate.preceding_us
         start = event.time - (own if isinstance(own, int) else query.window.preceding_us)
         arguments.append([value for other in same if other.time >= start for j, value in other.taken if j == i])

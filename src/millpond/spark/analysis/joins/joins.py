@@ -25,11 +25,12 @@ from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Counted, Sliding
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import WindowPart, read_input_plan
+from millpond.spark.analysis.chains.ranks import ranks_rows, read_ranks
+from millpond.spark.analysis.chains.sides import RowsSide, same_window
 from millpond.spark.analysis.expressions import Translator, conditions, conjunction
 from millpond.spark.analysis.extract import Extraction, Reader, Terms, extract_query
 from millpond.spark.analysis.input_streams import find_source
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
-from millpond.spark.analysis.joins.sides import RowsSide, same_window
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.inlined_size import check_inlined
 from millpond.spark.catalyst.private_names import (
@@ -75,6 +76,9 @@ def extract_any(
     if kind_of(node) == "Join" and node.left().isStreaming() and node.right().isStreaming():
         reader = _JoinReader(catalyst, terms, node, streams, relation, earlier)
         return reader.read(items(plan.output()), above[::-1])
+    if kind_of(node) == "Window" and ranks_rows(node):
+        functions = functions or UserFunctions(catalyst)
+        return read_ranks(catalyst, node, above, terms, streams, relation, functions, earlier)
     return extract_query(catalyst, plan, terms, streams, relation, functions)
 
 

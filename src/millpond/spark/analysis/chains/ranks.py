@@ -1,0 +1,169 @@
+"""Reads `row_number`, `rank` and `dense_rank` over the rows of an upstream query, and ORDER BY … LIMIT per window.
+
+All rows of a window have the same event time, and are events of one epoch. So a rank is a value of a frame that has
+only the events of one key and time: a `Range` window of length 0. The condition on the rank is its HAVING.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import UNSET
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.aggregates import RANKS, Aggregate
+from millpond.model.expressions import Column, Expression, Literal, literal
+from millpond.model.selection import AnyQuery
+from millpond.model.stream import Stream
+from millpond.model.types import WINDOW, is_known
+from millpond.model.windows import Range
+from millpond.plan.chains.upstream_joins import made_window
+from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan
+from millpond.spark.analysis.chains.sides import RowsSide
+from millpond.spark.analysis.extract import Extraction, Reader, Terms
+from millpond.spark.analysis.input_streams import QueryInput, find_source
+from millpond.spark.analysis.user_aggregates import UserFunctions
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, items, kind_of, outputs, text_of
+
+_FUNCTIONS = dict(zip(("RowNumber", "Rank", "DenseRank"), RANKS, strict=True))
+_WINDOW_FIRST = (
+    "Read the rows of an earlier query that aggregates by a window w: … OVER (PARTITION BY w ORDER BY …) FROM STREAM "
+    "lower."
+)
+
+
+class _Order(NamedTuple):
+    """An expression of ORDER BY, and one of `DIRECTIONS`."""
+
+    value: Expression
+    direction: str
+
+
+def ranks_rows(node: JavaObject) -> bool:
+    """Whether a `Window` node, or one directly below it, ranks rows or reads all rows of its partition."""
+    while kind_of(node) == "Window":
+        functions = (alias.child().windowFunction() for alias in items(node.windowExpressions()))
+        if any(kind_of(function) in _FUNCTIONS for function in functions) or not items(node.orderSpec()):
+            return True
+        node = node.child()
+    return False
+
+
+def read_ranks(
+    catalyst: Catalyst, node: JavaObject, above: list[JavaObject], terms: Terms, streams: Sequence[Stream],
+    relation: str | None, functions: UserFunctions, earlier: Mapping[str, AnyQuery],
+) -> Extraction:  # fmt: skip
+    """The query of `Window` nodes that rank rows; `above` are the nodes above them, the highest first.
+
+    Raises:
+        UnsupportedQuery: the rows are not those of an upstream query's windows, or a function is not supported.
+    """
+    windows = [node]
+    while kind_of(windows[-1].child()) == "Window":
+        windows.append(windows[-1].child())
+    input_plan = read_input_plan(catalyst, windows[-1].child())
+    source = find_source(catalyst, input_plan, streams, relation)
+    upstream = None if source.stream.upstream is None else earlier.get(source.stream.upstream)
+    if upstream is None:
+        what = text_of(items(node.windowExpressions())[0].child().windowFunction())
+        raise UnsupportedQuery(f"`{what}` OVER (…) is over single events, which belong to no window.", _WINDOW_FIRST)
+    reader = _RankReader(catalyst, terms, source, input_plan, functions, upstream)
+    return reader.ranks(windows, above)
+
+
+class _RankReader(Reader):
+    """Reads ranks over the rows of `upstream`."""
+
+    def __init__(
+        self, catalyst: Catalyst, terms: Terms, source: QueryInput, input_plan: InputPlan, functions: UserFunctions,
+        upstream: AnyQuery,
+    ) -> None:  # fmt: skip
+        super().__init__(catalyst, terms, source, input_plan, functions)
+        self._upstream = upstream
+        self._rows = RowsSide(catalyst, self, source.names, upstream, outputs(input_plan.leaf))
+        self._parts: tuple[Expression, ...] | None = None
+        self._found: list[Aggregate] = []
+
+    def ranks(self, windows: Sequence[JavaObject], above: list[JavaObject]) -> Extraction:
+        """The query of some `Window` nodes."""
+        for node in windows:
+            self._partition(items(node.partitionSpec()))
+            order = [self._order(one) for one in items(node.orderSpec())]
+            for alias in items(node.windowExpressions()):
+                aggregate = self._call(alias.child(), order)
+                if aggregate not in self._found:
+                    self._found.append(aggregate)
+                self._scope[id_of(alias)] = Column(f"agg:{self._found.index(aggregate)}", aggregate.type)
+        self._event, self._event_time = [], self._time
+        having, output = self._finish(items(windows[0].output()), above)
+        keys = self._parts or ()
+        return self._query(node, Range(0), keys, tuple(self._found), having, output)
+
+    @property
+    def _time(self) -> Column:
+        return Column(str(self._rows.event_time), "timestamp")
+
+    def _timed(self, time: JavaObject) -> tuple[Column, int]:
+        return self._time, self._rows.delay_us
+
+    def _partition(self, keys: Sequence[JavaObject]) -> None:
+        """Split PARTITION BY into the event time and other keys, the same for all ranks of the query."""
+        timed, parts = False, dict[Expression, None]()
+        for key in keys:
+            window = self._rows.window(key)
+            after = self._rows.named_after_us(f"{window}.end") if window else self._rows.after_us(key)
+            timed |= after is not None
+            if after is None or self._rows.sliding is None:  # windows that end together may begin at different times
+                value = Column(f"{window}.start", "timestamp") if window else self.meaning(key)
+                parts |= {} if isinstance(value, Literal) else {value: None}
+        if not timed:
+            raise UnsupportedQuery(
+                f"PARTITION BY {', '.join(text_of(key) for key in keys) or 'nothing'} has no window of "
+                f"{self._upstream.name}, so its ranks would change with each epoch.",
+                f"Add the window to PARTITION BY: {' or '.join(self._rows.times)}.",
+            )
+        if self._parts is not None and {*parts} != {*self._parts}:
+            raise UnsupportedQuery("The query has two different PARTITION BY.", "Make them two queries.")
+        self._parts = tuple(parts) if self._parts is None else self._parts
+
+    def _order(self, order: JavaObject) -> _Order:
+        direction, nulls = str(order.direction().sql()).lower(), str(order.nullOrdering().sql()).lower()
+        return _Order(self.meaning(order.child()), f"{direction} {nulls}")
+
+    def _call(self, over: JavaObject, order: Sequence[_Order]) -> Aggregate:
+        """A rank, or an aggregate over all rows of the partition."""
+        function = over.windowFunction()
+        name = _FUNCTIONS.get(kind_of(function))
+        if name is None and kind_of(function) == "AggregateExpression" and not order:
+            return self._aggregate(function)
+        if name is None:
+            raise UnsupportedQuery(
+                f"`{text_of(function)}` OVER (… ORDER BY …) is not answered beside ranks.",
+                f"Use {', '.join(RANKS)}, or an aggregate without ORDER BY.",
+            )
+        by = {one.value: one.direction for one in reversed(order) if not isinstance(one.value, Literal)}
+        by = dict(reversed(by.items()))
+        if name == "row_number":
+            by = by | {tie: "asc nulls first" for tie in self._ties() if tie not in by}
+        values = tuple(by)
+        first, second = values[0] if values else None, values[1] if len(values) > 1 else UNSET
+        directions = tuple(literal(direction, "string") for direction in by.values())
+        return Aggregate(name, first, None, "int", second, directions, values[2:] or UNSET)
+
+    def _ties(self) -> list[Column]:
+        """The columns that decide between rows with equal values of ORDER BY: all others, in the order of the rows."""
+        windows = {item.name for item in self._upstream.output if item.expression.type == WINDOW}
+        fields = (field for field in self._stream.columns if field.name.rpartition(".")[0] not in windows)
+        return [Column(field.name, field.type) for field in fields if is_known(field.type)]
+
+    def _of_event(self, attribute: JavaObject, known: list[Expression]) -> Expression:
+        window = self._rows.window(attribute)
+        if window is None:
+            return super()._of_event(attribute, known)
+        bounds = []
+        for part in ("start", "end"):
+            value = Column(f"{window}.{part}", "timestamp")
+            known += [] if value in known else [value]
+            bounds.append(Column(f"event:{known.index(value)}", "timestamp"))
+        return made_window(*bounds)

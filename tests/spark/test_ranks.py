@@ -1,0 +1,133 @@
+"""Top-N and ranks over the rows of windows, compared with Spark's batch engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from millpond import Pond
+from millpond.errors import MillpondError
+from millpond.plan.explain.plan_text import explain
+
+SCHEMA = "id bigint, card string, shop string, amount bigint, ts timestamp"
+SPEND = """SELECT card, shop, sum(amount) AS total, count(*) AS n, max(amount) AS most, window(ts, {}) AS w FROM {}
+GROUP BY card, shop, window(ts, {})"""
+SLIDING, TUMBLING = "'10 minutes', '5 minutes'", "'10 minutes'"
+
+TIES = ", card, shop, n, most"
+"""Spark chooses among tied rows at will, a pond by the other columns; with these in ORDER BY, both do the same."""
+RANKS = {
+    "top": "SELECT * FROM (SELECT card, shop, total, w, row_number() OVER (PARTITION BY w ORDER BY total DESC{ties}) "
+    "AS rn FROM {spend}) WHERE rn <= 3",
+    "qualified": "SELECT card, w.end AS until, rank() OVER (PARTITION BY w ORDER BY most NULLS LAST) AS r "
+    "FROM {spend} WHERE n > 1 QUALIFY r <= 2",
+    "by_shop": "SELECT shop, card, w.start AS since, n * 2 AS twice, "
+    "dense_rank() OVER (PARTITION BY w.start, w.end, shop ORDER BY n DESC, total % 3 ASC NULLS FIRST) AS r "
+    "FROM {spend}",
+    "several": "SELECT card, shop, w, rank() OVER (PARTITION BY w ORDER BY most) AS a, "
+    "dense_rank() OVER (PARTITION BY w ORDER BY n DESC NULLS FIRST) AS b, "
+    "row_number() OVER (PARTITION BY w ORDER BY shop DESC NULLS LAST, total{ties}) AS c, "
+    "sum(n) OVER (PARTITION BY w) AS d FROM {spend}",
+    "shares": "SELECT card, shop, w, total / sum(total) OVER (PARTITION BY w) AS part FROM {spend}",
+}
+
+
+@pytest.fixture(scope="module")
+def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pond]:
+    """A pond that has answered all of them; Spark's batch has the same aggregates in the view `batch_spend`."""
+    folder = tmp_path_factory.mktemp("ranked")
+    events = spark.range(0, 400, 1, 3).selectExpr(
+        "id", "if(id % 17 = 0, NULL, concat('c', id * id % 7)) AS card", "concat('s', id % 3) AS shop",
+        "if(id % 5 = 0, NULL, id * 37 % 4) AS amount", "timestamp_seconds(1700000000 + id * 11) AS ts",
+    )  # fmt: skip
+    events.write.parquet(str(folder / "tx"))
+    spark.read.schema(SCHEMA).parquet(str(folder / "tx")).createOrReplaceTempView("batch_tx")
+    spark.sql(SPEND.format(SLIDING, "batch_tx", SLIDING)).createOrReplaceTempView("batch_spend")
+    late = "FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 2 HOURS"
+    with Pond(spark, folder / "pond", instances=2) as pond:
+        pond.load(f"CREATE TABLE tx ({SCHEMA}) USING parquet OPTIONS (path '{folder / 'tx'}', maxFilesPerTrigger 1)")
+        pond.add("spend", SPEND.format(SLIDING, late.removeprefix("FROM "), SLIDING))
+        for name, text in RANKS.items():
+            pond.add(name, text.format(spend="STREAM spend", ties=""))
+        pond.run(once=True, drain=True)
+        yield pond
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_rows_are_those_of_sparks_batch(spark: SparkSession, pond: Pond, name: str) -> None:
+    theirs = spark.sql(RANKS[name].format(spend="batch_spend", ties=TIES)).toArrow()
+    ours = pond.table(name)
+    assert ours.column_names == theirs.column_names
+    assert ours.num_rows == theirs.num_rows > 20
+    assert sorted(map(repr, ours.to_pylist())) == sorted(map(repr, theirs.to_pylist()))
+
+
+REFUSED = {
+    "SELECT card, row_number() OVER (ORDER BY total) AS r FROM STREAM spend": "has no window of spend",
+    "SELECT card, row_number() OVER (PARTITION BY shop ORDER BY total) AS r FROM STREAM spend": "has no window of",
+    "SELECT card, row_number() OVER (PARTITION BY card ORDER BY amount) AS r FROM STREAM tx": "is over single events",
+    "SELECT card, rank() OVER (PARTITION BY w ORDER BY n) AS a, rank() OVER (PARTITION BY w, shop ORDER BY n) AS b "
+    "FROM STREAM spend": "two different PARTITION BY",
+    "SELECT card, rank() OVER (PARTITION BY w ORDER BY n) AS a, sum(n) OVER (PARTITION BY w ORDER BY n) AS b "
+    "FROM STREAM spend": "is not answered beside ranks",
+    "SELECT card, ntile(4) OVER (PARTITION BY w ORDER BY n) AS a FROM STREAM spend": "ntile",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_other_ranks_are_refused_by_name(pond: Pond, text: str) -> None:
+    with pytest.raises(MillpondError, match=REFUSED[text]):
+        pond.add("refused", text)
+
+
+def test_explain_names_the_ranks(pond: Pond) -> None:
+    text = explain(pond.plan, pond.streams)
+    assert "rank  a: rank by most asc nulls first" in text
+    assert "top.2: rank without a key, then filter by HAVING" in text
+    assert "windows   the events of the same key and time" in text
+
+
+def write(folder: Path, name: str, rows: list[tuple[int, str, int]]) -> None:
+    """A file of events, each with the second of its time, its card and its amount."""
+    folder.mkdir(exist_ok=True)
+    lines = [f'{{"card": "{card}", "amount": {amount}, "ts": {second}}}' for second, card, amount in rows]
+    (folder / name).write_text("\n".join(lines) + "\n")
+
+
+def test_ranks_follow_changes_and_restarts(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:
+    text = f"""
+        CREATE TABLE tx (card STRING, amount BIGINT, ts BIGINT, at TIMESTAMP
+        GENERATED ALWAYS AS (timestamp_seconds(ts)))
+        USING json OPTIONS (path '{tmp_path / "in"}', maxFilesPerTrigger '1');
+        CREATE STREAMING TABLE spend AS SELECT card, sum(amount) AS total, window(at, '10 seconds') AS w
+        FROM STREAM tx WATERMARK at DELAY OF INTERVAL 0 SECONDS GROUP BY ALL;
+    """
+    top = "SELECT card, w.start AS since, row_number() OVER (PARTITION BY w ORDER BY total DESC) AS r FROM STREAM spend"
+    write(tmp_path / "in", "1.json", [(1, "a", 5), (2, "b", 7), (3, "c", 7), (11, "a", 1)])
+    with Pond(spark, tmp_pond, instances=2) as pond:
+        pond.load(text)
+        pond.add("top", f"{top} QUALIFY r <= 2")
+        pond.run()
+        assert places(pond, "top") == [(0, "b", 1), (0, "c", 2)]
+        pond.add("all", top)
+        pond.alter("top", f"{top} QUALIFY r <= 1")
+        pond.scale(3)
+        write(tmp_path / "in", "2.json", [(12, "d", 4), (13, "b", 3), (21, "a", 1)])
+        pond.run()
+        assert places(pond, "top") == [(0, "b", 1), (0, "c", 2), (10, "d", 1)]
+        pond.drop("top")
+    write(tmp_path / "in", "3.json", [(22, "d", 4), (31, "b", 3)])
+    with Pond(spark, tmp_pond, instances=3) as pond:
+        pond.load(text)
+        pond.add("all", top)
+        pond.run(drain=True)
+        assert places(pond, "all")[-3:] == [(20, "d", 1), (20, "a", 2), (30, "b", 1)]
+
+
+def places(pond: Pond, query: str) -> list[tuple[int, str, int]]:
+    """The rows of a query, by second and rank."""
+    rows = pond.table(query).to_pylist()
+    return sorted(((int(row["since"].timestamp()), row["card"], row["r"]) for row in rows), key=lambda row: row[::2])
