@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kit.programs.forked_program import ForkedProgram
 from kit.servers.process_tree import children
 from kit.servers.s3_server import S3Server
 from kit.servers.servers import until
@@ -94,8 +93,8 @@ def test_executors_without_the_drivers_folders_use_the_bucket_and_a_bounded_cach
     options = ["--master", "local-cluster[2,1,1024]", "--memory", "700m"]
     log = tmp_path / "run.log"
     with log.open("wb") as output:
-        run = subprocess.Popen(
-            [sys.executable, "-m", "millpond", *words, *options], stdout=output, stderr=output, cwd=tmp_path,
+        run = ForkedProgram(
+            ["-m", "millpond", *words, *options], stdout=output, stderr=output, cwd=tmp_path,
             env=os.environ | {"SPARK_CONF_DIR": str(tmp_path), "TMPDIR": str(hidden), "SPARK_LOCAL_IP": "127.0.0.1"},
         )  # fmt: skip
     try:

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ import pytest
 from kit.inputs.cases import Menu, random_case
 from kit.judges.answers import Run, dealt
 from kit.naive.queries.windows import answer
+from kit.programs.forked_program import ForkedProgram
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from kit.servers.servers import until
 from millpond.errors import CorruptError, StoreError
@@ -510,8 +510,10 @@ def test_an_instance_that_wakes_up_late_changes_nothing(redis_server: RedisServe
         assert made.caught_up()
         n = made.run.pond.manifest.n
         share = Share(str(made.folder), OWNERS, made.sizes, n - 1)  # as of an older epoch
-        zombie = subprocess.Popen(
-            [sys.executable, "-c", ZOMBIE, msgspec.json.encode(share).decode(), made.url],
+        program = tmp_path / "zombie.py"
+        program.write_text(ZOMBIE)
+        zombie = ForkedProgram(
+            [program, msgspec.json.encode(share).decode(), made.url],
             env=os.environ | {"MILLPOND_FAULT_DIR": str(faults), "MILLPOND_FAULT": "view.before_apply:1:stop"},
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip

@@ -9,8 +9,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.programs.forked_program import ForkedProgram
 from kit.servers.network_link import NetworkLink
 from kit.servers.s3_server import S3Server
 from kit.servers.servers import until
@@ -55,8 +54,8 @@ class Host:
         words = ["serve", str(base / "ev.sql"), "--checkpoint", address, "--out", str(base / "added")]
         options = ["--master", "local[1]", "--memory", "700m", "--patience", "5"]
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "millpond", *words, *options], stdout=log, stderr=log, cwd=self.folder,
+            self.process = ForkedProgram(
+                ["-m", "millpond", *words, *options], stdout=log, stderr=log, cwd=self.folder,
                 env=os.environ | variables, start_new_session=True,
             )  # fmt: skip
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from kit.naive.placement import partition_of
+from kit.programs.forked_program import run_forked
 from kit.servers.kafka_server import KafkaServer
 from kit.servers.servers import until
 from millpond import Pond
@@ -219,9 +218,8 @@ def test_a_killed_worker_ends_the_others_and_costs_no_row(
     file.write_text(TABLE.format(topic=topic, by="PARTITIONED BY (k)") + select)
     faults.mkdir()
     environ = os.environ | {"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": str(faults)}
-    command = [sys.executable, "-m", "millpond", "run", str(file), "--once", "--drain", "--instances", "2"]
-    command += ["--master", "local[2,4]"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240)
+    words = ["-m", "millpond", "run", file, "--once", "--drain", "--instances", "2", "--master", "local[2,4]"]
+    done = run_forked(words, env=environ, text=True, timeout=240)
     assert done.returncode == INCOMPLETE, done.stderr  # a fifth of the events is late
     assert [path.name for path in faults.glob("*.kill")] == [fault.replace(":", ".")]
     # one epoch was direct before, and after it the shuffle is kept to for a while

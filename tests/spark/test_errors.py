@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.programs.forked_program import run_forked
 from kit.servers.process_tree import children
 from millpond import Pond
 from millpond.control.checks.input_files import check_files
@@ -388,10 +388,7 @@ def test_a_worker_without_memory_says_so(spark: SparkSession, tmp_path: Path) ->
 
 
 def _millpond(*words: object, **limits: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "millpond", *map(str, words)],
-        capture_output=True, text=True, timeout=180, check=False, **limits,
-    )  # fmt: skip
+    return run_forked(["-m", "millpond", *words], text=True, timeout=180, **limits)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from kit.programs.forked_program import ForkedProgram
 from kit.servers.network_hosts import NetworkHosts
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from kit.servers.servers import LOOPBACK, Host, free_ports, until
@@ -170,9 +170,9 @@ class Run:
         sql.write_text(SQL.format(input=self.root / "input", out=self.root / "out", more=more) + also)
         self.log = self.root / "run.log"
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "millpond", verb, str(sql), "--checkpoint", str(self.pond), *self.store,
-                 "--master", master, "--memory", "1g"],
+            self.process = ForkedProgram(
+                ["-m", "millpond", verb, sql, "--checkpoint", self.pond, *self.store, "--master", master,
+                 "--memory", "1g"],
                 stdout=log, stderr=log, env={**os.environ, "SPARK_CONF_DIR": str(self.root)},
             )  # fmt: skip
 

@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from kit.programs.forked_program import run_forked
 from kit.programs.shared_java import joining
 from kit.servers.kafka_server import KafkaServer
 from kit.servers.servers import until
@@ -249,10 +248,10 @@ def test_a_driver_that_is_killed_loses_and_repeats_nothing(
     faults = "commit.before_append:2:kill,commit.after_append:3:kill,fold.before_delta:3:kill"
     environment = os.environ | {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(tmp_path / "faults")}
     for _ in range(2):
-        command = [sys.executable, str(Path(__file__).with_name("joined_session.py")), *words]
-        killed = subprocess.run(command, env=environment | joining(spark), capture_output=True)
+        program = Path(__file__).with_name("joined_session.py")
+        killed = run_forked([program, *words], env=environment | joining(spark))
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-    done = subprocess.run([sys.executable, "-m", "millpond", *words], env=environment, capture_output=True)
+    done = run_forked(["-m", "millpond", *words], env=environment)
     assert done.returncode in (0, INCOMPLETE), done.stderr  # whether it reads late events depends on the cut
     assert len(list((tmp_path / "faults").glob("*.kill"))) == 3
     lines = [json.loads(line) for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]

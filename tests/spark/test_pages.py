@@ -20,7 +20,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from kit.programs.forked_program import ForkedProgram, run_forked
 from kit.programs.shared_java import joining
 from kit.servers.kafka_server import KafkaServer
 from millpond import Pond
@@ -158,7 +158,7 @@ class Console:
             case ["rm", "-r", path]:
                 shutil.rmtree(path) if Path(path).is_dir() else Path(path).unlink()
             case ["python", *words]:
-                done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=SECONDS)
+                done = run_forked(words, text=True, timeout=SECONDS)
                 assert done.returncode == 0, f"{command}: {done.stderr}"
                 assert not (line := _missing(lines, done.stdout)), f"{command} does not print {line!r}:\n{done.stdout}"
             case ["millpond", *words]:
@@ -169,9 +169,8 @@ class Console:
     def _serve(self, words: list[str], lines: list[str]) -> None:
         out = Path("service.out")
         with out.open("wb") as stream:
-            arguments = [sys.executable, str(JOINED), "serve", *words]
             environment = os.environ | joining(self._spark)
-            self._service = subprocess.Popen(arguments, stdout=stream, stderr=stream, env=environment)
+            self._service = ForkedProgram([JOINED, "serve", *words], stdout=stream, stderr=stream, env=environment)
         end = time.monotonic() + SECONDS
         while line := _missing(lines, out.read_text()):
             assert self._service.poll() is None and time.monotonic() < end, f"no {line!r}: {out.read_text()}"

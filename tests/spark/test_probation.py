@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import duckdb
 import pytest
+
+from kit.programs.forked_program import run_forked
 
 PROGRAM = Path(__file__).with_name("memory_program.py")
 MANY = "array(" + ",".join(map(str, range(32))) + ")"
@@ -20,9 +20,7 @@ SELECT n, reverse(k) AS k FROM STREAM ev;
 
 
 def run(folder: Path, *text: str) -> tuple[str, dict[str, str]]:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder), *text], capture_output=True, text=True, timeout=240, check=False
-    )
+    done = run_forked([PROGRAM, folder, *text], text=True, timeout=240)
     lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
     assert lines, done.stderr[-2000:]
     error, halted, _ = json.loads(lines[-1])

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kit.programs.forked_program import ForkedProgram
 from kit.servers.process_tree import children
 from millpond.errors import NotServingError
 from millpond.service.api.client import Client
@@ -71,9 +71,9 @@ class Service:
     def running(self, program: Sequence[str] = ("-m", "millpond")) -> Iterator[subprocess.Popen[bytes]]:
         path = os.pathsep.join([str(self.folder / "site"), os.environ["PYTHONPATH"]])
         added = {"PYTHONPATH": path, "BROKEN_JAVA": str(self.broken)}
-        command = [sys.executable, *program, "serve", "tx.sql", "--master", "local[2]", "--memory", "700m"]
+        words = [*program, "serve", "tx.sql", "--master", "local[2]", "--memory", "700m"]
         with self.log.open("wb") as log:
-            made = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=os.environ | added)
+            made = ForkedProgram(words, cwd=self.folder, stdout=log, stderr=log, env=os.environ | added)
         try:
             yield made
         finally:
@@ -135,7 +135,8 @@ def test_a_lone_leader_whose_java_or_python_daemon_is_suspended_starts_itself_an
     service = Service(tmp_path)
     add_file(tmp_path, 0)
     add_file(tmp_path, 1)
-    with service.running(("-c", HASTY)) as process:
+    (tmp_path / "hasty.py").write_text(HASTY)
+    with service.running(["hasty.py"]) as process:
         service.until(lambda: Client.of(service.pond).status().events == 200)
         java, url = java_of(process.pid), Client.of(service.pond).url
         at_first = service.restarts()

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from kit.programs.forked_program import ForkedProgram
 from kit.programs.shared_java import joining
 from millpond.cli import app
 from millpond.errors import AccessError, ChangeRefused, NotServingError, QueryRefused
@@ -51,10 +51,9 @@ def running(log: Path, *words: str, **environment: str) -> Iterator[subprocess.P
     """A Python process with these arguments, whose output goes to `log`; it is killed at the end."""
     path = [str(JOINED.parent), os.environ["PYTHONPATH"]]
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *words], stdout=output, stderr=output,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path)} | environment,
-        )  # fmt: skip
+        process = ForkedProgram(
+            words, stdout=output, stderr=output, env=os.environ | {"PYTHONPATH": os.pathsep.join(path)} | environment
+        )
     try:
         yield process
     finally:
@@ -234,8 +233,9 @@ def test_a_service_ends_without_waiting_for_a_long_analysis(spark: SparkSession,
     bench = Bench(tmp_path)
     bench.add_file()
     java = {} if "_jvm" in work else joining(spark)  # Java that is at work is ended with its service
-    program = ("-c", LONG_ANALYSIS.format(work=work))
-    with bench.serve("it", program, java) as service, ThreadPoolExecutor(1) as pool:
+    program = tmp_path / "program.py"
+    program.write_text(LONG_ANALYSIS.format(work=work))
+    with bench.serve("it", [str(program)], java) as service, ThreadPoolExecutor(1) as pool:
         until(lambda: Client.of(bench.pond).status().events == 100, lambda: bench.said("it"))
         adding = pool.submit(Client.of(bench.pond).add, "slow", SPEND, sink="json")
         until(lambda: "analysing slow" in bench.said("it"), lambda: bench.said("it"))
