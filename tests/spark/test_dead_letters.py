@@ -82,6 +82,49 @@ def test_a_stream_that_comes_later_keeps_its_dead_letters_too(spark: SparkSessio
     assert sorted(pq.read_table(ours)["offset"].to_pylist()) == [2 * n + 1 for n in range(len(BAD))]
 
 
+def test_an_event_whose_computed_time_is_null_is_one_dead_letter(
+    spark: SparkSession, kafka_connected: KafkaServer, tmp_path: Path
+) -> None:
+    values = [
+        b'{"txt": "01/02/2024 00:00:00", "sec": 1706745600}', b'{"sec": 1706745601}', b'{"txt": "1 February"}', b"{not",
+        b'{"txt": "never", "sec": 1706745602}', b'{"txt": "01/02/2024 00:00:05"}',
+    ]  # fmt: skip
+    name = f"d-{uuid.uuid4().hex[:8]}"
+    kafka_connected.create(name, 1)
+    kafka_connected.produce(name, [(0, b"key", value) for value in values])
+    text = "to_timestamp(txt, 'dd/MM/yyyy HH:mm:ss')"
+    count = "SELECT window(t, '1 hour') AS w, count(*) AS n FROM (SELECT {} AS t{}) WATERMARK t DELAY OF INTERVAL 1 DAY"
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.load(
+            f"CREATE TABLE ev (txt STRING, sec BIGINT) USING kafka OPTIONS (subscribe '{name}', format 'json',"
+            f" startingOffsets 'earliest', maxOffsetsPerTrigger 4) TBLPROPERTIES ('dead.path' = '{tmp_path}/dead');"
+        )
+        for query, time, stream in (
+            ("texts", text, " FROM STREAM ev"),
+            ("twice", text, ", e FROM STREAM ev LATERAL VIEW explode(array(1, 2)) AS e"),
+            ("seconds", "timestamp_seconds(sec)", " FROM STREAM ev"),
+        ):  # fmt: skip
+            pond.add(query, f"{count.format(time, stream)} GROUP BY ALL")
+        pond.add("every", "SELECT sec FROM STREAM ev")
+        pond.run(drain=True)
+        found = {query: pond.table(query)["n"].to_pylist() for query in ("texts", "twice", "seconds")}
+        assert found == {"texts": [2], "twice": [4], "seconds": [3]}
+        assert len(pond.table("every")) == 5
+        counts = {query: counted.whole for query, counted in pond.counts().items()}
+        assert counts["every"] == EventCounts(6, 5, 0, 1)
+        assert counts["texts"] == EventCounts(6, 2, 0, 4)
+        assert counts["seconds"] == EventCounts(6, 3, 0, 3)
+    letters = pq.read_table(tmp_path / "dead").sort_by("offset").to_pylist()
+    assert [(row["offset"], row["key"], row["value"]) for row in letters] == [
+        (offset, b"key", values[offset]) for offset in range(1, 6)
+    ]
+    reasons = [row["reason"] for row in letters]
+    assert reasons[2] == "the value does not parse"
+    for offset, reason in zip((1, 2, 4, 5), (reasons[0], reasons[1], *reasons[3:]), strict=True):
+        assert ("timestamp_seconds(" if offset == 5 else "gettimestamp(") in reason, reason
+        assert reason.startswith("the event time t, ") and reason.endswith(", does not compute"), reason
+
+
 def test_a_malformed_record_ends_a_run_unless_told_otherwise(spark: SparkSession, topic: str, tmp_path: Path) -> None:
     with Pond(spark, tmp_path / "strict") as pond:
         pond.load(TABLE.format(name="tx", topic=topic, format="json", properties="'max_ahead' = 'none'"))

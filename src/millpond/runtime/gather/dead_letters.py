@@ -1,8 +1,11 @@
 """Dead letters: separates records that did not parse from events, counts them for every query, and stores them.
 
 Spark delivers them as rows whose `stream` is `column_layout.DEAD`, with their details in a struct in the last column of
-the frame; further copies of the same record have no struct. In a packet they are one Arrow IPC stream, lz4. The fold
-writes them as a section of kind `dead`, which a follower publishes.
+the frame; further copies of the same record have no struct. A row of a stream that has such a struct is an event whose
+computed time is NULL: it is stored once, remains an event, and is counted where it is dead.
+
+In a packet dead letters are one Arrow IPC stream, lz4. The fold writes them as a section of kind `dead`, which a
+follower publishes.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.arrays import Mask
 from millpond.errors import SourceError
 from millpond.log.records import EpochRecord, Offsets
 from millpond.model.stream import DEAD_LETTER, FAIL
@@ -29,6 +33,7 @@ EPOCH = "_epoch"
 """Column of a dead letter: the record that wrote it."""
 
 _LIMIT_BYTES = 16 << 20
+_MALFORMED = "malformed"
 
 
 class DeadLetters:
@@ -38,6 +43,7 @@ class DeadLetters:
         self._task = task
         self._policies = {stream: policy for stream, policy, _ in task.layout.malformed}
         self._buffered: list[pa.RecordBatch] = []
+        self._last: tuple[object, ...] = (None,) * 4
 
     def alive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches without dead letters, which are held for `packets`.
@@ -49,11 +55,13 @@ class DeadLetters:
             yield from batches
             return
         for batch in batches:
+            letters = batch.column(batch.num_columns - 1)
             dead = np.asarray(batch.column(0)) == DEAD
+            if letters.null_count < len(letters):
+                self._hold(letters, dead)
             if not dead.any():
                 yield batch
                 continue
-            self._hold(batch.column(batch.num_columns - 1).filter(pa.array(dead)))
             alive = batch.filter(pa.array(~dead))
             if alive.num_rows:
                 yield alive
@@ -68,18 +76,20 @@ class DeadLetters:
         rows = pa.Table.from_batches(self._buffered).combine_chunks()
         self._buffered = []
         for stream in pc.unique(rows["stream"]).to_pylist():
-            mine = rows.filter(pc.equal(rows["stream"], stream)).drop_columns(["stream"])
+            mine = rows.filter(pc.equal(rows["stream"], stream))
             header = Header(stream, partition, sequence, {}, {}, malformed=True)
-            _count(self._task, stream, mine, header)
+            _count(self._task, stream, mine.filter(mine[_MALFORMED]), header)
+            mine = mine.drop_columns(["stream", _MALFORMED])
             kept = self._policies[stream] == DEAD_LETTER
             letters = rows_stream(mine.combine_chunks().to_batches()) if kept else b""
             yield partition % self._task.instances, encode_packet(header, [], b"", letters)
 
-    def _hold(self, letters: pa.StructArray) -> None:
-        malformed = letters.filter(letters.is_valid())
-        if not len(malformed):
-            return
-        rows = pa.RecordBatch.from_arrays(malformed.flatten(), names=[field.name for field in malformed.type])
+    def _hold(self, letters: pa.StructArray, dead: Mask) -> None:
+        """Hold the dead letters of a batch; those of rows that are not `dead` are events without a computed time."""
+        valid = letters.is_valid()
+        rows = pa.RecordBatch.from_struct_array(letters.filter(valid))
+        rows = rows.append_column(_MALFORMED, pa.array(dead).filter(valid))
+        rows = rows.filter(pa.array(self._first_copies(rows)))
         for row in rows.select(["stream", "topic", "partition", "offset", "reason"]).to_pylist():
             if self._policies[row["stream"]] != FAIL:
                 continue
@@ -89,12 +99,24 @@ class DeadLetters:
                 "Keep such records apart with TBLPROPERTIES ('dead.path' = '…'), or leave them out: 'malformed' ="
                 " 'drop'. Nothing of this epoch was committed.",
             )
-        self._buffered.append(rows)
+        if rows.num_rows:
+            self._buffered.append(rows)
+
+    def _first_copies(self, rows: pa.RecordBatch) -> Mask:
+        """The rows that are malformed or the first ones of their record, whose copies follow each other."""
+        record = [rows[name].to_numpy(zero_copy_only=False) for name in ("stream", "topic", "partition", "offset")]
+        before = [np.concatenate([[last], column[:-1]]) for last, column in zip(self._last, record, strict=True)]
+        self._last = tuple(column[-1] for column in record)
+        same = [column == other for column, other in zip(record, before, strict=True)]
+        again: Mask = np.logical_and.reduce(same) & ~np.asarray(rows[_MALFORMED])
+        return ~again
 
 
 def _count(task: GatherTask, stream: str, rows: pa.Table, header: Header) -> None:
-    """Count dead letters as read and as dead, for each query that would have read them."""
+    """Count malformed records as read and as dead, for each query that would have read them."""
     count = rows.num_rows
+    if not count:
+        return
     counters = Counters({WHOLE_POND: Counts(events=count), stream_counts(stream): Counts(malformed=count)})
     header.counts = counters
     # files have no topic, and their counts are not kept by partition

@@ -121,10 +121,13 @@ def branch_text(branch: Branch) -> str:
 
 
 def _time_text(branch: Branch) -> str:
-    if branch.time is None:
-        return ""
-    time = branch.columns[branch.time]
-    return f" WITH {(time.child() if kind_of(time) == 'TryEval' else time).sql()} AS {branch.time}"
+    return "" if branch.time is None else f" WITH {time_sql(branch, branch.time)} AS {branch.time}"
+
+
+def time_sql(branch: Branch, name: str) -> str:
+    """The expression of the event time `name`, as text for people."""
+    time = branch.columns[name]
+    return str((time.child() if kind_of(time) == "TryEval" else time).sql())
 
 
 def _side_text(side: AnySide) -> str:

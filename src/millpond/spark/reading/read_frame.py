@@ -30,6 +30,7 @@ from millpond.spark.analysis.derived_streams import (
     is_harmless,
     limited_names,
     multiplies,
+    time_sql,
 )
 from millpond.spark.catalyst.checked_values import unless_larger
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, items, references
@@ -40,7 +41,7 @@ from millpond.spark.reading.generated_columns import with_generated
 from millpond.spark.sources.arrow_functions import mapped
 from millpond.spark.sources.declared_paths import located, notes
 from millpond.spark.sources.kafka import DEAD as MALFORMED
-from millpond.spark.sources.kafka import kafka_batch
+from millpond.spark.sources.kafka import RECORD, kafka_batch
 from millpond.spark.sources.redis_tables import ALIVE, met
 
 _DEAD = "dead"
@@ -251,8 +252,7 @@ class _Base:
     def frame(self) -> DataFrame:
         """The column `stream` and the columns of every stream that this source is part of."""
         made: dict[str, list[tuple[int, Column]]] = {"stream": []}
-        if self._dead is not None:
-            made[_DEAD] = [(0, self._dead)]  # reported once, however many copies there are
+        letters: dict[int, Column] = {}
         for number, copy in enumerate(self._copies):
             values = self._joined(number, copy)
             mine = F.lit(copy.place)
@@ -264,10 +264,29 @@ class _Base:
             for place, (_, expression) in enumerate(copy.want.foreigns, len(copy.want.columns)):
                 attempt = self._catalyst.column(self._catalyst.attempt(self._placed(expression, values)))
                 made.setdefault(f"c{copy.place}_{place}", []).append((number, attempt))
+            letter = self._timeless(copy, values)
+            letters |= {} if letter is None else {number: letter}
+        if self._dead is not None:
+            # a malformed record is reported once, however many copies there are
+            letters[0] = F.coalesce(self._dead, letters[0]) if 0 in letters else self._dead
+            made[_DEAD] = sorted(letters.items(), key=lambda letter: letter[0])
         chosen = {name: self._chosen(of) for name, of in made.items()}
         if self._dead is not None:
             chosen["stream"] = F.coalesce(chosen["stream"], F.lit(DEAD))
         return self._frame.select(*(value.alias(name) for name, value in chosen.items()))
+
+    def _timeless(self, copy: _Copy, values: dict[str, JavaObject]) -> Column | None:
+        """The dead letter of an event whose time is computed from its own columns and is NULL, if they are kept."""
+        branch = copy.branch
+        if branch is None or branch.time is None or copy.want.idle or RECORD not in self._attributes:
+            return None
+        own = {column.name for column in branch.base.columns}
+        if not {str(column.name()) for column in references(branch.columns[branch.time])} <= own:
+            return None  # the time may be NULL because a join has no partner, or an array no elements
+        reason = f"the event time {branch.time}, {time_sql(branch, branch.time)}, does not compute"
+        record = self._catalyst.column(self._attributes[RECORD]).withField("reason", F.lit(reason))
+        missing = self._catalyst.column(values[branch.time]).isNull()
+        return F.when(missing if self._dead is None else missing & self._dead.isNull(), record)
 
     def _chosen(self, values: list[tuple[int, Column]]) -> Column:
         """The value for the stream to which the row's copy belongs."""

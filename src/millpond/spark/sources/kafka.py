@@ -55,6 +55,9 @@ OPTIONS = " ".join(source_kind(KAFKA).options)
 DEAD = "__dead"
 """The column that describes a record that did not parse; it is NULL for all other records."""
 
+RECORD = "__record"
+"""The column that describes each record like `DEAD`, without a reason, if the stream keeps dead letters."""
+
 _REASON = "__reason"
 _REFUSED = {
     "minpartitions": "Spark would split a topic partition among tasks, and its events would lose their order",
@@ -97,7 +100,7 @@ def declared(stream: Stream) -> Stream:
         raise QueryTypeError(f"The stream {stream.name} has no topic.", "Add OPTIONS (subscribe 'topic').")
     given = stream.columns[: -len(META)] if stream.columns[-len(META) :] == META else stream.columns
     for field in given:
-        if field.name.lower() in (*(meta.name for meta in META), DEAD):
+        if field.name.lower() in (*(meta.name for meta in META), DEAD, RECORD):
             raise QueryTypeError(f"The column {field.name} of {stream.name} is provided by Kafka.", "Leave it out.")
     _check_format(stream.name, options, given)
     order = stream.order
@@ -149,7 +152,8 @@ def target_seconds(stream: Stream) -> float | None:
 
 
 def kafka_frame(spark: SparkSession, stream: Stream, name: str | None, limit: int | None) -> DataFrame:
-    """The stream's columns, and `DEAD`, which describes a record that does not parse and is NULL for all others.
+    """The stream's columns, `DEAD`, which describes a record that does not parse and is NULL for all others, and
+    perhaps `RECORD`.
 
     `limit` is the most records that an epoch reads, unless the stream itself has a limit.
 
@@ -205,4 +209,6 @@ def _parsed(records: DataFrame, stream: Stream, options: dict[str, str]) -> Data
     place = ["topic", "partition", "offset", "timestamp"]
     known = F.struct(F.lit(stream.name).alias("stream"), *place, *raw, F.col(_REASON).alias("reason"))
     with_reason = made.records.select("*", made.reason.alias(_REASON))
-    return with_reason.select(*made.columns, *meta, F.when(F.col(_REASON).isNotNull(), known).alias(DEAD))
+    raw_record = [known.withField("reason", F.lit(None).cast("string")).alias(RECORD)] if keeps_bytes else []
+    dead = F.when(F.col(_REASON).isNotNull(), known).alias(DEAD)
+    return with_reason.select(*made.columns, *meta, dead, *raw_record)

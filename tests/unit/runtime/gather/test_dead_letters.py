@@ -1,16 +1,20 @@
-"""The limit on malformed records among the newest ones."""
+"""The limit on malformed records among the newest ones, and which dead letters a task holds."""
 
 from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 
 from millpond.errors import SourceError
 from millpond.log.records import EpochRecord
-from millpond.runtime.gather.dead_letters import Breaker
-from millpond.runtime.task.column_layout import ReadLayout
+from millpond.plan.groups.build import build_plan
+from millpond.runtime.gather.dead_letters import Breaker, DeadLetters
+from millpond.runtime.packets.unpack import combine_packets
+from millpond.runtime.task.column_layout import DEAD, ReadLayout
 from millpond.runtime.task.counters import WHOLE_POND, stream_counts
+from millpond.runtime.task.task_values import GatherTask
 
 LAYOUT = ReadLayout((), (("tx", "drop", 0.1), ("other", "drop", None)))
 
@@ -43,3 +47,25 @@ def test_a_large_epoch_is_judged_by_itself(start: int | None) -> None:
     Breaker().check(LAYOUT, epoch(start, 5000, 500))
     with pytest.raises(SourceError, match="501 of the newest 5000"):
         Breaker().check(LAYOUT, epoch(start, 5000, 501))
+
+
+def test_an_event_without_a_computed_time_is_stored_once_and_stays_an_event() -> None:
+    """Rows are copies of records for two derived streams; in `None` the copy has a time."""
+    task = GatherTask(build_plan(()), ReadLayout((), (("tx", "dead-letter", None),)), {}, (0,), 1)
+    letters = DeadLetters(task)
+    rows = [(1, 3), (2, 3), (1, None), (2, 4), (1, 5), (DEAD, 6), (DEAD, None), (1, 5)]
+    fields = {"stream": "tx", "topic": "t", "partition": 0, "reason": "r", "value": b"v"}
+
+    def batch(part: list[tuple[int, int | None]]) -> pa.RecordBatch:
+        details = [None if offset is None else fields | {"offset": offset} for _, offset in part]
+        return pa.RecordBatch.from_pydict(
+            {"stream": pa.array([stream for stream, _ in part], pa.int32()), "dead": pa.array(details)}
+        )
+
+    batches = [batch(rows[:1]), batch(rows[1:5]), batch(rows[5:7]), batch(rows[:2])]
+    alive = [row for found in letters.alive(batches) for row in found.column(0).to_pylist()]
+    assert alive == [1, 2, 1, 2, 1, 1, 2]
+    (packet,) = [data for _, data in letters.packets(0, 1, all_of_them=True)]
+    contents = combine_packets([pa.py_buffer(packet)])
+    assert [offset for found in contents.dead["tx"] for offset in found["offset"].to_pylist()] == [3, 4, 5, 6, 3]
+    assert contents.counters.of(stream_counts("tx")).malformed == contents.counters.of(WHOLE_POND).events == 1
