@@ -7,8 +7,9 @@ import os
 import random
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from confluent_kafka import Producer
@@ -63,7 +64,10 @@ def produce(server: KafkaServer, topic: str, some: Events) -> None:
 class Ponds:
     """Two ponds over one topic: one declares that it is partitioned by `k`, the other does not."""
 
-    def __init__(self, spark: SparkSession, topic: str, folder: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, topic: str, folder: Path, queries: Mapping[str, str] = MappingProxyType(QUERIES)
+    ) -> None:
+        self.queries = queries
         self.counts: dict[str, list[dict[str, int]]] = {"PARTITIONED BY (k)": [], "": []}
         self.ponds = {by: self._pond(spark, topic, folder / f"pond{len(by)}", by) for by in self.counts}
 
@@ -71,7 +75,7 @@ class Ponds:
         counts = self.counts[by]
         pond = Pond(spark, folder, instances=2, on_epoch=lambda done: counts.append(done.record.counts[WHOLE_POND]))
         pond.load(TABLE.format(topic=topic, by=by))
-        for name, text in QUERIES.items():
+        for name, text in self.queries.items():
             pond.add(name, text)
         return pond
 
@@ -79,7 +83,7 @@ class Ponds:
         """Run both, compare every row; how many epochs of the first were direct, and how many read something."""
         for pond in self.ponds.values():
             pond.run(drain=drain)
-        keyed, plain = ({name: rows_of(pond, name) for name in QUERIES} for pond in self.ponds.values())
+        keyed, plain = ({name: rows_of(pond, name) for name in self.queries} for pond in self.ponds.values())
         assert keyed == plain and (not drain or all(keyed.values()))
         told = self.counts["PARTITIONED BY (k)"]
         found = sum("direct" in one for one in told), sum("events" in one for one in told)
@@ -135,6 +139,32 @@ def test_without_the_shuffle_every_row_is_the_same(
     skipped, read = ponds.run()
     assert skipped == read >= 1
     produce(kafka_server, topic, given[600:])
+    assert ponds.run(drain=True)[0] >= 1
+    ponds.close()
+
+
+def test_derived_streams_of_a_keyed_topic_need_no_shuffle(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    spark.createDataFrame([(f"c{n}", n) for n in range(15)], "name string, rank int").createOrReplaceTempView("ranks")
+    grouped = "SELECT k, window(t, '20 seconds') AS w, count(*) AS n, sum(v) AS s FROM (SELECT {}) WATERMARK t DELAY"
+    queries = {
+        name: f"{grouped.format(select)} OF INTERVAL 3 SECONDS GROUP BY k, window(t, '20 seconds')"
+        for name, select in {
+            "timed": "k, v, ts + INTERVAL 1 SECOND AS t FROM STREAM tx",
+            "each": "k, e AS v, ts AS t FROM STREAM tx LATERAL VIEW explode(array(v, 1)) AS e",
+            "ranked": "k, v + rank AS v, ts AS t FROM STREAM tx JOIN ranks ON k = name",
+            "both": "k, v, ts AS t FROM STREAM tx UNION ALL SELECT k, v + 1, ts FROM STREAM tx WHERE v > 500",
+        }.items()
+    }
+    given = events(7, 0, 500)
+    produce(kafka_server, topic, given[:300])
+    ponds = Ponds(spark, topic, tmp_path, queries)
+    skipped, read = ponds.run()
+    assert skipped == read >= 2
+    assert "keys were in another partition" not in ponds.note
+    assert [group.spread_by for group in ponds.ponds["PARTITIONED BY (k)"].plan.groups] == [0] * 4
+    produce(kafka_server, topic, given[300:])
     assert ponds.run(drain=True)[0] >= 1
     ponds.close()
 

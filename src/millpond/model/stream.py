@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import gcd
 
 import msgspec
 
@@ -137,7 +138,12 @@ class Stream(msgspec.Struct, frozen=True):
 
     @property
     def meaning(self) -> Stream:
-        """The stream without the options that only affect how it is read."""
+        """The stream without the options that only affect how it is read, and without what a derived stream inherits.
+
+        Derived streams of older ponds inherit nothing.
+        """
+        if self.derived is not None:
+            return msgspec.structs.replace(self, retain=msgspec.UNSET, partitioned=msgspec.UNSET)
         return self if self.source is None else msgspec.structs.replace(self, source=self.source.meaning)
 
     @property
@@ -149,6 +155,25 @@ class Stream(msgspec.Struct, frozen=True):
     def upstream(self) -> str | None:
         """The query whose rows are the events; None: the stream is read or derived."""
         return None if isinstance(self.rows_of, msgspec.UnsetType) else self.rows_of
+
+
+def inheriting(derived: Stream, bases: Sequence[Stream], plain: Collection[str]) -> Stream:
+    """A derived stream with the retention of its bases, and with their key if all its events are of one topic.
+
+    `plain` are the columns that it has from every base as they are. Of different bases the longest retention applies.
+    """
+    kept = [base.retention for base in bases]
+    columns = {name for one in kept for name in one.columns} & {field.name for field in derived.columns}
+    retain = Retention(
+        max(one.slices_us for one in kept), max(one.events_us for one in kept), gcd(*(one.grain_us for one in kept)),
+        tuple(sorted(columns)),
+    )  # fmt: skip
+    key = bases[0].partitioned_by
+    one_topic = all(base == bases[0] for base in bases) and key in plain
+    return msgspec.structs.replace(
+        derived, retain=retain if retain != Retention() else msgspec.UNSET,
+        partitioned=key if one_topic and key is not None else msgspec.UNSET,
+    )  # fmt: skip
 
 
 def check_retention(stream: Stream) -> None:

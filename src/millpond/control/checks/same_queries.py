@@ -34,6 +34,9 @@ def checked_spec(
             them.
     """
     used = {stream for query in queries for stream in query.streams}
+    if known is not None:  # derived streams keep what they inherited when they were recorded
+        recorded = {stream.name: stream for stream in known.streams if stream.derived is not None}
+        declared = [recorded.get(stream.name, stream) for stream in declared]
     spec = PondSpec.of(tuple(stream for stream in declared if stream.name in used), queries, instances)
     if known is not None and not _alike(seen(known).meaning, spec.meaning):
         raise _foreign(path, seen(known), spec)

@@ -162,6 +162,7 @@ class Lifetime:
         check_files(readings)
         truth = truth or open_truth(address, cache)
         spec = self._spec_of(truth)
+        declared.front.adopt(spec.streams)
         hosts = TaskHosts(self._readings.session)
         files = pond_files(self._readings.session, truth, spec, cache, store, hosts)
         read_streams = [reading.stream for reading in readings]

@@ -70,5 +70,5 @@ class Readings:
         # the tick has no known end, so Spark reads a bounded input as one batch
         frame, layout = read(self.session, wanted, tick=tick, limits=limits)
         by_key = [one for one in wanted if one.stream.partitioned_by is not None]
-        between = partial(read_between, self.session, by_key[0]) if len(by_key) == len(wanted) == 1 else None
+        between = partial(read_between, self.session, wanted) if len(by_key) == len(wanted) > 0 else None
         return Reading(frame, layout, self._front.lookups(wanted, self._malformed), between, limits)

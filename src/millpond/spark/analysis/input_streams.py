@@ -19,7 +19,7 @@ import pyspark
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
-from millpond.model.stream import Derivation, Field, Order, Stream
+from millpond.model.stream import Derivation, Field, Order, Stream, inheriting
 from millpond.spark.analysis.aggregation_input import InputPlan, Step, read_input_plan
 from millpond.spark.analysis.branch_paths import (
     BranchPath,
@@ -460,7 +460,17 @@ class _Deriver:
         reads = tuple(dict.fromkeys(branch.base.name for branch in branches))
         ahead = [base.max_ahead_us for branch in branches if (base := branch.base).max_ahead_us is not None]
         text = " UNION ALL ".join(branch_text(branch) for branch in branches)
-        return Stream(
-            f"{'_'.join(reads)}_{digest[:8]}", fields, None, order, min(ahead, default=None),
-            Derivation(text, reads, digest),
+        plain = [
+            {
+                name for name, column in branch.columns.items()
+                if kind_of(column) == "AttributeReference" and str(column.name()) == name
+            }
+            for branch in branches
+        ]
+        return inheriting(
+            Stream(
+                f"{'_'.join(reads)}_{digest[:8]}", fields, None, order, min(ahead, default=None),
+                Derivation(text, reads, digest),
+            ),
+            [branch.base for branch in branches], frozenset.intersection(*map(frozenset, plain)),
         )  # fmt: skip

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 
 from millpond.errors import ChangeRefused, QueryError, QueryTypeError, UnsupportedQuery
 from millpond.spark.catalyst.private_names import JavaObject, span_of
@@ -100,6 +101,21 @@ def not_stored(who: str) -> ChangeRefused:
         "with an address or a password.",
         "Add all those in force, or declare the views and tables that they name, before you open it.",
     )
+
+
+def check_streaming(name: str, frame: object) -> None:
+    """Refuse what is no streaming DataFrame.
+
+    Raises:
+        QueryTypeError: it is something else.
+    """
+    if not isinstance(frame, DataFrame):
+        raise QueryTypeError(
+            f"{name} is neither SQL text nor a DataFrame, but a {type(frame).__name__}.",
+            "Give a SELECT, or a streaming DataFrame that is not started.",
+        )
+    if not frame.isStreaming:
+        raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
 
 
 @contextmanager

@@ -81,14 +81,14 @@ class Direct:
         partition. These are proposed once for each pair of partition count and instance count, so that later moves that
         users or load requested are kept. They are never proposed where buckets follow the shards of a store.
         """
-        stream = _stream_of(setting.streams)
-        if stream is None:
+        topic = _topic_of(setting.streams)
+        if topic is None:
             return other
         born_elsewhere = now.number == 0 and now.owners != even_owners(len(now.owners), now.instances)
         self._elsewhere |= other is not None or born_elsewhere
         if self._elsewhere:
             return other
-        count = len(partitions_of(end.get(stream.name, "")))
+        count = len(partitions_of(end.get(topic, "")))
         if not count or self._fitted == (count, now.instances) or why_not(len(now.owners), now.instances, count):
             return None
         self._fitted = count, now.instances
@@ -134,7 +134,7 @@ class Direct:
         """Count a committed epoch if it read something."""
         record = epoch.record
         counts = record.counts.get(WHOLE_POND, {})
-        self._declared = _stream_of(epoch.streams) is not None
+        self._declared = _topic_of(epoch.streams) is not None
         self._epochs += record.start != record.end
         self._direct += counts.get("direct", 0)
         self._misplaced += counts.get("misplaced", 0)
@@ -143,16 +143,16 @@ class Direct:
         self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask
     ) -> tuple[DataFrame, Route] | str:
         """The frame that a direct epoch reads and its route, or the reason why the epoch cannot be direct."""
-        stream = _stream_of(setting.streams)
-        if stream is None:
+        topic = _topic_of(setting.streams)
+        if topic is None:
             return "no topic is declared as partitioned by a key"
-        if setting.layout is None or setting.layout.sources != (stream.name,):
+        if setting.layout is None or setting.layout.sources != (topic,):
             return "other streams are read too"
         if expressions_above(setting.plan):
             return EVALUATED_ABOVE
         if stored_parts(gathering):
             return "rows of queries, or retained events, are read too"
-        places = partitions_of(batch.end.get(stream.name, ""))
+        places = partitions_of(batch.end.get(topic, ""))
         if len({name.rpartition("-")[0] for name in places}) != 1:
             return "the stream reads several topics"
         against = why_not(len(gathering.owners), gathering.instances, len(places))
@@ -161,14 +161,14 @@ class Direct:
         of = homes(gathering.owners, gathering.instances, len(places))
         if of is None:
             return "an instance owns buckets of several partitions"
-        tasks = moved_partitions(batch.start.get(stream.name, ""), batch.end[stream.name])
+        tasks = moved_partitions(batch.start.get(topic, ""), batch.end[topic])
         if not tasks:
             return NOTHING_READ.why
         crowded = _slots(frame.sparkSession, tasks)
         if crowded:
             return crowded
         if _is_union(frame):  # Spark refuses a union in a barrier stage, even if one side is empty.
-            alone = self._without_tick(setting.layout, batch, stream.name)
+            alone = self._without_tick(setting.layout, batch, topic)
             if alone is None:
                 return "a tick was in the same batch"
             frame, tasks = alone, _parts(alone)  # In a batch, a partition without records also has a task.
@@ -195,8 +195,10 @@ def _parts(frame: DataFrame) -> int:
     return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
 
 
-def _stream_of(streams: Sequence[Stream]) -> Stream | None:
-    return next((stream for stream in streams if stream.partitioned_by is not None), None)
+def _topic_of(streams: Sequence[Stream]) -> str | None:
+    """The name of the source of the first stream that is partitioned by a key."""
+    keyed = next((stream for stream in streams if stream.partitioned_by is not None), None)
+    return None if keyed is None else keyed.name if keyed.derived is None else keyed.derived.reads[0]
 
 
 def _slots(spark: SparkSession, tasks: int) -> str:

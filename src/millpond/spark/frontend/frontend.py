@@ -38,7 +38,7 @@ from millpond.spark.analysis.windows import Twin, tumbling_twin
 from millpond.spark.catalyst.deadline import keeping
 from millpond.spark.catalyst.private_names import Catalyst, analysed
 from millpond.spark.catalyst.quiet_errors import unlogged
-from millpond.spark.catalyst.refusals import not_stored, placed, spark_refusal, within
+from millpond.spark.catalyst.refusals import check_streaming, not_stored, placed, spark_refusal, within
 from millpond.spark.catalyst.selfcheck import self_check
 from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.catalyst.value_bounds import accepted
@@ -304,13 +304,7 @@ class FrontEnd:
         Raises:
             QueryTypeError, UnsupportedQuery: see `errors`.
         """
-        if not isinstance(frame, DataFrame):
-            raise QueryTypeError(
-                f"{name} is neither SQL text nor a DataFrame, but a {type(frame).__name__}.",
-                "Give a SELECT, or a streaming DataFrame that is not started.",
-            )
-        if not frame.isStreaming:
-            raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
+        check_streaming(name, frame)
         check_folder(self._spark, name, analysed(frame))
         with within(name):
             terms = Terms(name, None, sink or Sink(), serve)
@@ -415,6 +409,11 @@ class FrontEnd:
             if stream.upstream is not None:
                 self._chained[stream.name] = show_rows(self._spark, self._queries[stream.upstream])
 
+    def adopt(self, streams: Iterable[Stream]) -> None:
+        """Let derived streams inherit from their bases what the log says; an older version inherited nothing."""
+        made = self._derived
+        made |= {one.name: made[one.name]._replace(stream=one) for one in streams if one.name in made}
+
     def _declare_again(self, relation: Relation) -> None:
         """Declare a stream, view or table of the log, unless its name is taken, as by a file that was loaded."""
         taken = relation.name in self._views or self._known(relation.name) is not None
@@ -428,7 +427,8 @@ class FrontEnd:
 
     def _is_known(self, query: AnyQuery, derived: Collection[Stream]) -> bool:
         """Whether this front end has the expressions of a query that only Spark evaluates; they are not stored."""
-        same = all(self.streams.get(stream.name) == stream for stream in derived if stream.name in query.streams)
+        known = {stream.meaning for stream in self.streams.values()}
+        same = {stream.meaning for stream in derived if stream.name in query.streams} <= known
         return same and foreign_keys(query) <= self._foreigns.keys()
 
     def _analyse_again(self, query: AnyQuery) -> None:

@@ -167,16 +167,19 @@ def read(
 
 
 def read_between(
-    spark: SparkSession, wanted: WantedStream, start: Offsets, end: Offsets
+    spark: SparkSession, wanted: Sequence[WantedStream], start: Offsets, end: Offsets
 ) -> tuple[DataFrame, ReadLayout]:
-    """The records of a Kafka stream between two offsets, as a batch with the same columns and without a tick.
+    """The records of Kafka streams between two offsets, as a batch with the same columns and without a tick.
 
     Raises:
         SetupError: as `load`.
     """
-    name = wanted.stream.name
-    return read(spark, [wanted], tick=False, given={
-        name: kafka_batch(spark, wanted.stream, json.loads(start[name]), json.loads(end[name]))
+    bases = {
+        base.name: base for want in wanted
+        for base in ([want.stream] if want.derived is None else [branch.base for branch in want.derived.branches])
+    }  # fmt: skip
+    return read(spark, wanted, tick=False, given={
+        name: kafka_batch(spark, base, json.loads(start[name]), json.loads(end[name])) for name, base in bases.items()
     })  # fmt: skip
 
 
