@@ -33,7 +33,6 @@ FILES = [
     (table(f"SELECT ts, count(*) AS n {FROM} GROUP BY ts"), "does not group by a window", "Group by window(ts, "),
     (LOWER + table("SELECT date_format(w.start, 'yyyy') AS d, k FROM STREAM lower"), "date_format",
      "in lower, as a column that it emits"),
-    (table("SELECT DISTINCT k FROM STREAM s"), "ends in SELECT DISTINCT", "GROUP BY ALL"),
     (table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL ORDER BY n DESC LIMIT 10"), "may not use LIMIT at",
      "row_number() OVER"),
     (table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL ORDER BY n"), "may not use ORDER BY at",
@@ -45,7 +44,7 @@ FILES = [
     (table(f"SELECT k {FROM} WHERE k IN (SELECT k FROM STREAM s)"), "may not use IN (SELECT …)", "JOIN"),
     (table(f"SELECT * FROM (SELECT k, v, ts {FROM}) PIVOT (sum(v) FOR k IN ('a'))"), "may not use PIVOT", "FILTER"),
     (table("SELECT k, v FROM STREAM s", "TBLPROPERTIES ('deduplicate' = 'k', 'deduplicate.within' = '1 hour')"),
-     "a has no window", "GROUP BY ALL"),
+     "its stream has no watermark", "WATERMARK ts DELAY OF"),
     ("INSERT INTO o SELECT k FROM STREAM s;", "may not have INSERT INTO.", "CREATE STREAMING TABLE name AS SELECT"),
     ("SET TIME ZONE 'UTC';", "may not have SET.", "settings belong to the Spark session"),
     ("DROP TABLE s;", "may not have DROP TABLE.", "millpond drop"),
@@ -99,8 +98,8 @@ def test_frames(spark: SparkSession, here: Path) -> None:
     refused: list[tuple[DataFrame, str, str]] = [
         (plain.groupBy("k").count(), "has no watermark", "Add .withWatermark('ts', '10 seconds') before groupBy"),
         (marked.groupBy(window).pivot("k", ["a", "b"]).sum("v"), "A pivot is not answered", "F.when("),
-        (plain.select("k").distinct(), "ends in dropDuplicates or distinct", "GROUP BY ALL"),
-        (counted.dropDuplicates(["k"]), "ends in dropDuplicates or distinct", "GROUP BY ALL"),
+        (counted.dropDuplicates(["k"]), "a chain of queries", "FROM STREAM lower"),
+        (plain.dropDuplicatesWithinWatermark(), "its stream has no watermark", "Add .withWatermark('ts'"),
         (counted.orderBy("count"), "ends in ORDER BY", "row_number("),
         (counted.limit(10), "ends in LIMIT", "row_number("),
     ]

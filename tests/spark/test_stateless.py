@@ -162,3 +162,58 @@ def test_an_empty_table_and_a_missing_one(spark: SparkSession, tmp_path: Path) -
         assert pond.counts()["none"].whole.filtered == 100
         with pytest.raises(StoreError, match="not served"):
             pond.lookup("none", 1)
+
+
+def visits(folder: Path, at: int, *rows: tuple[int, str, int]) -> None:
+    """Write a file of events: id, kind and second."""
+    (folder / "in").mkdir(exist_ok=True)
+    lines = [f'{{"id": {id}, "kind": "{kind}", "ts": "1970-01-01 00:00:{ts:02}Z"}}\n' for id, kind, ts in rows]
+    (folder / "in" / f"{at}.json").write_text("".join(lines))
+
+
+def test_first_events_are_remembered_over_changes_and_restarts(spark: SparkSession, tmp_path: Path) -> None:
+    """`dropDuplicates` remembers its keys; `dropDuplicatesWithinWatermark` those that the watermark has not passed."""
+    columns = "id bigint, kind string, ts timestamp"
+
+    def seen(pond: Pond, name: str) -> list[tuple[object, ...]]:
+        return sorted(tuple(row.values()) for row in pond.table(name).to_pylist())
+
+    def declare(pond: Pond) -> None:
+        source = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
+        events = source.withWatermark("ts", "5 seconds")
+        pond.add("ever", source.dropDuplicates(["id"]).select("id", "kind"))
+        pond.add("soon", events.dropDuplicatesWithinWatermark(["id"]).select("id", "kind"))
+        pond.add("moments", events.dropDuplicates(["id", "ts"]).where("kind <> 'no'").select("id", "kind"))
+
+    visits(tmp_path, 0, (1, "a", 10), (2, "a", 11), (1, "b", 12), (3, "no", 12), (1, "a", 10))
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        declare(pond)
+        pond.run()
+        assert seen(pond, "ever") == [(1, "a"), (2, "a"), (3, "no")]
+        assert seen(pond, "soon") == [(1, "a"), (2, "a"), (3, "no")]
+        assert seen(pond, "moments") == [(1, "a"), (1, "b"), (2, "a")]
+        assert pond.counts()["ever"].whole.applied == 5
+        text = explain(pond.plan, pond.streams)
+        assert "the first event of each key, which is remembered for ever" in text
+        assert "keep the first event by id" in text
+        [cause, *_] = pond.why("ever").causes
+        assert cause.code == "in-memory"
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        declare(pond)
+        pond.scale(3)
+        visits(tmp_path, 1, (1, "c", 14), (4, "c", 22), (2, "c", 11))
+        pond.run()
+        assert seen(pond, "ever")[-1] == (4, "c")
+        assert len(seen(pond, "ever")) == 4
+        assert seen(pond, "soon")[-1] == (4, "c")
+        source = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
+        pond.alter("ever", source.dropDuplicates(["id"]).select("id", F.upper("kind").alias("kind")))
+        pond.add("later", source.dropDuplicates(["id"]).select("id", "kind"))
+        pond.drop("moments")
+        visits(tmp_path, 2, (1, "d", 20), (5, "d", 22), (5, "e", 22))
+        pond.run()
+        assert seen(pond, "ever")[-1] == (5, "D")  # it still knows 1
+        assert len(seen(pond, "ever")) == 5
+        assert seen(pond, "soon")[1] == (1, "d")  # the watermark is 17, and 1 was forgotten at 15
+        assert seen(pond, "later") == [(1, "d"), (5, "d")]
+        assert pond.counts()["later"].whole.applied == 3

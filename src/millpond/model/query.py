@@ -53,6 +53,7 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
     `key:i` and `agg:i` (positions in `keys` and `aggregates`), `window` (a struct), `window.start`, `window.end` and
     `window.time`, the last microsecond of the window. Unset fields are left out of the JSON of the query.
 
+    - `event_time`: the name of a column; empty if the query has no event time, so that no event is late.
     - `delay_us`: an event is late, and dropped, iff its time is at or before the watermark, which is the largest event
       time seen minus the delay.
     - `late`: the sink of late rows (late events that WHERE takes); without it, they are only counted.

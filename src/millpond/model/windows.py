@@ -147,16 +147,47 @@ class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
         return [Interval(time_us, time_us + 1)]
 
 
-Framed: TypeAlias = Range | Counted
-"""Windows that are runs of a key's events; they are answered from the event log and have no cells."""
+class Distinct(msgspec.Struct, frozen=True, tag_field="window", tag="distinct"):
+    """One row for each distinct key: that of its first event, emitted in the epoch that reads the event.
 
-Window: TypeAlias = Sliding | Session | Range | Counted
+    The key is remembered until the watermark reaches the time of this event plus `kept_us`, or for ever if that is
+    unset. A later event of the key is then a first one again.
+
+    Raises:
+        QueryTypeError: `kept_us` is negative.
+    """
+
+    kept_us: int | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        if self.lasts_us is not None and self.lasts_us < 0:
+            raise QueryTypeError(f"Keys that are remembered for {self.lasts_us} µs are none.", "Use a positive time.")
+
+    @property
+    def lasts_us(self) -> int | None:
+        """How long a key is remembered, in event time; None: for ever."""
+        return None if isinstance(self.kept_us, msgspec.UnsetType) else self.kept_us
+
+    def assign(self, time_us: int) -> list[Interval]:
+        """The window of the row of an event."""
+        return [Interval(time_us, time_us + 1)]
+
+
+Framed: TypeAlias = Range | Counted | Distinct
+"""Windows that are runs of a key's events; they are answered from events and have no cells."""
+
+Window: TypeAlias = Sliding | Session | Range | Counted | Distinct
 """Any window of a query."""
 
 
+def has_no_start(window: Window) -> bool:
+    """Whether a query that is added later takes every event from then on, instead of beginning with a window."""
+    return window == RUNNING or isinstance(window, Distinct)
+
+
 def length_us(window: Window) -> int:
-    """The size of a window; for sessions the gap, which is their least length; 0 for windows by number of events."""
-    if isinstance(window, Counted):
+    """The size of a window; for sessions the gap, which is their least length; 0 for windows that are not a time."""
+    if isinstance(window, Counted | Distinct):
         return 0
     if isinstance(window, Range):
         return window.preceding_us + 1

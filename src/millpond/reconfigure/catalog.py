@@ -363,7 +363,7 @@ def event_times_of(queries: Iterable[AnyQuery]) -> dict[str, str]:
     for query in queries:
         if isinstance(query, Join):
             event_times |= {side.stream: side.event_time for side in query.sides.values()}
-        elif isinstance(query, Query):
+        elif isinstance(query, Query) and query.event_time:
             event_times[query.stream] = query.event_time
     return event_times
 

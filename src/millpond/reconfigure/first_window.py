@@ -51,6 +51,8 @@ def beginnings(
                 parts = query.sides.values() if isinstance(query, Join) else [query]
                 times = {part.event_time for part in parts if part.stream == name}
                 starts += [first_row_us(before, time, since[before.name]) for time in times]
+        if not starts and isinstance(query, Query) and not query.event_time and manifest.epoch_n >= 0:
+            starts = [manifest.epoch_n]  # not a time, but it says that there are earlier events
         if starts:
             since[query.name] = max(starts) + (_reach_us(query) if isinstance(query, Query) else 0)
     return since
@@ -77,7 +79,8 @@ def beginning(
     every = (*known.streams, *streams)
     if isinstance(query, Selection):
         return msgspec.UNSET
-    for name in query.streams:
+    untimed = isinstance(query, Query) and not query.event_time
+    for name in () if untimed else query.streams:
         _check_observed(known, manifest, next(stream for stream in every if stream.name == name), told_by or {})
     asked = (*(one for one in known.all_queries if one.name != query.name), query)
     begun = beginnings(known, _with_bases(manifest, told_by or {}), every, asked).get(query.name)

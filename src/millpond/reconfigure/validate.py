@@ -19,9 +19,9 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.model.types import has_json
-from millpond.model.windows import RUNNING, Session, Sliding
+from millpond.model.windows import RUNNING, Distinct, Session, Sliding
 from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
-from millpond.plan.groups.build import check_event_times
+from millpond.plan.groups.build import check_event_times, presence_filter
 from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in, parameters_in, users_of
 from millpond.plan.options.output_modes import FINAL, UPDATE, with_mode
@@ -331,6 +331,8 @@ def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
         return msgspec.structs.replace(told, condition=condition, most_pairs=new.most_pairs) == new
     if not isinstance(old, Query) or not isinstance(new, Query):
         return False
+    if isinstance(old.window, Distinct) and presence_filter(old) == presence_filter(new):  # stores no values
+        old = msgspec.structs.replace(old, event=new.event)
     having = old.having if old.changing else new.having
     return msgspec.structs.replace(old, having=having, output=new.output, text=new.text) == new
 

@@ -246,6 +246,16 @@ FRAMES: dict[str, Callable[[Mapping[str, DataFrame]], DataFrame]] = {
     "df_stateless_udf": lambda t: (
         t["tx"].where("qty > 0").select("id", F.udf(lambda a: 12 // a, "int")("qty").alias("share"))
     ),
+    "df_distinct": lambda t: (
+        t["plays"].select("game", "won", "at").distinct().select("game", F.to_json(F.struct("won")).alias("won"))
+    ),
+    "df_drop_duplicates": lambda t: (
+        t["tx"]
+        .join(t["merchants"], "merchant")
+        .dropDuplicates(["region", "kind"])
+        .where("kind <> 'web'")
+        .select("region")
+    ),
     "df_stateless_union": lambda t: t["tx"].select("card", "ts").union(t["refunds"].select("card", "at")),
     "df_explode": lambda t: (
         t["orders"]

@@ -16,11 +16,11 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Session, Sliding, Window
+from millpond.model.windows import Distinct, Session, Sliding, Window
 from millpond.plan.chains.upstream_joins import first_open_us, join_first_us, join_reached_us, join_times
 
 _BOUNDS = ("start", "end", "time")
-_BOUNDS_SHOWN: dict[type, tuple[str, ...]] = {Sliding: _BOUNDS, Session: ("end", "time")}
+_BOUNDS_SHOWN: dict[type, tuple[str, ...]] = {Sliding: _BOUNDS, Session: ("end", "time"), Distinct: ("time",)}
 """By kind of window, the bounds for which the watermark gives a lower limit of all future rows."""
 
 
@@ -113,7 +113,9 @@ def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
     if isinstance(upstream, Join):
         return join_reached_us(upstream, join_times(upstream)[event_time], watermark_us)
     window, part = _window_and_bound(upstream, event_time)
-    if not isinstance(window, Sliding):
+    if isinstance(window, Distinct):  # events that are not late, each emitted at once
+        start, end = watermark_us + 1, watermark_us + 2
+    elif not isinstance(window, Sliding):
         start, end = watermark_us, watermark_us + 1
     else:
         start = first_open_us(window, watermark_us)
@@ -144,6 +146,8 @@ def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int
     last, part = _window_and_bound(upstream, event_time)
     if isinstance(last, Sliding):
         return _bound(part, *last.assign(newest[0])[-1])
+    if isinstance(last, Distinct):
+        return newest[0]
     if isinstance(last, Session) and last.own_end is None:
         return _bound(part, newest[0], newest[0] + last.gap_us)
     return None

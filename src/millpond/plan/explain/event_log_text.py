@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from millpond.model.aggregates import RANKS
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
-from millpond.model.windows import Counted, Framed, Range
+from millpond.model.windows import Counted, Distinct, Framed, Range
 from millpond.plan.explain.words import count_of, duration, predicate_text
 from millpond.plan.groups.build import build_plan, logged_of, tallies_asked
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
@@ -27,7 +27,10 @@ def event_lines(group: GroupPlan) -> Iterator[str]:
             for asked in (*some, rows):
                 askers.setdefault(asked, {})[plan.query.name] = None
     values, filters = count_of(len(log.values), "value"), count_of(len(log.filters), "predicate")
-    yield f"  events    stored individually, each once: {values}, {filters}"
+    stored = (
+        "of the first event of each key, not stored" if group.kind == "distinct" else "stored individually, each once"
+    )
+    yield f"  events    {stored}: {values}, {filters}"
     if framed := [plan for plan in group.queries if isinstance(plan.query.window, Framed)]:
         yield f"            {kept_text(framed)}"
     if (found := group.deduplicated) is not None:
@@ -90,6 +93,9 @@ def kept_text(plans: Sequence[QueryPlan]) -> str:
     """How long events are kept for queries of one kind, as text."""
     windows = [plan.query.window for plan in plans]
     sizes = [window.size for window in windows if isinstance(window, Counted)]
+    lasting = [window.lasts_us for window in windows if isinstance(window, Distinct)]
+    if lasting:  # equal for all queries of a group
+        return "each key, for ever" if lasting[0] is None else f"each key, for {duration(lasting[0])} of event time"
     if sizes:
         return f"the last {max(sizes) - 1:,} events of each key, of any age, and a count for each key and filter"
     kept = max(

@@ -21,6 +21,7 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
+from millpond.model.windows import Distinct
 from millpond.plan.explain.join_text import near_text
 from millpond.plan.explain.words import count_of, keys_text
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
@@ -88,7 +89,7 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
         places = {one.query.name: _places(one) for one in group.queries}
         stream = by_name.get(group.stream, Stream(group.stream, ()))
         does = [f"map to keys and {'events' if group.events is not None else 'values'}"]
-        if group.deduplicated is None:
+        if group.deduplicated is None and group.kind != "distinct":
             does.append("split into atoms" if group.gaps_us else "add up by key and slice")
         for one in group.queries:
             # repeats are removed before WHERE is evaluated, and only on the instance that owns the key
@@ -181,6 +182,7 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     operators = [] if query.deduplicated is None else ["drop repeated events"]
     operators += [] if query.deduplicated is None or query.where is None else [f"filter {render(query.where)}"]
     verb = "rank" if any(one.function in RANKS for one in query.aggregates) else "aggregate"
+    verb = "keep the first event" if isinstance(query.window, Distinct) else verb
     operators.append(f"{verb} {keys_text(query.keys)}")
     operators += [] if query.having is None else ["filter by HAVING"]
     operators.append(f"map {', '.join(item.name for item in query.output)}")
@@ -188,11 +190,12 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     form = "atoms" if group.gaps_us else "partial results or values, whichever are smaller"
     form = f"events, {form}" if group.events is not None else form
     form = f"bins, {form}" if group.tallies else form
-    form = "events" if query.deduplicated is not None else form
+    form = "events" if query.deduplicated is not None or isinstance(query.window, Distinct) else form
     where = "one instance has the state" if not query.keys else "the instance that owns the key has its state"
     inputs = Exchange(first, "by key", f"{form}; {where}"), Exchange(first, "broadcast", "the newest event times")
     others = [name for name in places if name != query.name]
     kept = "the dictionary and the atoms" if group.gaps_us else "the dictionary and the slices"
+    kept = "the keys and their first events" if isinstance(query.window, Distinct) else kept
     shared = [Shared(kept, tuple(others))]
     mine = places[query.name]
     counts: dict[int, list[str]] = {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
-from millpond.model.windows import RUNNING, Counted, Range, Session, Window
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Range, Session, Window
 
 _HOUR_US = 3_600_000_000
 _UNITS = (
@@ -55,6 +55,9 @@ def window_text(window: Window) -> str:
         return f"sessions with a gap of {duration(window.gap_us)}"
     if isinstance(window, Counted):
         return f"the last {count_of(window.size, 'event')} every {count_of(window.every, 'event')}"
+    if isinstance(window, Distinct):
+        kept = "for ever" if window.lasts_us is None else f"for {duration(window.lasts_us)} of event time"
+        return f"the first event of each key, which is remembered {kept}"
     if isinstance(window, Range):
         before = f"{duration(window.preceding_us)} before each event"
         return before if window.preceding_us else "the events of the same key and time"
@@ -68,7 +71,7 @@ def window_text(window: Window) -> str:
 
 def waiting_text(query: Query) -> str:
     """The delay of a query as text, with its output mode if its results are updating or corrected."""
-    delay = "nothing is late" if query.window == RUNNING else f"delay {duration(query.delay_us)}"
+    delay = "nothing is late" if query.delay_us >= NEVER_LATE_US else f"delay {duration(query.delay_us)}"
     if query.updating:
         return f"{delay}, emits updates"
     return f"{delay}, corrected for {duration(query.corrected_for_us)} more" if query.changing else delay

@@ -33,7 +33,7 @@ from millpond.model.expressions import (
 from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
-from millpond.model.windows import RUNNING, Counted, Framed, Range, Session, Window
+from millpond.model.windows import RUNNING, Counted, Distinct, Framed, Range, Session, Window, has_no_start
 from millpond.plan.groups.deduplication import deduplication_log
 from millpond.plan.groups.event_log import LogPlan, log_plan, logged_rows
 from millpond.plan.groups.joins import identity_of, plan_joins
@@ -95,6 +95,8 @@ def _planned(
         identity = _needs_of(query).identity
         if query.window == RUNNING:  # running totals of earlier queries may lack its measures
             identity = (*identity, "running", span.since_us)
+        if isinstance(query.window, Distinct) and span.since_us is not None:  # it has not seen the earlier keys
+            identity = (*identity, "since", span.since_us, query.name)
         if span.own_group:
             identity = (*identity, "signed")
         if span.recalled:  # it starts from retained events, so no other query shares its state
@@ -147,6 +149,8 @@ def _identity(query: Query) -> tuple[object, ...]:
         return (*common, query.deduplicated, query.delay_us)
     if isinstance(query.window, Counted):  # its events and keys are kept regardless of age
         return (*common, "counted")
+    if isinstance(query.window, Distinct):  # which event is the first depends on all of these
+        return (*common, query.window, presence_filter(query), query.delay_us)
     if not isinstance(query.window, Session):
         return common
     own_end = () if query.window.own_end is None else (query.window.own_end,)
@@ -160,6 +164,8 @@ def _order(window: Window) -> tuple[int, ...]:
         return (1, window.preceding_us)  # sorted after windows that cut slices
     if isinstance(window, Counted):
         return window.size, window.every
+    if isinstance(window, Distinct):
+        return () if window.lasts_us is None else (window.lasts_us,)
     return 0, window.size_us, window.slide_us, window.offset_us
 
 
@@ -186,7 +192,7 @@ def check_event_times(queries: Iterable[AnyQuery], watched: Mapping[str, str]) -
 def _timed(query: AnyQuery) -> Iterable[Query | Side]:
     if isinstance(query, Join):
         return query.sides.values()
-    return () if isinstance(query, Selection) else (query,)
+    return () if isinstance(query, Selection) or not query.event_time else (query,)
 
 
 _groups: WeakValueDictionary[tuple[object, ...], GroupPlan] = WeakValueDictionary()
@@ -219,7 +225,7 @@ def _new_group(identity: str, queries: Sequence[Query], spans: Sequence[_Span], 
                 position(needs.presence),
                 tuple(tuple(map(position, some)) for some in needs.measures),
                 delays.index(query.late_after_us),
-                msgspec.UNSET if query.window == RUNNING or span.since_us is None else span.since_us,
+                msgspec.UNSET if has_no_start(query.window) or span.since_us is None else span.since_us,
                 msgspec.UNSET if span.until_us is None else span.until_us,
             )
         )
@@ -336,7 +342,8 @@ def _expressions(plan: Plan, stream: str) -> Iterable[Expression]:
     for group in plan.groups:
         if group.stream != stream:
             continue
-        yield Column(group.event_time, "timestamp")
+        if group.event_time:
+            yield Column(group.event_time, "timestamp")
         yield from group.keys
         for measure in group.measures:
             yield from measure.values

@@ -10,7 +10,6 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import Column, Foreign, columns_of, walk
 from millpond.model.join import Join
 from millpond.model.query import Deduplication, Query
-from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 from millpond.model.types import is_known
 from millpond.model.windows import Framed, Session
@@ -21,7 +20,7 @@ WHOLE = "*"
 """Stands for every column of the stream except source partition and offset."""
 
 
-def deduplicated(query: AnyQuery, stream: Stream, names: Sequence[str], within_us: int) -> Query:
+def deduplicated(query: Query | Join, stream: Stream, names: Sequence[str], within_us: int) -> Query:
     """The query over its stream without repeated events.
 
     Events are routed by key, so equal events must have equal keys: `names` must determine the key.
@@ -31,12 +30,6 @@ def deduplicated(query: AnyQuery, stream: Stream, names: Sequence[str], within_u
         UnsupportedQuery: the columns do not determine the key, or this kind of query cannot be
             deduplicated.
     """
-    if isinstance(query, Selection):
-        raise UnsupportedQuery(
-            f"{query.name} has no window, and a row of it leaves at once: repeated events are not known.",
-            "Only queries that group by a window leave repeated events out: for one row per value and window, write "
-            "SELECT a, b, window(ts, '1 hour') AS w FROM STREAM s WATERMARK … GROUP BY ALL.",
-        )
     if isinstance(query, Join):
         raise UnsupportedQuery(
             f"{query.name} is a join, and leaves repeated events out: that is planned, not answered yet.",

@@ -15,14 +15,16 @@ from millpond.model.expressions import Column, Expression
 from millpond.model.query import Deduplication, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Retention
-from millpond.model.windows import Counted, Framed, Session, Sliding, Window
+from millpond.model.windows import Counted, Distinct, Framed, Session, Sliding, Window
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.filter_ladders import Ladder, ladders_of
 from millpond.plan.groups.joins import Joins
 from millpond.plan.groups.tallies import Tally
 
-GroupKind = Literal["time", "session", "count"]
-"""How the windows of a group are bounded: by time, by gaps in a key's events, or by a number of events."""
+GroupKind = Literal["time", "session", "count", "distinct"]
+"""How the windows of a group are bounded: by time, by gaps in a key's events, or by a number of events; or whether the
+group has one row for each distinct key.
+"""
 
 
 class Measure(msgspec.Struct, frozen=True, cache_hash=True, dict=True):
@@ -195,6 +197,8 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
     @property
     def kind(self) -> GroupKind:
         """The kind of the windows, which decides how the state is stored."""
+        if isinstance(self.windows[0], Distinct):
+            return "distinct"
         return "count" if self.counted else "session" if self.gaps_us else "time"
 
     @cached_property
@@ -315,7 +319,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     def event_time_of(self, stream: str) -> str | None:
         """The column that gives the event time of a stream, for queries or observation only; None: no column does."""
-        told = (group.event_time for group in self.groups if group.stream == stream)
+        told = (group.event_time for group in self.groups if group.stream == stream and group.event_time)
         logs = (log.event_time for log in self.joins.logs_of(stream))
         return next(told, None) or next(logs, None) or self.watched.get(stream)
 

@@ -21,7 +21,7 @@ def columns_read(query: AnyQuery, stream: Stream) -> set[str]:
         )
     names = set[str]().union(*map(columns_of, expressions_of(query)))
     if isinstance(query, Query):
-        names.add(query.event_time)
+        names |= {query.event_time} - {""}
         if query.late_sink is not None:
             names.update(late_columns(query, stream))
     return names

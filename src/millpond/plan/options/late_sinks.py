@@ -65,7 +65,7 @@ def late_columns(query: Query, stream: Stream) -> tuple[str, ...]:
             # a foreign expression is written as the columns that Spark computed it from
             read |= columns_of(part) - {node.name for node in foreign}
             read.update(name for node in foreign for name in node.columns)
-    first = [query.event_time]
+    first = [query.event_time] if query.event_time else []
     if stream.order is not None:
         first += stream.order.columns
     return tuple(dict.fromkeys([*first, *(field.name for field in stream.columns if field.name in read)]))

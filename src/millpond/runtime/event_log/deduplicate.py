@@ -76,7 +76,7 @@ def repeated(found: Deduplication, events: Events, passed: Mask, group: GroupPla
     several = (np.bincount(codes) > 1) & (np.bincount(codes, passed) > 0)
     rows = np.flatnonzero(several[codes])
     some, codes = events.take(rows), codes[rows]
-    order = np.lexsort((*_ties(some, group), some.times_us, codes))
+    order = np.lexsort((*ties_in(some, group), some.times_us, codes))
     times, codes = some.times_us[order], codes[order]
     result = np.zeros(events.rows, bool)
     result[rows[order[1:]]] = (codes[1:] == codes[:-1]) & (times[1:] - times[:-1] <= found.within_us)
@@ -89,7 +89,7 @@ def _dense(values: Ints) -> Ints:
     return codes
 
 
-def _ties(events: Events, group: GroupPlan) -> list[Ints]:
+def ties_in(events: Events, group: GroupPlan) -> list[Ints]:
     """Sort keys for events of equal time, the major key last: source order if known, else all logged values."""
     if OFFSET in events.columns:
         return [np.asarray(events.columns[OFFSET]), ranks(events.columns[PARTITION], "string")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millpond.model.windows import Counted, Range, Session
+from millpond.model.windows import Counted, Distinct, Range, Session
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.task.task_values import SectionPlace, Watermark
@@ -22,6 +22,11 @@ def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
         window = plan.query.window
         if at is None or isinstance(window, Session | Counted):
             return None
+        if isinstance(window, Distinct):
+            if window.lasts_us is None:
+                return None
+            times.append(at + 1 - window.lasts_us)
+            continue
         if isinstance(window, Range):
             times.append(at + 1 - window.preceding_us)  # the next event that has no row yet
             continue

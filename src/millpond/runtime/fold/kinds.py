@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupKind, GroupPlan
 from millpond.runtime.fold.count_state import CountState
+from millpond.runtime.fold.distinct_state import DistinctState
 from millpond.runtime.fold.session_state import SessionState
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.time_state import TimeState
 
-STATES: Mapping[GroupKind, type[State]] = {"time": TimeState, "session": SessionState, "count": CountState}
+STATES: Mapping[GroupKind, type[State]] = {
+    "time": TimeState, "session": SessionState, "count": CountState, "distinct": DistinctState,
+}  # fmt: skip
 
 
 def state_kind(group: GroupPlan) -> type[State]:

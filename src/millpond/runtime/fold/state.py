@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from millpond.kernels.columns import arrow_type
+from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, column_ids
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
@@ -90,13 +91,19 @@ class State(ABC):
         self.departed = departed_slots(files, self.committed)
         buckets = partial(buckets_of_keys, group, buckets=len(task.owners))
         self.keys = KeyDictionary(types, sections, cache, buckets, self.departed)
-        self.log = None if group.events is None else GroupLog(files, group, group.events, self.committed, sections)
+        stored = self.stored_log(group)
+        self.log = None if stored is None else GroupLog(files, group, stored, self.committed, sections)
         self.tallies = TallyLog(files, group, self.committed, sections) if group.tallies else None
         self.logs = [log for log in (self.log, self.tallies) if log is not None]
         self.old, self.old_tiles, self.old_revisions = (
             CurrentCells(files, self.committed, places, sections, group.delays_us)
             for places in (self.committed.segments, self.committed.tiles, self.committed.revisions)
         )
+
+    @classmethod
+    def stored_log(cls, group: GroupPlan) -> LogPlan | None:
+        """What is stored of each event of a group; None without an event log."""
+        return group.events
 
     @classmethod
     def migrates_by_key(cls, _group: GroupPlan) -> bool:

@@ -119,21 +119,24 @@ def _gather_chunk(
     pond_counts = Counts() if stream.chained else Counts(events=table.num_rows, bytes_read=table.nbytes)
     counts = ChunkCounts(Counters({WHOLE_POND: pond_counts}), [])
     late_collector = LateCollector(task.late.get(stream.name, ()))
-    late_rows = b""
-    newest: dict[str, int] = {}
+    newest, late_rows = dict[str, int](), b""
     judged: Judged | None = None
     order = _order(stream, columns)
     sources = None if order[0] is None else Sources.of(order[0])
     for group in task.plan.groups:
         if group.stream != stream.name:
             continue
-        group_began, times = lap_us(), columns[group.event_time]
-        if judged is None:  # a stream has one event-time column
-            judged = judge.judge(times.data, times.null, *order)
-            newest = judged.newest_us
-        late = late_classes(times.data, judged, floor, group.delays_us)
-        passed = group_parts(task, group, evaluator, judged.timed, times.data, late, order, parts)
-        count_rows(counts, group, evaluator, judged.timed, late, sources, passed)
+        group_began, timed = lap_us(), np.ones(table.num_rows, bool)
+        times_us, late = np.zeros((2, table.num_rows), np.int64)  # without an event time, no event is late
+        if group.event_time:
+            times = columns[group.event_time]
+            if judged is None:  # a stream has one event-time column
+                judged = judge.judge(times.data, times.null, *order)
+                newest = judged.newest_us
+            timed, times_us = judged.timed, times.data
+            late = late_classes(times_us, judged, floor, group.delays_us)
+        passed = group_parts(task, group, evaluator, timed, times_us, late, order, parts)
+        count_rows(counts, group, evaluator, timed, late, sources, passed)
         late_collector.add_group(group, evaluator, late)
         counts.counters[group.id] = Counts(group_us=lap_us() - group_began)
     for log in task.plan.joins.logs_of(stream.name):

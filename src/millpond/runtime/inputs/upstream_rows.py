@@ -107,7 +107,7 @@ def chained_lines(
 
 def event_time_of(plan: Plan, stream: str) -> str | None:
     """The event-time column that the queries of a stream use; None if no query uses its time."""
-    windowed = (group.event_time for group in plan.groups if group.stream == stream)
+    windowed = (group.event_time for group in plan.groups if group.stream == stream and group.event_time)
     return next(windowed, None) or next((log.event_time for log in plan.joins.logs_of(stream)), None)
 
 

@@ -7,11 +7,15 @@ The walk goes down from the aggregation and stops at a stream, at a function of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.expressions import Column, Expression
+from millpond.model.stream import Stream
 from millpond.model.windows import Sliding, Window
+from millpond.plan.groups.distinct import Timing
 from millpond.spark.analysis.grouping.window_rows import exploded_windows, refuse_noted
 from millpond.spark.analysis.windows import is_noted, recovered, recovered_session
 from millpond.spark.catalyst.private_names import (
@@ -19,6 +23,7 @@ from millpond.spark.catalyst.private_names import (
     JavaObject,
     children,
     computed_in,
+    delay_ms,
     id_of,
     items,
     kind_of,
@@ -29,9 +34,9 @@ from millpond.spark.catalyst.private_names import (
 from millpond.spark.sources.arrow_functions import MAPPED
 from millpond.spark.sources.declared_paths import STREAMS
 
+WITHIN = "DeduplicateWithinWatermark"
+_REPEATS = ("Deduplicate", WITHIN, "Distinct")
 _STATEFUL = {
-    "Deduplicate": "dropDuplicates or DISTINCT",
-    "Distinct": "SELECT DISTINCT",
     "Window": "An OVER (…) window",
     "GlobalLimit": "LIMIT",
     "Sort": "ORDER BY",
@@ -49,6 +54,7 @@ _INSTEAD = {
 """Replacements for joins that are not supported."""
 
 _FIELDS = ("start", "end")
+_LOWER = "Remove them in a query of its own, say `lower`, and read its rows: FROM STREAM lower."
 
 
 class WindowColumn(NamedTuple):
@@ -100,20 +106,33 @@ class Step(NamedTuple):
         return self.side is not None or self.generate is not None
 
 
+class Repeats(NamedTuple):
+    """A step that keeps the first of several events with equal `keys`; the first `below` steps are below it.
+
+    `within`: only events near in time count as repeated. `output` are the columns of its input.
+    """
+
+    keys: list[JavaObject]
+    output: list[JavaObject]
+    below: int
+    within: bool
+
+
 class Watermark(NamedTuple):
-    """The attribute that has the watermark; `depth` layers of aliases are above it."""
+    """The attribute that has the watermark; `depth` layers of aliases are above it. `output`: the columns with it."""
 
     time: JavaObject
     depth: int
+    output: JavaObject
 
 
 @dataclass(frozen=True)
 class InputPlan:
     """The input of an aggregation: its steps, from the lowest up, and its layers of aliases, from the highest down.
 
-    `leaf` is a stream or a union. `watermark` is the highest watermark that was set above it, if any. `repeats` are the
-    columns by which duplicates are recognised: only the first of several events with equal values is used. `emitted`
-    says that windows are columns of the rows, because there is no aggregation.
+    `leaf` is a stream or a union. `watermark` is the highest watermark that was set above it, if any. `repeats` is the
+    removal of repeated events among the steps, if there is one. `emitted` says that windows are columns of the rows,
+    because there is no aggregation.
     """
 
     leaf: JavaObject
@@ -122,8 +141,24 @@ class InputPlan:
     layers: list[list[JavaObject]] = field(default_factory=list)
     definitions: dict[int, JavaObject] = field(default_factory=dict)
     windows: dict[int, WindowColumn] = field(default_factory=dict)
-    repeats: tuple[JavaObject, ...] = ()
+    repeats: Repeats | None = None
     emitted: bool = False
+
+    def time_of_repeats(self) -> JavaObject | None:
+        """The event time of the events among which repeated ones are removed; None: they have none, as in Spark."""
+        columns = () if self.repeats is None else self.repeats.output
+        return next((column for column in columns if delay_ms(column) is not None), None)
+
+    def above_repeats(self) -> list[JavaObject]:
+        """The conditions above the removal of repeated events.
+
+        Raises:
+            UnsupportedQuery: there are steps that make rows above it.
+        """
+        above = [] if self.repeats is None else self.steps[self.repeats.below :]
+        if any(step.makes_rows for step in above):
+            raise UnsupportedQuery("A join or explode above the removal of repeated events is not answered.", _LOWER)
+        return [step.condition for step in above]
 
     def window_part(self, expression: JavaObject) -> WindowPart | None:
         """The window, or the bound of a window, that a grouping key stands for; None for other keys."""
@@ -159,8 +194,7 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject, *, emitted: bool = Fal
     layers: list[list[JavaObject]] = []
     definitions: dict[int, JavaObject] = {}
     windows: dict[int, WindowColumn] = {}
-    repeats: tuple[JavaObject, ...] = ()
-    above: int | None = None
+    repeats: Repeats | None = None
     while (kind := kind_of(node)) not in (*STREAMS, MAPPED) and not (kind == "Union" and node.isStreaming()):
         found: dict[int, WindowColumn] = {}
         if kind == "Project":
@@ -187,21 +221,33 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject, *, emitted: bool = Fal
         elif kind == "Generate":
             steps.append(Step(None, len(layers), None, not node.outer(), _generated(node)))
         elif kind == "EventTimeWatermark":
-            watermark = watermark or Watermark(node.eventTime(), len(layers))
-        elif kind == "DeduplicateWithinWatermark" and above is None:
-            repeats, above = tuple(items(node.keys())), len(steps)
+            watermark = watermark or Watermark(node.eventTime(), len(layers), node.output())
+        elif kind in _REPEATS:
+            repeats = _repeats(node, kind, len(steps), repeats)
         elif kind not in ("SubqueryAlias", "ResolvedHint"):
             raise _refused(node, kind)
         windows.update(found)
         node = node.child()
         if found and kind == "Project":
             node = _without_time_filter(node, found)
-    if above is not None and (len(steps) > above or kind == "Union" or any(step.makes_rows for step in steps)):
-        raise UnsupportedQuery(
-            "dropDuplicatesWithinWatermark above a filter or a union, or below a join or explode, is not answered.",
-            "Drop duplicates first, of a stream as it is, and filter then.",
-        )
+    if repeats is not None:
+        repeats = repeats._replace(below=len(steps) - repeats.below)
     return InputPlan(node, watermark, steps[::-1], layers, definitions, windows, repeats, emitted)
+
+
+def _repeats(node: JavaObject, kind: str, above: int, higher: Repeats | None) -> Repeats:
+    """The removal of repeated events, with the number of steps above it as `below`; `higher`: one further up."""
+    output = items(node.child().output())
+    repeats = Repeats(output if kind == "Distinct" else items(node.keys()), output, above, kind == WITHIN)
+    if higher is None:
+        return repeats
+    # of events that are equal in more columns, the higher one keeps the first as well
+    if not higher.within and {id_of(key) for key in higher.keys} <= {id_of(key) for key in repeats.keys}:
+        return higher
+    raise UnsupportedQuery(
+        "Repeated events are removed twice, by different columns.",
+        "Make the lower removal a query of its own, say `lower`, and read its rows: FROM STREAM lower.",
+    )
 
 
 def _generated(node: JavaObject) -> Generated:
@@ -317,3 +363,33 @@ def _refused(node: JavaObject, kind: str) -> UnsupportedQuery | QueryTypeError:
         f"The plan has {kind} below the window, which is not answered.",
         "Query one stream with filters, derived columns and one windowed aggregation.",
     )
+
+
+def timing_of(plan: InputPlan, stream: Stream, meaning: Callable[[JavaObject], Expression]) -> Timing | None:
+    """The event time of a query that needs none itself, if there is one that is not computed.
+
+    Of the rows of another query it is the end of their window.
+    """
+    if stream.upstream is not None:
+        ends = (field.name for field in stream.columns if field.name.endswith(".end"))
+        return next((Timing(Column(name, "timestamp"), 0) for name in ends), None)
+    columns = outputs(plan.leaf) if plan.watermark is None else items(plan.watermark.output)
+    time = next((column for column in columns if delay_ms(column) is not None), None)
+    found = None if time is None else meaning(time)
+    return Timing(found, (delay_ms(time) or 0) * 1000) if isinstance(found, Column) else None
+
+
+def check_below_window(plan: InputPlan, repeats: Repeats) -> None:
+    """Refuse to remove repeated events below a window, where this is not done by `plan.groups.deduplication`.
+
+    Raises:
+        UnsupportedQuery: the steps around it, or its kind, are not supported.
+    """
+    if not repeats.within:
+        raise UnsupportedQuery("dropDuplicates or DISTINCT below an aggregation is not answered in one text.", _LOWER)
+    if repeats.below or kind_of(plan.leaf) == "Union" or any(step.makes_rows for step in plan.steps):
+        raise UnsupportedQuery(
+            "dropDuplicatesWithinWatermark above a filter or a union, or below a join or explode, is not answered in "
+            "one text with an aggregation.",
+            f"Drop duplicates first, of a stream as it is, and filter then. {_LOWER}",
+        )

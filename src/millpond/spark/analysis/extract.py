@@ -11,13 +11,11 @@ that the filter drops also advance it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.endpoints import Sink
 from millpond.model.expressions import Call, Column, Expression, Literal, call, columns_of, may_raise
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query, named_once
@@ -27,14 +25,15 @@ from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Range, Session, Sliding, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.plan.groups.deduplication import deduplicated
+from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregates import aggregate_of
-from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan
-from millpond.spark.analysis.derived_streams import Derived
+from millpond.spark.analysis.aggregation_input import InputPlan, check_below_window, read_input_plan, timing_of
 from millpond.spark.analysis.expressions import Translator, conjunction, raises_as
 from millpond.spark.analysis.expressions_above import emitted, inlined, projected_above
 from millpond.spark.analysis.frames import Frames, frames_of
 from millpond.spark.analysis.grouping.window_rows import refuse_noted
 from millpond.spark.analysis.input_streams import QueryInput, find_source
+from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.cures import CLAUSES, PER_VALUE, PIVOT, without_time
 from millpond.spark.catalyst.private_names import (
@@ -52,30 +51,6 @@ from millpond.spark.catalyst.private_names import (
 from millpond.spark.catalyst.spark_expressions import Projected, project
 
 _FIELDS = ("start", "end")
-
-
-class Extraction(NamedTuple):
-    """A query, the stream it reads, and the Catalyst expressions behind its `Foreign` parts, by key.
-
-    `derived` says how the stream is computed, if it is a derived stream. `also` is the other stream of a join with its
-    `Derived`.
-    """
-
-    query: AnyQuery
-    stream: Stream
-    foreigns: dict[str, Projected]
-    derived: Derived | None = None
-    also: tuple[tuple[Stream, Derived | None], ...] = ()
-
-
-class Terms(NamedTuple):
-    """The name, sink and other terms of a query; `window` overrides the window in the plan."""
-
-    name: str
-    window: Sliding | Counted | None = None
-    sink: Sink = Sink()
-    serve: bool = False
-    text: str = ""
 
 
 def extract_query(
@@ -106,12 +81,13 @@ def extract_query(
         reader = Reader(catalyst, terms, source, input_plan, functions or UserFunctions(catalyst))
         return reader.frames(frames, items(plan.output()), above)
     if kind_of(plan) != "Aggregate":
-        if kind_of(plan) in CLAUSES and kind_of(plan) != "DeduplicateWithinWatermark":
+        if kind_of(plan) in CLAUSES:
             what, cure = CLAUSES[kind_of(plan)]
             raise UnsupportedQuery(f"The query ends in {what}, which is not answered.", cure)
         input_plan = read_input_plan(catalyst, whole, emitted=True)
-        source = find_source(catalyst, input_plan, streams, relation, timed=False)
-        return Reader(catalyst, terms, source, input_plan, UserFunctions(catalyst)).select(items(whole.output()))
+        source = find_source(catalyst, input_plan, streams, relation, timed=input_plan.time_of_repeats() is not None)
+        reader = Reader(catalyst, terms, source, input_plan, UserFunctions(catalyst))
+        return (reader.select if input_plan.repeats is None else reader.distinct)(items(whole.output()))
     if PIVOT in str(plan.aggregateExpressions().toString()):
         raise UnsupportedQuery("A pivot is not answered.", PER_VALUE)
     input_plan = read_input_plan(catalyst, plan.child())
@@ -247,13 +223,31 @@ class Reader:
                 f"{terms.name} has no key, so it has no latest row per key to serve.", "Group it by a key and a window."
             )
         named = named_once([Named(str(output.name()), self._passed(output)) for output in outputs])
-        return self.extraction(Selection(terms.name, self._stream.name, named, self._where(), terms.sink, terms.text))
+        found = self._extracted(Selection(terms.name, self._stream.name, named, self._where(), terms.sink, terms.text))
+        return found._replace(timing=timing_of(self._input_plan, self._stream, self._column))
+
+    def distinct(self, outputs: list[JavaObject]) -> Extraction:
+        """The query for a plan without an aggregation that removes repeated events."""
+        plan, repeats = self._input_plan, self._input_plan.repeats
+        assert repeats is not None
+        selection = self.select(outputs).query
+        assert isinstance(selection, Selection)
+        time = plan.time_of_repeats()
+        timing = None if time is None else Timing(*self._timed(time))
+        keys = [self._down(key) for key in repeats.keys]
+        above = [self._down(condition) for condition in plan.above_repeats()]
+        selection = msgspec.structs.replace(selection, where=self._where(until=repeats.below))
+        return self._extracted(distinct_rows(selection, keys, timing, within=repeats.within, above=above))
 
     def extraction(self, query: AnyQuery) -> Extraction:
         """The query, with those of its expressions that Spark projects."""
-        if self._input_plan.repeats:
-            within_us = query.delay_us if isinstance(query, Query) else 0
-            query = deduplicated(query, self._stream, [self._plain(key) for key in self._input_plan.repeats], within_us)
+        repeats = self._input_plan.repeats
+        if repeats is not None and isinstance(query, Query):
+            check_below_window(self._input_plan, repeats)
+            query = deduplicated(query, self._stream, [self._plain(key) for key in repeats.keys], query.delay_us)
+        return self._extracted(query)
+
+    def _extracted(self, query: AnyQuery) -> Extraction:
         used = foreign_keys(query)
         foreigns = {key: self._foreigns[key] for key in sorted(used & self._foreigns.keys())}
         return Extraction(query, self._stream, foreigns, self._source.derived)
@@ -288,15 +282,17 @@ class Reader:
                 return Column(name, type_of(column))
         return self._projected(column, passing=True)
 
-    def _where(self, window: Window | None = None, event_time: Column | None = None) -> Expression | None:
-        """The conditions on events.
+    def _where(
+        self, window: Window | None = None, event_time: Column | None = None, until: int | None = None
+    ) -> Expression | None:
+        """The conditions on events, those of the steps from `until` on left out.
 
         A join adds the condition that its key does not raise and, if it is an inner join, that there is a partner.
         Sessions add the condition that the gap is positive, as Spark's own filter does.
         """
         source = self._source
         parts = [] if source.passes_filters is None else [self._projected(source.passes_filters)]
-        for index, step in enumerate(self._input_plan.steps):
+        for index, step in enumerate(self._input_plan.steps[:until]):
             if index not in source.markers:
                 parts.append(self._down(step.condition))
                 continue

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from millpond.errors import QueryTypeError
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import (
     DEAD_LETTER,
     DROP,
@@ -25,6 +25,7 @@ from millpond.model.stream import (
 )
 from millpond.model.windows import Sliding
 from millpond.plan.groups.deduplication import deduplicated
+from millpond.plan.groups.distinct import Timing, distinct_by_name
 from millpond.plan.options.output_modes import FINAL, with_mode
 from millpond.spark.catalyst.private_names import Catalyst
 from millpond.spark.catalyst.value_bounds import is_accepted
@@ -76,12 +77,12 @@ class Repeats(NamedTuple):
     columns: tuple[str, ...] = ()
     within: str | None = None
 
-    def of(self, catalyst: Catalyst, query: AnyQuery, stream: Stream) -> AnyQuery:
-        """The query over the stream without repeated events.
+    def of(self, catalyst: Catalyst, query: AnyQuery, stream: Stream, timing: Timing | None = None) -> AnyQuery:
+        """The query over the stream without repeated events; `timing`: the event time of a stateless query.
 
         Raises:
-            QueryTypeError, UnsupportedQuery: see `plan.groups.deduplication.deduplicated`; `within` is missing or
-            not a duration.
+            QueryTypeError, UnsupportedQuery: see `plan.groups.deduplication.deduplicated` and
+            `plan.groups.distinct.distinct_by_name`; `within` is missing or not a duration.
         """
         if not self.columns and self.within is None:
             return query
@@ -90,6 +91,8 @@ class Repeats(NamedTuple):
                 f"{query.name} has one of 'deduplicate' and 'deduplicate.within'.", "Write both, or neither."
             )
         within_us = duration_us(catalyst, query.name, "deduplicate.within", self.within)
+        if isinstance(query, Selection):
+            return distinct_by_name(query, stream, self.columns, timing, within_us)
         return deduplicated(query, stream, self.columns, within_us)
 
 

@@ -13,8 +13,8 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW
 from millpond.plan.chains.upstream import chained_stream, check_event_time
-from millpond.spark.analysis.extract import Extraction
 from millpond.spark.analysis.input_streams import rows_path
+from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.catalyst.data_types import columns_type
 from millpond.spark.catalyst.private_names import WINDOW_MARK
 

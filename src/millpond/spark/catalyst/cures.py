@@ -15,10 +15,6 @@ TOP_N = (
     "SELECT *, row_number() OVER (PARTITION BY w ORDER BY value DESC) AS r FROM STREAM lower QUALIFY r <= 10, where w "
     "is the window of lower."
 )
-ONE_ROW = (
-    "For one row per value and window, group instead: SELECT a, b, window(ts, '1 hour') AS w FROM STREAM s WATERMARK … "
-    "GROUP BY ALL. For one row per value ever, group by the columns alone with 'emit' = 'update'."
-)
 PER_VALUE = (
     "Write one aggregate per value: sum(v) FILTER (WHERE k = 'a') AS a in SQL, "
     "F.sum(F.when(F.col('k') == 'a', F.col('v'))).alias('a') in Python."
@@ -33,9 +29,6 @@ CLAUSES = {
     "Offset": ("OFFSET", TOP_N),
     "Sort": ("ORDER BY", TOP_N),
     "Pivot": ("PIVOT", PER_VALUE),
-    "Distinct": ("SELECT DISTINCT", ONE_ROW),
-    "Deduplicate": ("dropDuplicates or distinct", ONE_ROW),
-    "DeduplicateWithinWatermark": ("dropDuplicatesWithinWatermark", ONE_ROW),
 }
 """Plan node -> its name in SQL or the DataFrame API, and what to write instead."""
 

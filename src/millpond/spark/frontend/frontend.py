@@ -26,12 +26,11 @@ from millpond.model.stream import Relation, Stream, can_be_stored, check_order, 
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.spark.analysis.derived_streams import Derived, Side, texts_of
-from millpond.spark.analysis.extract import Extraction, Terms
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
 from millpond.spark.analysis.joins.joins import extract_any
 from millpond.spark.analysis.live_parameters import marked
-from millpond.spark.analysis.output_modes import OutputOptions, leaving_of
 from millpond.spark.analysis.properties import Mode, Repeats, duration_us
+from millpond.spark.analysis.query_terms import Extraction, OutputOptions, Terms, leaving_of
 from millpond.spark.analysis.upstream_queries import check_chained, show_rows
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.analysis.windows import Twin, tumbling_twin
@@ -471,7 +470,7 @@ class FrontEnd:
 
     def _kept(self, found: Extraction, leaving: OutputOptions, *, remember: bool) -> AnyQuery:
         """Store the streams and expressions of a query; those that another query stored are not replaced."""
-        query = leaving.of(self._catalyst, found.query, found.stream)
+        query = leaving.of(self._catalyst, found.query, found.stream, found.timing)
         check_sink(f"The sink of {query.name}", query.sink)
         check_sink(f"The folder of late rows of {query.name}", query.late_sink)
         with keeping(), self.lock:

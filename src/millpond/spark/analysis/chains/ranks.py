@@ -21,8 +21,9 @@ from millpond.model.windows import Range
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan
 from millpond.spark.analysis.chains.sides import RowsSide
-from millpond.spark.analysis.extract import Extraction, Reader, Terms
+from millpond.spark.analysis.extract import Reader
 from millpond.spark.analysis.input_streams import QueryInput, find_source
+from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, items, kind_of, outputs, text_of
 

@@ -28,9 +28,10 @@ from millpond.spark.analysis.aggregation_input import WindowPart, read_input_pla
 from millpond.spark.analysis.chains.ranks import ranks_rows, read_ranks
 from millpond.spark.analysis.chains.sides import RowsSide, same_window
 from millpond.spark.analysis.expressions import Translator, conditions, conjunction
-from millpond.spark.analysis.extract import Extraction, Reader, Terms, extract_query
+from millpond.spark.analysis.extract import Reader, extract_query
 from millpond.spark.analysis.input_streams import find_source
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
+from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.inlined_size import check_inlined
 from millpond.spark.catalyst.private_names import (

@@ -1,4 +1,4 @@
-"""Applies the output options of a query: output mode, late sink, and which events count as repeated."""
+"""What is given to the analysis of a query, and what it returns."""
 
 from __future__ import annotations
 
@@ -11,9 +11,38 @@ from millpond.model.endpoints import Sink
 from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
+from millpond.model.windows import Counted, Sliding
+from millpond.plan.groups.distinct import Timing
 from millpond.plan.options.late_sinks import check_late
+from millpond.spark.analysis.derived_streams import Derived
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.private_names import Catalyst
+from millpond.spark.catalyst.spark_expressions import Projected
+
+
+class Extraction(NamedTuple):
+    """A query, the stream it reads, and the Catalyst expressions behind its `Foreign` parts, by key.
+
+    `derived` says how the stream is computed, if it is a derived stream. `also` is the other stream of a join with its
+    `Derived`. `timing` is the event time of a stateless query, if it has one.
+    """
+
+    query: AnyQuery
+    stream: Stream
+    foreigns: dict[str, Projected]
+    derived: Derived | None = None
+    also: tuple[tuple[Stream, Derived | None], ...] = ()
+    timing: Timing | None = None
+
+
+class Terms(NamedTuple):
+    """The name, sink and other terms of a query; `window` overrides the window in the plan."""
+
+    name: str
+    window: Sliding | Counted | None = None
+    sink: Sink = Sink()
+    serve: bool = False
+    text: str = ""
 
 
 class OutputOptions(NamedTuple):
@@ -23,13 +52,13 @@ class OutputOptions(NamedTuple):
     mode: Mode = Mode()
     repeats: Repeats = Repeats()
 
-    def of(self, catalyst: Catalyst, query: AnyQuery, stream: Stream) -> AnyQuery:
-        """The query with these options.
+    def of(self, catalyst: Catalyst, query: AnyQuery, stream: Stream, timing: Timing | None = None) -> AnyQuery:
+        """The query with these options; `timing`: the event time of a stateless query.
 
         Raises:
             QueryTypeError, UnsupportedQuery: the query cannot have them.
         """
-        query = self.mode.of(catalyst, self.repeats.of(catalyst, query, stream))
+        query = self.mode.of(catalyst, self.repeats.of(catalyst, query, stream, timing))
         if self.late is None:
             return query
         if isinstance(query, Selection):

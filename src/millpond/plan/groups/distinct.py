@@ -1,0 +1,107 @@
+"""Plans queries with one row for each distinct key: the first event with these values in some columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.expressions import Column, Expression, Literal, conjunction
+from millpond.model.query import Named, Query
+from millpond.model.selection import Selection
+from millpond.model.stream import Stream
+from millpond.model.types import is_known
+from millpond.model.windows import NEVER_LATE_US, Distinct
+from millpond.plan.groups.deduplication import WHOLE
+
+
+class Timing(NamedTuple):
+    """The event time of a query's events, and how long it waits for late ones."""
+
+    event_time: Column
+    delay_us: int
+
+
+def distinct_rows(
+    rows: Selection, keys: Sequence[Expression], timing: Timing | None, *, within: bool = False,
+    kept_us: int | None = None, above: Sequence[Expression] = (),
+) -> Query:  # fmt: skip
+    """The query with those of the `rows` that are the first with their `keys` and meet the conditions `above`.
+
+    Keys that include the event time are remembered until an equal event would be late. Other keys are remembered for
+    ever; or with `within` until the watermark reaches their event's time plus the delay, or plus `kept_us`.
+
+    Raises:
+        QueryTypeError: keys are to be forgotten, but there is no event time.
+        UnsupportedQuery: a key or an output has a type without operators.
+    """
+    if within and timing is None:
+        raise QueryTypeError(
+            f"{rows.name} removes events that are repeated within a time, and its stream has no watermark.",
+            "Add .withWatermark('ts', '10 seconds') before it, where ts is the event time (in SQL: WATERMARK ts DELAY "
+            "OF INTERVAL 10 SECONDS).",
+        )
+    strange = [one for one in (*keys, *(item.expression for item in rows.output)) if not is_known(one.type)]
+    if strange:
+        raise UnsupportedQuery(
+            f"{rows.name} removes repeated events, and a column is a {strange[0].type}, which is planned, not answered "
+            "yet.",
+            "Select its fields, or cast it to string.",
+        )
+    keys = tuple(dict.fromkeys(key for key in keys if not isinstance(key, Literal)))
+    lasts_us: int | msgspec.UnsetType = msgspec.UNSET
+    if timing is not None and within:
+        lasts_us = timing.delay_us if kept_us is None else kept_us
+    elif timing is not None and timing.event_time in keys:
+        lasts_us = 0
+    values = dict.fromkeys((*(item.expression for item in rows.output), *above))
+    names: dict[Expression, Expression] = {}
+    if timing is not None:
+        values.pop(timing.event_time, None)
+        names[timing.event_time] = Column("window.time", "timestamp")
+    event = tuple(value for value in values if not isinstance(value, Literal))
+    names |= {value: Column(f"event:{place}", value.type) for place, value in enumerate(event)}
+
+    def shown(value: Expression) -> Expression:
+        return names.get(value, value)
+
+    return Query(
+        name=rows.name,
+        stream=rows.stream,
+        event_time="" if timing is None else timing.event_time.name,
+        delay_us=NEVER_LATE_US if timing is None else timing.delay_us,
+        window=Distinct(lasts_us),
+        keys=keys,
+        aggregates=(),
+        output=tuple(Named(item.name, shown(item.expression)) for item in rows.output),
+        where=rows.where,
+        having=conjunction([shown(condition) for condition in above]),
+        sink=rows.sink,
+        text=rows.text,
+        event=event,
+    )
+
+
+def distinct_by_name(
+    rows: Selection, stream: Stream, names: Sequence[str], timing: Timing | None, within_us: int
+) -> Query:  # fmt: skip
+    """As `distinct_rows`; the keys are columns of the stream or else of the rows, remembered for `within_us`.
+
+    Raises:
+        QueryTypeError: a column does not exist, or as `distinct_rows`.
+        UnsupportedQuery: as `distinct_rows`.
+    """
+    if within_us <= 0:
+        raise QueryTypeError(f"{rows.name} compares events within {within_us} µs.", "Use a positive time.")
+    known: dict[str, Expression] = {item.name.lower(): item.expression for item in rows.output}
+    known |= {field.name.lower(): Column(field.name, field.type) for field in stream.columns}
+    if list(names) == [WHOLE]:
+        order = () if stream.order is None else stream.order.columns
+        names = [field.name for field in stream.columns if field.name not in order]
+    for name in names:
+        if name.lower() not in known:
+            raise QueryTypeError(f"{stream.name} has no column {name} to compare.", f"It has {', '.join(known)}.")
+    keys = [known[name.lower()] for name in names]
+    return distinct_rows(rows, keys, timing, within=True, kept_us=within_us)
