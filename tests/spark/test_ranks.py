@@ -33,6 +33,11 @@ RANKS = {
     "sum(n) OVER (PARTITION BY w) AS d FROM {spend}",
     "shares": "SELECT card, shop, w, total / sum(total) OVER (PARTITION BY w) AS part FROM {spend}",
 }
+LIMITS = {
+    "first": ("SELECT card, n, w FROM {spend} ORDER BY total DESC, card LIMIT 3", "total DESC, card{ties}", 3),
+    "twice": ("SELECT card, 2 * n AS m, w FROM {spend} WHERE n > 1 ORDER BY n % 2, card LIMIT 4", "n % 2{ties}", 4),
+}
+"""ORDER BY … LIMIT per window, and what it orders by: in a batch, the first rows of each window are those of a rank."""
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +57,8 @@ def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         pond.add("spend", SPEND.format(SLIDING, late.removeprefix("FROM "), SLIDING))
         for name, text in RANKS.items():
             pond.add(name, text.format(spend="STREAM spend", ties=""))
+        for name, (text, _, _) in LIMITS.items():
+            pond.add(name, text.format(spend="STREAM spend"))
         pond.run(once=True, drain=True)
         yield pond
 
@@ -65,7 +72,21 @@ def test_rows_are_those_of_sparks_batch(spark: SparkSession, pond: Pond, name: s
     assert sorted(map(repr, ours.to_pylist())) == sorted(map(repr, theirs.to_pylist()))
 
 
+@pytest.mark.parametrize("name", LIMITS)
+def test_limit_gives_the_first_rows_of_each_window(spark: SparkSession, pond: Pond, name: str) -> None:
+    text, order, rows = LIMITS[name]
+    ranked = f"row_number() OVER (PARTITION BY w ORDER BY {order.format(ties=TIES)}) <= {rows}"
+    batch = text.format(spend="batch_spend").partition(" ORDER BY ")[0]
+    theirs = spark.sql(f"{batch} QUALIFY {ranked}").toArrow().to_pylist()
+    ours = pond.table(name).to_pylist()
+    assert len(theirs) > 20 and sorted(map(repr, ours)) == sorted(map(repr, theirs))
+
+
 REFUSED = {
+    "SELECT card FROM STREAM spend LIMIT 3": "ends in LIMIT",
+    "SELECT card FROM STREAM spend ORDER BY n": "ends in ORDER BY",
+    "SELECT card FROM STREAM tx ORDER BY amount LIMIT 3": "is over single events",
+    "SELECT * FROM (SELECT card, n FROM STREAM spend ORDER BY n LIMIT 3) WHERE n > 1": "is not the end of the query",
     "SELECT card, row_number() OVER (ORDER BY total) AS r FROM STREAM spend": "has no window of spend",
     "SELECT card, row_number() OVER (PARTITION BY shop ORDER BY total) AS r FROM STREAM spend": "has no window of",
     "SELECT card, row_number() OVER (PARTITION BY card ORDER BY amount) AS r FROM STREAM tx": "is over single events",

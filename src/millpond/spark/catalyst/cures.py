@@ -11,9 +11,9 @@ PIVOT = "pivotfirst("
 FUNCTION_LIST = "docs/sql-functions.md lists the functions that queries may call."
 
 TOP_N = (
-    "Rows of a continuous query have no order. For the top 10 of each window, read this query from a second one: "
-    "SELECT *, row_number() OVER (PARTITION BY w ORDER BY value DESC) AS r FROM STREAM lower QUALIFY r <= 10, where w "
-    "is the window of lower."
+    "Rows of a continuous query have no order. For the first 10 of each window, read this query from a second one: "
+    "SELECT * FROM STREAM lower ORDER BY value DESC LIMIT 10, or with row_number() OVER (PARTITION BY w ORDER BY …), "
+    "where w is the window of lower."
 )
 PER_VALUE = (
     "Write one aggregate per value: sum(v) FILTER (WHERE k = 'a') AS a in SQL, "

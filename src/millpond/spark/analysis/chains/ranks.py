@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import RANKS, Aggregate
-from millpond.model.expressions import Column, Expression, Literal, literal
+from millpond.model.expressions import Column, Expression, Literal, call, conjunction, literal
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW, is_known
@@ -63,14 +63,55 @@ def read_ranks(
     windows = [node]
     while kind_of(windows[-1].child()) == "Window":
         windows.append(windows[-1].child())
-    input_plan = read_input_plan(catalyst, windows[-1].child())
+    what = text_of(items(node.windowExpressions())[0].child().windowFunction())
+    reader = _reader(catalyst, windows[-1].child(), f"`{what}` OVER (…)", terms, streams, relation, functions, earlier)
+    return reader.ranks(windows, above)
+
+
+class Limit(NamedTuple):
+    """ORDER BY … LIMIT: the nodes of both, the number of rows, and the nodes above ORDER BY, the highest first."""
+
+    sort: JavaObject
+    rows: JavaObject
+    above: list[JavaObject]
+
+
+def limit_of(plan: JavaObject) -> Limit | None:
+    """The ORDER BY … LIMIT with which a plan ends, if it does."""
+    if kind_of(plan) != "GlobalLimit":
+        return None
+    node, above = plan.child(), list[JavaObject]()
+    while kind_of(node) in ("LocalLimit", "Project", "SubqueryAlias"):
+        above += [node] if kind_of(node) == "Project" else []
+        node = node.child()
+    return Limit(node, plan.limitExpr(), above) if kind_of(node) == "Sort" else None
+
+
+def read_limit(
+    catalyst: Catalyst, limit: Limit, terms: Terms, streams: Sequence[Stream], relation: str | None,
+    earlier: Mapping[str, AnyQuery],
+) -> Extraction:  # fmt: skip
+    """The query of ORDER BY … LIMIT, which emits the first rows of each window.
+
+    Raises:
+        UnsupportedQuery: the rows are not those of an upstream query's windows.
+    """
+    functions, below = UserFunctions(catalyst), limit.sort.child()
+    reader = _reader(catalyst, below, "ORDER BY … LIMIT", terms, streams, relation, functions, earlier)
+    return reader.first_rows(limit, int(str(catalyst.constant(limit.rows))))
+
+
+def _reader(
+    catalyst: Catalyst, below: JavaObject, what: str, terms: Terms, streams: Sequence[Stream], relation: str | None,
+    functions: UserFunctions, earlier: Mapping[str, AnyQuery],
+) -> _RankReader:  # fmt: skip
+    """Reads the rows that are ranked; `below`: the plan whose rows they are."""
+    input_plan = read_input_plan(catalyst, below)
     source = find_source(catalyst, input_plan, streams, relation)
     upstream = None if source.stream.upstream is None else earlier.get(source.stream.upstream)
     if upstream is None:
-        what = text_of(items(node.windowExpressions())[0].child().windowFunction())
-        raise UnsupportedQuery(f"`{what}` OVER (…) is over single events, which belong to no window.", _WINDOW_FIRST)
-    reader = _RankReader(catalyst, terms, source, input_plan, functions, upstream)
-    return reader.ranks(windows, above)
+        raise UnsupportedQuery(f"{what} is over single events, which belong to no window.", _WINDOW_FIRST)
+    return _RankReader(catalyst, terms, source, input_plan, functions, upstream)
 
 
 class _RankReader(Reader):
@@ -96,10 +137,30 @@ class _RankReader(Reader):
                 if aggregate not in self._found:
                     self._found.append(aggregate)
                 self._scope[id_of(alias)] = Column(f"agg:{self._found.index(aggregate)}", aggregate.type)
+        return self._ranked(items(windows[0].output()), above)
+
+    def first_rows(self, limit: Limit, rows: int) -> Extraction:
+        """The query of the first rows of each window."""
+        time = next((time for time in self._rows.times if self._rows.named_after_us(time) is not None), None)
+        if time is None or self._rows.sliding is None:
+            raise UnsupportedQuery(
+                f"ORDER BY … LIMIT gives the first rows of each window, but rows of {self._upstream.name} are not of "
+                "tumbling or hopping windows.",
+                "Write row_number() OVER (PARTITION BY …) instead.",
+            )
+        order = [self._order(one) for one in items(limit.sort.order())]
+        number = self._rank("row_number", order)
+        self._found.append(number)
+        first = call("le", (Column("agg:0", number.type), literal(rows, "int")), "boolean")
+        return self._ranked(items(limit.sort.output()), limit.above, first)
+
+    def _ranked(
+        self, results: list[JavaObject], above: list[JavaObject], first: Expression | None = None
+    ) -> Extraction:  # fmt: skip
         self._event, self._event_time = [], self._time
-        having, output = self._finish(items(windows[0].output()), above)
-        keys = self._parts or ()
-        return self._query(node, Range(0), keys, tuple(self._found), having, output)
+        having, output = self._finish(results, above)
+        having = conjunction([one for one in (first, having) if one is not None])
+        return self._query(None, Range(0), self._parts or (), tuple(self._found), having, output)
 
     @property
     def _time(self) -> Column:
@@ -143,6 +204,9 @@ class _RankReader(Reader):
                 f"`{text_of(function)}` OVER (… ORDER BY …) is not answered beside ranks.",
                 f"Use {', '.join(RANKS)}, or an aggregate without ORDER BY.",
             )
+        return self._rank(name, order)
+
+    def _rank(self, name: str, order: Sequence[_Order]) -> Aggregate:
         by = {one.value: one.direction for one in reversed(order) if not isinstance(one.value, Literal)}
         by = dict(reversed(by.items()))
         if name == "row_number":

@@ -25,7 +25,7 @@ from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Counted, Sliding
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import WindowPart, read_input_plan
-from millpond.spark.analysis.chains.ranks import ranks_rows, read_ranks
+from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_limit, read_ranks
 from millpond.spark.analysis.chains.sides import RowsSide, same_window
 from millpond.spark.analysis.expressions import Translator, conditions, conjunction
 from millpond.spark.analysis.extract import Reader, extract_query
@@ -77,6 +77,10 @@ def extract_any(
     if kind_of(node) == "Join" and node.left().isStreaming() and node.right().isStreaming():
         reader = _JoinReader(catalyst, terms, node, streams, relation, earlier)
         return reader.read(items(plan.output()), above[::-1])
+    if (limit := limit_of(node)) is not None:
+        if above:
+            raise UnsupportedQuery("ORDER BY … LIMIT is not the end of the query.", "Leave out what follows it.")
+        return read_limit(catalyst, limit, terms, streams, relation, earlier)
     if kind_of(node) == "Window" and ranks_rows(node):
         functions = functions or UserFunctions(catalyst)
         return read_ranks(catalyst, node, above, terms, streams, relation, functions, earlier)
