@@ -18,6 +18,7 @@ from millpond.errors import ChangeRefused
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
+from millpond.model.stream import Retention
 from millpond.model.windows import Session, Sliding
 from millpond.reconfigure import validate
 from millpond.reconfigure.changes import Alter
@@ -123,6 +124,73 @@ def test_each_window_is_told_by_one_version(mode: str, seed: int, tmp_path: Path
         run.pond.change(ended)
     versions = [one for one in run.pond.spec.all_queries if one.name.startswith("spent")]
     assert len(versions) == 1, "early versions are gone"
+
+
+EVENT = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True, "k": "a"}
+
+
+def counting(name: str, size: int, delay: int = 0) -> Query:
+    return replace(BASE, name=name, delay_us=delay * SECOND, window=Sliding(size * SECOND, size * SECOND))
+
+
+def starts_of(run: Run, size: int) -> list[int]:
+    """The starts, in seconds, of the emitted windows of a size; a window that was emitted twice occurs twice."""
+    rows = run.answers().rows["mine"]
+    return sorted(row["start"] // SECOND for row in rows if row["end"] - row["start"] == size * SECOND)
+
+
+@pytest.mark.parametrize("kept_s", [0, 1000])
+@pytest.mark.parametrize(("old", "new"), [((10, 30), (10, 0)), ((10, 0), (10, 30)), ((60, 0), (10, 0)),
+                                          ((10, 0), (60, 0)), ((60, 0), (30, 5))])  # fmt: skip
+def test_no_window_closes_between_two_versions(
+    old: tuple[int, int], new: tuple[int, int], kept_s: int, tmp_path: Path
+) -> None:
+    stream = replace(STREAM, retain=Retention(slices_us=kept_s * SECOND, grain_us=10 * SECOND)) if kept_s else STREAM
+    run = Run(tmp_path, [counting("mine", *old), counting("other", *new)], 1, 16, stream=stream)
+    for second in range(2, 60, 10):
+        run.epoch([[EVENT | {"ts": second * SECOND}]])
+    change = alter(KnownPond(run.pond.spec, run.pond.manifest), counting("mine", *new))
+    run.pond.change(change)
+    for second in range(62, 150, 10):
+        run.epoch([[EVENT | {"ts": second * SECOND}]])
+    run.pond.drain()
+    assert isinstance(change.since_us, int)
+    handed = change.since_us // SECOND
+    sizes = {old[0]: [*range(0, handed, old[0])]}
+    sizes[new[0]] = [*sizes.get(new[0], []), *range(handed, 150, new[0])]
+    assert {size: starts_of(run, size) for size in sizes} == sizes
+    assert handed <= 60, "windows that the other query holds"
+
+
+@pytest.mark.parametrize("seed", seeds(0, 3))
+def test_final_rows_of_each_window_are_of_one_version(seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    case, deal = random_case(seed + 500, 300, 1, epochs=24), dealt(seed)
+    retain = Retention(slices_us=dice.choice([20, 500]) * SECOND, grain_us=5 * SECOND) if dice.random() < 0.5 else None
+    mine, other = (replace(version(dice, BASE), having=None) for _ in range(2))
+    stream = STREAM if retain is None else replace(STREAM, retain=retain)
+    run = Run(tmp_path, [mine, replace(other, name="other")], 2, 16, stream=stream)
+    versions, begins = [mine], [-(1 << 62)]
+    for number, rows in enumerate(case.epochs):
+        run.epoch(deal(rows))
+        if number in (4, 7, 9, 15):
+            # often what the other query has, so windows are complete from an earlier time on
+            like = replace(other, name=mine.name) if dice.random() < 0.6 else versions[-1]
+            asked = replace(version(dice, like), having=None)
+            change = alter(KnownPond(run.pond.spec, run.pond.manifest), asked)
+            run.pond.change(change)
+            if isinstance(change.since_us, int):
+                versions.append(asked)
+                begins.append(change.since_us)
+    run.pond.drain()
+    wanted = [
+        row
+        for asked, begin, end in zip(versions, begins, [*begins[1:], 1 << 62], strict=True)
+        for row in windows.answer(asked, case.epochs, drained=True)
+        if begin <= row["start"] < end
+    ]
+    assert_same_rows(wanted, run.answers().rows["spent"], about=f"{begins}")
+    assert len(versions) > 2
 
 
 def test_having_alone_hands_windows_over_where_rows_may_change(tmp_path: Path) -> None:

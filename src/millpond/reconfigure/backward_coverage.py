@@ -100,7 +100,7 @@ def recalled_from(plan: Plan, query: Query, manifest: Manifest) -> int | None:
     have a fixed size and its results are final. It cannot if a filter uses a parameter, whose value may have been
     different then, or if it needs foreign expressions, whose values are not retained.
     """
-    kept, newest = plan.retained_of(query.stream), _mark(query, manifest).max_time_us
+    kept, newest = plan.retained_of(query.stream), mark_of(query, manifest).max_time_us
     if kept is None or newest is None or not _made_later(query):
         return None
     alone = build_plan([query])
@@ -166,8 +166,9 @@ def incomplete_for(query: Query, whole_us: int, manifest: Manifest) -> int | Non
 
 def open_from(query: Query, manifest: Manifest) -> int | None:
     """The start of the earliest open window of a query with windows of fixed size; None: all windows are open."""
-    return needed_from(build_plan([query]).groups[0].queries, _mark(query, manifest))
+    return needed_from(build_plan([query]).groups[0].queries, mark_of(query, manifest))
 
 
-def _mark(query: Query, manifest: Manifest) -> Watermark:
+def mark_of(query: Query, manifest: Manifest) -> Watermark:
+    """The event time of the stream of a query."""
     return watermarks(manifest).get(query.stream, Watermark())

@@ -19,7 +19,7 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.model.types import has_json
-from millpond.model.windows import RUNNING, Distinct, Session, Sliding
+from millpond.model.windows import RUNNING, Distinct, Sliding
 from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
 from millpond.plan.groups.build import check_event_times, presence_filter
 from millpond.plan.options.complete_column import has_complete_column, with_complete
@@ -42,9 +42,8 @@ from millpond.reconfigure.changes import (
     Shadow,
 )
 from millpond.reconfigure.first_window import beginning
+from millpond.reconfigure.hand_over import can_hand_over, first_start, handed_over_at, has_closed_all
 from millpond.reconfigure.lifecycle import check_feeds, check_move, check_upstream, query_of
-from millpond.runtime.epoch import watermarks
-from millpond.runtime.task.task_values import Watermark
 
 _ABOVE = "@"
 
@@ -81,17 +80,17 @@ def add(
     if backfill_us is not None:
         check_backfilled(query)
         assert isinstance(query, Query)
-        first = backfill_us if backfill_us == ALWAYS else _first_start(pond.spec, query, backfill_us)
+        first = backfill_us if backfill_us == ALWAYS else first_start(pond.spec, query, backfill_us)
         # windows that slices would complete, but that have closed already, are left to the backfill
         open_us = open_from(query, pond.manifest)
         told = [time for time in (since, open_us) if isinstance(time, int)]
-        if told and first < (handed := _first_start(pond.spec, query, max(told))):
+        if told and first < (handed := first_start(pond.spec, query, max(told))):
             return Add(StoredQuery.of(query), fresh, handed, who, backfill_us=first)
     if isinstance(query, Query) and isinstance(since, int):
         recall = recall_for(plan, query, since, pond.manifest)
         partial = incomplete_for(query, since if recall is None else recall, pond.manifest)
         if recall is not None or partial is not None:
-            since = _first_start(pond.spec, query, since)
+            since = first_start(pond.spec, query, since)
             early = [msgspec.UNSET if us is None else us for us in (recall, partial)]
             return Add(StoredQuery.of(query), fresh, since, who, recall_us=early[0], incomplete_us=early[1])
     return Add(StoredQuery.of(query), fresh, since, who)
@@ -157,12 +156,11 @@ def alter(
             "Change only outputs and HAVING (and the condition of an inner join), or add it under another name.",
         )
     since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, told_by)
-    until: int | msgspec.UnsetType = msgspec.UNSET
-    if not isinstance(since, msgspec.UnsetType) and _hands_over(old, query):
-        since = until = _first_start(pond.spec, query, since)
-        if _answered(pond, old, until):
-            until = msgspec.UNSET
-    return Alter(StoredQuery.of(query), fresh, since, until, who)
+    if not can_hand_over(old, query):
+        return Alter(StoredQuery.of(query), fresh, since, who=who)
+    since = _handed_over(pond, old, query, since)
+    ended = since is msgspec.UNSET or has_closed_all(old, pond.manifest, since)
+    return Alter(StoredQuery.of(query), fresh, since, msgspec.UNSET if ended else since, who)
 
 
 def param(pond: KnownPond, name: str, value: Constant, who: str = "") -> SetParameter:
@@ -249,15 +247,13 @@ def shadow(
     if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
         return Shadow(StoredQuery.of(query), who=who)
     assert isinstance(old, Query) and isinstance(query, Query)
-    if not _hands_over(old, query):
+    if not can_hand_over(old, query):
         raise ChangeRefused(
             f"The windows of {query.name} depend on counts of events, so two versions would have different windows.",
             "Add it under another name.",
         )
     since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, (), told_by)
-    if not isinstance(since, msgspec.UnsetType):
-        since = _first_start(pond.spec, query, since)
-    return Shadow(StoredQuery.of(query), since, who)
+    return Shadow(StoredQuery.of(query), _handed_over(pond, old, query, since), who)
 
 
 def promote(pond: KnownPond, name: str, who: str = "") -> Promote:
@@ -342,21 +338,22 @@ def ends(spec: PondSpec, manifest: Manifest) -> list[End]:
 
     A version that begins with retained events emits closed windows, so it stays until an epoch has read these events.
     """
-    pond, left = KnownPond(spec, manifest), spec.left
+    left = spec.left
     old = {query.name: query for query in spec.all_queries if isinstance(query, Query)}
     waiting = {name for name, recalled in left.recalled.items() if recalled.n > manifest.epoch_n}
     return [
         End(name) for name, until in left.until_us.items()
-        if name not in waiting and _answered(pond, old[name], until)
+        if name not in waiting and has_closed_all(old[name], manifest, until)
     ]  # fmt: skip
 
 
-def _answered(pond: KnownPond, query: Query, until_us: int) -> bool:
-    """Whether every window that starts before a time has closed."""
-    mark = watermarks(pond.manifest).get(query.stream, Watermark()).at(query.late_after_us)
-    if mark is None or not isinstance(query.window, Sliding):
-        return False  # a session may go on without limit; its version ends when the next version is altered or dropped
-    return mark >= until_us - 1 + query.window.size_us
+def _handed_over(
+    pond: KnownPond, old: Query, new: Query, since_us: int | msgspec.UnsetType
+) -> int | msgspec.UnsetType:
+    """As `handed_over_at`, with UNSET instead of None."""
+    known = None if isinstance(since_us, msgspec.UnsetType) else since_us
+    start = handed_over_at(pond.spec, pond.manifest, old, new, known)
+    return msgspec.UNSET if start is None else start
 
 
 def _new(spec: PondSpec, streams: Sequence[Stream]) -> tuple[Stream, ...]:
@@ -412,16 +409,3 @@ def _same_updates(old: Query, new: Query) -> bool:
     """Whether both have the same mode of updating results, over windows of fixed size."""
     same = (old.updating, old.corrected_for_us) == (new.updating, new.corrected_for_us)
     return same and isinstance(old.window, Sliding) and isinstance(new.window, Sliding)
-
-
-def _hands_over(old: Query, new: Query) -> bool:
-    fit = (isinstance(window, Sliding | Session) for window in (old.window, new.window))
-    return all(fit)
-
-
-def _first_start(spec: PondSpec, query: Query, since_us: int) -> int:
-    """The first start of a window of fixed size that is neither before a time nor before the first window of the
-    version in force. Sessions may start at any time.
-    """
-    window, since_us = query.window, max(since_us, spec.since.get(query.name, since_us))
-    return since_us + (window.offset_us - since_us) % window.slide_us if isinstance(window, Sliding) else since_us

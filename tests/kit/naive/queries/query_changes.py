@@ -21,6 +21,7 @@ from millpond.model.expressions import Column, Literal, bound, is_list, listed, 
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.types import WINDOW, element_of
+from millpond.model.windows import Session, Sliding
 from millpond.plan.options.complete_column import early_version
 from millpond.plan.options.live_parameters import parameters_in
 from millpond.reconfigure.changes import Add, Alter, Change, Drop, Feed, Pause, Promote, Resume, SetParameter, Shadow
@@ -35,8 +36,9 @@ Plain: TypeAlias = Query | Selection
 class _Version:
     """A version of a query, in force in epochs first … last - 1 for windows that start in [since, until).
 
-    Rows emitted before epoch `handed` count regardless of `until`. `unseen`: from earlier epochs, it takes only
-    events at `recall_us` or later, if any. `backfilled`: it emits the rows of earlier epochs in its first epoch.
+    `handed`: another version handed its windows over, so none of them may have closed before epoch `first`. `unseen`:
+    from earlier epochs, it takes only events at `recall_us` or later, if any. `backfilled`: it emits the rows of
+    earlier epochs in its first epoch.
     """
 
     query: Plain
@@ -44,7 +46,7 @@ class _Version:
     since_us: int | None
     last: int | None = None
     until_us: int | None = None
-    handed: int = 0
+    handed: bool = False
     unseen: bool = False
     recall_us: int | None = None
     backfilled: bool = False
@@ -108,24 +110,25 @@ class NaiveChanges:
         elif isinstance(change, Feed):
             self._fed[change.name] = change
         elif isinstance(change, Alter):
-            old = self._versions[change.name][-1]
-            start = _start(change)
-            if isinstance(change.until_us, int):
-                old.until_us, old.handed = change.until_us, self._epoch
+            versions = self._versions[change.name]
+            old, start = versions[-1], _start(change)
+            new = self._version(change, old.since_us)
+            versions.append(new)
+            if start is not None and _by_start(old.query) and _by_start(new.query):
+                _hand_over(old, new, start)
             else:
-                old.last = self._epoch
-            self._versions[change.name].append(self._version(change, old.since_us if start is None else start))
+                old.last, new.since_us = self._epoch, old.since_us if start is None else start
         elif isinstance(change, Shadow):
-            query, old = change.stored.query, self._versions[change.name][-1]
+            query, version = change.stored.query, self._versions[change.name][-1]
             assert isinstance(query, Query | Selection)
             self._shadows[change.name] = query
             if isinstance(change.since_us, int):  # the same query continues, as two versions
-                old.until_us, old.handed = change.since_us, self._epoch
-                self._versions[change.name].append(_Version(old.query, self._epoch, change.since_us))
+                self._versions[change.name].append(_Version(version.query, self._epoch, None))
+                _hand_over(version, self._versions[change.name][-1], change.since_us)
         elif isinstance(change, Promote):
-            old, new = self._versions[change.name][-1], self._shadows[change.name]
+            old, promoted = self._versions[change.name][-1], self._shadows[change.name]
             old.last, self._shadows[change.name] = self._epoch, old.query
-            self._versions[change.name].append(_Version(new, self._epoch, old.since_us))
+            self._versions[change.name].append(_Version(promoted, self._epoch, old.since_us))
 
     def _version(self, change: Add | Alter, since_us: int | None) -> _Version:
         query = change.stored.query
@@ -165,6 +168,16 @@ class NaiveChanges:
                 if value is not None:
                     given[name] = feed, value
         return resolved
+
+
+def _by_start(query: Plain) -> bool:
+    """Whether each window of a query is known by its start."""
+    return isinstance(query, Query) and isinstance(query.window, Sliding | Session)
+
+
+def _hand_over(old: _Version, new: _Version, start_us: int) -> None:
+    """The old version emits the windows that start before a time, and the new one all others."""
+    old.until_us, new.since_us, new.handed = start_us, start_us, True
 
 
 def _newest(told: Sequence[tuple[Result, int]], column: str, before: Literal) -> Literal | None:
@@ -245,15 +258,15 @@ def _rows_of(
     found: list[list[tuple[Result, int]]] = [[] for _ in every]
     for told, rows in enumerate(every):
         epoch = max(told, version.first) if version.backfilled else told
-        if epoch < version.first or epoch in version.paused or (version.last is not None and epoch >= version.last):
+        ended = version.last is not None and epoch >= version.last
+        if (epoch < version.first and not version.handed) or epoch in version.paused or ended:
             continue
         for row in rows:
             window = row.pop(_AT, None)
             start, end = (window["start"], window["end"]) if isinstance(window, dict) else (None, 0)
             if start is not None and version.since_us is not None and start < version.since_us:
                 continue
-            until = version.until_us if epoch >= version.handed else None
-            if start is not None and until is not None and start >= until:
+            if start is not None and version.until_us is not None and start >= version.until_us:
                 continue
             found[epoch].append((row, end))
     return found

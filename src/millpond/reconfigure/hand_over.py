@@ -1,0 +1,51 @@
+"""Finds the event time at which one version of a query hands its windows over to another version.
+
+The old version emits the windows that start before this time, and the new version all others. So no window may have
+closed for the new version from this time on, because a closed window is never emitted, and none that the old version
+has emitted already.
+"""
+
+from __future__ import annotations
+
+from millpond.log.manifest import Manifest
+from millpond.model.query import Query
+from millpond.model.spec import PondSpec
+from millpond.model.windows import Session, Sliding
+from millpond.reconfigure.backward_coverage import mark_of, open_from
+
+
+def can_hand_over(old: Query, new: Query) -> bool:
+    """Whether each window of both versions is known by its start: windows that count events are not."""
+    return all(isinstance(query.window, Sliding | Session) for query in (old, new))
+
+
+def handed_over_at(spec: PondSpec, manifest: Manifest, old: Query, new: Query, since_us: int | None) -> int | None:
+    """The earliest start of a window from which on `new` can emit all windows, and `old` none; None: any start.
+
+    `since_us`: the time from which on windows of `new` are complete (None: all are).
+    """
+    starts = since_us, _none_closed_from(old, manifest), _none_closed_from(new, manifest)
+    known = [start for start in starts if start is not None]
+    return first_start(spec, new, max(known)) if known else None
+
+
+def has_closed_all(query: Query, manifest: Manifest, until_us: int) -> bool:
+    """Whether every window that starts before a time has closed; unknown for sessions, which may go on."""
+    open_us = open_from(query, manifest)
+    return open_us is not None and open_us >= until_us
+
+
+def first_start(spec: PondSpec, query: Query, since_us: int) -> int:
+    """The first start of a window of fixed size that is neither before a time nor before the first window of the
+    version in force. Sessions may start at any time.
+    """
+    window, since_us = query.window, max(since_us, spec.since.get(query.name, since_us))
+    return since_us + (window.offset_us - since_us) % window.slide_us if isinstance(window, Sliding) else since_us
+
+
+def _none_closed_from(query: Query, manifest: Manifest) -> int | None:
+    """The time from which on no window has closed; None: no window has."""
+    if not isinstance(query.window, Session):
+        return open_from(query, manifest)
+    mark = mark_of(query, manifest).at(query.late_after_us)
+    return None if mark is None else mark + 1 - query.window.gap_us
