@@ -163,7 +163,9 @@ def test_no_cut_changes_which_events_are_left_out(seed: int, tmp_path: Path) -> 
 
 
 @settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
-@given(rows=strategies.events(max_size=40), seed=st.integers(0, 99), within=st.sampled_from((1, SECOND, 40 * SECOND)))
+@given(
+    rows=strategies.events(max_size=40), seed=st.integers(0, 99), within=st.sampled_from((0, 1, SECOND, 40 * SECOND))
+)
 def test_nasty_values_are_equal_as_keys_are(
     rows: list[dict[str, Any]], seed: int, within: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -16,7 +16,7 @@ from millpond.errors import MillpondError, QueryError, QueryRefused, QueryTypeEr
 from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, Foreign, Literal, call, literal, render
-from millpond.model.query import Named, Query
+from millpond.model.query import Deduplication, Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
@@ -742,7 +742,7 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
         "not deterministic": lambda: source.groupBy(shout.asNondeterministic()("kind"), hour).count(),
         "above a filter": lambda: source.where("id > 1").dropDuplicatesWithinWatermark(["id"]).groupBy(hour).count(),
         "kind, which its key": lambda: source.dropDuplicatesWithinWatermark(["id"]).groupBy(hour, "kind").count(),
-        "dropDuplicates": lambda: source.dropDuplicates(["id", "ts"]).groupBy(hour).count(),
+        "dropDuplicates": lambda: source.dropDuplicates(["id"]).groupBy(hour).count(),
         "join of two streams": lambda: source.join(other, "id").groupBy(hour).count(),
         "SEMI": lambda: source.join(static, "id", "left_semi").groupBy(hour).count(),
         "wait differently": lambda: source.union(bare.withWatermark("ts", "1 second")).groupBy(hour).count(),
@@ -774,6 +774,10 @@ def test_duplicates_within_the_watermark(spark: SparkSession, front: FrontEnd, f
     assert {one.name for one in query.deduplicated.columns} == {"id", "kind"}
     assert query.deduplicated.within_us == query.delay_us
     assert query.where is not None
+    exact = source.dropDuplicates(["id", "ts"]).groupBy(F.window("ts", "1 hour"), "id").count()
+    query = front.query_from_dataframe("exact", exact)
+    assert isinstance(query, Query)
+    assert query.deduplicated == Deduplication((Column("id", "bigint"), Column("ts", "timestamp")), 0)
 
 
 def test_a_batch_frame_is_no_stream(spark: SparkSession, front: FrontEnd) -> None:

@@ -249,6 +249,9 @@ FRAMES: dict[str, Callable[[Mapping[str, DataFrame]], DataFrame]] = {
     "df_distinct": lambda t: (
         t["plays"].select("game", "won", "at").distinct().select("game", F.to_json(F.struct("won")).alias("won"))
     ),
+    "df_duplicates_below": lambda t: (
+        t["plays"].dropDuplicates(["game", "at"]).groupBy("game", _hour("at")).agg(F.count("*").alias("n"))
+    ),
     "df_drop_duplicates": lambda t: (
         t["tx"]
         .join(t["merchants"], "merchant")

@@ -35,7 +35,7 @@ def deduplicated(query: Query | Join, stream: Stream, names: Sequence[str], with
             f"{query.name} is a join, and leaves repeated events out: that is planned, not answered yet.",
             "Join all events, and leave repeated rows out in a query without a join.",
         )
-    if within_us <= 0:
+    if within_us < 0:
         raise QueryTypeError(f"{query.name} compares events within {within_us} µs.", "Use a positive time.")
     types = {field.name.lower(): field for field in stream.columns}
     if list(names) == [WHOLE]:

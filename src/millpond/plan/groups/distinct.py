@@ -93,8 +93,6 @@ def distinct_by_name(
         QueryTypeError: a column does not exist, or as `distinct_rows`.
         UnsupportedQuery: as `distinct_rows`.
     """
-    if within_us <= 0:
-        raise QueryTypeError(f"{rows.name} compares events within {within_us} µs.", "Use a positive time.")
     known: dict[str, Expression] = {item.name.lower(): item.expression for item in rows.output}
     known |= {field.name.lower(): Column(field.name, field.type) for field in stream.columns}
     if list(names) == [WHOLE]:

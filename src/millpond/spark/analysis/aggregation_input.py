@@ -7,12 +7,13 @@ The walk goes down from the aggregation and stops at a stream, at a function of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import Column, Expression
+from millpond.model.query import Query
 from millpond.model.stream import Stream
 from millpond.model.windows import Sliding, Window
 from millpond.plan.groups.distinct import Timing
@@ -379,17 +380,24 @@ def timing_of(plan: InputPlan, stream: Stream, meaning: Callable[[JavaObject], E
     return Timing(found, (delay_ms(time) or 0) * 1000) if isinstance(found, Column) else None
 
 
-def check_below_window(plan: InputPlan, repeats: Repeats) -> None:
-    """Refuse to remove repeated events below a window, where this is not done by `plan.groups.deduplication`.
+def repeated_within_us(plan: InputPlan, repeats: Repeats, keys: Sequence[str], query: Query) -> int:
+    """Within how much event time events with equal `keys` count as repeated, below the window of a query.
+
+    Keys with the event time are equal only at the same time.
 
     Raises:
-        UnsupportedQuery: the steps around it, or its kind, are not supported.
+        UnsupportedQuery: `plan.groups.deduplication` does not remove such events, or not between these steps.
     """
-    if not repeats.within:
-        raise UnsupportedQuery("dropDuplicates or DISTINCT below an aggregation is not answered in one text.", _LOWER)
+    if not (repeats.within or query.event_time in keys):
+        raise UnsupportedQuery(
+            f"dropDuplicates or DISTINCT of {', '.join(keys)} below an aggregation is not answered in one text.",
+            f"Compare {query.event_time} as well, use dropDuplicatesWithinWatermark, or remove them in a query of its "
+            "own, say `lower`, and read its rows: FROM STREAM lower.",
+        )
     if repeats.below or kind_of(plan.leaf) == "Union" or any(step.makes_rows for step in plan.steps):
         raise UnsupportedQuery(
-            "dropDuplicatesWithinWatermark above a filter or a union, or below a join or explode, is not answered in "
+            "The removal of repeated events above a filter or a union, or below a join or explode, is not answered in "
             "one text with an aggregation.",
             f"Drop duplicates first, of a stream as it is, and filter then. {_LOWER}",
         )
+    return query.delay_us if repeats.within else 0

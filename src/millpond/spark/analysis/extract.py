@@ -27,7 +27,7 @@ from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregates import aggregate_of
-from millpond.spark.analysis.aggregation_input import InputPlan, check_below_window, read_input_plan, timing_of
+from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan, repeated_within_us, timing_of
 from millpond.spark.analysis.expressions import Translator, conjunction, raises_as
 from millpond.spark.analysis.expressions_above import emitted, inlined, projected_above
 from millpond.spark.analysis.frames import Frames, frames_of
@@ -243,8 +243,8 @@ class Reader:
         """The query, with those of its expressions that Spark projects."""
         repeats = self._input_plan.repeats
         if repeats is not None and isinstance(query, Query):
-            check_below_window(self._input_plan, repeats)
-            query = deduplicated(query, self._stream, [self._plain(key) for key in repeats.keys], query.delay_us)
+            keys = [self._plain(key) for key in repeats.keys]
+            query = deduplicated(query, self._stream, keys, repeated_within_us(self._input_plan, repeats, keys, query))
         return self._extracted(query)
 
     def _extracted(self, query: AnyQuery) -> Extraction:

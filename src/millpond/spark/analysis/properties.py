@@ -91,6 +91,8 @@ class Repeats(NamedTuple):
                 f"{query.name} has one of 'deduplicate' and 'deduplicate.within'.", "Write both, or neither."
             )
         within_us = duration_us(catalyst, query.name, "deduplicate.within", self.within)
+        if within_us <= 0:
+            raise QueryTypeError(f"{query.name} compares events within {within_us} µs.", "Use a positive time.")
         if isinstance(query, Selection):
             return distinct_by_name(query, stream, self.columns, timing, within_us)
         return deduplicated(query, stream, self.columns, within_us)

@@ -48,7 +48,7 @@ def test_columns_are_those_of_the_stream() -> None:
         (replace(PLAIN, keys=(Foreign("x", "soundex(kind)", "string", ("kind",)),)), ["id"], HOUR, "differ in kind"),
         (PLAIN, ["nobody"], HOUR, "tx has no column nobody"),
         (PLAIN, ["kind", "tags"], HOUR, "tags of tx is array<string>"),
-        (PLAIN, ["kind"], 0, "within 0"),
+        (PLAIN, ["kind"], -1, "within -1"),
         (replace(PLAIN, window=Session(HOUR)), ["kind"], HOUR, "has session windows"),
         (replace(PLAIN, aggregates=(Aggregate("mode", KIND, None, "string"),)), ["kind"], HOUR, "single events"),
         (replace(PLAIN, window=Range(HOUR)), ["kind"], HOUR, "windows that are runs of events"),
