@@ -14,7 +14,7 @@ from millpond.control.diagnose.cost_report import measure, measured_text
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.diagnose.picture import draw
 from millpond.control.wiring.reader import look_up, read_truth
-from millpond.errors import ForeignPondError, StoreError
+from millpond.errors import ForeignPondError, StoreError, UnsupportedQuery
 from millpond.log.records import EpochRecord, decode
 from millpond.model.selection import Selection
 from millpond.plan.explain.plan_text import explain, price_of_selection
@@ -217,3 +217,50 @@ def test_first_events_are_remembered_over_changes_and_restarts(spark: SparkSessi
         assert seen(pond, "soon")[1] == (1, "d")  # the watermark is 17, and 1 was forgotten at 15
         assert seen(pond, "later") == [(1, "d"), (5, "d")]
         assert pond.counts()["later"].whole.applied == 3
+
+
+def test_the_latest_event_of_each_key_is_an_update(spark: SparkSession, tmp_path: Path) -> None:
+    """`row_number() = 1` in the order of the event time, descending: a row is replaced, or deleted by a condition."""
+    ranked = (
+        "SELECT id, kind, ts FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY ts DESC) AS n FROM STREAM s "
+        "WATERMARK ts DELAY OF INTERVAL 5 SECONDS) WHERE n = 1"
+    )
+    visits(tmp_path, 0, (1, "a", 10), (1, "b", 12), (2, "a", 11), (3, "no", 12))
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        pond.load(f"CREATE TABLE s (id BIGINT, kind STRING, ts TIMESTAMP) USING json OPTIONS (path '{tmp_path}/in');")
+        pond.add("latest", ranked, emit="update")
+        pond.add("shown", f"{ranked} AND kind <> 'no'", emit="update")
+        pond.run()
+        visits(tmp_path, 1, (1, "c", 11), (2, "no", 14), (3, "b", 20), (4, "a", 1))
+        pond.run()
+        found = {name: pond.table(name).to_pylist() for name in ("latest", "shown")}
+        text = explain(pond.plan, pond.streams)
+    for name, rows in found.items():
+        changes = [(row["id"], row["kind"], row["_op"]) for row in rows]
+        assert {(1, "b", "upsert"), (2, "a", "upsert"), (3, "b", "upsert"), (4, "a", "upsert")} <= {*changes}, name
+        assert (1, "c", "upsert") not in changes
+    assert [row["id"] for row in found["shown"] if row["_op"] == "delete"] == [2]
+    assert len(found["latest"]) == 6
+    assert "keep the latest event by id" in text
+    standing: dict[object, tuple[object, ...]] = {}
+    for row in found["latest"]:
+        standing[row["id"]] = (row["id"], row["kind"])
+    batch = spark.read.schema("id bigint, kind string, ts timestamp").json(str(tmp_path / "in"))
+    batch.createOrReplaceTempView("visits")
+    theirs = ranked.replace("STREAM s WATERMARK ts DELAY OF INTERVAL 5 SECONDS", "visits")
+    assert {*standing.values()} == {(row.id, row.kind) for row in spark.sql(theirs).collect()}
+
+
+def test_other_ranks_over_events_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    source = (
+        spark.readStream.schema("id bigint, ts timestamp").json(str(tmp_path / "in")).withWatermark("ts", "1 second")
+    )
+    ranked = source.withColumn("n", F.expr("row_number() OVER (PARTITION BY id ORDER BY ts)"))
+    with Pond(spark, tmp_path / "pond") as pond:
+        for frame, says in ((ranked, "only with the condition that it is 1"), (ranked.where("n < 3"), "that it is 1")):
+            with pytest.raises(UnsupportedQuery, match=says):
+                pond.add("q", frame)
+        latest = source.withColumn("n", F.expr("row_number() OVER (PARTITION BY id ORDER BY ts DESC)")).where("n = 1")
+        with pytest.raises(UnsupportedQuery, match="'emit' = 'update'"):
+            pond.add("q", latest)

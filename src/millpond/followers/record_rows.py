@@ -19,7 +19,7 @@ from millpond.log.records import Entry, EpochRecord, Receipt, Section, SectionKi
 from millpond.model.expressions import Column
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
-from millpond.model.windows import RUNNING
+from millpond.model.windows import RUNNING, Distinct
 from millpond.runtime.packets.row_batches import leaving
 from millpond.state.ports.files import Files
 
@@ -169,6 +169,8 @@ def key_columns(query: AnyQuery) -> tuple[str, ...]:
     Raises:
         UnsupportedQuery: the query does not output all of these columns.
     """
+    if isinstance(query, Query) and isinstance(query.window, Distinct) and query.updating:
+        return _keys_of_event(query)
     if not isinstance(query, Query) or query.of_event:
         return ()
     shown = {item.expression.name: item.name for item in query.output if isinstance(item.expression, Column)}
@@ -181,3 +183,20 @@ def key_columns(query: AnyQuery) -> tuple[str, ...]:
             f"Rows of {query.name} cannot be identified: its output lacks {lacking}.", "Add them to its SELECT."
         )
     return (*windows, *(key for key in keys if key is not None))
+
+
+def _keys_of_event(query: Query) -> tuple[str, ...]:
+    """The output columns with the key of a row that shows one event of it.
+
+    Raises:
+        UnsupportedQuery: the query does not output all of them.
+    """
+    shown = {item.expression.name: item.name for item in query.output if isinstance(item.expression, Column)}
+    values = {value: shown.get(f"event:{place}") for place, value in enumerate(query.of_event)}
+    names = tuple(values.get(key) for key in query.keys)
+    if None in names:
+        raise UnsupportedQuery(
+            f"Rows of {query.name} cannot be identified: its output lacks all its key columns.",
+            "Add them to its SELECT.",
+        )
+    return tuple(name for name in names if name is not None)

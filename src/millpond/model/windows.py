@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -127,7 +127,8 @@ class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
     """Windows of the last `size` events of a key (fewer until the key has so many), one with every `every`-th event.
 
     Events are ordered by time, then by source partition and offset. A window begins at the time of its first event and
-    ends at the time of its last event. Its row is emitted when the watermark reaches its end.
+    ends at the time of its last event. Its row is emitted when the watermark reaches its end. With `once`, only the
+    first window of each key is emitted.
 
     Raises:
         QueryTypeError: size or step is not positive.
@@ -135,6 +136,7 @@ class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
 
     size: int
     every: int
+    once: bool | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.size <= 0 or self.every <= 0:
@@ -147,8 +149,15 @@ class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
         return [Interval(time_us, time_us + 1)]
 
 
+Keeps = Literal["earliest", "latest"]
+"""Which event of a key, in event time, gives its row."""
+
+
 class Distinct(msgspec.Struct, frozen=True, tag_field="window", tag="distinct"):
     """One row for each distinct key: that of its first event, emitted in the epoch that reads the event.
+
+    With `keeps`, the row is that of the `earliest` or `latest` event in event time, and changes when there is another
+    one; the query emits updates, and `kept_us` is unset.
 
     The key is remembered until the watermark reaches the time of this event plus `kept_us`, or for ever if that is
     unset. A later event of the key is then a first one again.
@@ -158,6 +167,7 @@ class Distinct(msgspec.Struct, frozen=True, tag_field="window", tag="distinct"):
     """
 
     kept_us: int | msgspec.UnsetType = msgspec.UNSET
+    keeps: Keeps | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.lasts_us is not None and self.lasts_us < 0:

@@ -737,3 +737,6 @@ SELECT k, h FROM (SELECT DISTINCT upper(kind) AS k, date_format(ts, 'HH') AS h, 
 SELECT DISTINCT item.sku, customer FROM orders LATERAL VIEW explode(items) AS item;
 --- distinct_union
 SELECT card FROM tx UNION SELECT card FROM refunds;
+--- first_of_each
+SELECT card, id, upper(kind) AS kind, n FROM (SELECT *, row_number() OVER (PARTITION BY card ORDER BY ts) AS n FROM tx
+WHERE qty > 0) WHERE n = 1 AND kind <> 'web';

@@ -93,6 +93,8 @@ def kept_text(plans: Sequence[QueryPlan]) -> str:
     """How long events are kept for queries of one kind, as text."""
     windows = [plan.query.window for plan in plans]
     sizes = [window.size for window in windows if isinstance(window, Counted)]
+    if any(isinstance(window, Distinct) and window.keeps for window in windows):
+        return "one event of each key, for ever"
     lasting = [window.lasts_us for window in windows if isinstance(window, Distinct)]
     if lasting:  # equal for all queries of a group
         return "each key, for ever" if lasting[0] is None else f"each key, for {duration(lasting[0])} of event time"

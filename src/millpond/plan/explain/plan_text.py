@@ -11,7 +11,7 @@ from millpond.model.expressions import Column, Literal, columns_of, render
 from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Stream
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Distinct, Framed, Session, Sliding
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliding
 from millpond.plan.explain.event_log_text import error_lines, event_lines, rank_lines, tally_lines
 from millpond.plan.explain.join_text import join_lines, log_lines
 from millpond.plan.explain.subqueries import subquery_lines
@@ -170,7 +170,7 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
         limits = f"{duration(made.deadline_ms * 1000)} a call, {made.memory_bytes >> 20} MB"
         yield f"      function  {made.label} ({made.kind}) of {made.module}: {limits}"
     if isinstance(query.query.window, Framed):
-        yield f"      computed from {'new' if isinstance(query.query.window, Distinct) else 'stored'} events"
+        yield f"      computed from {'new' if group.kind == 'distinct' else 'stored'} events"
     else:
         yield f"      measures  {len(mine)}: {len(mine) - len(private)} shared, {len(private)} private"
     yield f"      if added last  {', '.join(_marginal(plan, group, query.query, len(private)))}"

@@ -21,7 +21,7 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
-from millpond.model.windows import Distinct
+from millpond.model.windows import Counted, Distinct
 from millpond.plan.explain.join_text import near_text
 from millpond.plan.explain.words import count_of, keys_text
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
@@ -182,7 +182,8 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     operators = [] if query.deduplicated is None else ["drop repeated events"]
     operators += [] if query.deduplicated is None or query.where is None else [f"filter {render(query.where)}"]
     verb = "rank" if any(one.function in RANKS for one in query.aggregates) else "aggregate"
-    verb = "keep the first event" if isinstance(query.window, Distinct) else verb
+    verb = f"keep the {query.window.keeps or 'first'} event" if isinstance(query.window, Distinct) else verb
+    verb = "keep the earliest event" if isinstance(query.window, Counted) and query.window.once else verb
     operators.append(f"{verb} {keys_text(query.keys)}")
     operators += [] if query.having is None else ["filter by HAVING"]
     operators.append(f"map {', '.join(item.name for item in query.output)}")

@@ -55,6 +55,10 @@ def window_text(window: Window) -> str:
         return f"sessions with a gap of {duration(window.gap_us)}"
     if isinstance(window, Counted):
         return f"the last {count_of(window.size, 'event')} every {count_of(window.every, 'event')}"
+    if isinstance(window, Distinct) and window.keeps:
+        return f"the {window.keeps} event of each key"
+    if isinstance(window, Counted) and window.once:
+        return "the earliest event of each key"
     if isinstance(window, Distinct):
         kept = "for ever" if window.lasts_us is None else f"for {duration(window.lasts_us)} of event time"
         return f"the first event of each key, which is remembered {kept}"

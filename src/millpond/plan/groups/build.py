@@ -150,7 +150,8 @@ def _identity(query: Query) -> tuple[object, ...]:
     if isinstance(query.window, Counted):  # its events and keys are kept regardless of age
         return (*common, "counted")
     if isinstance(query.window, Distinct):  # which event is the first depends on all of these
-        return (*common, query.window, presence_filter(query), query.delay_us)
+        event = () if isinstance(query.window.keeps, msgspec.UnsetType) else query.of_event  # they decide between ties
+        return (*common, query.window, presence_filter(query), query.delay_us, *event)
     if not isinstance(query.window, Session):
         return common
     own_end = () if query.window.own_end is None else (query.window.own_end,)

@@ -13,7 +13,7 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Stream
 from millpond.model.types import is_known
-from millpond.model.windows import NEVER_LATE_US, Distinct
+from millpond.model.windows import NEVER_LATE_US, Distinct, Keeps
 from millpond.plan.groups.deduplication import WHOLE
 
 
@@ -26,12 +26,13 @@ class Timing(NamedTuple):
 
 def distinct_rows(
     rows: Selection, keys: Sequence[Expression], timing: Timing | None, *, within: bool = False,
-    kept_us: int | None = None, above: Sequence[Expression] = (),
+    kept_us: int | None = None, above: Sequence[Expression] = (), keeps: Keeps | None = None,
 ) -> Query:  # fmt: skip
     """The query with those of the `rows` that are the first with their `keys` and meet the conditions `above`.
 
     Keys that include the event time are remembered until an equal event would be late. Other keys are remembered for
     ever; or with `within` until the watermark reaches their event's time plus the delay, or plus `kept_us`.
+    `keeps`: the row is of the earliest or latest event instead, see `Distinct`.
 
     Raises:
         QueryTypeError: keys are to be forgotten, but there is no event time.
@@ -54,11 +55,11 @@ def distinct_rows(
     lasts_us: int | msgspec.UnsetType = msgspec.UNSET
     if timing is not None and within:
         lasts_us = timing.delay_us if kept_us is None else kept_us
-    elif timing is not None and timing.event_time in keys:
+    elif timing is not None and timing.event_time in keys and keeps is None:
         lasts_us = 0
     values = dict.fromkeys((*(item.expression for item in rows.output), *above))
     names: dict[Expression, Expression] = {}
-    if timing is not None:
+    if timing is not None and keeps is None:
         values.pop(timing.event_time, None)
         names[timing.event_time] = Column("window.time", "timestamp")
     event = tuple(value for value in values if not isinstance(value, Literal))
@@ -72,7 +73,7 @@ def distinct_rows(
         stream=rows.stream,
         event_time="" if timing is None else timing.event_time.name,
         delay_us=NEVER_LATE_US if timing is None else timing.delay_us,
-        window=Distinct(lasts_us),
+        window=Distinct(lasts_us, keeps or msgspec.UNSET),
         keys=keys,
         aggregates=(),
         output=tuple(Named(item.name, shown(item.expression)) for item in rows.output),

@@ -21,9 +21,9 @@ from millpond.plan.groups.filter_ladders import Ladder, ladders_of
 from millpond.plan.groups.joins import Joins
 from millpond.plan.groups.tallies import Tally
 
-GroupKind = Literal["time", "session", "count", "distinct"]
+GroupKind = Literal["time", "session", "count", "distinct", "chosen"]
 """How the windows of a group are bounded: by time, by gaps in a key's events, or by a number of events; or whether the
-group has one row for each distinct key.
+group has one row for each distinct key, that of the first event or of the earliest or latest one.
 """
 
 
@@ -198,7 +198,7 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
     def kind(self) -> GroupKind:
         """The kind of the windows, which decides how the state is stored."""
         if isinstance(self.windows[0], Distinct):
-            return "distinct"
+            return "distinct" if isinstance(self.windows[0].keeps, msgspec.UnsetType) else "chosen"
         return "count" if self.counted else "session" if self.gaps_us else "time"
 
     @cached_property

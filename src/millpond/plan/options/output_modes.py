@@ -8,7 +8,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.windows import RUNNING, Distinct, Framed
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Framed
 
 OP = "_op"
 """Column of updating results: `upsert`, or `delete` for a row that no longer meets HAVING or whose session has changed
@@ -39,6 +39,8 @@ def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
         )
     if emit == FINAL and isinstance(query, Query) and query.window == RUNNING:
         raise never_final(query.event_time)
+    if isinstance(query, Query) and isinstance(query.window, Distinct) and query.window.keeps is not msgspec.UNSET:
+        return _of_one_event(query, query.window.keeps, emit, correct_us)
     if emit == FINAL and correct_us is None:
         return query
     what = "emits updates" if emit == UPDATE else "corrects its rows"
@@ -63,6 +65,25 @@ def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
     return msgspec.structs.replace(query, correct_us=correct_us or msgspec.UNSET)
 
 
+def _of_one_event(query: Query, keeps: str, emit: str, correct_us: int | None) -> Query:
+    """The mode of a query with the earliest or latest event of each key.
+
+    Raises:
+        UnsupportedQuery: the rows would never be final, or are to be corrected.
+    """
+    if emit == UPDATE:
+        _check(query, "emits updates")
+        return msgspec.structs.replace(query, emit=UPDATE, delay_us=NEVER_LATE_US)
+    if keeps == "latest":
+        raise UnsupportedQuery(
+            f"{query.name} keeps the latest event of each key, which a later one may always replace.",
+            "Emit updates ('emit' = 'update'), or keep the earliest event: ORDER BY the event time, ascending.",
+        )
+    if correct_us is not None:
+        raise UnsupportedQuery(f"{query.name} corrects its rows, but has no window.", "Leave 'correct.for' out.")
+    return msgspec.structs.replace(query, window=Counted(1, 1, once=True))
+
+
 def never_final(event_time: str) -> UnsupportedQuery:
     """The error for a query that has no window and does not request updates."""
     return UnsupportedQuery(
@@ -73,7 +94,7 @@ def never_final(event_time: str) -> UnsupportedQuery:
 
 
 def _check(query: Query, what: str) -> None:
-    if isinstance(query.window, Framed):
+    if isinstance(query.window, Framed) and not isinstance(query.window, Distinct):
         raise UnsupportedQuery(
             f"{query.name} {what}, and has windows that are runs of events: an event changes later windows.",
             "Use a tumbling, sliding or session window, or leave the mode out.",

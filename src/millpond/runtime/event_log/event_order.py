@@ -41,13 +41,13 @@ def in_order(events: Events, ties: Sequence[Expression]) -> Events:
     places = np.flatnonzero(tied[:-1] | tied[1:])
     if len(places):
         some = events.take(order[places])
-        order[places] = order[places][np.lexsort((*_deciding(some, ties), some.times_us, some.slots))]
+        order[places] = order[places][np.lexsort((*deciding(some, ties), some.times_us, some.slots))]
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
     return events._replace(columns=events.columns | {POSITION: pa.array(position)})
 
 
-def _deciding(events: Events, ties: Sequence[Expression]) -> list[Ints]:
+def deciding(events: Events, ties: Sequence[Expression]) -> list[Ints]:
     """Sort keys for events of equal time, the major key last, as for `lexsort`."""
     if OFFSET in events.columns:
         return [np.asarray(events.columns[OFFSET]), ranks(events.columns[PARTITION], "string")]

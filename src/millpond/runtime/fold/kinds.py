@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupKind, GroupPlan
+from millpond.runtime.fold.chosen_state import ChosenState
 from millpond.runtime.fold.count_state import CountState
 from millpond.runtime.fold.distinct_state import DistinctState
 from millpond.runtime.fold.session_state import SessionState
@@ -14,6 +15,7 @@ from millpond.runtime.fold.time_state import TimeState
 
 STATES: Mapping[GroupKind, type[State]] = {
     "time": TimeState, "session": SessionState, "count": CountState, "distinct": DistinctState,
+    "chosen": ChosenState,
 }  # fmt: skip
 
 

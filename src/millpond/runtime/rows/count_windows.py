@@ -53,7 +53,7 @@ class CountedEvents(NamedTuple):
         """The rows that are due: their window ends with an event that is counted now."""
         window = plan.query.window
         assert isinstance(window, Counted)
-        last = self.numbers % window.every == 0
+        last = self.numbers == 1 if window.once is True else self.numbers % window.every == 0
         at, numbers = self.places[last], self.numbers[last]
         low = at + 1 - np.minimum(numbers, window.size)
         times = self.events.times_us
@@ -132,6 +132,11 @@ def _contributions(events: Events, plan: QueryPlan) -> list[Ints]:
                 contributions.append(np.where(takes, ranks(column, one.type), 0))
                 if is_float(one.type):
                     zeros.append(np.where(takes, signs(column, one.type), 0))
+    for value in plan.query.of_event:
+        column = events.columns[value_name(value)]
+        contributions.append(ranks(column, value.type))
+        if is_float(value.type):
+            zeros.append(signs(column, value.type))
     return contributions + zeros
 
 

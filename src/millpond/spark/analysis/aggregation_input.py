@@ -15,7 +15,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import Column, Expression
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.model.windows import Sliding, Window
+from millpond.model.windows import Keeps, Sliding, Window
 from millpond.plan.groups.distinct import Timing
 from millpond.spark.analysis.grouping.window_rows import exploded_windows, refuse_noted
 from millpond.spark.analysis.windows import is_noted, recovered, recovered_session
@@ -24,12 +24,15 @@ from millpond.spark.catalyst.private_names import (
     JavaObject,
     children,
     computed_in,
+    conjuncts,
     delay_ms,
     id_of,
     items,
     kind_of,
     optional,
     outputs,
+    references,
+    text_of,
     window_mark,
 )
 from millpond.spark.sources.arrow_functions import MAPPED
@@ -110,13 +113,16 @@ class Step(NamedTuple):
 class Repeats(NamedTuple):
     """A step that keeps the first of several events with equal `keys`; the first `below` steps are below it.
 
-    `within`: only events near in time count as repeated. `output` are the columns of its input.
+    `within`: only events near in time count as repeated. `output` are the columns of its input. `keeps`: the
+    earliest or latest event is kept instead, by `row_number() = 1`, and `rank` is the id of that number's column.
     """
 
     keys: list[JavaObject]
     output: list[JavaObject]
     below: int
     within: bool
+    keeps: Keeps | None = None
+    rank: int | None = None
 
 
 class Watermark(NamedTuple):
@@ -159,7 +165,17 @@ class InputPlan:
         above = [] if self.repeats is None else self.steps[self.repeats.below :]
         if any(step.makes_rows for step in above):
             raise UnsupportedQuery("A join or explode above the removal of repeated events is not answered.", _LOWER)
-        return [step.condition for step in above]
+        parts = [part for step in above for part in conjuncts(step.condition)]
+        if self.repeats is None or self.repeats.rank is None:
+            return parts
+        rank = self.repeats.rank
+        rest = [part for part in parts if not _is_first(part, rank)]
+        if len(rest) == len(parts) or any(id_of(column) == rank for part in rest for column in references(part)):
+            raise UnsupportedQuery(
+                "row_number() over events is answered only with the condition that it is 1.",
+                "Write WHERE n = 1 above it, where n is its column.",
+            )
+        return rest
 
     def window_part(self, expression: JavaObject) -> WindowPart | None:
         """The window, or the bound of a window, that a grouping key stands for; None for other keys."""
@@ -223,6 +239,8 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject, *, emitted: bool = Fal
             steps.append(Step(None, len(layers), None, not node.outer(), _generated(node)))
         elif kind == "EventTimeWatermark":
             watermark = watermark or Watermark(node.eventTime(), len(layers), node.output())
+        elif kind == "Window" and (one := one_per_key(node, len(steps))) is not None and repeats is None:
+            repeats = one
         elif kind in _REPEATS:
             repeats = _repeats(node, kind, len(steps), repeats)
         elif kind not in ("SubqueryAlias", "ResolvedHint"):
@@ -249,6 +267,32 @@ def _repeats(node: JavaObject, kind: str, above: int, higher: Repeats | None) ->
         "Repeated events are removed twice, by different columns.",
         "Make the lower removal a query of its own, say `lower`, and read its rows: FROM STREAM lower.",
     )
+
+
+def one_per_key(node: JavaObject, above: int) -> Repeats | None:
+    """The choice of one event per key by `row_number()`, in the order of the event time; None for other windows.
+
+    `above`: the number of steps above it.
+    """
+    aliases, order, output = items(node.windowExpressions()), items(node.orderSpec()), items(node.child().output())
+    if len(aliases) != 1 or kind_of(aliases[0].child().windowFunction()) != "RowNumber" or len(order) != 1:
+        return None
+    by = order[0].child()
+    if kind_of(by) != "AttributeReference" or delay_ms(by) is None:
+        return None
+    keeps: Keeps = "latest" if str(order[0].direction().sql()) == "DESC" else "earliest"
+    return Repeats(items(node.partitionSpec()), output, above, False, keeps, id_of(aliases[0]))
+
+
+def _is_first(condition: JavaObject, rank: int) -> bool:
+    """Whether a condition says that the rank is the first."""
+    last = {"EqualTo": "1", "EqualNullSafe": "1", "LessThanOrEqual": "1", "LessThan": "2"}.get(kind_of(condition))
+    if last is None:
+        return False
+    left, right = children(condition)
+    if kind_of(left) == "Literal" and kind_of(condition) in ("EqualTo", "EqualNullSafe"):
+        left, right = right, left
+    return kind_of(left) == "AttributeReference" and id_of(left) == rank and text_of(right) == last
 
 
 def _generated(node: JavaObject) -> Generated:

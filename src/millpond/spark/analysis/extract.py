@@ -16,7 +16,7 @@ import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Call, Column, Expression, Literal, call, columns_of, may_raise
+from millpond.model.expressions import Call, Column, Expression, Literal, call, columns_of, literal, may_raise
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query, named_once
 from millpond.model.selection import AnyQuery, Selection, foreign_keys
@@ -237,7 +237,8 @@ class Reader:
         keys = [self._down(key) for key in repeats.keys]
         above = [self._down(condition) for condition in plan.above_repeats()]
         selection = msgspec.structs.replace(selection, where=self._where(until=repeats.below))
-        return self._extracted(distinct_rows(selection, keys, timing, within=repeats.within, above=above))
+        made = distinct_rows(selection, keys, timing, within=repeats.within, above=above, keeps=repeats.keeps)
+        return self._extracted(made)
 
     def extraction(self, query: AnyQuery) -> Extraction:
         """The query, with those of its expressions that Spark projects."""
@@ -453,6 +454,8 @@ class Reader:
                 f"The window {attribute.name()} is used inside an expression below the aggregation.",
                 "Use it as a grouping key only.",
             )
+        if self._input_plan.repeats is not None and identity == self._input_plan.repeats.rank:
+            return literal(1, "int")
         if identity in self._source.times:
             return Column(self._source.times[identity], "timestamp")
         alias = self._input_plan.definitions.get(identity)

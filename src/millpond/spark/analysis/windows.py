@@ -187,7 +187,7 @@ def _note(expression: JavaObject) -> Sliding | Counted | None:
     if found:
         return Sliding(*map(int, found.groups()))
     counted = _COUNTED.search(text)
-    return Counted(*map(int, counted.groups())) if counted else None
+    return Counted(int(counted[1]), int(counted[2])) if counted else None
 
 
 def recovered(catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]) -> tuple[JavaObject, Sliding | Counted]:

@@ -19,7 +19,7 @@ from millpond.model.stream import Stream
 from millpond.model.types import WINDOW, is_known
 from millpond.model.windows import Range
 from millpond.plan.chains.upstream_joins import made_window
-from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan
+from millpond.spark.analysis.aggregation_input import InputPlan, one_per_key, read_input_plan
 from millpond.spark.analysis.chains.sides import RowsSide
 from millpond.spark.analysis.extract import Reader
 from millpond.spark.analysis.input_streams import QueryInput, find_source
@@ -55,7 +55,9 @@ def read_ranks(
     catalyst: Catalyst, node: JavaObject, above: list[JavaObject], terms: Terms, streams: Sequence[Stream],
     relation: str | None, functions: UserFunctions, earlier: Mapping[str, AnyQuery],
 ) -> Extraction:  # fmt: skip
-    """The query of `Window` nodes that rank rows; `above` are the nodes above them, the highest first.
+    """The query of `Window` nodes that rank rows, or of one that keeps one event of each key.
+
+    `above` are the nodes above them, the highest first.
 
     Raises:
         UnsupportedQuery: the rows are not those of an upstream query's windows, or a function is not supported.
@@ -63,6 +65,12 @@ def read_ranks(
     windows = [node]
     while kind_of(windows[-1].child()) == "Window":
         windows.append(windows[-1].child())
+    if len(windows) == 1 and one_per_key(node, 0) is not None:
+        whole = above[0] if above else node
+        input_plan = read_input_plan(catalyst, whole)
+        source = find_source(catalyst, input_plan, streams, relation)
+        if source.stream.upstream is None:
+            return Reader(catalyst, terms, source, input_plan, functions).distinct(items(whole.output()))
     what = text_of(items(node.windowExpressions())[0].child().windowFunction())
     reader = _reader(catalyst, windows[-1].child(), f"`{what}` OVER (…)", terms, streams, relation, functions, earlier)
     return reader.ranks(windows, above)

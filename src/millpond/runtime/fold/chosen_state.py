@@ -1,0 +1,138 @@
+"""State of a group with the earliest or latest event of each key: these events, with their values, in the event log.
+
+An event that another one has replaced stays in the log until its section is merged. The choice among all stored events
+of a key is the same, so which of them are still stored does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from millpond.arrays import Ints, Mask
+from millpond.kernels.columns import from_arrow
+from millpond.kernels.evaluate import Evaluator
+from millpond.model.windows import Distinct
+from millpond.plan.groups.plan import GroupPlan, QueryPlan
+from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_order import deciding
+from millpond.runtime.event_log.select_events import column_types, value_name
+from millpond.runtime.fold.next_due import Due
+from millpond.runtime.fold.state import State
+from millpond.runtime.fold.state_size import Sizes, Stored, sizes_of_events
+from millpond.runtime.keys.current_slots import used_slots
+from millpond.runtime.packets.packet import GroupPart
+from millpond.runtime.packets.row_batches import RowBatch
+from millpond.runtime.packets.unpack import number_keys
+from millpond.runtime.rows.frame_rows import DueFrames, rows_of_events
+from millpond.runtime.rows.query_families import Family, QueryRows
+from millpond.runtime.rows.window_updates import DELETE, UPSERT, with_operation
+from millpond.runtime.task.levels import Levels
+from millpond.runtime.task.task_values import Watermark
+from millpond.state.layout.event_log import OFFSET, Events, joined
+
+_ALWAYS, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+class ChosenState(State):
+    """Rows of the earliest or latest event of each key, which change."""
+
+    _log: GroupLog
+    _old: Events
+    _new: Events
+
+    @classmethod
+    def size(cls, stored: Stored) -> Sizes:
+        """The size of the chosen events."""
+
+        def needed(_plan: QueryPlan, _log: GroupLog, every: Events) -> Mask:
+            found = np.zeros(every.rows, bool)
+            found[chosen(every, stored.group)] = True
+            return found
+
+        return sizes_of_events(stored, stored.group.queries, needed)
+
+    @classmethod
+    def next_due(cls, _stored: Sequence[Stored], _plan: QueryPlan) -> Due | None:
+        """No row is due: each is emitted in the epoch that reads its event."""
+        return None
+
+    def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
+        """Find the keys for which a new event is chosen, and write these events."""
+        group = self.group
+        assert self.log is not None and group.events is not None
+        self._log = self.log
+        logged = number_keys(group, self.keys, parts).logged
+        fresh = joined(logged, column_types(group.events, any(OFFSET in part.columns for part in logged)))
+        named = used_slots([fresh], len(self.keys))
+        old = self._log.within(_ALWAYS, _NEVER, 0, named=named)
+        old = old.take(chosen(old, group))
+        every = self._log.together([old, fresh])
+        best = chosen(every, group)
+        self._new = every.take(best[best >= old.rows])
+        self._old = old.take(np.isin(old.slots, self._new.slots))
+        if self._new.rows:
+            self._log.arrived(self._new)
+            self._log.write(self.delta, self._new, 0, ())
+
+    def close(self, before: Watermark, after: Watermark) -> None:
+        """Collect the changes of rows."""
+        for plan in self.group.queries:
+            if self._new.rows and self.writer.is_active(plan.query.name):
+                self.writer.collect((plan.query.name,), partial(self._changes, plan))
+
+    def merge(self, after: Watermark) -> None:
+        """Write the new keys, and merge events by level, without those that were replaced."""
+        self.add_keys()
+        places = self._log.places
+        due = Levels(places, self.fan_in, self._log.most_rows).due(self.fan_in)
+        if due is not None:
+            full = due.sections_in(places)
+            events = self._log.together([self._log.section(place) for place in full])
+            events = events.take(np.sort(chosen(events, self.group)))
+            self._log.write(self.delta, events, due.level, tuple(place.id for place in full))
+
+    def _changes(self, plan: QueryPlan) -> QueryRows:
+        """The new rows; and of replaced rows those that met HAVING, if the new one does not."""
+        old, new = self._old, self._new
+        rows, withheld = self._rows(plan, new)
+        batches = [RowBatch(one.owner, with_operation(one.rows, UPSERT, None)) for one in rows]
+        if plan.query.having is not None and old.rows:
+            order = np.argsort(new.slots)
+            places = order[np.searchsorted(new.slots, old.slots, sorter=order)]
+            gone = old.take(_meets(plan, old) & ~_meets(plan, new)[places])
+            bare = msgspec.structs.replace(plan, query=msgspec.structs.replace(plan.query, having=None))
+            deleted = self._rows(bare, gone)[0] if gone.rows else ()
+            batches += [RowBatch(one.owner, with_operation(one.rows, DELETE, None)) for one in deleted]
+        return QueryRows(batches, withheld)
+
+    def _rows(self, plan: QueryPlan, events: Events) -> tuple[Sequence[RowBatch], dict[str, int]]:
+        at = np.arange(events.rows)
+        due = DueFrames(events, [at], at + 1, at, events.times_us, events.times_us + 1)
+        found = rows_of_events(self.group, Family(self.group, [plan]), due, self.keys, self.task.buckets)
+        return found.rows, dict(found.withheld)
+
+
+def chosen(events: Events, group: GroupPlan) -> Ints:
+    """The position of the chosen event of each slot: of equal times, the first or last in the source's order if known,
+    else by the values of the row, in its order.
+    """
+    window = group.windows[0]
+    assert isinstance(window, Distinct) and group.events is not None
+    order = np.lexsort((*deciding(events, group.events.values), events.times_us, events.slots))
+    slots = events.slots[order]
+    ends = np.diff(slots, append=-1) if window.keeps == "latest" else np.diff(slots, prepend=-1)
+    return order[np.flatnonzero(ends)]
+
+
+def _meets(plan: QueryPlan, events: Events) -> Mask:
+    """Which events' rows meet HAVING, which only has conditions on values of the event."""
+    inputs = {
+        f"event:{i}": from_arrow(events.columns[value_name(value)], value.type)
+        for i, value in enumerate(plan.query.of_event)
+    }
+    assert plan.query.having is not None
+    return np.broadcast_to(Evaluator(inputs, events.rows)(plan.query.having).is_true(), (events.rows,))
