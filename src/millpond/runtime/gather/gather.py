@@ -80,25 +80,34 @@ def gather(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) 
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches joined or cut to at most CHUNK_ROWS rows, joined to at most CHUNK_BYTES, never across streams."""
-    buffered: list[pa.RecordBatch] = []
+    """Batches joined or cut to at most CHUNK_ROWS rows, joined to at most CHUNK_BYTES, each of one stream.
+
+    Several streams share these limits.
+    """
+    buffered: dict[int, list[pa.RecordBatch]] = {}
     rows = size = 0
     for read_batch in batches:
         for batch in _runs(read_batch):
-            full = rows + batch.num_rows > CHUNK_ROWS or size + batch.nbytes > CHUNK_BYTES
-            if buffered and (full or buffered[0].column(0)[0] != batch.column(0)[0]):
-                yield _joined(buffered)
-                buffered, rows, size = [], 0, 0
-            buffered.append(batch)
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-    if buffered:
-        yield _joined(buffered)
+            added = batch.nbytes  # which is slow for hundreds of columns
+            if buffered and (rows + batch.num_rows > CHUNK_ROWS or size + added > CHUNK_BYTES):
+                yield from map(_joined, buffered.values())
+                buffered, rows, size = {}, 0, 0
+            buffered.setdefault(batch.column(0)[0].as_py(), []).append(batch)
+            rows, size = rows + batch.num_rows, size + added
+    yield from map(_joined, buffered.values())
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Runs of at most CHUNK_ROWS rows of one stream."""
+    """Runs of at most CHUNK_ROWS rows of one stream; the rows of each stream keep their order.
+
+    Where a source has several derived streams, Spark makes a copy of a row for each of them, one after the other.
+    """
     streams = np.asarray(batch.column(0))
     changes = (np.flatnonzero(streams[1:] != streams[:-1]) + 1).tolist()
+    if len(changes) >= len(np.unique(streams)):
+        order = np.argsort(streams, kind="stable")
+        batch, streams = batch.take(pa.array(order)), streams[order]
+        changes = (np.flatnonzero(streams[1:] != streams[:-1]) + 1).tolist()
     for first, end in zip([0, *changes], [*changes, len(streams)], strict=True):
         for start in range(first, end, CHUNK_ROWS):
             yield batch.slice(start, min(CHUNK_ROWS, end - start))

@@ -221,6 +221,20 @@ def test_two_streams_in_one_partition_are_kept_apart() -> None:
         assert newest == {"tx": 2 * S, "clicks": 500 * S}
 
 
+def test_streams_whose_rows_alternate_are_gathered_in_one_chunk_each() -> None:
+    """Spark copies each row of a source for each stream that is derived from it, one row after the other."""
+    queries = [query("a"), query("b", "clicks")]
+    tx, clicks = stream_of(3, 100), stream_of(4, 100)
+    task = task_of(queries, instances=2)
+    apart = cells_of(task, [*packets(task, [batch(tx)]), *packets(task, [batch(clicks, 1)])])
+    copies = [one for pair in zip(tx, clicks, strict=True) for one in (batch(pair[:1]), batch(pair[1:], 1))]
+    mixed = pa.Table.from_batches(copies).combine_chunks().to_batches()[0]
+    for batches in ([mixed], [mixed.slice(0, 99), mixed.slice(99)], copies):
+        found = packets(task, batches)
+        assert cells_of(task, found) == apart
+        assert [header.stream for instance, header, _ in found if instance == 0] == ["tx", "clicks"]
+
+
 def test_a_foreign_value_that_raised_is_dead_and_one_that_is_null_is_a_key() -> None:
     foreign = Foreign("x", "soundex(k)", "string", ("k",))
     columns = (ReadColumn("ts", 1, "timestamp"), ReadColumn("v", 2, "double"), ReadColumn("x_x", 3, "string", True))
