@@ -32,7 +32,8 @@ from millpond.runtime.task.task_values import GatherTask
 EPOCH = "_epoch"
 """Column of a dead letter: the record that wrote it."""
 
-_LIMIT_BYTES = 16 << 20
+LIMIT_BYTES = 16 << 20
+"""The size of held dead letters in bytes beyond which they are sent."""
 _MALFORMED = "malformed"
 
 
@@ -43,10 +44,11 @@ class DeadLetters:
         self._task = task
         self._policies = {stream: policy for stream, policy, _ in task.layout.malformed}
         self._buffered: list[pa.RecordBatch] = []
+        self._size = self._sent = 0
         self._last: tuple[object, ...] = (None,) * 4
 
-    def alive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches without dead letters, which are held for `packets`.
+    def alive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | None]:
+        """The batches without dead letters, which are held for `packets`; None when they exceed `LIMIT_BYTES`.
 
         Raises:
             SourceError: a record of a stream with the policy `fail` is malformed.
@@ -59,25 +61,21 @@ class DeadLetters:
             dead = np.asarray(batch.column(0)) == DEAD
             if letters.null_count < len(letters):
                 self._hold(letters, dead)
-            if not dead.any():
-                yield batch
-                continue
-            alive = batch.filter(pa.array(~dead))
+            alive = batch.filter(pa.array(~dead)) if dead.any() else batch
             if alive.num_rows:
                 yield alive
+            if self._size > LIMIT_BYTES:
+                yield None
 
-    def packets(self, partition: int, sequence: int, *, all_of_them: bool) -> Iterator[tuple[int, bytes]]:
-        """The held dead letters, one packet per stream, as (instance, bytes).
-
-        Without `all_of_them`, there are none until the held dead letters exceed `_LIMIT_BYTES`.
-        """
-        if not self._buffered or not (all_of_them or sum(batch.nbytes for batch in self._buffered) > _LIMIT_BYTES):
+    def packets(self, partition: int) -> Iterator[tuple[int, bytes]]:
+        """The held dead letters, one packet per stream, as (instance, bytes)."""
+        if not self._buffered:
             return
         rows = pa.Table.from_batches(self._buffered).combine_chunks()
-        self._buffered = []
+        self._buffered, self._size, self._sent = [], 0, self._sent + 1
         for stream in pc.unique(rows["stream"]).to_pylist():
             mine = rows.filter(pc.equal(rows["stream"], stream))
-            header = Header(stream, partition, sequence, {}, {}, malformed=True)
+            header = Header(stream, partition, self._sent, {}, {}, malformed=True)
             _count(self._task, stream, mine.filter(mine[_MALFORMED]), header)
             mine = mine.drop_columns(["stream", _MALFORMED])
             kept = self._policies[stream] == DEAD_LETTER
@@ -101,6 +99,7 @@ class DeadLetters:
             )
         if rows.num_rows:
             self._buffered.append(rows)
+            self._size += rows.nbytes
 
     def _first_copies(self, rows: pa.RecordBatch) -> Mask:
         """The rows that are malformed or the first ones of their record, whose copies follow each other."""

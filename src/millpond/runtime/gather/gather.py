@@ -62,6 +62,9 @@ def gather(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) 
     judges: dict[str, Judge] = {}
     dead = DeadLetters(task)
     for table in _chunks(dead.alive(batches)):
+        if table is None:
+            yield from dead.packets(partition)
+            continue
         position = int(table.column(0)[0].as_py())
         if position == TICK:
             continue
@@ -72,21 +75,23 @@ def gather(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) 
             judges[stream.name] = Judge(line, ahead)
         yield from _gather_chunk(task, stream, table, judges[stream.name], partition, sequence)
         sequence += 1
-        yield from dead.packets(partition, sequence, all_of_them=False)
-    yield from dead.packets(partition, sequence, all_of_them=True)
+    yield from dead.packets(partition)
     if not sequence:
         for instance in range(task.instances):
             yield instance, encode_packet(Header("", partition, 0, {}, {}), [])
 
 
-def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _chunks(batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch | None]:
     """Batches joined or cut to at most CHUNK_ROWS rows, joined to at most CHUNK_BYTES, each of one stream.
 
-    Several streams share these limits.
+    Several streams share these limits. A None is passed on at once.
     """
     buffered: dict[int, list[pa.RecordBatch]] = {}
     rows = size = 0
     for read_batch in batches:
+        if read_batch is None:
+            yield None
+            continue
         for batch in _runs(read_batch):
             added = batch.nbytes  # which is slow for hundreds of columns
             if buffered and (rows + batch.num_rows > CHUNK_ROWS or size + added > CHUNK_BYTES):

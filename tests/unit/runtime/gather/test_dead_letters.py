@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from millpond.errors import SourceError
 from millpond.log.records import EpochRecord
 from millpond.plan.groups.build import build_plan
+from millpond.runtime.gather import dead_letters
 from millpond.runtime.gather.dead_letters import Breaker, DeadLetters
+from millpond.runtime.gather.gather import gather
 from millpond.runtime.packets.unpack import combine_packets
 from millpond.runtime.task.column_layout import DEAD, ReadLayout
 from millpond.runtime.task.counters import WHOLE_POND, stream_counts
@@ -63,9 +66,27 @@ def test_an_event_without_a_computed_time_is_stored_once_and_stays_an_event() ->
         )
 
     batches = [batch(rows[:1]), batch(rows[1:5]), batch(rows[5:7]), batch(rows[:2])]
-    alive = [row for found in letters.alive(batches) for row in found.column(0).to_pylist()]
+    alive = [row for found in letters.alive(batches) if found for row in found.column(0).to_pylist()]
     assert alive == [1, 2, 1, 2, 1, 1, 2]
-    (packet,) = [data for _, data in letters.packets(0, 1, all_of_them=True)]
+    (packet,) = [data for _, data in letters.packets(0)]
     contents = combine_packets([pa.py_buffer(packet)])
     assert [offset for found in contents.dead["tx"] for offset in found["offset"].to_pylist()] == [3, 4, 5, 6, 3]
     assert contents.counters.of(stream_counts("tx")).malformed == contents.counters.of(WHOLE_POND).events == 1
+
+
+def test_malformed_records_are_sent_although_no_other_records_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"stream": "tx", "topic": "t", "partition": 0, "reason": "r", "value": b"x" * 100}
+    task = GatherTask(build_plan(()), ReadLayout((), (("tx", "dead-letter", None),)), {}, (0,), 1)
+    read = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        for read in range(1, 10):
+            rows = {"stream": pa.array([DEAD], pa.int32()), "dead": pa.array([fields | {"offset": read}])}
+            yield pa.RecordBatch.from_pydict(rows)
+
+    monkeypatch.setattr(dead_letters, "LIMIT_BYTES", 250)
+    sent = [(read, data) for _, data in gather(task, batches(), 0)]
+    assert [when for when, _ in sent] == [2, 4, 6, 8, 9, 9]  # the last one has no dead letters
+    contents = combine_packets([pa.py_buffer(data) for _, data in reversed(sent)])
+    assert [offset for found in contents.dead["tx"] for offset in found["offset"].to_pylist()] == [*range(1, 10)]
