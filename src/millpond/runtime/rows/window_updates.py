@@ -77,8 +77,9 @@ class Changes:
                 emitted += [with_operation(rows, UPSERT, np.zeros(len(rows), np.int64)) for rows in closed_rows.rows]
                 withheld += closed_rows.withheld
         if query.updating or closed is not None:
-            for run in batches(self._windows_with_events(plan, None if query.updating else closed), most):
-                rows, more_withheld = self._changed_rows(plan, run)
+            present = _present(self._group.measures[plan.presence], plan.delay, self._fresh)
+            for run in batches(self._windows_with_events(plan, present, None if query.updating else closed), most):
+                rows, more_withheld = self._changed_rows(plan, present, run)
                 emitted, withheld = emitted + rows, withheld + more_withheld
         joined = joined_rows(emitted)
         batches_made = () if joined is None else (RowBatch(query.name, joined),)
@@ -94,9 +95,8 @@ class Changes:
             return []
         return self._windows(plan, *self._current.bounds_us(), low_us, high_us)
 
-    def _windows_with_events(self, plan: QueryPlan, most_us: int | None) -> list[Closing]:
+    def _windows_with_events(self, plan: QueryPlan, present: _Present, most_us: int | None) -> list[Closing]:
         """The windows that contain a new event of the query; if `most_us` is given, only those that end by then."""
-        present = _present(self._group.measures[plan.presence], plan.delay, self._fresh)
         touched = distinct_of(present.slices)
         if not len(touched):
             return []
@@ -114,15 +114,13 @@ class Changes:
         )
         return [closing for closing in candidates if plan.from_us <= closing.start_us < plan.before_us]
 
-    def _changed_rows(self, plan: QueryPlan, run: Sequence[Closing]) -> tuple[list[pa.RecordBatch], int]:
+    def _changed_rows(
+        self, plan: QueryPlan, present: _Present, run: Sequence[Closing]
+    ) -> tuple[list[pa.RecordBatch], int]:
         """The rows of a run's windows that new events changed, and how many rows HAVING withheld."""
-        query, fresh = plan.query, self._fresh
-        present = _present(self._group.measures[plan.presence], plan.delay, fresh)
-        starts, ends = fresh.slices.start_us[present.slices], fresh.slices.end_us[present.slices]
-        inside = [np.flatnonzero((starts >= one.start_us) & (ends <= one.end_us)) for one in run]
-        slots = distinct_of(present.slots[distinct_of(np.concatenate(inside))])
-        places = np.searchsorted(slots, present.slots)
-        pairs = distinct_of(np.concatenate([i * len(slots) + places[rows] for i, rows in enumerate(inside)]))
+        query, inside = plan.query, [distinct_of(present.slots[present.within(one)]) for one in run]
+        slots = distinct_of(np.concatenate(inside))
+        pairs = np.concatenate([i * len(slots) + np.searchsorted(slots, some) for i, some in enumerate(inside)])
         current = self._rows_of_windows(plan, self._current, run, slots, pairs)
         previous = _Pairs([], np.zeros(0, np.int64), 0)
         if query.having is not None:
@@ -231,19 +229,29 @@ def _window_of(plan: QueryPlan) -> Sliding:
 
 
 class _Present(NamedTuple):
-    """Cells with events of a query: the position of the slice, and the slot, of each."""
+    """New cells with events of a query, sorted by the start of their slice; one value per cell."""
 
+    slots: Ints
     slices: Ints
-    slots: npt.NDArray[np.integer]
+    starts_us: Ints
+    ends_us: Ints
+
+    def within(self, window: Closing) -> Ints:
+        """The positions of the cells in a window."""
+        first, end = map(int, np.searchsorted(self.starts_us, [window.start_us, window.end_us]))
+        return first + np.flatnonzero(self.ends_us[first:end] <= window.end_us)
 
 
 def _present(presence: Measure, delay: int, cells: Cells) -> _Present:
     counted, passing = counted_in(presence, cells)
     if counted is None:
-        return _Present(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return _Present(*np.zeros((4, 0), np.int64))
     owners = np.repeat(np.arange(len(cells.slices.start_us)), np.diff(cells.offsets))
     rows = np.flatnonzero((counted > 0) & (passing & (cells.slices.late_class <= delay))[owners])
-    return _Present(owners[rows], cells.slots[rows])
+    starts_us = cells.slices.start_us[owners[rows]]
+    order = np.argsort(starts_us, kind="stable")
+    rows, owners = rows[order], owners[rows[order]]
+    return _Present(cells.slots[rows].astype(np.int64), owners, starts_us[order], cells.slices.end_us[owners])
 
 
 def counted_in(measure: Measure, cells: Cells) -> tuple[npt.NDArray[np.integer] | None, Mask]:
