@@ -22,7 +22,17 @@ from kit.naive.expressions import Raised, Row, evaluate
 from millpond.kernels.arithmetic import round_half_up
 from millpond.kernels.columns import Values, arrow_type, from_arrow, to_arrow
 from millpond.kernels.evaluate import Evaluator
-from millpond.model.expressions import OPERATORS, Call, Column, Expression, columns_of, literal, may_raise, walk
+from millpond.model.expressions import (
+    OPERATORS,
+    Call,
+    Column,
+    Expression,
+    columns_of,
+    literal,
+    may_raise,
+    struct_of,
+    walk,
+)
 from millpond.model.types import Digits, digits_of, exact_digits, is_decimal
 from millpond.testing.compare import Tolerance
 
@@ -114,7 +124,7 @@ ONE: list[tuple[str, str, str]] = [
     *(("bin", kind, INT) for kind in (*NUMBERS, *DECIMALS)),
     ("not", BOOLEAN, BOOLEAN), ("length", STRING, INT), ("upper", STRING, STRING), ("lower", STRING, STRING),
 ]  # fmt: skip
-OTHERS = ("round", "startswith", "endswith", "contains")
+OTHERS = ("round", "startswith", "endswith", "contains", "struct", "field")
 
 
 def test_every_operator_is_tried() -> None:
@@ -164,6 +174,19 @@ def test_a_search_for_a_constant(op: str) -> None:
     for part in POOLS[STRING]:
         for text in (Column("a", STRING), raising(STRING), literal("zz ß", STRING)):
             check(Call(op, (text, literal(part, STRING)), BOOLEAN), rows, columns, Tolerance())
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_a_struct_and_its_fields(kind: str) -> None:
+    rows = [{"a": a, "b": b} for a, b in itertools.product(POOLS[kind], (True, False, None))]
+    columns = columns_from(rows, {"a": kind, "b": BOOLEAN})
+    for value in (Column("a", kind), raising(kind), literal(POOLS[kind][0], kind)):
+        inner = struct_of([value], f"struct<a:{kind}>", Column("b", BOOLEAN))
+        outer = struct_of([Column("b", BOOLEAN), inner], f"struct<b:boolean,s:{inner.type}>")
+        for made in (inner, Call("field", (outer, literal(1, INT)), inner.type)):
+            check(Call("field", (made, literal(0, INT)), kind), rows, columns, Tolerance())
+            for op in ("isnull", "isnotnull", "ran"):
+                check(Call(op, (made,), BOOLEAN), rows, columns, Tolerance())
 
 
 @pytest.mark.parametrize("kind", NUMBERS)

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from kit.inputs.examples import examples
+from kit.naive.event_aggregates import of_events
+from kit.naive.expressions import evaluate, nested_order
 from millpond.kernels.columns import arrow_type, to_arrow
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Call, Column, Expression, call
+from millpond.model.expressions import Column, Expression, call, struct_of
 from millpond.plan.groups.event_log import logged_rows, ties_of
 from millpond.runtime.event_log.event_aggregates import ResultRows, input_of_frames, input_of_windows, value_of
 from millpond.runtime.event_log.event_order import in_order
@@ -31,18 +33,15 @@ _ROW = st.tuples(
 
 
 def _mask(condition: Expression, values: dict[Column, list[Any]], count: int) -> list[bool]:
-    """Of a conjunction of IS NOT NULL."""
-    assert isinstance(condition, Call)
-    (first, *_) = condition.args
-    if isinstance(first, Column):
-        return [one is not None for one in values[first]]
-    parts = [_mask(part, values, count) for part in condition.args]
-    return [all(part[i] for part in parts) for i in range(count)]
+    rows = [{column.name: found[i] for column, found in values.items()} for i in range(count)]
+    return [evaluate(condition, row) is True for row in rows]
 
 
 def _events(rows: list[Any], asked: list[Aggregate], ordered: bool) -> Events:
     values: dict[Column, list[Any]] = {column: [row[i] for row in rows] for i, column in enumerate(_COLUMNS, 1)}
     columns = {value_name(one): pa.array(values[one], arrow_type(one.type)) for one in _COLUMNS}
+    present = call("isnotnull", (C,), "boolean")
+    columns[value_name(present)] = pa.array(_mask(present, values, len(rows)))
     for aggregate in asked:
         condition = logged_rows(aggregate, None)
         if condition is not None:
@@ -98,6 +97,69 @@ def test_what_ties_does_not_depend_on_the_order_in_which_events_come(both: Any) 
     asked += [Aggregate("collect_list", column, None, f"array<{column.type}>") for column in (A, D)]
     one, other = (_answers(asked, list(rows)) for rows in both)
     assert repr(one) == repr(other)  # the sign of zero as well
+
+
+@settings(max_examples=examples(30))
+@given(st.lists(_ROW, min_size=1, max_size=12), st.permutations((A, C, D)))
+def test_the_largest_struct_is_of_the_last_event_if_it_begins_with_the_event_time(
+    rows: list[Any], columns: list[Column]
+) -> None:
+    timed = [(*row[:4], row[0]) for row in rows]  # the column `o` is the event time
+    inside, last, by = columns
+    whole = struct_of([BY, inside], f"struct<o:int,x:{inside.type}>")
+    for extreme, end, function in (("max", "last", "max_by"), ("min", "first", "min_by")):
+        asked = [Aggregate(extreme, whole, None, whole.type), *_asked(end, (last,)), *_asked(function, (by,))]
+        found, *others = _answers(asked, timed)
+        places = [1 + _COLUMNS.index(one) for one in (inside, last, by)]
+        known = [({"o": row[4], "x": row[places[0]]}, [row[place] for place in places[1:]]) for row in timed]
+        best = (max if extreme == "max" else min)(nested_order(one) for one, _ in known)
+        assert nested_order(found) == best
+        assert repr(others) in [repr(rest) for one, rest in known if nested_order(one) == best]
+
+
+_NESTED = st.tuples(
+    st.integers(0, 2), _FEW, st.none() | st.sampled_from("xy"), st.none() | st.sampled_from([0.5, 0.0]), _FEW
+)
+
+
+@settings(max_examples=examples(40))
+@given(st.lists(_NESTED, min_size=1, max_size=12))
+def test_aggregates_of_structs_are_those_of_the_naive_twin(rows: list[Any]) -> None:
+    inner = struct_of([C, D], "struct<c:string,d:double>", call("isnotnull", (C,), "boolean"))
+    whole = struct_of([A, inner], "struct<a:int,s:struct<c:string,d:double>>")
+    asked = [
+        Aggregate(name, one, None, one.type)
+        for name in ("min", "max", "first", "last", "mode")
+        for one in (inner, whole)
+    ]
+    asked += [
+        Aggregate(name, one, None, f"array<{one.type}>")
+        for name in ("collect_list", "collect_set")
+        for one in (inner, whole)
+    ]
+    asked += [Aggregate(name, whole, None, whole.type, BY) for name in ("min_by", "max_by")]
+    asked += [Aggregate(name, BY, None, "int", inner) for name in ("min_by", "max_by")]
+    asked.append(Aggregate("count_distinct", inner, None, "bigint"))
+    found = _answers(asked, rows)
+    named = [{column.name: row[i] for i, column in enumerate(_COLUMNS, 1)} for row in rows]
+    ties = ties_of(asked)
+    places = [
+        (row[0], [nested_order(evaluate(value, event)) for value in ties])
+        for row, event in zip(rows, named, strict=True)
+    ]
+    for one, answer in zip(asked, found, strict=True):
+        events = [
+            (place, *(evaluate(value, event) for value in one.arguments))
+            for place, event in zip(places, named, strict=True)
+        ]
+        assert _untyped(answer) == _untyped(of_events(one, events, lambda *_: None)), one.function
+
+
+def _untyped(value: Any) -> Any:
+    """With structs as lists of their fields."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [_untyped(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 @settings(max_examples=examples(30))

@@ -423,6 +423,18 @@ def test_names_of_functions_are_read_in_any_case(front: FrontEnd) -> None:
         assert aggregate.function == name.lower()
 
 
+def test_a_struct_key_is_grouped_by_its_fields_and_restored(front: FrontEnd) -> None:
+    text = f"SELECT k, k.s, to_json(k.s) AS j, max(struct(amount, i)) AS m {{}} GROUP BY k, {W}"
+    query = front.query_from_sql("q", text.format("FROM (SELECT *, struct(kind, struct(i) AS s) AS k FROM tx)"))
+    assert [render(key) for key in query.keys] == ["kind", "i"]
+    whole, part, text_of_part, largest = (item.expression for item in query.output)
+    assert render(whole) == "struct(key:0, struct(key:1))" and render(part) == "struct(key:1)"
+    assert isinstance(text_of_part, Foreign) and text_of_part.columns == ("key:0", "key:1")
+    assert largest == Column("agg:0", "struct<amount:double,i:int>") and query.aggregates[0].filter is None
+    with pytest.raises(UnsupportedQuery, match="is served"):
+        front.query_from_sql("q", f"SELECT count(*) FROM tx GROUP BY struct(kind), {W}", serve=True)
+
+
 def test_a_window_that_is_not_grouped_by_is_refused(front: FrontEnd) -> None:
     for asked in (W, "window(ts, '1 hour', '10 minutes')"):
         text = f"SELECT kind, count(*) AS n FROM (SELECT *, {asked} AS w FROM tx) GROUP BY kind"
@@ -610,7 +622,7 @@ def test_a_stateless_query_has_nothing_to_serve_and_nothing_late(front: FrontEnd
 REFUSED = [
     (f"SELECT stddev(DISTINCT amount) FROM tx GROUP BY {W}", UnsupportedQuery, "stddev DISTINCT"),
     (f"SELECT bit_xor(DISTINCT i) FROM tx GROUP BY {W}", UnsupportedQuery, "bit_xor DISTINCT"),
-    (f"SELECT listagg(cast(kind AS binary)) FROM tx GROUP BY {W}", UnsupportedQuery, "is a binary"),
+    (f"SELECT listagg(cast(kind AS binary)) FROM tx GROUP BY {W}", UnsupportedQuery, "is of binary"),
     (f"SELECT mode() WITHIN GROUP (ORDER BY kind DESC) FROM tx GROUP BY {W}", UnsupportedQuery, "orders downwards"),
     (f"SELECT histogram_numeric(d, 5) FROM tx GROUP BY {W}", UnsupportedQuery, "decimal.*Cast them to DOUBLE"),
     (f"SELECT percentile_approx(ts, 0.5) FROM tx GROUP BY {W}", UnsupportedQuery, "unix_micros"),
@@ -623,6 +635,8 @@ REFUSED = [
     (f"SELECT try_avg(d) FROM tx GROUP BY {W}", UnsupportedQuery, "overflow"),
     (f"SELECT try_sum(i) FROM tx GROUP BY {W}", UnsupportedQuery, "try_sum|overflow"),
     (f"SELECT count(*) FROM tx GROUP BY items, {W}", UnsupportedQuery, "array<struct"),
+    (f"SELECT count(*) FROM tx GROUP BY struct(kind, items), {W}", UnsupportedQuery, "struct<kind.*or a struct of"),
+    (f"SELECT approx_count_distinct(items) FROM tx GROUP BY {W}", UnsupportedQuery, "array<struct.*to_json"),
     ("SELECT count(*) FROM tx GROUP BY session_window(ts, '5 minutes').start", UnsupportedQuery, "part of it"),
     ("SELECT count(*) FROM tx GROUP BY session_window(ts, CAST(rand() AS STRING))", QueryError, "run to run|rand"),
     ("SELECT count(*) FROM tx GROUP BY session_window(ts, '1 month')", QueryTypeError, "months"),

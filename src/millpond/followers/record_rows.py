@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow as pa
 from millpond.arrays import IPC_READ
 from millpond.errors import CorruptError, UnsupportedQuery, unreadable
 from millpond.log.records import Entry, EpochRecord, Receipt, Section, SectionKind
-from millpond.model.expressions import Column
+from millpond.model.expressions import Call, Column, Expression
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.windows import RUNNING, Distinct
@@ -173,7 +173,7 @@ def key_columns(query: AnyQuery) -> tuple[str, ...]:
         return _keys_of_event(query)
     if not isinstance(query, Query) or query.of_event:
         return ()
-    shown = {item.expression.name: item.name for item in query.output if isinstance(item.expression, Column)}
+    shown = {part.name: item.name for item in query.output for part in _identifying(item.expression)}
     windows = [shown[name] for name in ("window", "window.start", "window.end") if name in shown]
     keys = [shown.get(f"key:{place}") for place in range(len(query.keys))]
     windowless = not windows and query.window != RUNNING
@@ -182,7 +182,7 @@ def key_columns(query: AnyQuery) -> tuple[str, ...]:
         raise UnsupportedQuery(
             f"Rows of {query.name} cannot be identified: its output lacks {lacking}.", "Add them to its SELECT."
         )
-    return (*windows, *(key for key in keys if key is not None))
+    return tuple(dict.fromkeys([*windows, *(key for key in keys if key is not None)]))
 
 
 def _keys_of_event(query: Query) -> tuple[str, ...]:
@@ -200,3 +200,12 @@ def _keys_of_event(query: Query) -> tuple[str, ...]:
             "Add them to its SELECT.",
         )
     return tuple(name for name in names if name is not None)
+
+
+def _identifying(output: Expression) -> Iterator[Column]:
+    """The keys and window bounds that an output column shows: itself, or those of which a struct is made."""
+    if isinstance(output, Column):
+        yield output
+    elif isinstance(output, Call) and output.op == "struct":
+        for part in output.args:
+            yield from _identifying(part)

@@ -14,7 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import WIDE
-from millpond.model.types import INTEGERS, TIMES, bin_centre_type, digits_of, element_of, is_array, is_decimal, is_known
+from millpond.model.types import (
+    INTEGERS,
+    TIMES,
+    digits_of,
+    element_of,
+    is_array,
+    is_decimal,
+    is_known,
+    is_map,
+    is_struct,
+    map_parts,
+    struct_fields,
+)
 
 Array: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -31,8 +43,9 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
+    "binary": pa.binary(),
 }
-"""The Arrow types in which SQL types are stored and published; `arrow_type` also supports decimals and arrays."""
+"""The Arrow types in which SQL types are stored and published; `arrow_type` also supports decimals and nested types."""
 
 NONE = np.zeros((), bool)
 """A zero-dimensional mask that is false in every row."""
@@ -56,13 +69,18 @@ class Values(NamedTuple):
 
 
 def arrow_type(kind: str) -> pa.DataType:
-    """The Arrow type in which values of SQL type `kind` are stored and published."""
+    """The Arrow type in which values of SQL type `kind` are stored and published.
+
+    Raises:
+        KeyError: the type is not storable.
+    """
     if is_decimal(kind):
         return pa.decimal128(*digits_of(kind))
     if is_array(kind):
         return list_of(arrow_type(element_of(kind)))
-    centre = bin_centre_type(kind)
-    return ARROW_TYPES[kind] if centre is None else pa.struct([("x", arrow_type(centre)), ("y", pa.float64())])
+    if is_struct(kind):
+        return pa.struct([(field.name, arrow_type(field.type)) for field in struct_fields(kind)])
+    return pa.map_(*map(arrow_type, map_parts(kind))) if is_map(kind) else ARROW_TYPES[kind]
 
 
 def list_of(kind: pa.DataType) -> pa.DataType:

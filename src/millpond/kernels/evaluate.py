@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 
 from millpond.kernels.arithmetic import ARITHMETIC, compare
 from millpond.kernels.bins import binned
-from millpond.kernels.columns import NONE, Array, Mask, Values
+from millpond.kernels.columns import NONE, Array, Mask, Values, arrow_type
 from millpond.kernels.decimals import DECIMALS
 from millpond.kernels.hashing import hashed
+from millpond.kernels.structs import field_of, made_struct
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, Parameter, is_list
-from millpond.model.types import is_decimal, is_float
+from millpond.model.types import is_decimal, is_float, is_known
 from millpond.state.numbers.int128 import wide_integer
 
 
@@ -81,6 +82,10 @@ class Evaluator:
             return binned(expression, args)
         if expression.op in _TEXT:
             return _text(expression, args)
+        if expression.op == "struct":
+            return made_struct(expression, args, self.rows)
+        if expression.op == "field":
+            return field_of(expression, args[0])
         if any(is_decimal(part.type) for part in (expression, *expression.args)):
             return DECIMALS.get(expression.op, ARITHMETIC[expression.op])(expression, args)
         return ARITHMETIC[expression.op](expression, args)
@@ -175,12 +180,12 @@ def _choose(kind: str, rows: int, chosen: list[Mask], values: list[Values], erro
     """For each row the value whose mask is set (masks are disjoint), NULL where none is set."""
     taken: Mask = NONE
     null: Mask = NONE
-    if kind == "string":
-        text = pa.nulls(rows, pa.string())
+    if kind == "string" or not is_known(kind):
+        column = pa.nulls(rows, arrow_type(kind))
         for mask, value in zip(chosen, values, strict=True):
-            text = pc.if_else(pa.array(np.broadcast_to(mask, (rows,))), value.data, text)
+            column = pc.if_else(pa.array(np.broadcast_to(mask, (rows,))), value.data.cast(column.type), column)
             taken, null = taken | mask, null | (mask & value.null)
-        return Values(text, null | ~taken, error)
+        return Values(column, null | ~taken, error)
     data: Array = np.zeros((), values[0].data.dtype)
     for mask, value in zip(chosen, values, strict=True):
         data = np.where(mask, value.data, data)

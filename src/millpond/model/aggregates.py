@@ -6,6 +6,7 @@ import msgspec
 
 from millpond.model.expressions import Expression, Literal
 from millpond.model.functions import PREFIX
+from millpond.model.types import is_known
 
 DISTINCT = "approx_count_distinct"
 """Its `other` is a constant, the largest relative standard error allowed; its result is never NULL."""
@@ -72,5 +73,6 @@ class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
     @property
     def logged(self) -> bool:
         """Whether the aggregate is answered from the event log: its function, or the type it compares, has no cells."""
-        extreme_text = self.function in ("min", "max") and self.argument is not None and self.argument.type == "string"
-        return extreme_text or self.function in (*LOGGED, *RANKS) or self.function.startswith(PREFIX)
+        extreme = self.argument if self.function in ("min", "max") else None
+        in_log = extreme is not None and (extreme.type == "string" or not is_known(extreme.type))
+        return in_log or self.function in (*LOGGED, *RANKS) or self.function.startswith(PREFIX)

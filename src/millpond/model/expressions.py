@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from millpond.model.types import digits_of, element_of, is_decimal
+from millpond.model.types import digits_of, element_of, is_decimal, struct_fields
 
 OPERATORS = {
     # three-valued logic; `ran` is true where its argument does not raise
@@ -33,6 +33,9 @@ OPERATORS = {
     "xxhash64": "1",
     # the finest bin that contains a number, see `millpond.kernels.bins`; NULL for NULL
     "bin": "1",
+    # `struct` is a condition and the fields: a struct, or NULL where the condition is not TRUE; `field` is a struct and
+    # the position of a field
+    "struct": "1+", "field": "2",
 }  # fmt: skip
 """Operator -> number of arguments."""
 
@@ -185,6 +188,19 @@ def call(op: str, args: tuple[Expression, ...], kind: str) -> Call:
     return Call(op, args, kind)
 
 
+def struct_of(fields: Iterable[Expression], kind: str, present: Expression | None = None) -> Call:
+    """A struct of type `kind` with these fields, which is NULL where the condition `present` is not TRUE."""
+    return call("struct", (literal(True, "boolean") if present is None else present, *fields), kind)
+
+
+def field_of(struct: Expression, position: int) -> Expression:
+    """A field of a struct, which is NULL where the struct is NULL."""
+    if isinstance(struct, Call) and struct.op == "struct" and struct.args[0] == literal(True, "boolean"):
+        return struct.args[1 + position]
+    kind = struct_fields(struct.type)[position].type
+    return call("field", (struct, literal(position, "int")), kind)
+
+
 def conjunction(parts: list[Expression]) -> Expression | None:
     """The conjunction of the distinct `parts`, in order; None if there are none."""
     flat: dict[Expression, None] = {}
@@ -286,6 +302,10 @@ def render(expression: Expression) -> str:
     sign = _SIGNS.get(expression.op)
     if sign:
         return "(" + f" {sign} ".join(parts) + ")"
+    if expression.op == "struct":
+        return f"struct({', '.join(parts[1:])})"
+    if expression.op == "field":
+        return f"{parts[0]}.{struct_fields(expression.args[0].type)[int(parts[1])].name}"
     if expression.op == "cast":
         return f"cast({parts[0]} as {expression.type})"
     return f"{expression.op}({', '.join(parts)})"

@@ -4,11 +4,13 @@ A type is the text of Spark's `simpleString`: `bigint`, `double`, `string`, `tim
 Timestamps are int64 microseconds since 1970-01-01 UTC; dates are int64 days; booleans are bool;
 tinyint … bigint are int64 (their own range is checked where arithmetic could exceed it).
 `decimal(p,s)` is stored as the 128-bit integer value * 10**s, at most p digits long.
+Structs, arrays, maps and bytes stay Arrow columns.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -138,3 +140,98 @@ def integer_range(kind: str) -> tuple[int, int]:
     """
     bits = INTEGERS[kind]
     return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+class StructField(NamedTuple):
+    """A field of a struct: its name, without backticks, and its SQL type."""
+
+    name: str
+    type: str
+
+
+def is_struct(kind: str) -> bool:
+    """Whether `kind` is a `struct<…>`."""
+    return kind.startswith("struct<")
+
+
+def is_map(kind: str) -> bool:
+    """Whether `kind` is a `map<…>`."""
+    return kind.startswith("map<")
+
+
+@cache
+def struct_fields(kind: str) -> tuple[StructField, ...]:
+    """The fields of a struct, in order.
+
+    >>> [tuple(field) for field in struct_fields("struct<a:decimal(4,1),`b,``c`:array<struct<d:int>>>")]
+    [('a', 'decimal(4,1)'), ('b,`c', 'array<struct<d:int>>')]
+    """
+    return tuple(map(_field, _split(kind[len("struct<") : -1])))
+
+
+@cache
+def map_parts(kind: str) -> tuple[str, str]:
+    """The types of the keys and the values of a map.
+
+    >>> map_parts("map<string,struct<a:int,b:int>>")
+    ('string', 'struct<a:int,b:int>')
+    """
+    key, value = _split(kind[len("map<") : -1])
+    return key, value
+
+
+@cache
+def parts_of(kind: str) -> tuple[str, ...]:
+    """The types that a type directly contains; none if it is not nested."""
+    if is_struct(kind):
+        return tuple(field.type for field in struct_fields(kind))
+    if is_map(kind):
+        return map_parts(kind)
+    return (element_of(kind),) if is_array(kind) else ()
+
+
+@cache
+def is_storable(kind: str) -> bool:
+    """Whether values of a type can be stored as events and emitted: known types, bytes, and types nested of these.
+
+    >>> is_storable("array<struct<a:binary>>"), is_storable("struct<a:interval>"), is_storable("struct<a:int,a:int>")
+    (True, False, False)
+    """
+    parts = parts_of(kind)
+    if not parts:
+        return kind == "binary" or is_known(kind)
+    names = [field.name for field in struct_fields(kind)] if is_struct(kind) else []
+    return len({*names}) == len(names) and all(map(is_storable, parts))
+
+
+@cache
+def has_floats(kind: str) -> bool:
+    """Whether a type is a floating type or contains one, so that equal values may differ in the sign of a zero."""
+    return is_float(kind) or any(map(has_floats, parts_of(kind)))
+
+
+def _field(text: str) -> StructField:
+    if not text.startswith("`"):
+        name, _, kind = text.partition(":")
+        return StructField(name, kind)
+    end = 1
+    while text[end] != "`" or text[end + 1 : end + 2] == "`":
+        end += 2 if text[end] == "`" else 1
+    return StructField(text[1:end].replace("``", "`"), text[end + 2 :])
+
+
+def _split(text: str) -> Iterator[str]:
+    """The parts between the commas that are neither in brackets nor in backticks."""
+    depth, quoted, start = 0, False, 0
+    for place, character in enumerate(text):
+        if character == "`":
+            quoted = not quoted
+        elif not quoted and character in "<(":
+            depth += 1
+        elif not quoted and character in ">)":
+            depth -= 1
+        elif not quoted and not depth and character == ",":
+            yield text[start:place]
+            start = place + 1
+    if text:
+        yield text[start:]

@@ -61,7 +61,26 @@ def order(value: Value) -> tuple[int, Value]:
     >>> order(math.nan) > order(math.inf), order(-0.0) == order(0.0), order(math.nan) == order(math.nan)
     (True, True, True)
     """
+    if isinstance(value, dict | list | tuple):
+        return (0, nested_order(value))
     return (1, 0) if isinstance(value, float) and math.isnan(value) else (0, value)
+
+
+def nested_order(value: Value, *, signed: bool = False) -> Any:
+    """A sort key for values of nested types: NULL first, structs by field, arrays by element, a prefix first.
+
+    `signed`: -0.0 is less than 0.0.
+
+    >>> nested_order([1]) < nested_order([1, None]) < nested_order([2])
+    True
+    """
+    if value is None:
+        return (0,)
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return (1, tuple(nested_order(part, signed=signed) for part in value))
+    return (1, order(value), math.copysign(1, value) if signed and isinstance(value, float) and not value else 0)
 
 
 def _operands(node: Call, row: Row) -> list[Value] | None:
@@ -175,11 +194,22 @@ def _concat(args: _Args, row: Row) -> str | None:
     return "".join(parts)
 
 
+def _struct(args: _Args, row: Row) -> Value:
+    """Fields by position; which names they have is known by the type."""
+    present, *fields = [evaluate(arg, row) for arg in args]
+    return tuple(fields) if present is True else None
+
+
+def _field(args: _Args, row: Row) -> Value:
+    whole, place = (evaluate(arg, row) for arg in args)
+    return None if whole is None else (whole if isinstance(whole, tuple) else tuple(whole.values()))[place]
+
+
 _LAZY: dict[str, Callable[[_Args, Row], Value]] = {
     "and": _and, "or": _or, "ran": _ran, "same": _same, "in": _in, "case": _case, "coalesce": _coalesce,
     "isnull": lambda args, row: evaluate(args[0], row) is None,
     "isnotnull": lambda args, row: evaluate(args[0], row) is not None,
-    "isnan": _isnan, "least": _least, "greatest": _greatest, "concat": _concat,
+    "isnan": _isnan, "least": _least, "greatest": _greatest, "concat": _concat, "struct": _struct, "field": _field,
 }  # fmt: skip
 
 

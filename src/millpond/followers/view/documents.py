@@ -12,7 +12,16 @@ import pyarrow as pa
 
 from millpond.errors import CorruptError
 from millpond.model.query import Query
-from millpond.model.types import WINDOW, bin_centre_type, element_of, is_array, is_decimal, is_float, is_integer
+from millpond.model.types import (
+    WINDOW,
+    element_of,
+    is_array,
+    is_decimal,
+    is_float,
+    is_integer,
+    is_struct,
+    struct_fields,
+)
 from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.rows.window_rows import output_schema
 
@@ -80,8 +89,8 @@ def _read_as(kind: str) -> Any:
         plain: Any = _fields(start=datetime.datetime, end=datetime.datetime)
     elif is_array(kind):
         plain = list[_read_as(element_of(kind))]  # type: ignore[misc]
-    elif centre := bin_centre_type(kind):
-        plain = _fields(x=_read_as(centre), y=float)
+    elif is_struct(kind):
+        plain = _fields(**{field.name: _read_as(field.type) for field in struct_fields(kind)})
     elif is_decimal(kind):
         plain = Decimal
     else:

@@ -35,7 +35,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.windows import RUNNING, Counted, Distinct, Framed, Range, Session, Window, has_no_start
 from millpond.plan.groups.deduplication import deduplication_log
-from millpond.plan.groups.event_log import LogPlan, log_plan, logged_rows
+from millpond.plan.groups.event_log import LogPlan, log_plan, logged_rows, stored_values
 from millpond.plan.groups.joins import identity_of, plan_joins
 from millpond.plan.groups.measures import measures_of
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
@@ -269,7 +269,8 @@ def reads_events(query: Query, aggregate: Aggregate) -> bool:
 @lru_cache(_QUERIES_KNOWN)
 def logged_of(query: Query) -> tuple[tuple[tuple[Expression, ...], Expression | None], ...]:
     """The values that are answered from events, each list with its row filter."""
-    return tuple(_logged_of(query))
+    found = _logged_of(query)
+    return tuple((tuple(one for value in values for one in stored_values(value)), rows) for values, rows in found)
 
 
 def _logged_of(query: Query) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 import msgspec
 
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Expression, Literal, call, conjunction
+from millpond.model.expressions import Call, Expression, Literal, call, conjunction, literal
+from millpond.model.types import is_struct
 from millpond.plan.groups.aggregate_functions import event_function
 
 
@@ -39,12 +40,32 @@ def log_plan(asked: Iterable[tuple[tuple[Expression, ...], Expression | None]]) 
     return LogPlan(tuple(values), tuple(one for one in filters if one is not None), None in filters)
 
 
+def stored_values(value: Expression) -> tuple[Expression, ...]:
+    """The values that are stored for a value: of a struct that is made of other values, these, so that each is stored
+    once.
+
+    >>> from millpond.model.expressions import Column, struct_of
+    >>> [one.name for one in stored_values(struct_of([Column("a", "int"), Column("b", "int")], "struct<a:int,b:int>"))]
+    ['a', 'b']
+    """
+    if not (isinstance(value, Call) and value.op == "struct"):
+        return (value,)
+    parts = value.args[1:] if is_always_present(value) else value.args
+    return tuple(stored for part in parts for stored in stored_values(part))
+
+
+def is_always_present(value: Expression) -> bool:
+    """Whether a value is a struct that is never NULL."""
+    return isinstance(value, Call) and value.op == "struct" and value.args[0] == literal(True, "boolean")
+
+
 def logged_rows(aggregate: Aggregate, presence: Expression | None) -> Expression | None:
     """The events that an aggregate reads: those that pass both filters and are not skipped as NULL."""
     parts = [part for part in (presence, aggregate.filter) if part is not None]
     needs, arguments = event_function(aggregate.function).needs, aggregate.arguments
-    needed = arguments if needs is None else (arguments[place] for place in needs)
-    return conjunction([*parts, *(call("isnotnull", (argument,), "boolean") for argument in needed)])
+    needed = arguments if needs is None else [arguments[place] for place in needs]
+    nullable = (argument for argument in needed if not is_always_present(argument))
+    return conjunction([*parts, *(call("isnotnull", (argument,), "boolean") for argument in nullable)])
 
 
 def ties_of(aggregates: Iterable[Aggregate]) -> tuple[Expression, ...]:
@@ -58,6 +79,10 @@ def ties_of(aggregates: Iterable[Aggregate]) -> tuple[Expression, ...]:
     >>> [one.name for one in ties_of([Aggregate("max_by", a, None, "int", t), Aggregate("max_by", c, None, "int", t)])]
     ['a', 't', 'c']
     """
-    deciding = (one for one in aggregates if event_function(one.function).ordered)
+    every = list(aggregates)
+    deciding = [one for one in every if event_function(one.function).ordered]
+    if deciding:  # first structs of which an extreme is taken: `max(struct(ts, a))` and `last(c)` are then of one event
+        extremes = (one for one in every if one.function in ("min", "max") and one.logged)
+        deciding = [*(one for one in extremes if is_struct(one.arguments[0].type)), *deciding]
     values = dict.fromkeys(value for one in deciding for value in one.arguments)
     return tuple(value for value in values if not isinstance(value, Literal))

@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, places_of
 from millpond.kernels.columns import Array, from_arrow
+from millpond.kernels.ranks import ranks, ranks_and_signs
 from millpond.kernels.semijoin import Sieve
 from millpond.model.expressions import Expression
 from millpond.model.query import Deduplication
 from millpond.plan.groups.edges import slices_of
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.event_log.event_log import GroupLog
-from millpond.runtime.event_log.event_order import ranks, ranks_and_signs
 from millpond.runtime.event_log.select_events import passed_mask, value_name
 from millpond.runtime.keys.current_slots import used_slots
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw, values_of

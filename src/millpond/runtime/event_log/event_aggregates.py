@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from millpond.arrays import Ints, distinct_of, ordered, repeated
 from millpond.kernels.columns import Values, arrow_type, from_arrow, list_of, to_arrow
 from millpond.kernels.decimals import to_doubles
+from millpond.kernels.ranks import directed, ranks
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import bin_centre_type, element_of, is_decimal, is_float
@@ -27,8 +28,8 @@ from millpond.plan.groups.tallies import keeps_tallies
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.histograms import Bins, binned
 from millpond.runtime.aggregates.partials import Partials
-from millpond.runtime.event_log.event_order import POSITION, directed, ranks
-from millpond.runtime.event_log.select_events import passed_mask, value_name
+from millpond.runtime.event_log.event_order import POSITION
+from millpond.runtime.event_log.select_events import passed_mask, value_column
 from millpond.state.keys.keys import canonical
 from millpond.state.layout.cells import order_codes
 from millpond.state.layout.event_log import Events
@@ -107,12 +108,11 @@ class AggregateInput:
 
     def column(self, argument: int = 0) -> pa.Array:
         """The values of an argument for all of `events`."""
-        return self.events.columns[value_name(self.aggregate.arguments[argument])]
+        return value_column(self.events, self.aggregate.arguments[argument])
 
     def codes(self, argument: int = 0) -> Ints:
         """Integer codes of an argument's values, one per pair, in the order of the values; NULL is least."""
-        value = self.aggregate.arguments[argument]
-        return ranks(self.events.columns[value_name(value)], value.type)[self.index]
+        return ranks(self.column(argument), self.aggregate.arguments[argument].type)[self.index]
 
     def position(self) -> Ints:
         """The position of each pair's event in the query's order of events, see `in_order`."""

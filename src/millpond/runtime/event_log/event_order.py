@@ -10,19 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millpond.arrays import Ints
-from millpond.kernels.columns import from_arrow
-from millpond.model.aggregates import DIRECTIONS
+from millpond.kernels.ranks import ranks, ranks_and_signs
 from millpond.model.expressions import Expression
-from millpond.model.types import is_decimal, is_float
-from millpond.runtime.event_log.select_events import value_name
-from millpond.state.layout.cells import order_codes
+from millpond.runtime.event_log.select_events import value_column
 from millpond.state.layout.event_log import OFFSET, PARTITION, Events
-
-LEAST = np.iinfo(np.int64).min
-"""The rank of NULL."""
 
 POSITION = "position"
 """The column that `in_order` adds; stored columns have other names."""
@@ -51,39 +44,4 @@ def deciding(events: Events, ties: Sequence[Expression]) -> list[Ints]:
     """Sort keys for events of equal time, the major key last, as for `lexsort`."""
     if OFFSET in events.columns:
         return [np.asarray(events.columns[OFFSET]), ranks(events.columns[PARTITION], "string")]
-    return ranks_and_signs([(events.columns[value_name(value)], value.type) for value in reversed(ties)])
-
-
-def ranks_and_signs(values: Sequence[tuple[pa.Array, str]]) -> list[Ints]:
-    """Sort keys for columns given with their types, the last column major; signs are minor to all ranks."""
-    signed = [signs(column, kind) for column, kind in values if is_float(kind)]
-    return [*signed, *(ranks(column, kind) for column, kind in values)]
-
-
-def signs(column: pa.Array, kind: str) -> Ints:
-    """The sign bit as a sort key, which distinguishes the two zeros: they have equal ranks."""
-    found: Ints = (~np.signbit(from_arrow(pc.fill_null(column, 0.0), kind).data)).astype(np.int64)
-    return found
-
-
-def ranks(column: pa.Array, kind: str) -> Ints:
-    """Integer ranks in the order of the values, equal for equal values: NaN largest, one zero, NULL is `LEAST`."""
-    null = np.asarray(column.is_null())
-    if is_decimal(kind) or kind == "string":
-        encoded = column.dictionary_encode()
-        place = np.empty(len(encoded.dictionary) + 1, np.int64)
-        place[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(len(encoded.dictionary))
-        codes: Ints = place[np.asarray(encoded.indices.fill_null(0))]
-    else:
-        data = from_arrow(column, kind).data
-        codes = order_codes(data) if is_float(kind) else data.astype(np.int64)
-    if null.any() and bool((codes[~null] == LEAST).any()):  # the least bigint must not look like NULL
-        codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
-    return np.where(null, LEAST, codes)
-
-
-def directed(codes: Ints, direction: str) -> list[Ints]:
-    """Sort keys for a direction, the major key last: NULLs first or last, then the codes."""
-    descending, nulls_last = divmod(DIRECTIONS.index(direction), 2)
-    null = (codes == LEAST).astype(np.int64)
-    return [~codes if descending else codes, null if nulls_last else -null]
+    return ranks_and_signs([(value_column(events, value), value.type) for value in reversed(ties)])

@@ -6,10 +6,10 @@ import numpy as np
 
 from millpond.arrays import Ints
 from millpond.kernels.columns import Values
+from millpond.kernels.ranks import directed, ranks, signs
 from millpond.model.aggregates import Aggregate
-from millpond.model.types import is_float
-from millpond.runtime.event_log.event_order import directed, ranks, signs
-from millpond.runtime.event_log.select_events import value_name
+from millpond.model.types import has_floats
+from millpond.runtime.event_log.select_events import value_column
 from millpond.state.layout.event_log import Events
 
 
@@ -40,9 +40,9 @@ def _order_keys(aggregate: Aggregate, events: Events) -> list[Ints]:
     keys: list[Ints] = []
     exact: list[Ints] = []
     for value, direction in zip(reversed(aggregate.arguments), reversed(parameters), strict=True):
-        column = events.columns[value_name(value)]
+        column = value_column(events, value)
         keys += directed(ranks(column, value.type), str(direction.value))
-        if aggregate.function == "row_number" and is_float(value.type):
+        if aggregate.function == "row_number" and has_floats(value.type):
             exact.append(signs(column, value.type))
     return [*exact, *keys]
 

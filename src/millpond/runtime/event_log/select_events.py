@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask
 from millpond.kernels.columns import arrow_type, to_arrow
-from millpond.model.expressions import Expression
-from millpond.plan.groups.event_log import LogPlan
+from millpond.kernels.structs import struct_column
+from millpond.model.expressions import Call, Expression
+from millpond.plan.groups.event_log import LogPlan, is_always_present
 from millpond.plan.groups.plan import fingerprint
 from millpond.runtime.aggregates.partials import Rows
 from millpond.state.layout.event_log import OFFSET, PARTITION, Events, joined
@@ -19,6 +21,17 @@ from millpond.state.layout.event_log import OFFSET, PARTITION, Events, joined
 def value_name(value: Expression) -> str:
     """The name of the log column with a value, the same in every plan."""
     return f"v:{fingerprint(value)}"
+
+
+def value_column(events: Events, value: Expression) -> pa.Array:
+    """The values of an expression for each event; a struct is made of the stored values of its fields."""
+    if not (isinstance(value, Call) and value.op == "struct"):
+        return events.columns[value_name(value)]
+    made = struct_column([value_column(events, part) for part in value.args[1:]], value.type, events.rows)
+    if is_always_present(value):
+        return made
+    present = pc.fill_null(value_column(events, value.args[0]), False)
+    return pc.if_else(present, made, pa.scalar(None, made.type))
 
 
 def filter_name(condition: Expression) -> str:

@@ -19,7 +19,7 @@ from millpond.model.windows import Distinct
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.event_order import deciding
-from millpond.runtime.event_log.select_events import column_types, value_name
+from millpond.runtime.event_log.select_events import column_types, value_column
 from millpond.runtime.fold.next_due import Due
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.state_size import Sizes, Stored, sizes_of_events
@@ -131,7 +131,7 @@ def chosen(events: Events, group: GroupPlan) -> Ints:
 def _meets(plan: QueryPlan, events: Events) -> Mask:
     """Which events' rows meet HAVING, which only has conditions on values of the event."""
     inputs = {
-        f"event:{i}": from_arrow(events.columns[value_name(value)], value.type)
+        f"event:{i}": from_arrow(value_column(events, value), value.type)
         for i, value in enumerate(plan.query.of_event)
     }
     assert plan.query.having is not None

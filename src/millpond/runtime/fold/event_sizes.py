@@ -16,7 +16,7 @@ from millpond.model.query import Query
 from millpond.model.windows import Sliding
 from millpond.plan.groups.build import build_plan, presence_filter, tallies_asked
 from millpond.plan.groups.edges import slices_of
-from millpond.plan.groups.event_log import logged_rows
+from millpond.plan.groups.event_log import logged_rows, stored_values
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.plan.groups.tallies import Tally, keeps_tallies
 from millpond.runtime.event_log.retention import events_needed_from, needed_from
@@ -62,7 +62,8 @@ class LoggedSize(NamedTuple):
         presence = presence_filter(plan.query)
         asked = [aggregate for aggregate in plan.query.aggregates if aggregate.logged]
         filters = [logged_rows(aggregate, presence) for aggregate in asked]
-        names = {value_name(value) for aggregate in asked for value in aggregate.arguments}
+        values = (value for aggregate in asked for value in aggregate.arguments)
+        names = {value_name(one) for value in values for one in stored_values(value)}
         names |= {filter_name(condition) for condition in filters if condition is not None}
         horizon = needed_from((plan,), mark)
         total = 0

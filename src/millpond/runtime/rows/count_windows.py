@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from millpond.arrays import Ints, Mask
+from millpond.kernels.ranks import ranks, signs
 from millpond.model.expressions import Literal
-from millpond.model.types import is_float
+from millpond.model.types import has_floats
 from millpond.model.windows import Counted
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import logged_rows
@@ -21,8 +22,7 @@ from millpond.plan.groups.measures import measures_of
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, fingerprint
 from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.event_log.event_log import GroupLog
-from millpond.runtime.event_log.event_order import ranks, signs
-from millpond.runtime.event_log.select_events import passed_mask, value_name
+from millpond.runtime.event_log.select_events import passed_mask, value_column
 from millpond.runtime.keys.current_slots import used_slots
 from millpond.runtime.rows.frame_rows import DueFrames
 from millpond.runtime.task.task_values import SectionPlace, Watermark
@@ -128,14 +128,14 @@ def _contributions(events: Events, plan: QueryPlan) -> list[Ints]:
         contributions.append(takes.astype(np.int64))
         for one in aggregate.arguments:
             if not isinstance(one, Literal):
-                column = events.columns[value_name(one)]
+                column = value_column(events, one)
                 contributions.append(np.where(takes, ranks(column, one.type), 0))
-                if is_float(one.type):
+                if has_floats(one.type):
                     zeros.append(np.where(takes, signs(column, one.type), 0))
     for value in plan.query.of_event:
-        column = events.columns[value_name(value)]
+        column = value_column(events, value)
         contributions.append(ranks(column, value.type))
-        if is_float(value.type):
+        if has_floats(value.type):
             zeros.append(signs(column, value.type))
     return contributions + zeros
 

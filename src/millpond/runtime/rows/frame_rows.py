@@ -27,7 +27,7 @@ from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.event_log.event_aggregates import input_of_frames
 from millpond.runtime.event_log.event_order import in_order
 from millpond.runtime.event_log.rank_events import ranked
-from millpond.runtime.event_log.select_events import passed_mask, value_name
+from millpond.runtime.event_log.select_events import passed_mask, value_column, value_name
 from millpond.runtime.rows.query_families import Family, QueryRows
 from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_results
 from millpond.state.keys.key_dictionary import KeyDictionary
@@ -110,7 +110,7 @@ def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Value
         inputs[f"agg:{i}"] = checked(plan, values)
     at = pa.array(due.at)
     for i, value in enumerate(query.of_event):
-        inputs[f"event:{i}"] = from_arrow(due.events.columns[value_name(value)].take(at), value.type)
+        inputs[f"event:{i}"] = from_arrow(value_column(due.events, value).take(at), value.type)
     return inputs
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from millpond.arrays import Ints, distinct_of
+from millpond.kernels.ranks import ranks_and_signs
 from millpond.model.windows import Range
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.plan import QueryPlan
 from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.event_log.event_log import GroupLog
-from millpond.runtime.event_log.event_order import ranks_and_signs
-from millpond.runtime.event_log.select_events import value_name
+from millpond.runtime.event_log.select_events import value_column
 from millpond.runtime.keys.current_slots import used_slots
 from millpond.runtime.rows.frame_rows import DueFrames
 from millpond.runtime.task.task_values import Watermark
@@ -73,5 +73,5 @@ def _order(events: Events, plan: QueryPlan) -> Ints:
     The view keeps the last of these rows, so their order must be defined.
     """
     shown = plan.query.of_event if plan.query.serve else ()
-    keys = ranks_and_signs([(events.columns[value_name(one)], one.type) for one in shown])
+    keys = ranks_and_signs([(value_column(events, one), one.type) for one in shown])
     return np.lexsort((*keys, events.times_us, events.slots))

@@ -19,7 +19,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, foreign_above, input_type
-from millpond.model.types import WINDOW, bin_centre_type, element_of, is_array, is_known
+from millpond.model.types import WINDOW, is_storable
 from millpond.model.windows import Counted, Session
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import ties_of
@@ -67,8 +67,7 @@ def result_type(kind: str) -> pa.DataType:
     """The Arrow type of a key, an aggregate, a window or an output; null for types that are only passed through."""
     if kind == WINDOW:
         return ARROW_WINDOW
-    inner = element_of(kind) if is_array(kind) else kind
-    return arrow_type(kind) if is_known(bin_centre_type(inner) or inner) else pa.null()
+    return arrow_type(kind) if is_storable(kind) else pa.null()
 
 
 PairFilter: TypeAlias = Callable[[Ints, Ints], Mask]

@@ -71,6 +71,11 @@ def _distinct(
             f"`{text_of(node)}` needs more than {1 << LARGEST_PRECISION} registers for each key and slice.",
             "Use a relative standard error of 0.01 or more.",
         )
+    if not is_known(type_of(part)):
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` counts distinct values of type {type_of(part)}, which is not answered.",
+            "Use count(DISTINCT …), or count a string that is made of its parts, such as to_json(…).",
+        )
     argument, guard = _unguarded(translate(part))
     return Aggregate(DISTINCT, argument, conjunction(filters + guard), "bigint", error)
 

@@ -10,13 +10,17 @@ from msgspec import UNSET
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import ACCURACY, LISTAGGS, PERCENTILE, Aggregate
 from millpond.model.expressions import Expression, Literal, call, literal
-from millpond.model.types import is_decimal, is_known, is_number
+from millpond.model.types import is_decimal, is_known, is_number, is_storable
 from millpond.plan.groups.aggregate_functions import EVENT_FUNCTIONS
 from millpond.spark.analysis.expressions import Translator, conjunction
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, text_of, type_of
 
 _FUNCTIONS = {function.spark: function.name for function in EVENT_FUNCTIONS if function.spark} | {"MaxMinByK": "by"}
 _DISTINCT = {kind: function.name for function in EVENT_FUNCTIONS for kind in function.distinct}
+_NESTED = frozenset(
+    {"first", "last", "min", "max", "min_by", "max_by", "by", "collect_list", "collect_set", "mode", "count_distinct"}
+)
+"""Functions that also take structs, arrays, maps and bytes."""
 _NUMBERS = "Use numbers: of a time unix_micros(…), of a date datediff(…, DATE '1970-01-01')."
 _MOST = 10_000
 """Largest k of `min_by(x, y, k)`."""
@@ -33,7 +37,7 @@ def logged_of(
     kind, parts = kind_of(function), children(function)
     if node.isDistinct() and kind not in ("Min", "Max"):
         name = _DISTINCT.get(kind)
-    elif kind in ("Min", "Max") and type_of(parts[0]) == "string":
+    elif kind in ("Min", "Max") and _is_compared_in_log(type_of(parts[0])):
         name = kind.lower()
     else:
         name = _FUNCTIONS.get(kind)
@@ -43,7 +47,7 @@ def logged_of(
     if name in LISTAGGS:
         return _listagg(catalyst, node, function, filters, translate, name)
     arguments = [translate(part) for part in parts[: 2 if name in ("min_by", "max_by", "by", "count_distinct") else 1]]
-    _check_types(node, arguments)
+    _check_types(node, arguments, nested=name in _NESTED)
     if "percentile" in name and not (is_number(arguments[0].type) or is_decimal(arguments[0].type)):
         raise _refused(node, f"is of {arguments[0].type} values", _NUMBERS)
     if name == "histogram_numeric" and (is_decimal(arguments[0].type) or arguments[0].type in ("string", "boolean")):
@@ -80,9 +84,13 @@ def _listagg(
     return Aggregate(name, text, conjunction([*filters]), "string", other, tuple(parameters), more)
 
 
-def _check_types(node: JavaObject, arguments: Sequence[Expression]) -> None:
+def _is_compared_in_log(kind: str) -> bool:
+    return kind == "string" or (is_storable(kind) and not is_known(kind))
+
+
+def _check_types(node: JavaObject, arguments: Sequence[Expression], *, nested: bool = False) -> None:
     for argument in arguments:
-        if not is_known(argument.type):
+        if not (is_storable(argument.type) if nested else is_known(argument.type)):
             raise _refused(node, f"is of {argument.type} values", "Use numbers, strings, booleans, times or decimals.")
 
 

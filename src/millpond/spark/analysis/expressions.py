@@ -16,7 +16,19 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from millpond.errors import QueryRefused
-from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, call, literal, may_raise, walk
+from millpond.model.expressions import (
+    Call,
+    Column,
+    Expression,
+    Foreign,
+    Literal,
+    call,
+    field_of,
+    literal,
+    may_raise,
+    struct_of,
+    walk,
+)
 from millpond.model.types import (
     FLOATS,
     INTEGERS,
@@ -27,6 +39,7 @@ from millpond.model.types import (
     is_integer,
     is_known,
     is_number,
+    is_storable,
 )
 from millpond.spark.analysis.live_parameters import has_stand_in
 from millpond.spark.catalyst.private_names import (
@@ -96,6 +109,7 @@ class Translator:
     - `foreign` translates a subtree that the model cannot express; it may raise.
     - `field` translates a field of a window, or its `window_time`.
     - `rounding` allows `round`, which only the side above the aggregation evaluates.
+    - `structs` lets the arrays of the runtime read fields of structs, where Spark does not see the structs.
     """
 
     def __init__(
@@ -106,12 +120,14 @@ class Translator:
         field: Callable[[JavaObject], Expression | None] | None = None,
         *,
         rounding: bool = False,
+        structs: bool = False,
     ) -> None:
         self._catalyst = catalyst
         self._field = field
         self._resolve = resolve
         self._foreign = foreign
         self._rounding = rounding
+        self._structs = structs
 
     def __call__(self, node: JavaObject) -> Expression:
         """Translate an expression; the result's type is one of the model's types.
@@ -127,13 +143,24 @@ class Translator:
         if kind == "AttributeReference":
             return self._resolve(node)
         if kind in ("GetStructField", "PreciseTimestampConversion"):
-            return (self._field(node) if self._field else None) or self._foreign(node)
+            known = (self._field(node) if self._field else None) or (self._read(node) if self._structs else None)
+            return known or self._foreign(node)
+        if kind == "CreateNamedStruct" and is_storable(type_of(node)):
+            return struct_of([self(value) for value in children(node)[1::2]], type_of(node))
         if node.foldable() and (kind == "Literal" or not has_stand_in(str(node.sql()))):
             constant = self._constant(node, kind)
             if constant is not None:
                 return constant
         result = self._operator(node, kind)
         return self._foreign(node) if result is None else result
+
+    def _read(self, node: JavaObject) -> Expression | None:
+        """The field of a struct in the model's terms; None if only Spark evaluates the struct."""
+        whole = node.child() if kind_of(node) == "GetStructField" else None
+        if whole is None or not (is_storable(type_of(whole)) and _is_plain(whole)):
+            return None
+        value = self(whole)
+        return None if any(isinstance(part, Foreign) for part in walk(value)) else field_of(value, int(node.ordinal()))
 
     def _constant(self, node: JavaObject, kind: str) -> Literal | None:
         type_ = type_of(node)
@@ -213,6 +240,13 @@ class Translator:
         left, right = len(text) - len(text.lstrip("%")), len(text) - len(text.rstrip("%"))
         op = "contains" if left and right else "endswith" if left else "startswith" if right else "eq"
         return call(op, (self(parts[0]), literal(word, "string")), "boolean")
+
+
+def _is_plain(node: JavaObject) -> bool:
+    """Whether a struct is a column, a struct of other values, or a field of such a struct."""
+    while kind_of(node) in ("GetStructField", *_WRAPPERS):
+        node = node.child()
+    return kind_of(node) in ("AttributeReference", "CreateNamedStruct")
 
 
 def _word(node: JavaObject, kind: str, types: list[str]) -> str | None:

@@ -1,12 +1,17 @@
-"""Expressions over the results of an aggregation that the model cannot express: Spark evaluates them in the fold."""
+"""Expressions over the results of an aggregation: what the model cannot express is evaluated by Spark in the fold.
+
+A key that is a struct is grouped by its fields, and restored from them above the aggregation. If it may be NULL,
+whether it is present is one more key, because a NULL struct and a struct of NULLs are different keys.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.expressions import Column, Expression
-from millpond.model.types import is_known
+from millpond.model.expressions import Call, Column, Expression, Literal, call, field_of, struct_of
+from millpond.model.types import KEY_TYPES, WINDOW, is_known, is_struct, parts_of, struct_fields
+from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.spark.analysis.live_parameters import has_stand_in
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -19,6 +24,9 @@ from millpond.spark.catalyst.private_names import (
     type_of,
 )
 from millpond.spark.catalyst.spark_expressions import Projected, project
+
+_WHOLE = Column("window", WINDOW)
+_BOUNDS = struct_of((Column("window.start", "timestamp"), Column("window.end", "timestamp")), WINDOW)
 
 
 def inlined(catalyst: Catalyst, expression: JavaObject, defined: Mapping[int, JavaObject]) -> JavaObject:
@@ -51,11 +59,14 @@ def projected_above(
     named = []
     for column in {id_of(one): one for one in references(expression)}.values():
         meaning = meanings[id_of(column)]
-        if not isinstance(meaning, Column):
+        if isinstance(meaning, Literal):
             raise UnsupportedQuery(
                 f"`{text_of(node)}` reads {column.name()}, which is a constant key.", "Write the constant itself."
             )
-        named.append(catalyst.alias(catalyst.named(column, meaning.name), meaning.name, column))
+        if isinstance(meaning, Column):
+            named.append(catalyst.alias(catalyst.named(column, meaning.name), meaning.name, column))
+        else:
+            named.append(catalyst.alias(_catalyst_of(catalyst, column, meaning), "key", column))
     if _calls_python(expression):
         raise UnsupportedQuery(
             f"`{text_of(node)}` calls a Python function above an aggregation, which is planned, not answered yet.",
@@ -78,3 +89,82 @@ def emitted(kind: JavaObject) -> bool:
         return all(emitted(part.dataType()) for part in kind.fields())
     name = str(kind.catalogString())
     return name == "binary" or is_known(name)
+
+
+def check_key(key: JavaObject, served: str | None, *, of_rows: bool) -> None:
+    """Refuse a key of a type that is not grouped by; `served`: the name of the query, if it is served.
+
+    `of_rows`: whether the key is of rows of another query, whose windows are not grouped by.
+
+    Raises:
+        UnsupportedQuery: the type is not supported.
+    """
+    kind = type_of(key)
+    if not _can_be_key(kind) or (of_rows and kind == WINDOW):
+        raise UnsupportedQuery(
+            f"The key `{text_of(key)}` is a {kind}, which is planned, not answered yet.",
+            f"Cast it to one of {', '.join(sorted(KEY_TYPES))}, a decimal or a struct of these.",
+        )
+    if served is not None and is_struct(kind):
+        raise UnsupportedQuery(
+            f"{served} is served, and its key `{text_of(key)}` is a struct.",
+            "Group by the fields of the struct, by which rows are then looked up.",
+        )
+
+
+def _can_be_key(kind: str) -> bool:
+    return all(map(_can_be_key, parts_of(kind))) if is_struct(kind) else is_known(kind)
+
+
+def key_of(value: Expression, keys: list[Expression]) -> Expression:
+    """The value of a key above the aggregation; adds what it is grouped by to `keys`."""
+    if isinstance(value, Literal):
+        return value
+    if is_struct(value.type):
+        is_made = isinstance(value, Call) and value.op == "struct"
+        present = value.args[0] if isinstance(value, Call) and is_made else call("isnotnull", (value,), "boolean")
+        fields = [
+            value.args[1 + place] if isinstance(value, Call) and is_made else field_of(value, place)
+            for place in range(len(struct_fields(value.type)))
+        ]
+        restored = key_of(present, keys)
+        return struct_of([key_of(field, keys) for field in fields], value.type, restored)
+    if value not in keys:
+        keys.append(value)
+    return Column(f"key:{keys.index(value)}", value.type)
+
+
+def with_bounds(expression: Expression) -> Expression:
+    """The expression with windows inside of it made of their bounds; a column that is a window stays."""
+    if not isinstance(expression, Call):
+        return expression
+    return Call(expression.op, tuple(map(_with_bounds, expression.args)), expression.type)
+
+
+def _with_bounds(part: Expression) -> Expression:
+    made = with_bounds(part)
+    if isinstance(made, Call) and made.op == WINDOW_OF:
+        return struct_of(made.args, WINDOW)
+    return _BOUNDS if made == _WHOLE else made
+
+
+def _catalyst_of(catalyst: Catalyst, column: JavaObject, meaning: Expression) -> JavaObject:
+    """The Catalyst expression for a key, over the columns of the results; `column` is a column of its type.
+
+    Raises:
+        UnsupportedQuery: a part of it is a constant or a window.
+    """
+    if isinstance(meaning, Column):
+        return catalyst.named(catalyst.alias(column, "key").toAttribute(), meaning.name)
+    if not (isinstance(meaning, Call) and meaning.op == "struct"):
+        what = f"An expression that only Spark evaluates reads `{column.sql()}`, which is a constant or a window."
+        raise UnsupportedQuery(what, "Write the constant itself, or use the bounds of the window.")
+    fields: list[JavaObject] = []
+    for place, (field, value) in enumerate(zip(struct_fields(meaning.type), meaning.args[1:], strict=True)):
+        part = catalyst.make("GetStructField", column, place, catalyst.none)
+        fields += [catalyst.literal(field.name), _catalyst_of(catalyst, part, value)]
+    made = catalyst.make("CreateNamedStruct", fields)
+    if isinstance(meaning.args[0], Literal):
+        return made
+    present = _catalyst_of(catalyst, catalyst.not_null(column), meaning.args[0])
+    return catalyst.make("If", present, made, catalyst.make("Literal", None, column.dataType()))

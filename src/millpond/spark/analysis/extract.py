@@ -21,7 +21,7 @@ from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query, named_once
 from millpond.model.selection import AnyQuery, Selection, foreign_keys
 from millpond.model.stream import Stream
-from millpond.model.types import KEY_TYPES, WINDOW, is_known
+from millpond.model.types import WINDOW, has_floats, is_known, is_storable
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Range, Session, Sliding, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.plan.groups.deduplication import deduplicated
@@ -29,7 +29,14 @@ from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregates import aggregate_of
 from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan, repeated_within_us, timing_of
 from millpond.spark.analysis.expressions import Translator, conjunction, raises_as
-from millpond.spark.analysis.expressions_above import emitted, inlined, projected_above
+from millpond.spark.analysis.expressions_above import (
+    check_key,
+    emitted,
+    inlined,
+    key_of,
+    projected_above,
+    with_bounds,
+)
 from millpond.spark.analysis.frames import Frames, frames_of
 from millpond.spark.analysis.grouping.window_rows import refuse_noted
 from millpond.spark.analysis.input_streams import QueryInput, find_source
@@ -114,8 +121,9 @@ class Reader:
         self._defined: dict[int, JavaObject] = {}
         self._event: list[Expression] | None = None
         self._event_time: Expression | None = None
-        self._down = Translator(catalyst, self._column, self._projected, self.bound)
-        self._up = Translator(catalyst, self._result, self._above, self._field, rounding=True)
+        of_rows = source.stream.upstream is not None
+        self._down = Translator(catalyst, self._column, self._projected, self.bound, structs=of_rows)
+        self._up = Translator(catalyst, self._result, self._above, self._field, rounding=True, structs=True)
 
     def read(self, plan: JavaObject, above: list[JavaObject]) -> Extraction:
         groups, calls, results = self._catalyst.aggregation(plan)
@@ -142,7 +150,7 @@ class Reader:
         self._event, self._event_time = [], self._column(found.time)
         for key in found.keys:
             # the event keeps its own zero and NaN, the key has only one of each
-            if type_of(key) in ("double", "float"):
+            if has_floats(type_of(key)):
                 self._scope.pop(id_of(key))
         having, output = self._finish(results, above)
         return self._query(found.time, Range(widest), keys, tuple(aggregates), having, output)
@@ -335,18 +343,8 @@ class Reader:
                 kind = WINDOW if part.field is None else "timestamp"
                 self._scope[identity] = Column("window" if part.field is None else f"window.{part.field}", kind)
                 continue
-            if not is_known(type_of(group)):
-                raise UnsupportedQuery(
-                    f"The key `{text_of(group)}` is a {type_of(group)}, which is planned, not answered yet.",
-                    f"Cast it to one of {', '.join(sorted(KEY_TYPES))} or a decimal.",
-                )
-            key = self._down(group)
-            if isinstance(key, Literal):
-                self._scope[identity] = key
-                continue
-            if key not in keys:
-                keys.append(key)
-            self._scope[identity] = Column(f"key:{keys.index(key)}", type_of(group))
+            check_key(group, self._terms.name if self._terms.serve else None, of_rows=self._stream.upstream is not None)
+            self._scope[identity] = key_of(self._down(group), keys)
         return tuple(keys)
 
     def _aggregates(self, calls: list[JavaObject]) -> tuple[Aggregate, ...]:
@@ -374,11 +372,13 @@ class Reader:
         self._define(results)
         for node in reversed(above):
             if kind_of(node) == "Filter":
-                having.append(self._up(node.condition()))
+                having.append(with_bounds(self._up(node.condition())))
             elif kind_of(node) == "Project":
                 outputs = items(node.projectList())
                 self._define(outputs)
-        return conjunction(having), named_once([Named(str(output.name()), self._result(output)) for output in outputs])
+        return conjunction(having), named_once(
+            [Named(str(output.name()), with_bounds(self._result(output))) for output in outputs]
+        )
 
     def _define(self, columns: list[JavaObject]) -> None:
         for column in columns:
@@ -462,7 +462,7 @@ class Reader:
         if alias is not None:
             return self._columns.get(identity) or self._columns.setdefault(identity, self._down(alias.child()))
         name = self._source.names.get(identity, str(attribute.name()))
-        if name in self._source.computed or not is_known(type_of(attribute)):
+        if name in self._source.computed or not is_storable(type_of(attribute)):
             return self._projected(attribute)
         self._check_declared((name,))
         return Column(name, type_of(attribute))
@@ -483,8 +483,8 @@ class Reader:
         return self._catalyst.substitute(expression, named)
 
     def _projected(self, expression: JavaObject, *, passing: bool = False) -> Expression:
-        """A `Foreign` over the stream's own columns; `passing` says that no operator of the model uses its values."""
-        if not (passing or is_known(type_of(expression))):
+        """A `Foreign` over the stream's own columns; `passing` says that its values are emitted unchanged."""
+        if not (passing or is_storable(type_of(expression))):
             raise UnsupportedQuery(
                 f"`{text_of(expression)}` is a {type_of(expression)}, which is planned, not answered yet.",
                 "Cast it to double, bigint or string.",

@@ -25,7 +25,14 @@ _KEEP = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [(1 << 64) - 1], np.ui
 
 
 def canonical(column: pa.Array) -> pa.Array:
-    """The key column with a single NaN and a single zero."""
+    """The key column with a single NaN and a single zero, also inside of structs and arrays."""
+    if pa.types.is_struct(column.type) and column.type.num_fields:
+        fields = [canonical(field) for field in column.flatten()]
+        return pa.StructArray.from_arrays(fields, fields=list(column.type), mask=column.is_null())
+    if pa.types.is_list(column.type):
+        column = column.take(pa.array(np.arange(len(column)))) if column.offset else column
+        items = canonical(column.values)
+        return pa.ListArray.from_arrays(column.offsets, items, type=column.type, mask=column.is_null())
     if not pa.types.is_floating(column.type):
         return column
     data = column.to_numpy(zero_copy_only=False) + 0.0

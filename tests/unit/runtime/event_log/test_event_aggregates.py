@@ -12,12 +12,13 @@ import pytest
 from msgspec import UNSET
 
 from millpond.kernels.columns import to_arrow
+from millpond.kernels.ranks import ranks
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.plan.groups.event_log import log_plan, logged_rows, ties_of
 from millpond.runtime.event_log.event_aggregates import ResultRows, input_of_windows, rows_of, value_of
 from millpond.runtime.event_log.event_log import among, of_slots
-from millpond.runtime.event_log.event_order import in_order, ranks
+from millpond.runtime.event_log.event_order import in_order
 from millpond.runtime.event_log.select_events import column_types, filter_name, value_name
 from millpond.state.layout.event_log import OFFSET, PARTITION, Events, joined
 
