@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,18 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from kit.inputs import strategies
-from kit.inputs.cases import SECOND, STREAM
+from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.inputs.examples import examples, seeds
 from kit.judges.answers import Run, dealt
 from kit.naive.queries.distinct import firsts
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
+from millpond.model.selection import Selection
 from millpond.model.stream import Field, Order
-from millpond.model.windows import NEVER_LATE_US, Distinct
+from millpond.model.windows import NEVER_LATE_US, Distinct, Sliding
+from millpond.plan.chains.upstream import chained_stream
 from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.runtime.fold import fold
 from millpond.testing.compare import canonical
 
@@ -142,6 +146,30 @@ def test_keys_move_and_a_pond_goes_on(seed: int, tmp_path: Path) -> None:
             run.pond.move(tuple(dice.randrange(3) for _ in range(16)))
         run.epoch(deal(batch))
     check(asked, epochs, run)
+
+
+@pytest.mark.parametrize("seed", seeds(20, 1))
+def test_windows_over_first_events_miss_none(seed: int, tmp_path: Path) -> None:
+    """A query over the rows counts each of them, whenever its window closes."""
+    dice = random.Random(seed)
+    rows = Selection("once", STREAM.name, (Named("k", KEY), Named("g", ID), Named("at", TIME)))
+    once = distinct_rows(rows, [ID], Timing(TIME, 15 * SECOND), within=True)
+    window, key = Sliding(20 * SECOND, 10 * SECOND), Column("k", "string")
+    output = (Named("k", Column("key:0", "string")), Named("n", Column("agg:0", "bigint")),
+              Named("start", Column("window.start", "timestamp")))  # fmt: skip
+    count = Query("n", "once", "at", 0, window, (key,), (aggregate_of("count", None),), output)
+    epochs = cut(unlike(events(seed, 250)), dice)
+    run, deal, early = Run(tmp_path, [once, count], 2, 16, others=[chained_stream(once)]), dealt(seed), 0
+    for batch in epochs:
+        run.epoch(deal(batch))
+    early = run.sinks["n"].table().num_rows
+    run.pond.drain()
+    wanted = Counter[tuple[Any, ...]]()
+    for candidates in (some for epoch in firsts(once, epochs) for some in epoch):
+        wanted.update((candidates[0]["k"], start) for start, _ in window.assign(candidates[0]["ts"]))
+    found = {(row["k"], row["start"]): row["n"] for row in run.answers().rows["n"]}
+    assert found == dict(wanted)
+    assert early > 0
 
 
 def test_queries_that_forget_alike_share_a_group() -> None:
