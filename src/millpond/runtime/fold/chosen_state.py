@@ -122,10 +122,16 @@ def chosen(events: Events, group: GroupPlan) -> Ints:
     """
     window = group.windows[0]
     assert isinstance(window, Distinct) and group.events is not None
-    order = np.lexsort((*deciding(events, group.events.values), events.times_us, events.slots))
-    slots = events.slots[order]
-    ends = np.diff(slots, append=-1) if window.keeps == "latest" else np.diff(slots, prepend=-1)
-    return order[np.flatnonzero(ends)]
+    last = window.keeps == "latest"
+    best = np.full(int(events.slots.max(initial=-1)) + 1, _ALWAYS if last else _NEVER)
+    (np.maximum if last else np.minimum).at(best, events.slots, events.times_us)
+    rows = np.flatnonzero(events.times_us == best[events.slots])
+    tied = np.bincount(events.slots[rows], minlength=1)[events.slots[rows]] > 1
+    some = events.take(rows[tied])
+    order = np.lexsort((*deciding(some, group.events.values), some.slots))
+    slots = some.slots[order]
+    ends = np.diff(slots, append=-1) if last else np.diff(slots, prepend=-1)
+    return np.concatenate([rows[~tied], rows[tied][order[np.flatnonzero(ends)]]])
 
 
 def _meets(plan: QueryPlan, events: Events) -> Mask:
