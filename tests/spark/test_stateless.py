@@ -264,3 +264,23 @@ def test_other_ranks_over_events_are_refused(spark: SparkSession, tmp_path: Path
         latest = source.withColumn("n", F.expr("row_number() OVER (PARTITION BY id ORDER BY ts DESC)")).where("n = 1")
         with pytest.raises(UnsupportedQuery, match="'emit' = 'update'"):
             pond.add("q", latest)
+
+
+def test_first_events_are_read_by_other_queries_and_chosen_by_qualify(spark: SparkSession, tmp_path: Path) -> None:
+    late = "STREAM s WATERMARK ts DELAY OF INTERVAL 0 SECONDS"
+    visits(tmp_path, 0, (1, "a", 10), (1, "b", 12), (2, "c", 12), (1, "a", 10))
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        pond.load(f"CREATE TABLE s (id BIGINT, kind STRING, ts TIMESTAMP) USING json OPTIONS (path '{tmp_path}/in');")
+        pond.add("once", f"SELECT DISTINCT id, kind, ts FROM {late}")
+        pond.add("counted", "SELECT window(ts, '10 seconds').start AS w, count(*) AS n FROM STREAM once GROUP BY ALL")
+        pond.add("kinds", "SELECT DISTINCT kind FROM STREAM once")
+        pond.add("first", f"SELECT * FROM {late} QUALIFY row_number() OVER (PARTITION BY id ORDER BY ts) = 1")
+        pond.run()
+        pond.add("more", "SELECT DISTINCT kind FROM STREAM once")
+        visits(tmp_path, 1, (3, "b", 13))
+        pond.run(drain=True)
+        found = {name: pond.table(name).to_pylist() for name in ("counted", "kinds", "first", "more")}
+    assert [row["n"] for row in found["counted"]] == [4]
+    assert sorted(row["kind"] for row in found["kinds"]) == ["a", "b", "c"]
+    assert sorted((row["id"], row["kind"]) for row in found["first"]) == [(1, "a"), (2, "c"), (3, "b")]
+    assert [row["kind"] for row in found["more"]] == ["b"]

@@ -49,7 +49,7 @@ def beginnings(
             starts += [max(seen) + 1] if seen else []
             if before is not None and before.name in since and not isinstance(query, Selection):
                 parts = query.sides.values() if isinstance(query, Join) else [query]
-                times = {part.event_time for part in parts if part.stream == name}
+                times = {part.event_time for part in parts if part.stream == name and part.event_time}
                 starts += [first_row_us(before, time, since[before.name]) for time in times]
         if not starts and isinstance(query, Query) and not query.event_time and manifest.epoch_n >= 0:
             starts = [manifest.epoch_n]  # not a time, but it says that there are earlier events

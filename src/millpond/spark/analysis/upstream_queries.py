@@ -61,7 +61,7 @@ def check_chained(found: Extraction, upstreams: Iterable[AnyQuery]) -> None:
                 f"`{foreign[0].sql}` is evaluated by Spark, which does not see the rows of {part.stream}.",
                 _cure(part.stream, foreign[0].sql),
             )
-        if not isinstance(part, Selection):
+        if not isinstance(part, Selection) and part.event_time:
             check_event_time(by_name[part.stream], part.event_time)
 
 
