@@ -21,8 +21,8 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Retention
 from millpond.model.windows import Session, Sliding
 from millpond.reconfigure import validate
-from millpond.reconfigure.changes import Alter
-from millpond.reconfigure.validate import KnownPond, alter, pause, shadow
+from millpond.reconfigure.changes import Alter, Promote
+from millpond.reconfigure.validate import KnownPond, alter, discard, pause, promote, rollback, shadow
 from millpond.testing.compare import assert_same_rows
 
 START, END = (Column(f"window.{edge}", "timestamp") for edge in ("start", "end"))
@@ -160,6 +160,34 @@ def test_no_window_closes_between_two_versions(
     sizes[new[0]] = [*sizes.get(new[0], []), *range(handed, 150, new[0])]
     assert {size: starts_of(run, size) for size in sizes} == sizes
     assert handed <= 60, "windows that the other query holds"
+
+
+@pytest.mark.parametrize(("old", "new"), [((60, 0), (10, 0)), ((10, 0), (60, 0)), ((10, 0), (10, 30)),
+                                          ((10, 30), (10, 0))])  # fmt: skip
+def test_no_window_closes_between_a_query_and_its_promoted_shadow(
+    old: tuple[int, int], new: tuple[int, int], tmp_path: Path
+) -> None:
+    run = Run(tmp_path, [counting("mine", *old)], 1, 16)
+    run.epoch([[EVENT | {"ts": 2 * SECOND}]])
+    run.pond.change(shadow(KnownPond(run.pond.spec, run.pond.manifest), counting("mine", *new)))
+    starts = []
+    for number, verb in enumerate((promote, rollback, discard)):
+        for second in range(12 + 160 * number, 172 + 160 * number, 10):
+            run.epoch([[EVENT | {"ts": second * SECOND}]])
+        change = verb(KnownPond(run.pond.spec, run.pond.manifest), "mine")
+        starts += [change.since_us] if isinstance(change, Promote) else []
+        run.pond.change(change)
+    run.epoch([[EVENT | {"ts": 492 * SECOND}]])
+    run.pond.drain()
+    first, second = (start // SECOND for start in starts if isinstance(start, int))
+    assert 120 <= first <= 180
+    sizes = {old[0]: [*range(0, first, old[0])]}
+    sizes[new[0]] = [*sizes.get(new[0], []), *range(first, second, new[0])]
+    sizes[old[0]] += range(second, 500, old[0])
+    assert {size: starts_of(run, size) for size in sizes} == sizes
+    for ended in validate.ends(run.pond.spec, run.pond.manifest):
+        run.pond.change(ended)
+    assert [one.name for one in run.pond.spec.all_queries] == ["mine"]
 
 
 @pytest.mark.parametrize("seed", seeds(0, 3))

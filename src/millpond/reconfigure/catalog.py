@@ -84,7 +84,7 @@ def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
         case Shadow():
             return _shadowed(spec, left, change)
         case Promote():
-            return _swapped(spec, left, change.name)
+            return _swapped(spec, left, change)
         case Discard():
             return _discarded(spec, left, change.name)
         case Halt():
@@ -216,18 +216,28 @@ def _shadowed(spec: PondSpec, left: Changed, change: Shadow) -> PondSpec:
     return _asking(spec, left, (*others, *asked), since=since)
 
 
-def _swapped(spec: PondSpec, left: Changed, name: str) -> PondSpec:
-    shadow = shadow_name(name)
+def _swapped(spec: PondSpec, left: Changed, change: Promote) -> PondSpec:
+    name, shadow, since = change.name, shadow_name(change.name), dict(spec.since)
     queries = {query.name: query for query in spec.all_queries}
     old, new = queries.pop(name), queries.pop(shadow)
-    given = _in_front(new, old)
+    asked = [*queries.values(), _in_front(new, old), _hidden(old, shadow)]
     apart = {name: shadow, shadow: name}
     promoted = _without(left.promoted, name) if name in left.promoted else (*left.promoted, name)
+    mine, was_apart = version_name(name, left.versions.get(name, 1)), name in left.apart
     left = _with(
         left, versions=left.versions | {name: left.versions.get(name, 1) + 1}, promoted=tuple(sorted(promoted)),
         apart=tuple(apart.get(one, one) for one in left.apart),
     )  # fmt: skip
-    return _asking(spec, left, (*queries.values(), given, _hidden(old, shadow)))
+    if not isinstance(change.since_us, msgspec.UnsetType):
+        asked.append(_leaving_off(old, mine))
+        was = since.get(name)
+        since |= {name: change.since_us, shadow: change.since_us} | ({} if was is None else {mine: was})
+        left = _with(
+            left, until_us=left.until_us | {mine: change.since_us}, replaced=left.replaced | {mine: name},
+            whole_us=left.whole_us | {name: _whole_us(spec, name)},
+            apart=(*left.apart, mine) if was_apart else left.apart,
+        )  # fmt: skip
+    return _asking(spec, left, asked, since=since)
 
 
 def _discarded(spec: PondSpec, left: Changed, name: str) -> PondSpec:

@@ -136,13 +136,15 @@ class Shadow(_QueryChange, frozen=True, tag_field="kind", tag="shadow", omit_def
 class Promote(msgspec.Struct, frozen=True, tag_field="kind", tag="promote", omit_defaults=True):
     """Exchanges a query with its shadow, which emits the windows that close from now on.
 
-    `back`: the shadow is the previous version, so this is a rollback.
+    `back`: the shadow is the previous version, so this is a rollback. `since_us`: both close windows at different
+    times, so the shadow emits the windows that start at this time or later, and the query as it was all earlier ones.
     """
 
     name: str
     who: str = ""
     before: int = -1
     back: bool = False
+    since_us: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Discard(msgspec.Struct, frozen=True, tag_field="kind", tag="discard", omit_defaults=True):

@@ -260,12 +260,11 @@ def promote(pond: KnownPond, name: str, who: str = "") -> Promote:
     """Exchange a query with its shadow.
 
     Raises:
-        ChangeRefused: it has no shadow, or the shadow is the previous version. The two versions close windows at
-            different times. Or the query feeds a parameter, and the shadow's rows do not contain their window.
+        ChangeRefused: it has no shadow, or the shadow is the previous version. Or the query feeds a parameter, and
+            the shadow's rows do not contain their window.
     """
     check_move(pond.spec, name, "promote")
-    _check_in_front(pond.spec, name, "promoted")
-    return Promote(name, who)
+    return Promote(name, who, since_us=_exchanged_at(pond, name, "promoted"))
 
 
 def rollback(pond: KnownPond, name: str, who: str = "") -> Promote:
@@ -275,8 +274,7 @@ def rollback(pond: KnownPond, name: str, who: str = "") -> Promote:
         ChangeRefused: the query was not promoted; or as `promote`.
     """
     check_move(pond.spec, name, "rollback")
-    _check_in_front(pond.spec, name, "rolled back")
-    return Promote(name, who, back=True)
+    return Promote(name, who, back=True, since_us=_exchanged_at(pond, name, "rolled back"))
 
 
 def halt(pond: KnownPond, name: str, why: str, who: str = "") -> Halt:
@@ -299,20 +297,22 @@ def discard(pond: KnownPond, name: str, who: str = "") -> Discard:
     return Discard(name, who)
 
 
-def _check_in_front(spec: PondSpec, name: str, done: str) -> None:
-    """Refuse to promote a shadow that would lose windows, or emit them a second time."""
+def _exchanged_at(pond: KnownPond, name: str, done: str) -> int | msgspec.UnsetType:
+    """The start of the first window of a promoted shadow; UNSET: the next one that closes, as both close the same.
+
+    Raises:
+        ChangeRefused: the query feeds a parameter, and the shadow's rows do not contain their window.
+    """
+    spec = pond.spec
     now = query_of(spec, name)
     other = next(query for query in spec.all_queries if query.name == spec.left.shadows[name])
     if not isinstance(now, Query) or not isinstance(other, Query):
-        return
-    if now.late_after_us != other.late_after_us:
-        raise ChangeRefused(
-            f"{name} and its shadow have different delays. Windows that only one of them has closed would be lost, or "
-            "emitted twice.",
-            "Discard the shadow and alter the query. The new version then begins with a new window.",
-        )
+        return msgspec.UNSET
     if newest_by(other) is None:
         check_feeds(spec, name, done)
+    if (now.window, now.late_after_us) == (other.window, other.late_after_us):
+        return msgspec.UNSET
+    return _handed_over(pond, now, other, spec.since.get(other.name, msgspec.UNSET))
 
 
 def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:

@@ -260,14 +260,6 @@ def test_what_does_not_leave_or_may_soon_be_of_another_version_has_no_readers() 
     assert validate.add(pond_of(COUNT, EACH), reader, (rows,))
 
 
-def test_a_version_that_closes_windows_sooner_or_later_takes_no_ones_place() -> None:
-    other = replace(COUNT, delay_us=5 * SECOND)
-    pond = after(pond_of(COUNT, EACH), lambda pond: validate.shadow(pond, other))
-    with pytest.raises(ChangeRefused, match="lost, or emitted twice") as refused:
-        validate.promote(pond, "count")
-    assert "alter the query" in refused.value.cure
-
-
 def test_a_version_whose_rows_do_not_say_which_are_the_newest_feeds_nothing() -> None:
     at = Named("at", Column("window.end", "timestamp"))
     told = replace(COUNT, output=(*COUNT.output, at))

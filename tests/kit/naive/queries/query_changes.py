@@ -127,8 +127,12 @@ class NaiveChanges:
                 _hand_over(version, self._versions[change.name][-1], change.since_us)
         elif isinstance(change, Promote):
             old, promoted = self._versions[change.name][-1], self._shadows[change.name]
-            old.last, self._shadows[change.name] = self._epoch, old.query
+            self._shadows[change.name] = old.query
             self._versions[change.name].append(_Version(promoted, self._epoch, old.since_us))
+            if isinstance(change.since_us, int):
+                _hand_over(old, self._versions[change.name][-1], change.since_us)
+            else:
+                old.last = self._epoch
 
     def _version(self, change: Add | Alter, since_us: int | None) -> _Version:
         query = change.stored.query
