@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+from kit.costs.file_cpu import FileCpu
 from kit.inputs.examples import USUAL, examples
 from kit.servers.hdfs_server import HdfsServer, hdfs_jars
 from kit.servers.kafka_server import KafkaServer, kafka_jars
@@ -186,6 +187,11 @@ def here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     files.setWorkingDirectory(before)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.get_verbosity() > 0 and sys.platform == "linux":
+        config.pluginmanager.register(FileCpu(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
