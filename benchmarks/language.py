@@ -48,6 +48,30 @@ def pairs(events: DataFrame) -> DataFrame:
     return web.join(till, ["window", "customer"])
 
 
+def finest(events: DataFrame) -> DataFrame:
+    """Count and sum by three columns, in minutes."""
+    by = events.groupBy(F.window("ts", "60 seconds"), "country", "kind", "merchant")
+    return by.agg(F.count("*").alias("n"), F.sum("amount").alias("s"))
+
+
+def rollup(events: DataFrame) -> DataFrame:
+    """The same, and for each prefix of the three columns."""
+    columns = ["window", "country", "kind", "merchant"]
+    sets = [columns[:length] for length in range(4, 0, -1)]
+    by = events.withColumn("window", F.window("ts", "60 seconds")).groupingSets(sets, *columns)
+    return by.agg(F.count("*").alias("n"), F.sum("amount").alias("s"))
+
+
+def rollup_vs_finest(spark: SparkSession, source: Path, work: Path, events: int) -> float:
+    """How much more time a ROLLUP of three columns takes than its finest group."""
+    seconds: dict[str, float] = {}
+    for asked in (finest, rollup, finest, rollup):
+        total = pond(spark, source, work / "pond", [asked]).total
+        seconds[asked.__name__] = min(total, seconds.get(asked.__name__, total))
+        print(f"{asked.__name__} in a pond: {events / total / 1e3:.1f} k events/s", flush=True)
+    return round(seconds["rollup"] / seconds["finest"], 2)
+
+
 COLUMNS: dict[Asked, tuple[str, ...]] = {medians: PRUNED, sessions: PRUNED, pairs: (*PRUNED, "kind")}
 """What is read for each."""
 
@@ -128,6 +152,7 @@ def main(size: Size = LARGE) -> dict[str, float]:
             bound = min(floor(spark, source, work / "floor", [], COLUMNS[asked]).total for _ in range(2))
             figures[f"{asked.__name__}_floor_vs_streaming"] = round(seconds / bound, 2)
             print(f"{asked.__name__}: the floor is {seconds / bound:.1f} x plain streaming", flush=True)
+        figures["rollup_vs_finest"] = rollup_vs_finest(spark, source, work, size.events)
     print(json.dumps(figures))
     return figures
 

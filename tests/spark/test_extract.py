@@ -680,7 +680,10 @@ REFUSED = [
     ("SELECT count(*) FROM tx GROUP BY window(ts, 'an hour')", QueryTypeError, "no interval"),
     ("SELECT count(*) FROM tx GROUP BY window(n, '1 hour')", MillpondError, "timestamp_ntz|watermark"),
     (f"SELECT window(ts, '1 hour', '1 minute') AS w, count(*) FROM tx GROUP BY {W}", UnsupportedQuery, "two different"),
-    (f"SELECT kind, count(*) FROM tx GROUP BY CUBE (kind), {W}", MillpondError, "CUBE|BaseGroupingSets|Cube"),
+    (f"SELECT kind, count(*) FROM tx GROUP BY ROLLUP (kind, {W})", UnsupportedQuery, "lacks the window"),
+    (f"SELECT kind, count(*) FROM tx GROUP BY {W}, GROUPING SETS (kind, kind)", UnsupportedQuery, "same grouping"),
+    ("SELECT count(*) FROM tx GROUP BY CUBE (kind, id, i, d, n, flag, amount)", QueryRefused, "more than 6 columns"),
+    (f"SELECT count(*) FROM tx GROUP BY {W}, CUBE (kind, id, i, d), CUBE (n, amount, raw)", QueryRefused, "64"),
 ]
 
 

@@ -46,6 +46,16 @@ class Deduplication(msgspec.Struct, frozen=True):
     within_us: int
 
 
+class GroupingSet(msgspec.Struct, frozen=True):
+    """One set of ROLLUP, CUBE or GROUPING SETS: the positions of its keys in `Query.keys`, and Spark's `grouping_id()`.
+
+    The other keys are NULL in its rows.
+    """
+
+    keys: tuple[int, ...]
+    id: int
+
+
 class Query(msgspec.Struct, frozen=True, cache_hash=True):
     """One windowed aggregation over one stream.
 
@@ -64,6 +74,7 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
     - `correct_us`: events that are later than the delay by less than this are still taken, and correct rows that were
       already emitted; see `plan.options.output_modes`.
     - `deduplicate`: repeated events of the stream are left out before the query; see `plan.groups.deduplication`.
+    - `sets`: the grouping sets, if there are several; the last key is then the id of the set.
     """
 
     name: str
@@ -86,6 +97,12 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
     correct_us: int | msgspec.UnsetType = msgspec.UNSET
     deduplicate: Deduplication | msgspec.UnsetType = msgspec.UNSET
     budget: Budget | msgspec.UnsetType = msgspec.UNSET
+    sets: tuple[GroupingSet, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def grouping_sets(self) -> tuple[GroupingSet, ...]:
+        """The grouping sets; empty if all rows are grouped by all keys."""
+        return () if isinstance(self.sets, msgspec.UnsetType) else self.sets
 
     @property
     def of_event(self) -> tuple[Expression, ...]:

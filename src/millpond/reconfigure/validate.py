@@ -397,7 +397,7 @@ def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
             f"{new.name} has updating results, and the new version could not retract the rows that were emitted.",
             "Keep tumbling or sliding windows and the mode, or drop the query and add it again.",
         )
-    if old.serve and (old.keys, old.window) != (new.keys, new.window):
+    if old.serve and (old.keys, old.sets, old.window) != (new.keys, new.sets, new.window):
         raise ChangeRefused(
             f"{new.name} is served, and the new version has another key or window.",
             "Add it under another name, then drop this one.",

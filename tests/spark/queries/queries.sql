@@ -740,3 +740,18 @@ SELECT card FROM tx UNION SELECT card FROM refunds;
 --- first_of_each
 SELECT card, id, upper(kind) AS kind, n FROM (SELECT *, row_number() OVER (PARTITION BY card ORDER BY ts) AS n FROM tx
 WHERE qty > 0) WHERE n = 1 AND kind <> 'web';
+--- rollup
+SELECT window(ts, '1 hour') AS w, merchant, kind, flagged, sum(amount) AS s, count(*) AS n, grouping(kind) AS g,
+  grouping_id() AS i
+FROM tx GROUP BY window(ts, '1 hour'), ROLLUP(merchant, kind, flagged);
+--- cube_above
+SELECT card, upper(kind) AS k, date_format(window.start, 'HH:mm') AS at, max(qty) - min(qty) AS r, corr(qty, amount) AS c
+FROM tx GROUP BY window(ts, '40 minutes', '20 minutes'), CUBE(card, upper(kind))
+HAVING grouping(card) = 1;
+--- grouping_sets
+SELECT window(ts, '1 hour') AS w, card, qty % 2 AS odd, count(DISTINCT merchant) AS n, collect_list(kind) AS l,
+  median(amount) AS m
+FROM tx GROUP BY GROUPING SETS ((window(ts, '1 hour'), card), (window(ts, '1 hour'), qty % 2));
+--- rollup_sessions
+SELECT session_window(ts, '5 minutes') AS w, visitor, status, count(*) AS n, avg(ms) AS a
+FROM hits GROUP BY session_window(ts, '5 minutes'), ROLLUP(visitor, status);

@@ -236,6 +236,12 @@ FRAMES: dict[str, Callable[[Mapping[str, DataFrame]], DataFrame]] = {
     "df_view": lambda t: t["tx"].sparkSession.sql(
         "SELECT card, window(ts, '1 hour') AS w, count(*) AS n FROM {t} GROUP BY ALL", t=t["tx"]
     ),
+    "df_grouping_sets": lambda t: (
+        t["plays"]
+        .withColumn("w", F.window("at", "1 hour"))
+        .groupingSets([["w", "game"], ["w", "game", "level"], ["w"]], "w", "game", "level")
+        .agg(F.sum("points").alias("p"), F.grouping_id().alias("i"))
+    ),
     "df_window_rows": lambda t: t["orders"].select(
         F.window("ts", "20 minutes", "5 minutes"), "customer", F.explode("items").alias("i")
     ),

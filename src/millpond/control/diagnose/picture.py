@@ -12,7 +12,7 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.plan.explain.join_text import join_text
-from millpond.plan.explain.words import keys_text, waiting_text, window_text
+from millpond.plan.explain.words import grouping_text, waiting_text, window_text
 
 _WIDTH, _NARROW = 100, 60
 _BAR = 40
@@ -38,7 +38,7 @@ def _head(facts: Facts) -> Iterator[str]:
     elif isinstance(query, Join):
         what = join_text(query)
     else:
-        what = f"{query.stream} {keys_text(query.keys)}, {window_text(query.window)}, {waiting_text(query)}"
+        what = f"{query.stream} {grouping_text(query)}, {window_text(query.window)}, {waiting_text(query)}"
     yield f"{query.name}: {what}, to {query.sink.format}, as of record {facts.n}"
     if facts.recent.at_us is not None:
         yield f"the last epoch was committed at {utc(facts.recent.at_us)}"

@@ -54,7 +54,7 @@ def look_up(folder: Given, query: str, key: Sequence[str], store: str = "lmdb") 
     opened = open_rows(store, truth, spec, read_only=True)
     try:
         stream = next(stream for stream in spec.streams if stream.name == served.stream)
-        text, bucket = served_key(columns, 1, spec.buckets, spread_of(served.keys, stream.partitioned_by))
+        text, bucket = served_key(columns, 1, spec.buckets, spread_of(served, stream.partitioned_by))
         return lookup(opened, query, text[0].as_py(), bucket[0].as_py())
     finally:
         opened.close()

@@ -15,7 +15,7 @@ from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Slid
 from millpond.plan.explain.event_log_text import error_lines, event_lines, rank_lines, tally_lines
 from millpond.plan.explain.join_text import join_lines, log_lines
 from millpond.plan.explain.subqueries import subquery_lines
-from millpond.plan.explain.words import count_of, duration, keys_text, predicate_text, waiting_text, window_text
+from millpond.plan.explain.words import count_of, duration, grouping_text, predicate_text, waiting_text, window_text
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.plan.groups.edges import edges_between
 from millpond.plan.groups.measures import precision_of
@@ -114,7 +114,7 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     askers = _askers(group)
     asked = sum(sum(by.values()) for by in askers)
     time = f"event time {group.event_time}" if group.event_time else "no event time"
-    yield f"group {group.id}: {group.stream} {keys_text(group.keys)}, {time}"
+    yield f"group {group.id}: {group.stream} {grouping_text(group)}, {time}"
     yield f"  windows   {', '.join(map(window_text, group.windows))}"
     if group.own_end is not None:
         yield "  atoms     runs of events whose own gaps overlap or touch"

@@ -13,7 +13,7 @@ from millpond.model.query import Query
 from millpond.model.windows import RUNNING, Framed, length_us
 from millpond.plan.explain.event_log_text import kept_text
 from millpond.plan.explain.plan_text import edges_per_hour, measure_text, rate_text
-from millpond.plan.explain.words import duration, keys_text, predicate_text
+from millpond.plan.explain.words import duration, grouping_text, predicate_text
 from millpond.plan.groups.build import build_plan, needed_columns, tallies_asked
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan
 from millpond.plan.groups.tallies import keeps_tallies
@@ -113,10 +113,10 @@ def _lines(price: Price) -> Iterator[str]:
     query, group = price.query, price.group
     yield f"one more query: {query.name}"
     if price.before is None:
-        yield f"  group     a group of its own: {group.stream} {keys_text(group.keys)}"
+        yield f"  group     a group of its own: {group.stream} {grouping_text(group)}"
     else:
         names = ", ".join(plan.query.name for plan in price.before.queries)
-        yield f"  group     shares {group.id}, {group.stream} {keys_text(group.keys)}, with {names}"
+        yield f"  group     shares {group.id}, {group.stream} {grouping_text(group)}, with {names}"
     yield f"  columns   {_more(price.columns)}; {_shared(price.shared_columns)}"
     yield f"  filters   {_more([predicate_text(one) for one in price.filters])}; {_shared(price.shared_filters)}"
     yield f"  measures  {len(price.measures) or 'none'} more; {len(price.shared) or 'none'} shared"

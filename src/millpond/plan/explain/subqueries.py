@@ -23,7 +23,7 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 from millpond.model.windows import Counted, Distinct
 from millpond.plan.explain.join_text import near_text
-from millpond.plan.explain.words import count_of, keys_text
+from millpond.plan.explain.words import count_of, grouping_text, keys_text
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
 from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.groups.stateless import moved_selections
@@ -184,7 +184,7 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     verb = "rank" if any(one.function in RANKS for one in query.aggregates) else "aggregate"
     verb = f"keep the {query.window.keeps or 'first'} event" if isinstance(query.window, Distinct) else verb
     verb = "keep the earliest event" if isinstance(query.window, Counted) and query.window.once else verb
-    operators.append(f"{verb} {keys_text(query.keys)}")
+    operators.append(f"{verb} {grouping_text(query)}")
     operators += [] if query.having is None else ["filter by HAVING"]
     operators.append(f"map {', '.join(item.name for item in query.output)}")
     first = f"{query.name}.1"

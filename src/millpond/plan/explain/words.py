@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Range, Session, Window
+from millpond.plan.groups.plan import GroupPlan
 
 _HOUR_US = 3_600_000_000
 _UNITS = (
@@ -34,6 +35,15 @@ def keys_text(keys: Sequence[Expression]) -> str:
     ('by shop, day', 'without a key')
     """
     return f"by {', '.join(map(render, keys))}" if keys else "without a key"
+
+
+def grouping_text(of: Query | GroupPlan) -> str:
+    """The keys of a query or group as text, with its grouping sets."""
+    if not of.grouping_sets:
+        return keys_text(of.keys)
+    names = list(map(render, of.keys))
+    sets = (f"({', '.join(names[i] for i in one.keys)})" for one in of.grouping_sets)
+    return f"by the sets {', '.join(sets)}"
 
 
 def predicate_text(filter_: Expression) -> str:

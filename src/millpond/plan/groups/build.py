@@ -144,7 +144,9 @@ def _named(identity: tuple[object, ...]) -> str:
 
 def _identity(query: Query) -> tuple[object, ...]:
     """The properties that all queries of one group share; sessions add the row filter, as it shapes the windows."""
-    common = (query.stream, query.event_time, query.keys)
+    common: tuple[object, ...] = (query.stream, query.event_time, query.keys)
+    if query.grouping_sets:
+        common = (*common, query.grouping_sets)
     if query.deduplicated is not None:  # repeats are decided once per group, so the delay must be equal
         return (*common, query.deduplicated, query.delay_us)
     if isinstance(query.window, Counted):  # its events and keys are kept regardless of age
@@ -243,6 +245,7 @@ def _new_group(identity: str, queries: Sequence[Query], spans: Sequence[_Span], 
         queries[0].deduplicate,
         tallies_asked(queries) or msgspec.UNSET,
         True if split else msgspec.UNSET,
+        sets=queries[0].sets,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from millpond.model.expressions import Column, Expression
-from millpond.model.query import Deduplication, Query
+from millpond.model.query import Deduplication, GroupingSet, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Retention
 from millpond.model.windows import Counted, Distinct, Framed, Session, Sliding, Window
@@ -147,6 +147,12 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
     signatures: bool | msgspec.UnsetType = msgspec.UNSET
     retain: Retention | msgspec.UnsetType = msgspec.UNSET
     spread: int | msgspec.UnsetType = msgspec.UNSET
+    sets: tuple[GroupingSet, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def grouping_sets(self) -> tuple[GroupingSet, ...]:
+        """The grouping sets, which all queries of the group have; empty if rows are grouped by all keys."""
+        return () if isinstance(self.sets, msgspec.UnsetType) else self.sets
 
     @property
     def spread_by(self) -> int | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
-from millpond.model.expressions import Column, Expression
+from millpond.model.expressions import Column
+from millpond.model.query import Query
 from millpond.model.stream import Stream
 from millpond.model.types import is_known
 from millpond.model.windows import RUNNING
@@ -24,14 +25,16 @@ def _with_spread(plan: Plan, streams: Iterable[Stream]) -> Plan:
     by = {stream.name: stream.partitioned_by for stream in streams if stream.partitioned_by is not None}
     if not by:
         return plan
-    found = ((group, spread_of(group.keys, by.get(group.stream))) for group in plan.groups)
+    found = ((group, spread_of(group, by.get(group.stream))) for group in plan.groups)
     groups = (group if at is None else msgspec.structs.replace(group, spread=at) for group, at in found)
     return msgspec.structs.replace(plan, groups=tuple(groups))
 
 
-def spread_of(keys: Sequence[Expression], partitioned_by: str | None) -> int | None:
+def spread_of(of: GroupPlan | Query, partitioned_by: str | None) -> int | None:
     """The position of the key that partitions the topic and so alone determines the bucket; None: there is none."""
-    named = (i for i, key in enumerate(keys) if isinstance(key, Column) and key.name == partitioned_by)
+    if of.grouping_sets:  # some sets may lack this key
+        return None
+    named = (i for i, key in enumerate(of.keys) if isinstance(key, Column) and key.name == partitioned_by)
     return next(named, None)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from millpond.arrays import WIDE, Ints, Mask, places_of
+from millpond.arrays import WIDE, Ints, Mask, new_values, ordered, places_of
 from millpond.kernels.columns import Array
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Expression
@@ -24,6 +24,7 @@ from millpond.state.layout.cells import (
     word_names,
 )
 from millpond.state.layout.merge_rules import identities, merge_at, rule_of
+from millpond.state.layout.session_atoms import reduced
 from millpond.state.numbers.exact_moments import sums_of_powers
 from millpond.state.numbers.exact_sums import (
     Words,
@@ -177,6 +178,15 @@ def roll_up(group: GroupPlan, partials: Partials) -> Rolled:
         return Rolled(partials.ids, partials.columns(np.arange(len(partials.ids))))
     present = partials.present([group.measures[query.presence] for query in group.celled])
     return Rolled(partials.ids[present], partials.columns(present))
+
+
+def coarser(rolled: Rolled, keys: Ints, slice_count: int) -> Rolled:
+    """The cells under coarser keys: `keys` is the coarser key of each key. Cells of equal key and slice are merged."""
+    owners, slices = np.divmod(rolled.ids, slice_count)
+    ids = keys[owners] * slice_count + slices
+    order = ordered(ids)
+    new = new_values(ids[order])
+    return Rolled(ids[order][new], reduced(taken(rolled.columns, order), new))
 
 
 def piece_of_cells(rolled: Rolled, every: Slices, low: int, high: int, first_key: int) -> Piece:

@@ -8,15 +8,14 @@ once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask, ordered, places_of
+from millpond.arrays import Ints, Mask, places_of
 from millpond.clock import lap_us
 from millpond.faults import reached
-from millpond.kernels.columns import Array, to_arrow
+from millpond.kernels.columns import Array
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Expression
 from millpond.plan.groups.edges import slices_of
@@ -24,9 +23,10 @@ from millpond.plan.groups.filter_ladders import conditions_of
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.aggregates.filter_sets import Bundle, classify, ranks_of_bundles, split_slices
-from millpond.runtime.aggregates.partials import Partials, Rolled, Rows, piece_of_cells, roll_up
+from millpond.runtime.aggregates.partials import Partials, Rolled, Rows, coarser, piece_of_cells, roll_up
 from millpond.runtime.event_log.select_events import LoggedRows
 from millpond.runtime.event_log.tallies import TalliedRows
+from millpond.runtime.gather.chunk_keys import ChunkKeys, Owned, keys_of_sets, only_used, owned_keys
 from millpond.runtime.gather.dead_letters import DeadLetters
 from millpond.runtime.gather.late_packets import LateCollector
 from millpond.runtime.gather.lateness import Judge, Judged, late_classes
@@ -35,14 +35,12 @@ from millpond.runtime.gather.selected_rows import select_rows
 from millpond.runtime.gather.session_atoms import atoms_of_rows, cut_atoms
 from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.joins.keyless_grid import dealt_events
-from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.packets.event_counts import ChunkCounts, Passed, Sources, count_rows, count_side
 from millpond.runtime.packets.packet import GroupPart, Header, encode_packet
 from millpond.runtime.packets.raw_columns import is_smaller_raw, raw_rows
 from millpond.runtime.task.column_layout import TICK, StreamLayout
 from millpond.runtime.task.counters import WHOLE_POND, Counters, Counts
 from millpond.runtime.task.task_values import GatherTask, TimeLine
-from millpond.state.keys.keys import canonical
 from millpond.state.layout.cells import Slices
 
 CHUNK_ROWS = 1 << 19
@@ -254,11 +252,14 @@ def _gather_group(
         return None
     times, late_rows = rows.take(times_us), rows.take(late)
     logged = None if group.events is None else LoggedRows(group.events, rows, times_us, late, order)
+    keys = keys_of_sets(task, group, rows)
     if group.gaps_us:
-        _add_atoms(task, group, rows, times, late_rows, logged, parts)
+        for one in keys:
+            _add_atoms(group, rows, one, times, late_rows, logged, parts)
         return None
     if logged is not None and (group.deduplicated is not None or not group.celled):
-        _add_events(group, logged, *_owned_keys(task, group, rows)[:2], parts)
+        for one in keys:
+            _add_events(group, logged, one.owned, one.codes, parts)
         return None
     starts_us, ends_us, slices = slices_of(group.cuts, times)
     tallied = TalliedRows(group.tallies, rows, starts_us[slices], late_rows) if group.tallies else None
@@ -266,7 +267,6 @@ def _gather_group(
     if class_count > 1:
         slices = slices * class_count + late_rows
     slice_count = len(starts_us) * class_count
-    owned, codes, key_count = _owned_keys(task, group, rows)
     all_slices = Slices(
         np.repeat(starts_us, class_count),
         np.repeat(ends_us, class_count),
@@ -274,59 +274,71 @@ def _gather_group(
     )
     for individual in (logged, tallied):
         if individual is not None:
-            _add_events(group, individual, owned, codes, parts)
+            for one in keys:
+                _add_events(group, individual, one.owned, one.codes, parts)
     if not group.signed:
-        _add(group, rows, owned, codes, slices, all_slices, parts)
+        _add_sets(group, rows, keys, slices, all_slices, parts)
         return None
-    cells, _ = places_of(codes * slice_count + slices, key_count * slice_count)
     passed = np.zeros((class_count, len(group.filters)), np.int64)
-    bundles = classify(rows, group.ladders, len(cells))
-    for bundle in bundles:
-        passed += bundle.counts(late_rows, class_count)
-    _add_signed(group, rows, _needed_bundles(group, bundles, late_rows), owned, codes, slices, all_slices, parts)
+    for one in keys:
+        cells, _ = places_of(one.codes * slice_count + slices, one.count * slice_count)
+        bundles = classify(rows, group.ladders, len(cells))
+        for bundle in bundles if one is keys[0] else ():  # events count once, however many grouping sets there are
+            passed += bundle.counts(late_rows, class_count)
+        needed = _needed_bundles(group, bundles, late_rows)
+        _add_signed(group, rows, needed, one.owned, one.codes, slices, all_slices, parts)
     return dict(zip(conditions_of(group.ladders), passed.cumsum(axis=0).T.tolist(), strict=True))
 
 
 def _add_atoms(
-    task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints, logged: LoggedRows | None,
+    group: GroupPlan, rows: Rows, keys: ChunkKeys, times_us: Ints, late: Ints, logged: LoggedRows | None,
     parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
     """Add the parts of a group of session windows to each instance's packet."""
-    owned, codes, _ = _owned_keys(task, group, rows)
     if logged is not None:
-        _add_events(group, logged, owned, codes, parts)
-    atoms = atoms_of_rows(group, rows, codes, times_us, late)
-    for own in owned:
+        _add_events(group, logged, keys.owned, keys.codes, parts)
+    atoms = atoms_of_rows(group, rows, keys.codes, times_us, late)
+    for own in keys.owned:
         piece = cut_atoms(atoms, own.first, own.end)
         if piece is not None:
             parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, piece))
 
 
-def _add(
-    group: GroupPlan, rows: Rows, owned: Sequence[_Owned], codes: Ints, slices: Ints, all_slices: Slices,
+def _add_sets(
+    group: GroupPlan, rows: Rows, sets: Sequence[ChunkKeys], slices: Ints, all_slices: Slices,
     parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
-    """Add rows with key `codes` and `slices` (positions in `all_slices`), as raw rows or as cells.
+    """Add rows with `slices` (positions in `all_slices`) under the keys of each grouping set.
 
-    The smaller of the two is chosen.
+    The cells of a coarser set are rolled up from those of a finer one. The finest sets are sent as raw rows if these
+    are smaller than cells.
     """
     slice_count = len(all_slices.start_us)
-    partials = Partials(rows, codes * slice_count + slices, owned[-1].end * slice_count)
-    if is_smaller_raw(group, rows, owned[-1].end, len(partials.ids)):
-        _add_raw(group, rows, owned, codes, slices, all_slices, parts)
-    else:
-        _add_cells(group, roll_up(group, partials), owned, all_slices, parts)
+    rolled: dict[int, Rolled] = {}
+    for keys in sets:
+        if keys.finer is not None and keys.of_finer is not None:
+            rolled[id(keys)] = coarser(rolled[id(keys.finer)], keys.of_finer, slice_count)
+            _add_cells(group, rolled[id(keys)], keys.owned, all_slices, parts)
+            continue
+        partials = Partials(rows, keys.codes * slice_count + slices, keys.count * slice_count)
+        raw = is_smaller_raw(group, rows, keys.count, len(partials.ids))
+        if raw:
+            _add_raw(group, rows, keys.owned, keys.codes, slices, all_slices, parts)
+        if not raw or any(other.finer is keys for other in sets):
+            rolled[id(keys)] = roll_up(group, partials)
+        if not raw:
+            _add_cells(group, rolled[id(keys)], keys.owned, all_slices, parts)
 
 
 def _add_signed(
-    group: GroupPlan, rows: Rows, bundles: Sequence[Bundle], owned: Sequence[_Owned], codes: Ints, slices: Ints,
+    group: GroupPlan, rows: Rows, bundles: Sequence[Bundle], owned: Sequence[Owned], codes: Ints, slices: Ints,
     all_slices: Slices, parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
     """Like `_add` for the rows of bundles; one row may be in several bundles."""
     partials_of_bundles, filters = [], [name for ladder in group.ladders for name in ladder.filters]
     for bundle in bundles:
         split = split_slices(all_slices, slices[bundle.rows], bundle, filters)
-        used_keys, used_codes = _only_used(owned, codes[bundle.rows])
+        used_keys, used_codes = only_used(owned, codes[bundle.rows])
         count = len(split.slices.start_us)
         partials = Partials(rows.at(bundle.rows), used_codes * count + split.rows, used_keys[-1].end * count)
         partials_of_bundles.append((partials, used_keys, split.slices))
@@ -338,7 +350,7 @@ def _add_signed(
     chosen = np.flatnonzero(in_bundle)
     sizes = [(len(partials.ids), len(split.start_us)) for partials, _, split in partials_of_bundles]
     cells, signed_slices = (sum(column) for column in zip(*sizes, strict=True))
-    used_keys, used_codes = _only_used(owned, codes[chosen])
+    used_keys, used_codes = only_used(owned, codes[chosen])
     # each instance gets its own slices and signatures
     signatures = sum(len(bundle.ranks) for bundle in bundles)
     header_counts = (min(cells, count * len(used_keys)) for count in (signed_slices, signatures))
@@ -351,41 +363,8 @@ def _add_signed(
         _add_cells(group, roll_up(group, partials), used_keys, split_every, parts)
 
 
-class _Owned(NamedTuple):
-    """The keys of a chunk in the order of their instances; `instance` owns the keys `first` … `end` - 1."""
-
-    instance: int
-    keys: list[pa.Array]
-    first: int
-    end: int
-
-    def columns(self) -> list[pa.Array]:
-        """The key columns of the instance's keys."""
-        return [key.slice(self.first, self.end - self.first) for key in self.keys]
-
-
-def _owned_keys(task: GatherTask, group: GroupPlan | SideLog, rows: Rows) -> tuple[Sequence[_Owned], Ints, int]:
-    """The keys of each instance, the code of each row's key, and the number of keys."""
-    codes, keys, count = _key_codes(group, rows)
-    codes, keys, bounds = _by_instance(task, group, codes, keys, count)
-    owned = [_Owned(i, keys, int(bounds[i]), int(bounds[i + 1])) for i in range(task.instances)]
-    return owned, codes, count
-
-
-def _only_used(owned: Sequence[_Owned], codes: Ints) -> tuple[Sequence[_Owned], Ints]:
-    """Drops the keys that no row has; returns the other keys, and their new codes for each row."""
-    used = np.zeros(owned[-1].end, bool)
-    used[codes] = True
-    if used.all():
-        return owned, codes
-    before = np.concatenate([[0], np.cumsum(used)])
-    keys = [key.filter(pa.array(used)) for key in owned[0].keys]
-    used_keys = [_Owned(own.instance, keys, int(before[own.first]), int(before[own.end])) for own in owned]
-    return used_keys, before[codes]
-
-
 def _add_cells(
-    group: GroupPlan, rolled: Rolled, owned: Sequence[_Owned], all_slices: Slices, parts: list[list[GroupPart]]
+    group: GroupPlan, rolled: Rolled, owned: Sequence[Owned], all_slices: Slices, parts: list[list[GroupPart]]
 ) -> None:
     slice_count = len(all_slices.start_us)
     for own in owned:
@@ -396,7 +375,7 @@ def _add_cells(
 
 
 def _add_raw(
-    group: GroupPlan, rows: Rows, owned: Sequence[_Owned], codes: Ints, slices: Ints, all_slices: Slices,
+    group: GroupPlan, rows: Rows, owned: Sequence[Owned], codes: Ints, slices: Ints, all_slices: Slices,
     parts: list[list[GroupPart]], ranks: Sequence[Array] = (),
 ) -> None:  # fmt: skip
     """Add raw rows; `ranks`: their rank in each ladder, if the cells of the group are split by signature."""
@@ -419,59 +398,17 @@ def _gather_side(
             for instance, events in dealt_events(log.kept, log.dealt, logged, task.instances):
                 parts[instance].append(GroupPart(log.id, [], 1, events))
             return
-        owned, codes, _ = _owned_keys(task, log, rows)
-        _add_events(log, logged, owned, codes, parts)
+        keys = owned_keys(task, log, rows)
+        _add_events(log, logged, keys.owned, keys.codes, parts)
 
 
 def _add_events(
-    group: GroupPlan | SideLog, logged: LoggedRows | TalliedRows, owned: Sequence[_Owned], codes: Ints,
+    group: GroupPlan | SideLog, logged: LoggedRows | TalliedRows, owned: Sequence[Owned], codes: Ints,
     parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
-    used_keys, used_codes = _only_used(owned, codes[logged.index])
+    used_keys, used_codes = only_used(owned, codes[logged.index])
     for own in used_keys:
         of_instance = (used_codes >= own.first) & (used_codes < own.end)
         if of_instance.any():
             events = logged.events(logged.index[of_instance], used_codes[of_instance] - own.first)
             parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, events))
-
-
-def _key_codes(group: GroupPlan | SideLog, rows: Rows) -> tuple[Ints, list[pa.Array], int]:
-    """The code of each row's key, the distinct keys as canonical columns, and their number."""
-    codes = np.zeros(rows.count, np.int64)
-    keys: list[pa.Array] = []
-    count = 1
-    for expression in group.keys:
-        column = _key_column(expression, rows)
-        encoded = column.dictionary_encode(null_encoding="encode")
-        part = np.asarray(encoded.indices).astype(np.int64)
-        if not keys:
-            codes, keys, count = part, [encoded.dictionary], len(encoded.dictionary)
-            continue
-        pair_codes = codes * len(encoded.dictionary) + part
-        pairs = pa.array(pair_codes).dictionary_encode()
-        distinct = np.asarray(pairs.dictionary)
-        codes, count = np.asarray(pairs.indices).astype(np.int64), len(distinct)
-        positions = pa.array(distinct // len(encoded.dictionary))
-        keys = [key.take(positions) for key in keys]
-        keys.append(encoded.dictionary.take(pa.array(distinct % len(encoded.dictionary))))
-    return codes, keys, count
-
-
-def _key_column(expression: Expression, rows: Rows) -> pa.Array:
-    values = rows.evaluator(expression)
-    column = to_arrow(values._replace(null=values.null | values.error), expression.type, rows.evaluator.rows)
-    return canonical(column if rows.index is None else column.take(pa.array(rows.index)))
-
-
-def _by_instance(
-    task: GatherTask, group: GroupPlan | SideLog, codes: Ints, keys: list[pa.Array], count: int
-) -> tuple[Ints, list[pa.Array], Ints]:
-    """Renumber keys so that those of one instance are adjacent; also returns where the keys of each instance begin."""
-    owners = np.array(task.owners)[buckets_of_keys(group, keys, count, len(task.owners))]
-    order = ordered(owners)
-    bounds = np.searchsorted(owners[order], np.arange(task.instances + 1))
-    if bool((np.diff(order) > 0).all()):
-        return codes, keys, bounds
-    rank = np.empty(count, np.int64)
-    rank[order] = np.arange(count)
-    return rank[codes], [key.take(pa.array(order)) for key in keys], bounds

@@ -18,7 +18,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, Literal, call, columns_of, literal, may_raise
 from millpond.model.functions import UserFunction
-from millpond.model.query import Named, Query, named_once
+from millpond.model.query import GroupingSet, Named, Query, named_once
 from millpond.model.selection import AnyQuery, Selection, foreign_keys
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW, has_floats, is_known, is_storable
@@ -38,6 +38,7 @@ from millpond.spark.analysis.expressions_above import (
     with_bounds,
 )
 from millpond.spark.analysis.frames import Frames, frames_of
+from millpond.spark.analysis.grouping.grouping_sets import Sets, by_set, check_column_of_sets, grouping_sets, sets_of
 from millpond.spark.analysis.grouping.window_rows import refuse_noted
 from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.query_terms import Extraction, Terms
@@ -97,9 +98,9 @@ def extract_query(
         return (reader.select if input_plan.repeats is None else reader.distinct)(items(whole.output()))
     if PIVOT in str(plan.aggregateExpressions().toString()):
         raise UnsupportedQuery("A pivot is not answered.", PER_VALUE)
-    input_plan = read_input_plan(catalyst, plan.child())
+    input_plan = read_input_plan(catalyst, (sets := sets_of(plan)).below)
     source = find_source(catalyst, input_plan, streams, relation)
-    return Reader(catalyst, terms, source, input_plan, functions or UserFunctions(catalyst)).read(plan, above)
+    return Reader(catalyst, terms, source, input_plan, functions or UserFunctions(catalyst)).read(plan, above, sets)
 
 
 class Reader:
@@ -110,7 +111,7 @@ class Reader:
     ) -> None:
         self._catalyst = catalyst
         self._terms = terms
-        self._source = source
+        self._source, self.bound = source, source.bound
         self._stream = source.stream
         self._input_plan = input_plan
         self._functions = functions
@@ -121,13 +122,16 @@ class Reader:
         self._defined: dict[int, JavaObject] = {}
         self._event: list[Expression] | None = None
         self._event_time: Expression | None = None
+        self._sets = Sets(None)
+        self._grouping: tuple[GroupingSet, ...] = ()
         of_rows = source.stream.upstream is not None
         self._down = Translator(catalyst, self._column, self._projected, self.bound, structs=of_rows)
         self._up = Translator(catalyst, self._result, self._above, self._field, rounding=True, structs=True)
 
-    def read(self, plan: JavaObject, above: list[JavaObject]) -> Extraction:
+    def read(self, plan: JavaObject, above: list[JavaObject], sets: Sets) -> Extraction:
+        self._sets = sets
         groups, calls, results = self._catalyst.aggregation(plan)
-        time, window = self._window(groups, plan.child())
+        time, window = self._window([sets.input(group) for group in groups], plan.child())
         keys = self._keys(groups)
         aggregates = self._aggregates(calls)
         having, output = self._finish(results, above)
@@ -180,6 +184,7 @@ class Reader:
             text=terms.text,
             functions=tuple(sorted(self._called, key=lambda made: made.function)) or msgspec.UNSET,
             event=msgspec.UNSET if self._event is None else tuple(self._event),
+            sets=self._grouping or msgspec.UNSET,
         )
         return self.extraction(query)
 
@@ -336,15 +341,26 @@ class Reader:
 
     def _keys(self, groups: list[JavaObject]) -> tuple[Expression, ...]:
         keys: list[Expression] = []
+        places: dict[int, int] = {}
+        window: int | None = None
         for group in groups:
-            identity = id_of(group)
-            part = self._input_plan.window_part(group)
+            identity, below = id_of(group), self._sets.input(group)
+            if identity == self._sets.id:
+                continue
+            part = self._input_plan.window_part(below)
             if part is not None:
-                kind = WINDOW if part.field is None else "timestamp"
+                kind, window = WINDOW if part.field is None else "timestamp", identity
                 self._scope[identity] = Column("window" if part.field is None else f"window.{part.field}", kind)
                 continue
             check_key(group, self._terms.name if self._terms.serve else None, of_rows=self._stream.upstream is not None)
-            self._scope[identity] = key_of(self._down(group), keys)
+            before = len(keys)
+            self._scope[identity] = key_of(self._down(below), keys)
+            if self._sets.id is not None:
+                places[identity] = check_column_of_sets(group, before, len(keys))
+        if self._sets.id is not None:
+            self._scope[self._sets.id] = Column(f"key:{len(keys)}", "bigint")
+            keys.append(literal(0, "bigint"))
+            self._grouping = grouping_sets(self._catalyst, self._sets, places, window)
         return tuple(keys)
 
     def _aggregates(self, calls: list[JavaObject]) -> tuple[Aggregate, ...]:
@@ -398,6 +414,8 @@ class Reader:
     def _above(self, node: JavaObject) -> Expression:
         """Translate an expression over results that only Spark evaluates."""
         expression = inlined(self._catalyst, node, self._defined)
+        if {id_of(one) for one in references(expression)} == {self._sets.id}:
+            return by_set(self._catalyst, self._sets, expression, self._result(self._sets.attribute))
         meanings = {id_of(column): self._result(column) for column in references(expression)}
         projected = projected_above(self._catalyst, node, expression, meanings)
         self._foreigns.setdefault(projected.value.key, projected)
@@ -429,22 +447,6 @@ class Reader:
         if not isinstance(whole, Column) or whole.type != WINDOW:
             return None
         return Column(f"window.{_FIELDS[node.ordinal()]}", "timestamp")
-
-    def bound(self, node: JavaObject) -> Expression | None:
-        """Translate a bound of a window in the rows of another query; None for other nodes."""
-        if self._stream.upstream is None:
-            return None
-        if kind_of(node) == "PreciseTimestampConversion":  # window_time: see `_field`
-            end = self.bound(children(children(node.child())[0])[0]) if children(node.child()) else None
-            named = isinstance(end, Column) and end.name.endswith(".end")
-            return Column(f"{end.name[:-4]}.time", "timestamp") if isinstance(end, Column) and named else None
-        if kind_of(node) != "GetStructField":
-            return None
-        whole = node.child()
-        name = self._source.names.get(id_of(whole), "") if kind_of(whole) == "AttributeReference" else ""
-        found = f"{name}.{_FIELDS[node.ordinal()]}" if type_of(whole) == WINDOW else ""
-        known = any(field.name == found for field in self._stream.columns)
-        return Column(found, "timestamp") if known else None
 
     def _column(self, attribute: JavaObject) -> Expression:
         """Translate a column below the aggregation."""

@@ -19,7 +19,9 @@ import pyspark
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
+from millpond.model.expressions import Column
 from millpond.model.stream import Derivation, Field, Order, Stream, inheriting
+from millpond.model.types import WINDOW
 from millpond.spark.analysis.aggregation_input import InputPlan, Step, read_input_plan
 from millpond.spark.analysis.branch_paths import (
     BranchPath,
@@ -71,6 +73,7 @@ from millpond.spark.sources.redis_tables import ALIVE, KeyedPartner, keyed_in, l
 _PARTITION, _OFFSET = "order.partition", "order.offset"
 _NEVER_US = 1 << 62
 _ROWS = "/millpond/rows/"
+_FIELDS = ("start", "end")
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,21 @@ class QueryInput:
     markers: dict[int, str] = field(default_factory=dict)
     probes: dict[int, list[JavaObject]] = field(default_factory=dict)
     times: dict[int, str] = field(default_factory=dict)
+
+    def bound(self, node: JavaObject) -> Column | None:
+        """Translate a bound of a window in the rows of another query; None for other nodes."""
+        if self.stream.upstream is None:
+            return None
+        if kind_of(node) == "PreciseTimestampConversion":  # window_time: see `extract.Reader._field`
+            end = self.bound(children(children(node.child())[0])[0]) if children(node.child()) else None
+            ends = end is not None and end.name.endswith(".end")
+            return Column(f"{end.name[:-4]}.time", "timestamp") if end is not None and ends else None
+        if kind_of(node) != "GetStructField":
+            return None
+        whole = node.child()
+        name = self.names.get(id_of(whole), "") if kind_of(whole) == "AttributeReference" else ""
+        found = f"{name}.{_FIELDS[node.ordinal()]}" if type_of(whole) == WINDOW else ""
+        return Column(found, "timestamp") if any(one.name == found for one in self.stream.columns) else None
 
 
 def find_source(

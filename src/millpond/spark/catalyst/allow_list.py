@@ -34,14 +34,14 @@ EXPRESSIONS = _words(
     LambdaFunction UnresolvedNamedLambdaVariable PipeExpression CreateNamedStruct StringTrim
     StringTrimLeft StringTrimRight Substring StringLocate StringTranslate Overlay Extract TryEval UnresolvedGenerator
     WindowExpression WindowSpecDefinition SpecifiedWindowFrame UnspecifiedFrame CurrentRow UnboundedPreceding
-    UnboundedFollowing"""
+    UnboundedFollowing Rollup Cube GroupingSets"""
 )
 """Expression nodes of a parsed query."""
 
 WINDOWS = frozenset({"window", "session_window", "window_time", "count_window"})
 """Functions that make windows; those that this version does not support are refused by name later."""
 
-AGGREGATES = SPELLINGS | {"product", "try_avg", "try_sum"}
+AGGREGATES = SPELLINGS | {"product", "try_avg", "try_sum", "grouping", "grouping_id"}
 """Aggregate functions; those that this version does not answer are refused by name later."""
 
 SCALARS = _words(
@@ -129,7 +129,7 @@ REFUSED = {
     ),
     "is an aggregate that a pond does not compute": _words(
         """approx_top_k approx_top_k_accumulate approx_top_k_combine bitmap_and_agg bitmap_construct_agg bitmap_or_agg
-        collect_union count_min_sketch grouping grouping_id hll_sketch_agg hll_union_agg kll_merge_agg_bigint
+        collect_union count_min_sketch hll_sketch_agg hll_union_agg kll_merge_agg_bigint
         kll_merge_agg_double kll_merge_agg_float kll_sketch_agg_bigint kll_sketch_agg_double
         kll_sketch_agg_float measure schema_of_variant_agg theta_intersection_agg theta_sketch_agg
         theta_union_agg tuple_intersection_agg_double tuple_intersection_agg_integer tuple_sketch_agg_double

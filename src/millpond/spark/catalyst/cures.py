@@ -19,7 +19,6 @@ PER_VALUE = (
     "Write one aggregate per value: sum(v) FILTER (WHERE k = 'a') AS a in SQL, "
     "F.sum(F.when(F.col('k') == 'a', F.col('v'))).alias('a') in Python."
 )
-UNITED = "Group by one set of columns per query; queries over one stream share what they have in common."
 TABLE_JOIN = "Join the stream with a table: FROM STREAM s … JOIN (SELECT DISTINCT k FROM t) t ON s.k = t.k."
 
 CLAUSES = {
@@ -36,9 +35,6 @@ PARTS = {
     "InSubquery": ("IN (SELECT …)", TABLE_JOIN),
     "Exists": ("EXISTS (SELECT …)", TABLE_JOIN),
     "ScalarSubquery": ("a subquery as a value", "Join the stream with a table, or make the value a live parameter."),
-    "Rollup": ("ROLLUP", UNITED),
-    "Cube": ("CUBE", UNITED),
-    "GroupingSets": ("GROUPING SETS", UNITED),
 }
 """Expression node -> its name in SQL, and what to write instead."""
 

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError
+from millpond.spark.analysis.grouping.grouping_sets import MOST_SETS
 from millpond.spark.catalyst.allow_list import (
     EXPRESSIONS,
     FUNCTIONS,
@@ -41,11 +42,15 @@ counts twice, because Spark and Millpond both analyse it twice.
 """
 MAX_GENERATORS = 3
 """The most generators such as `explode`, each of which multiplies the rows of the one below it."""
+MAX_CUBE = 6
+"""The most columns of a CUBE: within GROUPING SETS, Spark's parser makes all of its 2^n sets."""
 MAX_COMMENT_NESTING = 8
 """Deepest nesting of comments. Time and memory of Spark's lexer grow with a power of it: 640 exhaust 1 GB of heap."""
 
 _BRACKET = re.compile(r"[(\[]|[)\]]")
 _COMMENT = re.compile(r"/\*|\*/")
+_CUBE = re.compile(r"\bcube\b", re.IGNORECASE)
+_CUBE_MARK = re.compile(r"[(),]")
 _FIXED = re.compile(r"[a-z_]+\s*r?['\"][+-]?\d{4,}", re.IGNORECASE)
 
 
@@ -117,6 +122,27 @@ def check_size(text: str) -> None:
             deepest = max(deepest, depth)
         if deepest > allowed:
             raise QueryRefused(f"{what} nest {deepest} deep; {allowed} are allowed.", "Simplify the text.")
+    for cube in _CUBE.finditer(text):
+        if _listed(text, cube.end()) > MAX_CUBE:
+            span = TextSpan(text, cube.start(), cube.end())
+            raise QueryRefused(
+                f"The CUBE at {span} has more than {MAX_CUBE} columns.", "List the sets that you need: GROUPING SETS."
+            )
+
+
+def _listed(text: str, start: int) -> int:
+    """The number of elements in the parentheses that open first after a position."""
+    depth, count = 0, 0
+    for mark in _CUBE_MARK.finditer(text, start):
+        if mark.group() == "(":
+            depth, count = depth + 1, count or 1
+        elif mark.group() == ")":
+            depth -= 1
+        elif depth == 1:
+            count += 1
+        if depth <= 0:
+            return count
+    return count
 
 
 def parse(catalyst: Catalyst, text: str) -> JavaObject:
@@ -192,6 +218,8 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
         other = f"the statement or clause {kind}", "Use SELECT … FROM … WHERE … GROUP BY … HAVING."
         raise _refused(node, *CLAUSES.get(kind, other))
     judged.nodes.setdefault(kind, node)
+    if kind == "Aggregate":
+        _judge_sets(node)
     if kind == "UnresolvedRelation":
         name = _judge_relation(node, relations)
         if name not in bound:  # a name that WITH defines does not refer to a stream
@@ -206,6 +234,18 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
     found.extend(_Visit(child, depth, True, relations, bound) for child in children(node))
     found.extend(_Visit(part, depth, False, relations, bound) for part in items(node.expressions()))
     return found
+
+
+def _judge_sets(node: JavaObject) -> None:
+    """Refuse an aggregation with too many grouping sets; Spark's analyser would plan each of them."""
+    sets = 1
+    for group in items(node.groupingExpressions()):
+        kind = kind_of(group)
+        if kind in ("Rollup", "Cube", "GroupingSets"):
+            size = group.groupingSetIndexes().size()
+            sets *= 2 ** min(size, 20) if kind == "Cube" else size + (kind == "Rollup")
+    if sets > MOST_SETS:
+        raise _refused(node, f"more than {MOST_SETS} grouping sets", "List the sets that you need: GROUPING SETS.")
 
 
 def _judge_relation(node: JavaObject, relations: frozenset[str]) -> str:

@@ -1,0 +1,155 @@
+"""Numbers the distinct keys of a chunk and assigns them to the instances that own them.
+
+A group with grouping sets has the keys of each set: those of a coarser set are made from the distinct keys of a finer
+one, so only the finest sets look at events. The keys that a set leaves out are NULL, and the last key column is the id
+of the set, so a NULL of the data is another key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, ordered
+from millpond.kernels.columns import arrow_type, to_arrow
+from millpond.model.expressions import Expression
+from millpond.model.query import GroupingSet
+from millpond.plan.groups.joins import SideLog
+from millpond.plan.groups.plan import GroupPlan
+from millpond.runtime.aggregates.partials import Rows
+from millpond.runtime.keys.buckets import buckets_of_keys
+from millpond.runtime.task.task_values import GatherTask
+from millpond.state.keys.keys import canonical
+
+
+class Owned(NamedTuple):
+    """The keys of a chunk in the order of their instances; `instance` owns the keys `first` … `end` - 1."""
+
+    instance: int
+    keys: list[pa.Array]
+    first: int
+    end: int
+
+    def columns(self) -> list[pa.Array]:
+        """The key columns of the instance's keys."""
+        return [key.slice(self.first, self.end - self.first) for key in self.keys]
+
+
+class ChunkKeys:
+    """The distinct keys of a chunk, or of one of its grouping sets.
+
+    `finer` is the set from whose keys those of a coarser set are made, and `of_finer` the key of each of its keys.
+    """
+
+    def __init__(
+        self, owned: Sequence[Owned], count: int, codes: Ints | None, finer: ChunkKeys | None = None,
+        of_finer: Ints | None = None,
+    ) -> None:  # fmt: skip
+        self.owned, self.count, self.finer, self.of_finer = owned, count, finer, of_finer
+        self._codes = codes
+
+    @property
+    def codes(self) -> Ints:
+        """The key of each row."""
+        if self._codes is None:
+            assert self.finer is not None and self.of_finer is not None
+            self._codes = self.of_finer[self.finer.codes]
+        return self._codes
+
+    @property
+    def columns(self) -> list[pa.Array]:
+        """The key columns of all keys."""
+        return self.owned[0].keys
+
+
+def owned_keys(task: GatherTask, group: GroupPlan | SideLog, rows: Rows) -> ChunkKeys:
+    """The keys of the rows of a group without grouping sets."""
+    return _of_instances(task, group, *_distinct([_key_column(key, rows) for key in group.keys], rows.count))
+
+
+def keys_of_sets(task: GatherTask, group: GroupPlan, rows: Rows) -> list[ChunkKeys]:
+    """The keys of each grouping set, finer sets first; one element if the group has no grouping sets."""
+    if not group.grouping_sets:
+        return [owned_keys(task, group, rows)]
+    made: list[tuple[GroupingSet, ChunkKeys]] = []
+    columns: dict[int, pa.Array] = {}
+    for one in sorted(group.grouping_sets, key=lambda one: -len(one.keys)):
+        finer = min((keys for own, keys in made if {*one.keys} <= {*own.keys}), key=_size, default=None)
+        if finer is None:
+            columns |= {i: _key_column(group.keys[i], rows) for i in one.keys if i not in columns}
+        known = columns if finer is None else dict(enumerate(finer.columns))
+        codes, kept, count = _distinct([known[i] for i in one.keys], rows.count if finer is None else finer.count)
+        named = dict(zip(one.keys, kept, strict=True))
+        full = [named[i] if i in named else pa.nulls(count, arrow_type(key.type)) for i, key in enumerate(group.keys)]
+        full[-1] = pa.array(np.full(count, one.id, np.int64))
+        made.append((one, _of_instances(task, group, codes, full, count, finer)))
+    return [keys for _, keys in made]
+
+
+def _size(keys: ChunkKeys) -> int:
+    return keys.count
+
+
+def _of_instances(
+    task: GatherTask, group: GroupPlan | SideLog, codes: Ints, keys: list[pa.Array], count: int,
+    finer: ChunkKeys | None = None,
+) -> ChunkKeys:  # fmt: skip
+    codes, keys, bounds = _by_instance(task, group, codes, keys, count)
+    owned = [Owned(i, keys, int(bounds[i]), int(bounds[i + 1])) for i in range(task.instances)]
+    return ChunkKeys(owned, count, codes) if finer is None else ChunkKeys(owned, count, None, finer, codes)
+
+
+def only_used(owned: Sequence[Owned], codes: Ints) -> tuple[Sequence[Owned], Ints]:
+    """Drops the keys that no row has; returns the other keys, and their new codes for each row."""
+    used = np.zeros(owned[-1].end, bool)
+    used[codes] = True
+    if used.all():
+        return owned, codes
+    before = np.concatenate([[0], np.cumsum(used)])
+    keys = [key.filter(pa.array(used)) for key in owned[0].keys]
+    used_keys = [Owned(own.instance, keys, int(before[own.first]), int(before[own.end])) for own in owned]
+    return used_keys, before[codes]
+
+
+def _distinct(columns: Sequence[pa.Array], rows: int) -> tuple[Ints, list[pa.Array], int]:
+    """The code of each row's key, the columns of the distinct keys, and their number."""
+    codes = np.zeros(rows, np.int64)
+    keys: list[pa.Array] = []
+    count = 1
+    for column in columns:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        part = np.asarray(encoded.indices).astype(np.int64)
+        if not keys:
+            codes, keys, count = part, [encoded.dictionary], len(encoded.dictionary)
+            continue
+        pair_codes = codes * len(encoded.dictionary) + part
+        pairs = pa.array(pair_codes).dictionary_encode()
+        distinct = np.asarray(pairs.dictionary)
+        codes, count = np.asarray(pairs.indices).astype(np.int64), len(distinct)
+        positions = pa.array(distinct // len(encoded.dictionary))
+        keys = [key.take(positions) for key in keys]
+        keys.append(encoded.dictionary.take(pa.array(distinct % len(encoded.dictionary))))
+    return codes, keys, count
+
+
+def _key_column(expression: Expression, rows: Rows) -> pa.Array:
+    values = rows.evaluator(expression)
+    column = to_arrow(values._replace(null=values.null | values.error), expression.type, rows.evaluator.rows)
+    return canonical(column if rows.index is None else column.take(pa.array(rows.index)))
+
+
+def _by_instance(
+    task: GatherTask, group: GroupPlan | SideLog, codes: Ints, keys: list[pa.Array], count: int
+) -> tuple[Ints, list[pa.Array], Ints]:
+    """Renumber keys so that those of one instance are adjacent; also returns where the keys of each instance begin."""
+    owners = np.array(task.owners)[buckets_of_keys(group, keys, count, len(task.owners))]
+    order = ordered(owners)
+    bounds = np.searchsorted(owners[order], np.arange(task.instances + 1))
+    if bool((np.diff(order) > 0).all()):
+        return codes, keys, bounds
+    rank = np.empty(count, np.int64)
+    rank[order] = np.arange(count)
+    return rank[codes], [key.take(pa.array(order)) for key in keys], bounds
