@@ -205,6 +205,8 @@ def altered(dice: random.Random, old: Plain, menu: Menu) -> Plain:
         {"window": fresh.window},
         {"delay_us": fresh.delay_us},
         {"window": fresh.window, "where": fresh.where},
+        {"window": fresh.window, "delay_us": fresh.delay_us},
+        {"aggregates": tuple(msgspec.structs.replace(one, filter=fresh.where) for one in old.aggregates)},
     ]
     return msgspec.structs.replace(old, **dice.choice(kinds))
 
@@ -435,6 +437,25 @@ def test_events_that_are_retained_make_any_window_whole(tmp_path: Path) -> None:
     assert not run.pond.spec.left.recalled  # the versions that began with them have ended, and given back their state
     groups = {one.group for one in run.pond.manifest.sections.values() if one.kind == "segment"}
     assert groups <= {group.id for group in run.pond.plan.groups}
+
+
+def test_events_are_retained_also_while_no_query_with_windows_reads_the_stream(tmp_path: Path) -> None:
+    dice = random.Random(5)
+    epochs = [[event(second + i / 10, dice) for i in range(10)] for second in range(60)]
+    ten = msgspec.structs.replace(aggregated(1), window=Sliding(10 * SECOND, 10 * SECOND))
+    run = Changing(tmp_path, [ten], 2, Retention(0, 45 * SECOND, 0, ("k",)))
+    for at, rows in enumerate(epochs):
+        if at == 20:
+            run.change(validate.drop(run.between(), ten.name))
+        if at == 35:
+            run.restart()
+        if at == 50:
+            change = validate.add(run.between(), ten)
+            assert change.recall_us == epochs[49][-1]["ts"] - 45 * SECOND
+            run.change(change)
+        run.epoch([rows])
+    # [0, 10) before the drop; [40, 50), which was open at the second add, and [50, 60)
+    assert run.check(epochs, "watched") == 1 + 2
 
 
 def test_slices_that_are_retained_at_a_grain_cover_a_longer_window(tmp_path: Path) -> None:

@@ -164,7 +164,8 @@ def _gather_chunk(
             count_side(counts, join, side, evaluator, judged.timed, in_time, sources)
     if judged is None and stream.name in task.plan.watched:  # a query that is added later needs them
         times = columns[task.plan.watched[stream.name]]
-        newest = judge.judge(times.data, times.null, *order).newest_us
+        judged = judge.judge(times.data, times.null, *order)
+        newest = judged.newest_us
     retained = task.plan.retained_of(stream.name)
     if judged is not None and retained is not None:
         events = kept_rows(retained, stream, table, columns[retained.event_time].data, judged, floor, order)
