@@ -39,7 +39,7 @@ from millpond.plan.groups.plan import Plan
 from millpond.plan.options.retention import with_declared
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.inspect.sharing import Sharing, sharing
-from millpond.runtime.rows.window_rows import served_key
+from millpond.runtime.rows.served_keys import served_key
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.driver.spark_progress import Alive
 from millpond.spark.frontend.frontend import FrontEnd

@@ -17,7 +17,7 @@ from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.plan.options.retention import spread_of
 from millpond.reconfigure.catalog import in_force
-from millpond.runtime.rows.window_rows import served_key
+from millpond.runtime.rows.served_keys import served_key
 from millpond.state.backends.kinds import store_kind
 
 

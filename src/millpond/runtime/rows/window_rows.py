@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError, UserFunctionError
@@ -32,10 +31,10 @@ from millpond.runtime.event_log.event_log import among, of_slots
 from millpond.runtime.event_log.event_order import in_order
 from millpond.runtime.event_log.tallies import needs_tallies, percentiles
 from millpond.runtime.functions.result_rows import answered
-from millpond.runtime.keys.buckets import buckets_by
 from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.rows.foreign_values import values_of
 from millpond.runtime.rows.query_families import Family, QueryRows, Shares
+from millpond.runtime.rows.served_keys import served_key
 from millpond.runtime.windows.choose_combine import AnyBlock
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Block
@@ -44,9 +43,6 @@ from millpond.runtime.windows.combine_sparse import SparseBlock
 from millpond.runtime.windows.sessions import Sessions
 from millpond.state.keys.key_dictionary import KeyDictionary
 from millpond.state.layout.event_log import Events
-
-_NO_JSON = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-"""Texts for numbers that JSON cannot represent, by their `repr`; without these, all of them would become null."""
 
 ARROW_WINDOW = pa.struct([("start", ARROW_TYPES["timestamp"]), ("end", ARROW_TYPES["timestamp"])])
 
@@ -460,22 +456,3 @@ def _windows(starts: Ints, ends: Ints) -> pa.Array:
     kind = ARROW_TYPES["timestamp"]
     parts = [pa.array(starts).view(kind), pa.array(ends).view(kind)]
     return pa.StructArray.from_arrays(parts, fields=list(ARROW_WINDOW))
-
-
-def served_key(columns: Sequence[pa.Array], count: int, buckets: int, spread: int | None) -> list[pa.Array]:
-    """The text under which a row is served, a JSON list of its key's values, and the bucket of the key.
-
-    The bucket depends on the value at position `spread` only, or if that is None, on all values.
-    """
-    texts = [_json_values(column) for column in columns]
-    inner = pc.binary_join_element_wise(*texts, ",") if texts else pa.array([""] * count, pa.string())
-    listed = pc.binary_join_element_wise(pa.scalar("["), inner, pa.scalar("]"), "")
-    bucket = buckets_by(spread, columns, count, buckets)
-    return [listed, pa.array(bucket.astype(np.int32))]
-
-
-def _json_values(column: pa.Array) -> pa.Array:
-    """Each value as JSON text; distinct values are encoded one by one, as only an encoder escapes text correctly."""
-    encoded = column.dictionary_encode(null_encoding="encode")
-    texts = [msgspec.json.encode(_NO_JSON.get(repr(value), value)).decode() for value in encoded.dictionary.to_pylist()]
-    return pa.array(texts, pa.string()).take(encoded.indices)
