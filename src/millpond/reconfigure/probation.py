@@ -95,7 +95,8 @@ class Probation:
             f" form that {form}",
         )
         reading = [one for name in names for one in readers(spec, name)]
-        halts: list[Make] = [partial(validate.halt, name=name, why=str(found)) for name in [*reading, *names]]
+        every = dict.fromkeys([*reading, *names])  # a query may read several of the others, or be one of them
+        halts: list[Make] = [partial(validate.halt, name=name, why=str(found)) for name in every]
         return found, [*halts, *(partial(validate.discard, name=name) for name in shadows)]
 
     def _again(self, batch: tuple[str, int], names: list[str]) -> list[str]:

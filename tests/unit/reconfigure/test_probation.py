@@ -75,3 +75,19 @@ def test_a_damaged_note_is_as_none(tmp_path: Path) -> None:
 
 def test_what_spark_evaluates(tmp_path: Path) -> None:
     assert [is_evaluated(query, (STREAM,)) for query in pond().all_queries] == [True, True, True, False]
+
+
+def test_a_query_that_is_also_read_by_another_one_is_quarantined_once(tmp_path: Path) -> None:
+    #   `new` reads the rows of `old`, `newer` those of both, and all three are on probation
+    rows = [Stream(f"of-{name}", (Field("k", "string"),), rows_of=name) for name in ("old", "new")]
+    first = selection("old", by_spark=True)
+    second = msgspec.structs.replace(selection("new", by_spark=True), stream="of-old")
+    third = msgspec.structs.replace(selection("newer", by_spark=True), stream="of-new")
+    fourth = msgspec.structs.replace(selection("late", by_spark=True), stream="of-old")
+    spec = PondSpec.of((STREAM, *rows), (first, second, third, fourth), 1, 8)
+    probation = Probation(partial(LocalFolder, tmp_path))
+    probation.began(spec, None, Manifest())  # type: ignore[arg-type]
+    names = halted(probation, spec)[1]
+    assert sorted(names) == ["late", "new", "newer", "old"]
+    readers_first = [("newer", "new"), ("new", "old"), ("late", "old")]
+    assert all(names.index(reader) < names.index(read) for reader, read in readers_first)

@@ -249,8 +249,8 @@ class Lifetime:
             return fatal
         manifest = opened.driver.manifest
         found, halts = self._probation.failed(fatal, opened.spec, (manifest.spark_query, manifest.batch + 1))
-        with suppress(MillpondError):
-            for halt in halts:
+        for halt in halts:
+            with suppress(MillpondError):  # one that is refused is no reason to leave out the others
                 opened.driver.request(halt).result()
         return found
 

@@ -29,7 +29,7 @@ class ShadowDiff:
     def add(self, name: str, rows: Sequence[pa.RecordBatch]) -> None:
         """Add rows of a query or shadow, without the columns of served queries that only the view reads."""
         if name in self.names:
-            self._rows[name] = [leaving(batch) for batch in rows if batch.num_rows]
+            self._rows.setdefault(name, []).extend(leaving(batch) for batch in rows if batch.num_rows)
 
     def batches(self) -> Iterator[RowBatch]:
         """The differing rows of each pair; they belong to the query."""
