@@ -190,6 +190,32 @@ def test_no_window_closes_between_a_query_and_its_promoted_shadow(
     assert [one.name for one in run.pond.spec.all_queries] == ["mine"]
 
 
+def test_a_replaced_version_with_sessions_ends_with_its_last_session(tmp_path: Path) -> None:
+    base = replace(counting("mine", 10), window=Session(5 * SECOND))
+    run = Run(tmp_path, [base], 2, 16)
+    run.epoch([[EVENT | {"ts": 2 * SECOND}, EVENT | {"ts": 2 * SECOND, "k": "b"}]])
+
+    def versions() -> list[str]:
+        for ended in validate.ends(run.pond.spec, run.pond.manifest):
+            run.pond.change(ended)
+        return [one.name for one in run.pond.spec.all_queries]
+
+    for gap in (6, 7):
+        other = replace(base, window=Session(gap * SECOND))
+        run.pond.change(alter(KnownPond(run.pond.spec, run.pond.manifest), other))
+    assert versions() == ["mine", "mine@1", "mine@2"]
+    for second in (5, 9, 13, 16):
+        run.epoch([[EVENT | {"ts": second * SECOND}]])
+    assert "mine@1" in versions(), "the session of one key goes on"
+    for second in (60, 90, 120):
+        run.epoch([[EVENT | {"ts": second * SECOND}]])
+        run.pond.step()
+    assert versions() == ["mine"]
+    run.pond.drain()
+    told = [(row["k"], row["start"] // SECOND, row["n"]) for row in run.answers().rows["mine"]]
+    assert sorted(told) == [("a", 2, 5), ("a", 60, 1), ("a", 90, 1), ("a", 120, 1), ("b", 2, 1)]
+
+
 @pytest.mark.parametrize("seed", seeds(0, 3))
 def test_final_rows_of_each_window_are_of_one_version(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)

@@ -49,6 +49,22 @@ class Sliding(msgspec.Struct, frozen=True, tag_field="window", tag="sliding"):
         """Whether windows do not overlap."""
         return self.size_us == self.slide_us
 
+    def next_start(self, time_us: int) -> int:
+        """The first start of a window at or after a time.
+
+        >>> Sliding(size_us=10, slide_us=5).next_start(11)
+        15
+        """
+        return time_us + (self.offset_us - time_us) % self.slide_us
+
+    def first_open(self, mark_us: int) -> int:
+        """The start of the first window that ends after a watermark.
+
+        >>> Sliding(size_us=10, slide_us=5).first_open(14), Sliding(size_us=10, slide_us=5).first_open(15)
+        (5, 10)
+        """
+        return self.next_start(mark_us + 1 - self.size_us)
+
     def assign(self, time_us: int) -> list[Interval]:
         """The windows that contain an event of `time_us`, earliest first."""
         last = time_us - (time_us - self.offset_us) % self.slide_us

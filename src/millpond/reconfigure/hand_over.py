@@ -11,6 +11,7 @@ from millpond.log.manifest import Manifest
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.model.windows import Session, Sliding
+from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.backward_coverage import mark_of, open_from
 
 
@@ -29,10 +30,22 @@ def handed_over_at(spec: PondSpec, manifest: Manifest, old: Query, new: Query, s
     return first_start(spec, new, max(known)) if known else None
 
 
-def has_closed_all(query: Query, manifest: Manifest, until_us: int) -> bool:
-    """Whether every window that starts before a time has closed; unknown for sessions, which may go on."""
-    open_us = open_from(query, manifest)
-    return open_us is not None and open_us >= until_us
+def has_closed_all(spec: PondSpec, manifest: Manifest, query: Query, until_us: int) -> bool:
+    """Whether every window of a query of the pond that starts before a time has closed.
+
+    A session may go on without limit. So sessions have closed if no new one can begin before the time, and no segment
+    of their group has an earlier event; a segment whose sessions have all closed is retired soon.
+    """
+    if not isinstance(query.window, Session):
+        open_us = open_from(query, manifest)
+        return open_us is not None and open_us >= until_us
+    mark = mark_of(query, manifest).at(query.late_after_us)
+    if mark is None or mark < until_us - 1:
+        return False
+    # a quarantined query has no group, and its sessions are gone
+    groups = {group.id for group in plan_of(spec).groups if query.name in {one.query.name for one in group.queries}}
+    stored = (one for one in manifest.sections.values() if one.group in groups and one.kind == "segment" and one.rows)
+    return all(isinstance(first := one.info.get("first"), int) and first >= until_us for one in stored)
 
 
 def first_start(spec: PondSpec, query: Query, since_us: int) -> int:
@@ -40,7 +53,7 @@ def first_start(spec: PondSpec, query: Query, since_us: int) -> int:
     version in force. Sessions may start at any time.
     """
     window, since_us = query.window, max(since_us, spec.since.get(query.name, since_us))
-    return since_us + (window.offset_us - since_us) % window.slide_us if isinstance(window, Sliding) else since_us
+    return window.next_start(since_us) if isinstance(window, Sliding) else since_us
 
 
 def _none_closed_from(query: Query, manifest: Manifest) -> int | None:

@@ -57,12 +57,12 @@ class KnownPond(NamedTuple):
 
 def add(
     pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
-    told_by: Mapping[str, Collection[str]] | None = None, backfill_us: int | None = None,
+    time_sources: Mapping[str, Collection[str]] | None = None, backfill_us: int | None = None,
 ) -> Add:  # fmt: skip
     """Add a query.
 
-    `streams`: the streams that it reads and that may be new. `told_by`: see `first_window.beginning`. `backfill_us`:
-    compute windows that start then or later (`ALWAYS`: all windows) from events that are read again.
+    `streams`: the streams that it reads and that may be new. `time_sources`: see `first_window.beginning`.
+    `backfill_us`: compute windows that start then or later (`ALWAYS`: all windows) from events that are read again.
 
     Raises:
         ChangeRefused: its name is taken, or its first complete window is not known.
@@ -75,7 +75,7 @@ def add(
     fresh = _new(pond.spec, streams)
     check_upstream(pond.spec, query, (*pond.spec.streams, *fresh))
     plan = plan_of(pond.spec)
-    since = beginning(pond.spec, plan, pond.manifest, query, fresh, told_by)
+    since = beginning(pond.spec, plan, pond.manifest, query, fresh, time_sources)
     check_event_times((*pond.spec.all_queries, query), pond.spec.left.times)
     if backfill_us is not None:
         check_backfilled(query)
@@ -128,7 +128,7 @@ def resume(pond: KnownPond, name: str, who: str = "") -> Resume:
 
 def alter(
     pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
-    told_by: Mapping[str, Collection[str]] | None = None,
+    time_sources: Mapping[str, Collection[str]] | None = None,
 ) -> Alter:  # fmt: skip
     """Replace a query by a new version with the same name and sinks.
 
@@ -155,11 +155,11 @@ def alter(
             f"The new version of the join {query.name} would match other events.",
             "Change only outputs and HAVING (and the condition of an inner join), or add it under another name.",
         )
-    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, told_by)
+    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, time_sources)
     if not can_hand_over(old, query):
         return Alter(StoredQuery.of(query), fresh, since, who=who)
     since = _handed_over(pond, old, query, since)
-    ended = since is msgspec.UNSET or has_closed_all(old, pond.manifest, since)
+    ended = since is msgspec.UNSET or has_closed_all(pond.spec, pond.manifest, old, since)
     return Alter(StoredQuery.of(query), fresh, since, msgspec.UNSET if ended else since, who)
 
 
@@ -220,7 +220,7 @@ def _check_parameters(spec: PondSpec, query: AnyQuery) -> None:
 
 def shadow(
     pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
-    told_by: Mapping[str, Collection[str]] | None = None,
+    time_sources: Mapping[str, Collection[str]] | None = None,
 ) -> Shadow:  # fmt: skip
     """Run a version beside the query of the same name. Its rows are only compared with the rows of the query.
 
@@ -252,7 +252,7 @@ def shadow(
             f"The windows of {query.name} depend on counts of events, so two versions would have different windows.",
             "Add it under another name.",
         )
-    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, (), told_by)
+    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, (), time_sources)
     return Shadow(StoredQuery.of(query), _handed_over(pond, old, query, since), who)
 
 
@@ -343,7 +343,7 @@ def ends(spec: PondSpec, manifest: Manifest) -> list[End]:
     waiting = {name for name, recalled in left.recalled.items() if recalled.n > manifest.epoch_n}
     return [
         End(name) for name, until in left.until_us.items()
-        if name not in waiting and has_closed_all(old[name], manifest, until)
+        if name not in waiting and has_closed_all(spec, manifest, old[name], until)
     ]  # fmt: skip
 
 
