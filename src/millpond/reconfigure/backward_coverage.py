@@ -151,7 +151,7 @@ def recall_for(plan: Plan, query: Query, since_us: int, manifest: Manifest) -> i
     open_us = open_from(query, manifest)
     first = recall if open_us is None else max(recall, open_us)
     assert isinstance(query.window, Sliding)
-    return recall if first + (query.window.offset_us - first) % query.window.slide_us < since_us else None
+    return recall if query.window.next_start(first) < since_us else None
 
 
 def incomplete_for(query: Query, whole_us: int, manifest: Manifest) -> int | None:

@@ -66,12 +66,12 @@ def _reach_us(query: Query) -> int:
 
 def beginning(
     known: PondSpec, plan: Plan, manifest: Manifest, query: AnyQuery, streams: Sequence[Stream] = (),
-    told_by: Mapping[str, Collection[str]] | None = None,
+    time_sources: Mapping[str, Collection[str]] | None = None,
 ) -> int | msgspec.UnsetType:  # fmt: skip
     """The earliest start of windows of a query that is added to the pond `known` with `plan`; UNSET: it misses nothing.
 
-    `streams`: the streams that are new with the query. `told_by`: for each new derived stream, the streams from which
-    it takes its event times, if it does.
+    `streams`: the streams that are new with the query. `time_sources`: for each new derived stream, the streams from
+    which it takes its event times, if it does.
 
     Raises:
         ChangeRefused: events of a stream were read while no query observed their times, so the start is unknown.
@@ -81,9 +81,9 @@ def beginning(
         return msgspec.UNSET
     untimed = isinstance(query, Query) and not query.event_time
     for name in () if untimed else query.streams:
-        _check_observed(known, manifest, next(stream for stream in every if stream.name == name), told_by or {})
+        _check_observed(known, manifest, next(stream for stream in every if stream.name == name), time_sources or {})
     asked = (*(one for one in known.all_queries if one.name != query.name), query)
-    begun = beginnings(known, _with_bases(manifest, told_by or {}), every, asked).get(query.name)
+    begun = beginnings(known, _with_bases(manifest, time_sources or {}), every, asked).get(query.name)
     if begun is None:
         return msgspec.UNSET
     if isinstance(query, Query):
@@ -100,14 +100,14 @@ def beginning(
 
 
 def _check_observed(
-    known: PondSpec, manifest: Manifest, stream: Stream, told_by: Mapping[str, Collection[str]]
+    known: PondSpec, manifest: Manifest, stream: Stream, time_sources: Mapping[str, Collection[str]]
 ) -> None:
     """Refuse a stream if some of its events were read while no query observed their times."""
     told = event_times_of(known.all_queries) | known.left.times
     if stream.name in told or stream.upstream is not None:
         return
     sources = (stream.name,) if is_read(stream) else () if stream.derived is None else stream.derived.reads
-    if not any(source in manifest.offsets for source in sources) or {*told_by.get(stream.name, ())} & {*told}:
+    if not any(source in manifest.offsets for source in sources) or {*time_sources.get(stream.name, ())} & {*told}:
         return
     raise ChangeRefused(
         f"Events of {', '.join(sources)} were read before any query needed their times, so it is not known from "
@@ -116,10 +116,10 @@ def _check_observed(
     )
 
 
-def _with_bases(manifest: Manifest, told_by: Mapping[str, Collection[str]]) -> Manifest:
+def _with_bases(manifest: Manifest, time_sources: Mapping[str, Collection[str]]) -> Manifest:
     """The manifest in which a new derived stream has the newest event time of the streams it is derived from."""
     times = dict(manifest.max_time)
-    for name, bases in told_by.items():
+    for name, bases in time_sources.items():
         seen = [time for base in bases for time in times.get(base, {}).values()]
         if seen and name not in times:
             times[name] = {"*": max(seen)}

@@ -17,7 +17,7 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Distinct, Session, Sliding, Window
-from millpond.plan.chains.upstream_joins import first_open_us, join_first_us, join_reached_us, join_times
+from millpond.plan.chains.upstream_joins import join_first_us, join_reached_us, join_times
 
 _BOUNDS = ("start", "end", "time")
 _BOUNDS_SHOWN: dict[type, tuple[str, ...]] = {Sliding: _BOUNDS, Session: ("end", "time"), Distinct: ("time",)}
@@ -118,7 +118,7 @@ def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
     elif not isinstance(window, Sliding):
         start, end = watermark_us, watermark_us + 1
     else:
-        start = first_open_us(window, watermark_us)
+        start = window.first_open(watermark_us)
         end = start + window.size_us
     return _bound(part, start, end) - 1
 

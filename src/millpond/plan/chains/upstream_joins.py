@@ -93,7 +93,7 @@ def _after_us(column: str, time: str) -> int | None:
 def join_reached_us(join: Join, meaning: TimeMeaning, mark_us: int) -> int:
     """The time that a column exceeds in all future rows, when the lesser watermark of the join is `mark_us`."""
     if isinstance(join.when, Sliding):
-        return first_open_us(join.when, mark_us) + meaning.after_us - 1
+        return join.when.first_open(mark_us) + meaning.after_us - 1
     return mark_us - max(alone_after_us(join, side) for side in meaning.sides) + meaning.after_us
 
 
@@ -103,9 +103,3 @@ def join_first_us(join: Join, meaning: TimeMeaning, since_us: int) -> int:
         return since_us + meaning.after_us + (join.when.size_us if meaning.sides else 0)
     others = [RIGHT if side == LEFT else LEFT for side in meaning.sides]
     return since_us + max(alone_after_us(join, side) for side in others) + meaning.after_us
-
-
-def first_open_us(window: Sliding, mark_us: int) -> int:
-    """The start of the first window that ends after a watermark."""
-    size, slide = window.size_us, window.slide_us
-    return mark_us + slide - (mark_us - window.offset_us - size) % slide - size

@@ -37,5 +37,5 @@ def first_window(query: AnyQuery, from_us: int | None) -> FirstWindow | None:
     if query.window == RUNNING or query.updating or has_complete_column(query):
         return None
     window = query.window
-    start = from_us + (window.offset_us - from_us) % window.slide_us
+    start = window.next_start(from_us)
     return FirstWindow(start, start + window.size_us, start + window.size_us + query.delay_us)

@@ -30,9 +30,7 @@ def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
         if isinstance(window, Range):
             times.append(at + 1 - window.preceding_us)  # the next event that has no row yet
             continue
-        # the earliest open window is the first of its grid that ends after the watermark
-        end = (at - window.offset_us - window.size_us) // window.slide_us * window.slide_us
-        times.append(end + window.slide_us + window.offset_us)
+        times.append(window.first_open(at))
     return min(times, default=None)
 
 

@@ -138,9 +138,9 @@ class _JoinFold:
         """The range of times [first, end) of the events of a side that may be in due rows."""
         before, after, window = self._span.before, self._span.after, self._join.when
         if isinstance(window, Sliding):
-            edge = window.offset_us + window.size_us
-            first, last = before + 1 + (edge - before - 1) % window.slide_us, after - (after - edge) % window.slide_us
-            return (max(first - window.size_us, _FIRST), last) if first <= last else (last, last)
+            first, still_open = window.first_open(before), window.first_open(after)
+            last = still_open - window.slide_us + window.size_us
+            return (max(first, _FIRST), last) if first < still_open else (last, last)
         return (_FIRST if before == _FIRST else before - kept_us(self._join, side) + 1), after + 1
 
     def _side(self, side: str, events: Events) -> SideEvents:
