@@ -131,7 +131,7 @@ def _gather_chunk(
     pond_counts = Counts() if stream.chained else Counts(events=table.num_rows, bytes_read=table.nbytes)
     counts = ChunkCounts(Counters({WHOLE_POND: pond_counts}), [])
     late_collector = LateCollector(task.late.get(stream.name, ()))
-    newest, late_rows = dict[str, int](), b""
+    late_rows = b""
     judged: Judged | None = None
     order = _order(stream, columns)
     sources = None if order[0] is None else Sources.of(order[0])
@@ -144,7 +144,6 @@ def _gather_chunk(
             times = columns[group.event_time]
             if judged is None:  # a stream has one event-time column
                 judged = judge.judge(times.data, times.null, *order)
-                newest = judged.newest_us
             timed, times_us = judged.timed, times.data
             late = late_classes(times_us, judged, floor, group.delays_us)
         passed = group_parts(task, group, evaluator, timed, times_us, late, order, parts)
@@ -155,7 +154,6 @@ def _gather_chunk(
         times = columns[log.event_time]
         if judged is None:
             judged = judge.judge(times.data, times.null, *order)
-            newest = judged.newest_us
         late = late_classes(times.data, judged, floor, log.delays_us)
         chosen = Rows(evaluator, judged.timed & (late < len(log.delays_us)))
         _gather_side(task, log, chosen, times.data, late, order, parts)
@@ -165,7 +163,6 @@ def _gather_chunk(
     if judged is None and stream.name in task.plan.watched:  # a query that is added later needs them
         times = columns[task.plan.watched[stream.name]]
         judged = judge.judge(times.data, times.null, *order)
-        newest = judged.newest_us
     retained = task.plan.retained_of(stream.name)
     if judged is not None and retained is not None:
         events = kept_rows(retained, stream, table, columns[retained.event_time].data, judged, floor, order)
@@ -175,6 +172,7 @@ def _gather_chunk(
     selections, compared = task.plan.selections_of(stream.name), task.plan.compared_names
     selected = select_rows(selections, stream, table, evaluator, sources, counts, compared)
     pond_counts.gather_us = lap_us() - began
+    newest = {} if judged is None else judged.newest_us
     for instance in range(task.instances):
         header = Header(stream.name, partition, sequence, newest, {})
         if instance == 0:
