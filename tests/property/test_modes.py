@@ -124,7 +124,7 @@ def told(folder: Path, case: Case, instances: int, seed: int) -> tuple[dict[str,
         before = {name: len(sink.table()) for name, sink in run.sinks.items()}
         run.epoch(deal(batch))
         for name, sink in run.sinks.items():
-            found[name].append(rows_of(sink.table())[before[name] :])
+            found[name].append(rows_of(sink.table().slice(before[name])))
     return found, run
 
 
@@ -156,7 +156,8 @@ def amounts(query: Query, case: Case, epochs: Sequence[Sequence[dict[str, Any]]]
     revisions: dict[Any, int] = {}
     plain = replace(query, emit=UNSET, correct_us=UNSET, delay_us=query.late_after_us)
     marks = oracle.watermarks(replace(query, correct_us=UNSET), case.epochs)[1:]
-    for i, (rows, closed) in enumerate(zip(epochs, marks, strict=True)):
+    every = oracle.answer_after_each(plain, case.epochs)
+    for rows, closed in zip(epochs, marks, strict=True):
         for row in rows:
             own = dict(row)
             place = tuple(canonical(own[name]) for name in own if name.startswith(("at_", "by_")))
@@ -169,7 +170,7 @@ def amounts(query: Query, case: Case, epochs: Sequence[Sequence[dict[str, Any]]]
                 revisions[place] = revisions.get(place, -1) + 1
                 assert revision == revisions[place]
         try:
-            expected = oracle.answer(plain, case.epochs[: i + 1], drained=True)
+            expected = next(every)
         except (Raised, OverflowedError):
             assert query.corrected_for_us, "only a window that is not closed yet may have no result"
             return
@@ -220,7 +221,7 @@ def told_in_seconds(run: Run, epochs: Sequence[Sequence[int]]) -> dict[str, list
         before = {name: len(sink.table()) for name, sink in run.sinks.items()}
         run.epoch([[{"k": "a", "ts": second * SECOND} for second in seconds]])
         for name, rows in told.items():
-            found = rows_of(run.sinks[name].table())[before[name] :]
+            found = rows_of(run.sinks[name].table().slice(before[name]))
             own = [(row["start"] // SECOND, row["end"] // SECOND, *[*row.values()][2:]) for row in found]
             rows.append(sorted(own))
     return told

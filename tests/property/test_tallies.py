@@ -82,9 +82,10 @@ def check(folder: Path, case: Case, instances: int, seed: int) -> set[str]:
         before = {name: len(sink.table()) for name, sink in run.sinks.items()}
         run.epoch(deal(batch))
         for name, sink in run.sinks.items():
-            told[name].append(rows_of(sink.table())[before[name] :])
+            told[name].append(rows_of(sink.table().slice(before[name])))
     stopped, seen = dict(run.pond.manifest.quarantined), set()
     run.pond.drain()
+    after = run.answers().rows
     for query in case.queries:
         twin = told_by_epoch if query.changing else oracle.answer_by_epoch
         try:
@@ -99,7 +100,7 @@ def check(folder: Path, case: Case, instances: int, seed: int) -> set[str]:
             seen |= {f"{kind} {how} {'bins' if keeps_tallies(query) else 'events'}"} if mine else set()
         if not query.changing:
             whole = oracle.answer(query, case.epochs, drained=True)
-            assert_same_rows(whole, run.answers().rows[query.name], about=str(query))
+            assert_same_rows(whole, after[query.name], about=str(query))
     return seen
 
 

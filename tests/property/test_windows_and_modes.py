@@ -100,7 +100,7 @@ def check(folder: Path, case: Case, instances: int, seed: int) -> set[tuple[str,
         before = {name: len(sink.table()) for name, sink in run.sinks.items()}
         run.epoch(deal(batch))
         for name, sink in run.sinks.items():
-            told[name].append(rows_of(sink.table())[before[name] :])
+            told[name].append(rows_of(sink.table().slice(before[name])))
     counts, stopped, seen = run.answers().counts, dict(run.pond.manifest.quarantined), set()
     run.pond.drain()
     after = run.answers()

@@ -31,7 +31,8 @@ from millpond.plan.groups.tallies import keeps_tallies
 
 __all__ = [
     "Batch", "Raised", "Result", "Row", "Value",
-    "aggregate", "answer", "answer_by_epoch", "counts", "evaluate", "late_marks", "late_rows", "watermarks",
+    "aggregate", "answer", "answer_after_each", "answer_by_epoch",
+    "counts", "evaluate", "late_marks", "late_rows", "watermarks",
 ]  # fmt: skip
 
 Batch = Sequence[Row]
@@ -82,15 +83,39 @@ def answer_by_epoch(
     emitted = []
     marks = watermarks(query, epochs) if marks is None else marks
     for batch, before, after in zip(epochs, marks, marks[1:], strict=False):
-        for row in batch:
-            judged = _judge(query, row, before)
-            if judged.fate == "applied":
-                _place(query, row, judged, cells)
-        ripe = [key for key, cell in cells.items() if after is not None and cell.window.end_us <= after]
-        emitted.append(list(_emit(query, [cells.pop(key) for key in ripe])))
+        _take(query, batch, before, cells)
+        emitted.append(list(_emit(query, _closed(cells, after))))
     if drained:
         emitted.append(list(_emit(query, list(cells.values()))))
     return emitted
+
+
+def answer_after_each(query: Query, epochs: Sequence[Batch]) -> Iterator[list[Result]]:
+    """After each epoch, all rows as if the windows that are still open were closed: `answer` with `drained`.
+
+    Raises:
+        Raised, OverflowedError: as `answer`, at the epoch whose rows cannot be computed.
+    """
+    cells: dict[tuple[Value, ...], _Cell] = {}
+    emitted: list[Result] = []
+    marks = watermarks(query, epochs)
+    for batch, before, after in zip(epochs, marks, marks[1:], strict=False):
+        _take(query, batch, before, cells)
+        emitted += _emit(query, _closed(cells, after))
+        yield [*emitted, *_emit(query, list(cells.values()))]
+
+
+def _take(query: Query, batch: Batch, watermark: int | None, cells: dict[tuple[Value, ...], _Cell]) -> None:
+    for row in batch:
+        judged = _judge(query, row, watermark)
+        if judged.fate == "applied":
+            _place(query, row, judged, cells)
+
+
+def _closed(cells: dict[tuple[Value, ...], _Cell], watermark: int | None) -> list[_Cell]:
+    """Remove and return the windows that end at the watermark or before."""
+    ripe = [key for key, cell in cells.items() if watermark is not None and cell.window.end_us <= watermark]
+    return [cells.pop(key) for key in ripe]
 
 
 def _answer_of_frames(query: Query, epochs: Sequence[Batch], drained: bool) -> list[list[Result]]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kit.naive.queries import windows
-from kit.naive.queries.windows import Raised, aggregate, answer, answer_by_epoch, counts
+from kit.naive.queries.windows import Raised, aggregate, answer, answer_after_each, answer_by_epoch, counts
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, call, literal
@@ -53,6 +53,14 @@ def test_a_window_closes_in_the_epoch_that_lifts_the_watermark_to_its_end() -> N
     emitted = answer_by_epoch(query(delay=5), epochs, drained=True)
     assert [starts(rows) for rows in emitted] == [{}, {0: 3}, {}, {10: 2, 20: 1}]
     assert starts(answer(query(delay=5), epochs)) == {0: 3}
+
+
+def test_the_rows_after_each_epoch_are_those_of_a_drain_after_it() -> None:
+    epochs = [[event(0), event(5), event(9), event(14)], [event(15), event(2)], [], [event(20), event(31), event(12)]]
+    sliding = query(size=15, slide=5, delay=5)
+    after = list(answer_after_each(sliding, epochs))
+    assert after == [answer(sliding, epochs[: n + 1], drained=True) for n in range(len(epochs))]
+    assert [len(rows) for rows in after] == [5, 6, 6, 9]
 
 
 def test_late_is_at_or_below_the_watermark_of_the_epochs_before() -> None:
