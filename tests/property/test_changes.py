@@ -19,6 +19,7 @@ from kit.inputs.cases import (
     WINDOWS,
     Menu,
     aggregate_of,
+    by_window,
     condition,
     query,
     random_case,
@@ -256,7 +257,7 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
             change = validate.param(pond, "least", dice.randint(0, 60))
         else:
             change = getattr(validate, kind)(pond, some)
-    except ChangeRefused:
+    except (ChangeRefused, UnsupportedQuery):
         return "refused"
     run.change(change)
     if isinstance(change, Add) and change.backfill_us is not msgspec.UNSET:
@@ -278,6 +279,7 @@ def random_run(
     """A pond whose queries change at random; what was done to it."""
     dice = random.Random(seed)
     case = random_case(seed, events, 3, epochs=epochs, menu=menu)
+    case = case._replace(queries=by_window(case.queries)) if seed % 4 == 1 else case
     run, deal, done = Changing(folder, case.queries, 1 + seed % 3, retain), dealt(seed), set[str]()
     run.backfills, run.repeats = backfills, repeats
     for batch in case.epochs:

@@ -55,6 +55,8 @@ def query(name: str, size: int, slide: int, delay: int) -> Query:
 
 
 QUERIES = [query("short", 20, 10, 3), query("patient", 20, 10, 15), query("odd", 7, 7, 3)]
+OPEN = [replace(query(f"open {size}", size, slide, 3), late_by="window") for size, slide in ((20, 20), (40, 10))]
+"""Two that take late events of windows that are open."""
 LARGE = call("gt", (Column("v", "double"), literal(0.5, "double")), "boolean")
 PICKY = replace(query("picky", 20, 10, 3), where=LARGE, late=Sink("memory"))
 ASKING = [*QUERIES[:2], PICKY, replace(query("all", 7, 7, 15), late=Sink("memory"), keys=(Column("p", "int"),))]
@@ -68,7 +70,7 @@ class Rows:
 
     def __init__(self, folder: Path, queries: Sequence[Query] = ()) -> None:
         self._folder, self._cursor = folder, Cursor()
-        names = {query.name for query in (*QUERIES, *ASKING, *queries)}
+        names = {query.name for query in (*QUERIES, *ASKING, *OPEN, *queries)}
         self.rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in names}
         self.late: dict[str, list[Event]] = {name: [] for name in names}
         self.counts: dict[str, dict[str, int]] = {name: {} for name in names}
@@ -139,12 +141,16 @@ def run(folder: Path, streams: list[list[Event]], dice: random.Random, queries: 
 
 
 def expected_late(query: Query, streams: list[list[Event]]) -> int:
-    """The naive rule: at or below the largest time before it in its own partition, minus the delay."""
+    """The naive rule: it, or the end of its window, is at or below the largest time before it in its own partition,
+    minus the delay.
+    """
     late = 0
     for stream in streams:
         newest: int | None = None
         for event in stream:
-            late += newest is not None and event["ts"] <= newest - query.delay_us
+            assert isinstance(query.window, Sliding)
+            judged = query.window.assign(event["ts"])[0].end_us if query.late_by_window else event["ts"]
+            late += newest is not None and judged <= newest - query.delay_us
             newest = event["ts"] if newest is None else max(newest, event["ts"])
     return late
 
@@ -152,9 +158,10 @@ def expected_late(query: Query, streams: list[list[Event]]) -> int:
 @pytest.mark.parametrize("seed", seeds(0, 2))
 def test_no_cut_changes_an_answer(seed: int, tmp_path: Path) -> None:
     streams = events(seed)
-    first = run(tmp_path / "first", streams, random.Random(seed))
+    queries = [*QUERIES, *OPEN]
+    first = run(tmp_path / "first", streams, random.Random(seed), queries)
     for other in range(1, 4):
-        again = run(tmp_path / str(other), streams, random.Random(1000 * other + seed))
+        again = run(tmp_path / str(other), streams, random.Random(1000 * other + seed), queries)
         for name in first.rows:
             assert sorted(first.rows[name]) == sorted(again.rows[name])
             assert len(first.rows[name]) == len(set(first.rows[name])), "a window was emitted twice"
@@ -163,12 +170,13 @@ def test_no_cut_changes_an_answer(seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", seeds(0, 2))
 def test_lateness_is_judged_in_the_events_own_partition(seed: int, tmp_path: Path) -> None:
     streams = events(seed)
-    kept = run(tmp_path, streams, random.Random(seed))
-    for each in QUERIES:
+    kept = run(tmp_path, streams, random.Random(seed), [*QUERIES, *OPEN])
+    for each in (*QUERIES, *OPEN):
         counts = kept.counts[each.name]
         assert counts["late"] == expected_late(each, streams)
         assert counts["read"] == sum(counts[fate] for fate in ("applied", "late", "dead", "filtered"))
         assert counts["read"] == sum(map(len, streams))
+    assert 0 < kept.counts["open 20"]["late"] < kept.counts["short"]["late"]
 
 
 def crowd() -> list[Query]:

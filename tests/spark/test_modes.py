@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import window
 
@@ -36,6 +38,7 @@ CREATE STREAMING TABLE corrected USING parquet TBLPROPERTIES (
   'late.path' = '{{base}}/late', 'serve' = 'true') AS {SELECT};
 CREATE STREAMING TABLE once USING parquet TBLPROPERTIES (
   'path' = '{{base}}/once', 'deduplicate' = 'customer, amount', 'deduplicate.within' = '20 seconds') AS {SELECT};
+CREATE STREAMING TABLE open USING parquet TBLPROPERTIES ('path' = '{{base}}/open', 'late.by' = 'window') AS {SELECT};
 """
 
 
@@ -69,6 +72,9 @@ def test_rows_that_may_change_are_written_once_each_over_a_restart(spark: SparkS
             for file in kept if not turn else ():
                 file.rename(tmp_path / "in" / file.name)
     assert all(one is not None and "_op" not in one["row"] for one in served)
+    by_window = queries.pop("open")
+    assert_same_rows(windows.answer(by_window, epochs), written(tmp_path / "open"))
+    assert windows.counts(by_window, epochs)["late"] < windows.counts(replace(by_window, late_by=UNSET), epochs)["late"]
     once, marked = without_repeats(queries.pop("once"), epochs)
     assert_same_rows(windows.answer(once, marked), written(tmp_path / "once"))
     assert windows.counts(once, marked)["filtered"] > 20
@@ -93,6 +99,10 @@ def test_a_frame_has_a_mode_too(spark: SparkSession, tmp_path: Path) -> None:
             pond.add("both", from_frame, emit="update", correct_for="1 hour")
         with pytest.raises(QueryTypeError, match="604,800 windows of often"):
             pond.add("often", events.groupBy(millpond.window("ts", "7 days", "1 second")).count(), emit="update")
+        with pytest.raises(QueryTypeError, match="Use one of event, window"):
+            pond.add("rows", from_frame, late_by="row")
+        with pytest.raises(UnsupportedQuery, match="no multiple of the slide"):
+            pond.add("odd", events.groupBy(window("ts", "3 minutes", "2 minutes")).count(), late_by="window")
         with pytest.raises(QueryTypeError, match=r"'correct.for' of soon is 'soonish'"):
             pond.add("soon", from_frame, correct_for="soonish")
         pond.run()

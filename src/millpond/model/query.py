@@ -73,6 +73,8 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
       its window.
     - `correct_us`: events that are later than the delay by less than this are still taken, and correct rows that were
       already emitted; see `plan.options.output_modes`.
+    - `late_by`: `window` judges an event by the end of the first of its windows that closes instead
+      of by its own time; see `plan.options.output_modes`.
     - `deduplicate`: repeated events of the stream are left out before the query; see `plan.groups.deduplication`.
     - `sets`: the grouping sets, if there are several; the last key is then the id of the set.
     """
@@ -97,6 +99,7 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
     correct_us: int | msgspec.UnsetType = msgspec.UNSET
     deduplicate: Deduplication | msgspec.UnsetType = msgspec.UNSET
     budget: Budget | msgspec.UnsetType = msgspec.UNSET
+    late_by: str | msgspec.UnsetType = msgspec.UNSET
     sets: tuple[GroupingSet, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -133,6 +136,11 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
     def late_after_us(self) -> int:
         """The delay after which an event is late: `delay_us` plus the time for which rows are corrected."""
         return self.delay_us + self.corrected_for_us
+
+    @property
+    def late_by_window(self) -> bool:
+        """Whether an event is late when the first of its windows has closed, not when its own time has passed."""
+        return self.late_by == "window"
 
     @property
     def deduplicated(self) -> Deduplication | None:

@@ -24,7 +24,7 @@ from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_b
 from millpond.plan.groups.build import check_event_times, presence_filter
 from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in, parameters_in, users_of
-from millpond.plan.options.output_modes import FINAL, UPDATE, with_mode
+from millpond.plan.options.output_modes import BY_WINDOW, FINAL, UPDATE, with_late_by, with_mode
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.backward_coverage import check_backfilled, incomplete_for, open_from, recall_for
 from millpond.reconfigure.changes import (
@@ -392,6 +392,11 @@ def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
     if old.changing and not new.changing and new.window != RUNNING:
         new = with_mode(new, UPDATE if old.updating else FINAL, old.corrected_for_us or None)
         assert isinstance(new, Query)
+    if old.late_by_window or new.late_by_window:
+        new = with_late_by(new, BY_WINDOW)
+        assert isinstance(new, Query)
+        if not old.late_by_window:
+            raise ChangeRefused(f"{new.name} would judge late events by another rule.", "Add it under another name.")
     if RUNNING in (old.window, new.window) or ((old.changing or new.changing) and not _same_updates(old, new)):
         raise ChangeRefused(
             f"{new.name} has updating results, and the new version could not retract the rows that were emitted.",

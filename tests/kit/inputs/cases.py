@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from millpond.model.aggregates import DIRECTIONS, DISTINCT, LISTAGGS, LOGGED, Aggregate
 from millpond.model.expressions import Call, Column, Expression, call, literal
@@ -399,6 +400,16 @@ def query_set(dice: Dice, size: int, menu: Menu = EVERYTHING) -> list[Query]:
                 where=dice.choice((fresh.where, other.where)), having=other.having,
             )  # fmt: skip
         made.append(fresh)
+    return made
+
+
+def by_window(queries: Sequence[Query]) -> list[Query]:
+    """The queries, of which every second one that can judges late events by their windows."""
+    made: list[Query] = []
+    for number, one in enumerate(queries):
+        window = one.window
+        fits = isinstance(window, Sliding) and window.size_us % window.slide_us == 0 and one.deduplicated is None
+        made.append(replace(one, late_by="window") if fits and number % 2 == 0 else one)
     return made
 
 

@@ -46,7 +46,7 @@ class QueryAdditions:
         self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None,
         emit: str = "final", correct_for: str | None = None, deduplicate: Sequence[str] = (),
         deduplicate_within: str | None = None, budget: str | None = None, incomplete: bool = False,
-        backfill: Backfill = False, who: str | None = None,
+        backfill: Backfill = False, who: str | None = None, late_by: str = "event",
     ) -> AnyQuery:  # fmt: skip
         """Add a query, also while the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
 
@@ -54,10 +54,11 @@ class QueryAdditions:
         memory, see `table`); `serve` keeps the latest row per key for `lookup`; late events that WHERE takes go to
         `late`, else they are only counted. By default a row is emitted once, when the watermark passes its window; with
         `emit="update"` in each epoch that changes it (`_op`: upsert or delete); with `correct_for="1 hour"` once, and
-        again if events arrive up to an hour later than the delay (`_revision`). An event is left out if it equals an
-        event at most `deduplicate_within` before it in the columns `deduplicate`. A query added to a running pond
-        emits the windows that start after all events that were read, and those that kept data completes. `incomplete`:
-        also emit windows that are open now, from later events; `_complete` marks the rows of complete windows.
+        again if events arrive up to an hour later than the delay (`_revision`). An event is late when the watermark has
+        passed its time; with `late_by="window"`, when the first of its windows has closed. An event is left out if it
+        equals an event at most `deduplicate_within` before it in the columns `deduplicate`. A query added to a running
+        pond emits the windows that start after all events that were read, and those that kept data completes.
+        `incomplete`: also emit windows that are open now, from later events; `_complete` marks rows of complete ones.
         `backfill`: read earlier events again from the source, and also emit the windows, even closed ones, that the
         query would have emitted before: all (True), or those that start at a time (ISO 8601 or a datetime, UTC without
         a zone) or later; the call returns when this is in the log. `budget` (`state 100 MB, keys 1000000, time 50 ms`:
@@ -68,7 +69,7 @@ class QueryAdditions:
             QueryError: the query is wrong, refused or not supported; nothing was added.
             GoneError: the source does not have everything that a backfill needs; nothing was added.
         """
-        mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
+        mode, repeats = Mode(emit, correct_for, late_by), Repeats(tuple(deduplicate), deduplicate_within)
         options = QueryOptions(sink, serve, late, mode, repeats, budget, incomplete, backfill_from(backfill))
         if self._lifetime.is_open():
             return self._add(name, query, options, who)

@@ -216,7 +216,7 @@ class QueryChanges:
     def price_of(
         self, kind: str, name: str, query: str | Frame | None = None, *, emit: str = "final",
         correct_for: str | None = None, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
-        incomplete: bool = False, backfill: Backfill = False,
+        incomplete: bool = False, backfill: Backfill = False, late_by: str = "event",
     ) -> Price:  # fmt: skip
         """The price of a change if it were made now; nothing is changed. `kind`: the name of a method of this class.
 
@@ -226,7 +226,7 @@ class QueryChanges:
         """
         if query is None:
             return self._requests.price(lambda pond: _simple(kind)(pond, name))
-        mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
+        mode, repeats = Mode(emit, correct_for, late_by), Repeats(tuple(deduplicate), deduplicate_within)
         made = self._version(name, query, repeats, mode)
         made = with_complete(made) if incomplete else made
         if kind == "add":

@@ -24,7 +24,8 @@ from millpond.plugins import Registry, misnamed
 PACKAGE = "millpond.followers.sinks"
 
 QUERY_PROPERTIES = (
-    "path", "serve", "late.path", "late.format", "emit", "correct.for", "deduplicate", "deduplicate.within", "budget",
+    "path", "serve", "late.path", "late.format", "late.by", "emit", "correct.for", "deduplicate", "deduplicate.within",
+    "budget",
 )  # fmt: skip
 """The TBLPROPERTIES of every query; no option of a sink may have one of these names."""
 

@@ -124,7 +124,7 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     elif group.sliding:
         yield f"  edges     {'none' if group.windows == (RUNNING,) else edges_text(group.cuts)}"
     delays = [duration(delay) if delay < NEVER_LATE_US else "none: nothing is late" for delay in group.delays_us]
-    yield f"  delays    {', '.join(delays)}"
+    yield f"  delays    {', '.join(delays)}{'' if group.late_by is None else '; late if the window has closed'}"
     how = "cells are stored by signature" if group.signed else "each evaluated once per event"
     once = f"{count_of(len(filters), 'predicate')}, {how}"
     found = group.deduplicated

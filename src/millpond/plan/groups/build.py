@@ -33,7 +33,7 @@ from millpond.model.expressions import (
 from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
-from millpond.model.windows import RUNNING, Counted, Distinct, Framed, Range, Session, Window, has_no_start
+from millpond.model.windows import RUNNING, Counted, Distinct, Framed, Range, Session, Sliding, Window, has_no_start
 from millpond.plan.groups.deduplication import deduplication_log
 from millpond.plan.groups.event_log import LogPlan, log_plan, logged_rows, stored_values
 from millpond.plan.groups.joins import identity_of, plan_joins
@@ -154,6 +154,8 @@ def _identity(query: Query) -> tuple[object, ...]:
     if isinstance(query.window, Distinct):  # which event is the first depends on all of these
         event = () if isinstance(query.window.keeps, msgspec.UnsetType) else query.of_event  # they decide between ties
         return (*common, query.window, presence_filter(query), query.delay_us, *event)
+    if query.late_by_window and isinstance(query.window, Sliding):  # the window decides which events are late
+        return (*common, "late by", query.window)
     if not isinstance(query.window, Session):
         return common
     own_end = () if query.window.own_end is None else (query.window.own_end,)

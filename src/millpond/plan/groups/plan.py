@@ -160,6 +160,12 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
         return None if isinstance(self.spread, msgspec.UnsetType) else self.spread
 
     @property
+    def late_by(self) -> Sliding | None:
+        """The window whose first end decides whether an event is late; None: the event's own time decides."""
+        query = self.queries[0].query
+        return query.window if query.late_by_window and isinstance(query.window, Sliding) else None
+
+    @property
     def tallies(self) -> tuple[Tally, ...]:
         """The tallies of the group: values that are counted by bins."""
         return () if isinstance(self.tallied, msgspec.UnsetType) else self.tallied

@@ -14,6 +14,7 @@ from millpond.model.expressions import Expression, Foreign, columns_of, walk
 from millpond.model.query import Query
 from millpond.model.stream import Stream
 from millpond.model.types import is_known
+from millpond.model.windows import Sliding
 from millpond.plan.groups.plan import Plan
 
 LATE_WATERMARK = "_watermark"
@@ -27,7 +28,7 @@ class LateSink(msgspec.Struct, frozen=True):
     """A query with a late sink: it writes the events of `group` that meet `where` and are late for the query.
 
     These are the events whose lateness class is above `delay_index`, the position of `delay_us` among the delays of the
-    group.
+    group. `late_by`: as in the group.
     """
 
     query: str
@@ -36,6 +37,7 @@ class LateSink(msgspec.Struct, frozen=True):
     delay_us: int
     where: Expression | None
     columns: tuple[str, ...]
+    late_by: Sliding | None = None
 
 
 def late_sinks(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[LateSink, ...]]:
@@ -47,7 +49,7 @@ def late_sinks(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[LateSin
             own = query.query
             if own.late_sink is not None:
                 columns = late_columns(own, by_name[group.stream])
-                sink = LateSink(own.name, group.id, query.delay, own.late_after_us, own.where, columns)
+                sink = LateSink(own.name, group.id, query.delay, own.late_after_us, own.where, columns, group.late_by)
                 found.setdefault(group.stream, []).append(sink)
     return {stream: tuple(sinks) for stream, sinks in found.items()}
 

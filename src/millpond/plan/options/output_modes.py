@@ -1,4 +1,5 @@
-"""Output modes: when rows are emitted and whether they change later: `final`, `update`, or final with corrections."""
+"""Output modes: when rows are emitted and whether they change later: `final`, `update`, or final with corrections; and
+by which rule events are late."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Framed
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Framed, Sliding
 
 OP = "_op"
 """Column of updating results: `upsert`, or `delete` for a row that no longer meets HAVING or whose session has changed
@@ -19,6 +20,9 @@ REVISION = "_revision"
 
 FINAL, UPDATE = "final", "update"
 EMITS = (FINAL, UPDATE)
+
+BY_EVENT, BY_WINDOW = "event", "window"
+LATE_BY = (BY_EVENT, BY_WINDOW)
 
 
 def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
@@ -82,6 +86,37 @@ def _of_one_event(query: Query, keeps: str, emit: str, correct_us: int | None) -
     if correct_us is not None:
         raise UnsupportedQuery(f"{query.name} corrects its rows, but has no window.", "Leave 'correct.for' out.")
     return msgspec.structs.replace(query, window=Counted(1, 1, once=True))
+
+
+def with_late_by(query: AnyQuery, late_by: str) -> AnyQuery:
+    """The query with the rule by which its events are late; for `event`, the query is returned unchanged.
+
+    By `window`, an event is late if the watermark has reached the end of the first of its windows that closes. So an
+    event of a window that is open is taken however old it is, as in Spark and Flink. Only if windows overlap, an event
+    whose first window has closed is late for its other windows too.
+
+    Raises:
+        QueryTypeError: the rule does not exist.
+        UnsupportedQuery: the query has no windows of fixed size whose ends cut all slices, or it drops repeated events.
+    """
+    if late_by not in LATE_BY:
+        raise QueryTypeError(f"{query.name} judges late events by {late_by!r}.", f"Use one of {', '.join(LATE_BY)}.")
+    if late_by == BY_EVENT:
+        return query
+    what = f"{query.name} judges late events by their window"
+    if not isinstance(query, Query) or not isinstance(query.window, Sliding) or query.window == RUNNING:
+        raise UnsupportedQuery(f"{what}, but has no windows of fixed size.", "Leave 'late.by' out.")
+    if query.window.size_us % query.window.slide_us:
+        raise UnsupportedQuery(
+            f"{what}, and the size of its window is no multiple of the slide.",
+            "Use such a window, or leave 'late.by' out.",
+        )
+    if query.deduplicated is not None:
+        raise UnsupportedQuery(
+            f"{what}, and leaves repeated events out: these are known only when the watermark has passed them.",
+            "Leave one of them out.",
+        )
+    return msgspec.structs.replace(query, late_by=late_by)
 
 
 def never_final(event_time: str) -> UnsupportedQuery:

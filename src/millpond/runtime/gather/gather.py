@@ -29,7 +29,7 @@ from millpond.runtime.event_log.tallies import TalliedRows
 from millpond.runtime.gather.chunk_keys import ChunkKeys, Owned, keys_of_sets, only_used, owned_keys
 from millpond.runtime.gather.dead_letters import DeadLetters
 from millpond.runtime.gather.late_packets import LateCollector
-from millpond.runtime.gather.lateness import Judge, Judged, late_classes
+from millpond.runtime.gather.lateness import Judge, Judged, judged_times, late_classes
 from millpond.runtime.gather.retained_events import dealt_out, kept_rows
 from millpond.runtime.gather.selected_rows import select_rows
 from millpond.runtime.gather.session_atoms import atoms_of_rows, cut_atoms
@@ -145,7 +145,7 @@ def _gather_chunk(
             if judged is None:  # a stream has one event-time column
                 judged = judge.judge(times.data, times.null, *order)
             timed, times_us = judged.timed, times.data
-            late = late_classes(times_us, judged, floor, group.delays_us)
+            late = late_classes(judged_times(times_us, group.late_by), judged, floor, group.delays_us)
         passed = group_parts(task, group, evaluator, timed, times_us, late, order, parts)
         count_rows(counts, group, evaluator, timed, late, sources, passed)
         late_collector.add_group(group, evaluator, late)

@@ -8,6 +8,7 @@ subtracted; see `lateness`), and one boolean per distinct (WHERE, delay).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +17,15 @@ from millpond.arrays import Ints, Mask
 from millpond.kernels.columns import ARROW_TYPES, arrow_type
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Expression
+from millpond.model.windows import Sliding
 from millpond.plan.groups.plan import GroupPlan
 from millpond.plan.options.late_sinks import LATE_EPOCH, LATE_WATERMARK, LateSink
 from millpond.runtime.gather.lateness import Judged, limit_us
 from millpond.runtime.packets.row_batches import RowBatch, rows_stream
 from millpond.runtime.task.column_layout import StreamLayout
+
+_Condition: TypeAlias = tuple[Expression | None, int, Sliding | None]
+"""The filter, delay and rule of a query: queries for which these are equal have the same late events."""
 
 
 class LateCollector:
@@ -28,7 +33,7 @@ class LateCollector:
 
     def __init__(self, sinks: Sequence[LateSink]) -> None:
         self._sinks = sinks
-        self._masks: dict[tuple[Expression | None, int], Mask] = {}
+        self._masks: dict[_Condition, Mask] = {}
 
     def add_group(self, group: GroupPlan, rows: Evaluator, late: Ints) -> None:
         """Add the events that are late for the queries of a group; `late` are the lateness classes of all events."""
@@ -79,12 +84,11 @@ def _rows(
     return pa.RecordBatch.from_arrays(arrays, names=[*sink.columns, LATE_WATERMARK, LATE_EPOCH])
 
 
-def _condition(sink: LateSink) -> tuple[Expression | None, int]:
-    """The filter and delay of a query: queries for which both are equal have the same late events."""
-    return sink.where, sink.delay_us
+def _condition(sink: LateSink) -> _Condition:
+    return sink.where, sink.delay_us, sink.late_by
 
 
-def _conditions(sinks: Sequence[LateSink]) -> list[tuple[Expression | None, int]]:
+def _conditions(sinks: Sequence[LateSink]) -> list[_Condition]:
     return list(dict.fromkeys(map(_condition, sinks)))
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.model.types import FARTHEST_US
-from millpond.model.windows import NEVER_LATE_US
+from millpond.model.windows import NEVER_LATE_US, Sliding
 from millpond.runtime.task.task_values import TimeLine, Watermark
 
 ANY_PARTITION = "*"
@@ -119,6 +119,18 @@ def late_classes(times_us: Ints, judged: Judged, floor_us: int | None, delays_us
             break  # longer delays have lower limits
         late += missed
     return late
+
+
+def judged_times(times_us: Ints, window: Sliding | None) -> Ints:
+    """The times by which events are late: their own or, with a window, the first end of a window that they are part of.
+
+    The first window to close decides for all windows of an event. So a window that is emitted gets no more events, and
+    its rows do not depend on the cut.
+    """
+    if window is None:
+        return times_us
+    phase = window.offset_us + window.size_us
+    return times_us - (times_us - phase) % window.slide_us + window.slide_us
 
 
 def limit_us(base_us: Ints, floor_us: int | None, delay_us: int) -> Ints:

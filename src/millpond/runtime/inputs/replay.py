@@ -16,7 +16,7 @@ from millpond.kernels.evaluate import Evaluator
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.groups.plan import GroupPlan, Plan
 from millpond.runtime.gather.gather import CHUNK_ROWS, group_parts
-from millpond.runtime.gather.lateness import Judged, late_classes
+from millpond.runtime.gather.lateness import Judged, judged_times, late_classes
 from millpond.runtime.gather.retained_events import BASE, column_name, read_events, retained_sections
 from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.inputs.backfill import columns_of_section
@@ -142,6 +142,7 @@ def _add_group(
     evaluator = Evaluator(StreamColumns(StreamLayout(recalled.stream, columns), batch), batch.num_rows, task.parameters)
     times = np.asarray(batch.column(TIME))
     timed = np.ones(batch.num_rows, bool)
-    late = late_classes(times, Judged(timed, np.asarray(batch.column(BASE)), {}), None, group.delays_us)
+    judged = Judged(timed, np.asarray(batch.column(BASE)), {})
+    late = late_classes(judged_times(times, group.late_by), judged, None, group.delays_us)
     order = (batch.column(PARTITION), np.asarray(batch.column(OFFSET))) if OFFSET in positions else (None, None)
     group_parts(task, group, evaluator, timed, times, late, order, parts)

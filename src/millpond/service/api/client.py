@@ -25,6 +25,7 @@ from millpond.service.api.messages import (
     FunctionShown,
     Health,
     Instances,
+    LateBy,
     Parameter,
     Placed,
     Priced,
@@ -154,7 +155,7 @@ class Client:
         late: str | None = None, emit: str = "final", correct_for: str | None = None,
         deduplicate: Sequence[str] = (), deduplicate_within: str | None = None, connection: str | None = None,
         budget: str | None = None, incomplete: bool = False, backfill: bool | str = False,
-        topic: str | None = None, dry_run: bool = False,
+        topic: str | None = None, dry_run: bool = False, late_by: str = "event",
     ) -> Changed | Priced:  # fmt: skip
         """Add a query; returns when it is in the log. `dry_run`: only return the price."""
         told = {
@@ -164,11 +165,13 @@ class Client:
             "budget": budget,
             "incomplete": incomplete,
             "backfill": backfill,
-            "topic": topic,
+            "topic": topic, "late_by": late_by,
         }  # fmt: skip
         check_sink_names(sink, late, unknown=False)
         if emit not in get_args(Emit):
             raise not_allowed("emit", emit, get_args(Emit))
+        if late_by not in get_args(LateBy):
+            raise not_allowed("late_by", late_by, get_args(LateBy))
         try:
             asked = msgspec.convert(told, Asked)
         except msgspec.ValidationError as error:

@@ -16,6 +16,7 @@ from millpond.followers.sinks.kinds import is_known, remote_names, sink_kind
 FileFormat = Annotated[str, msgspec.Meta(examples=sorted(remote_names(late=True)))]
 SinkFormat = Annotated[str, msgspec.Meta(examples=sorted(remote_names()))]
 Emit = Literal["final", "update"]
+LateBy = Literal["event", "window"]
 Role = Literal["starting", "standby", "leader", "stopping"]
 
 STATE_CHANGES = ("drop", "pause", "resume", "promote", "rollback", "discard")
@@ -44,6 +45,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     incomplete: bool = False
     backfill: bool | str = False
     topic: str | None = None
+    late_by: LateBy = "event"
 
 
 def check_sink_names(sink: str | None, late: str | None, *, unknown: bool) -> None:

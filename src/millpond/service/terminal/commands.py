@@ -155,6 +155,7 @@ def _changes(app: typer.Typer) -> None:
         ] = None,
         deduplicate: Deduplicated = None, deduplicate_within: Within = None, connection: Address = None,
         topic: Topic = None,
+        late_by: Annotated[str, typer.Option("--late-by", help="event, or window (if it has closed).")] = "event",
         budget: Annotated[
             Optional[str],  # noqa: UP045
             typer.Option("--budget", metavar="LIMITS", help="Limits: 'state 100 MB, keys 1000000, time 50 ms'."),
@@ -174,7 +175,7 @@ def _changes(app: typer.Typer) -> None:
                     name, selected(text), sink=sink, serve=serve, late=late, emit=emit,
                     correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
                     connection=connection, budget=budget, incomplete=incomplete,
-                    backfill=backfill or False, topic=topic, dry_run=dry_run,
+                    backfill=backfill or False, topic=topic, dry_run=dry_run, late_by=late_by,
                 ),
                 as_json,
             )  # fmt: skip

@@ -26,7 +26,7 @@ from millpond.model.stream import (
 from millpond.model.windows import Sliding
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.plan.groups.distinct import Timing, distinct_by_name
-from millpond.plan.options.output_modes import FINAL, with_mode
+from millpond.plan.options.output_modes import BY_EVENT, FINAL, with_late_by, with_mode
 from millpond.spark.catalyst.private_names import Catalyst
 from millpond.spark.catalyst.value_bounds import is_accepted
 
@@ -47,10 +47,13 @@ retention.
 
 
 class Mode(NamedTuple):
-    """The output mode of a query (`emit`), and how long its rows are corrected afterwards, as an interval of Spark."""
+    """The output mode of a query (`emit`), how long its rows are corrected afterwards, as an interval of Spark, and the
+    rule by which its events are late.
+    """
 
     emit: str = FINAL
     correct_for: str | None = None
+    late_by: str = BY_EVENT
 
     def of(self, catalyst: Catalyst, query: AnyQuery) -> AnyQuery:
         """The query with this mode.
@@ -66,9 +69,9 @@ class Mode(NamedTuple):
                 f" be emitted; {MOST_UPDATED:,} are allowed.",
                 "Use a longer slide or a shorter size, or leave 'emit' = 'update' out.",
             )
-        if self.correct_for is None:
-            return with_mode(query, self.emit, None)
-        return with_mode(query, self.emit, duration_us(catalyst, query.name, "correct.for", self.correct_for))
+        given = self.correct_for
+        correct_us = None if given is None else duration_us(catalyst, query.name, "correct.for", given)
+        return with_late_by(with_mode(query, self.emit, correct_us), self.late_by)
 
 
 class Repeats(NamedTuple):

@@ -21,7 +21,7 @@ from millpond.followers.sinks.kinds import BUILT_IN, QUERY_PROPERTIES, SinkKind,
 from millpond.model.budget import Budget, budget_of
 from millpond.model.endpoints import NOWHERE, Sink, Source, SourceKind, source_kind, stream_names, table_names
 from millpond.model.stream import Field, Generated, Stream
-from millpond.plan.options.output_modes import FINAL
+from millpond.plan.options.output_modes import BY_EVENT, FINAL
 from millpond.spark.analysis.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
 from millpond.spark.catalyst.cures import ANY_STATEMENT, STATEMENTS
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, optional, pairs
@@ -327,7 +327,8 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
     late = _late(name, kind, properties)
     text = str(plan.originalText())
     start = statement.start + statement.text.rindex(text)
-    mode = Mode(properties.get("emit", FINAL).lower(), properties.get("correct.for"))
+    late_by = properties.get("late.by", BY_EVENT).lower()
+    mode = Mode(properties.get("emit", FINAL).lower(), properties.get("correct.for"), late_by)
     columns = tuple(one.strip() for one in properties.get("deduplicate", "").split(",") if one.strip())
     repeats = Repeats(columns, properties.get("deduplicate.within"))
     budget = budget_of(properties["budget"]) if "budget" in properties else None

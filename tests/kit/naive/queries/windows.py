@@ -25,7 +25,7 @@ from millpond.errors import OverflowedError
 from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
-from millpond.model.windows import Framed, Interval, Session
+from millpond.model.windows import Framed, Interval, Session, Sliding
 from millpond.plan.groups.aggregate_functions import PAIRED, result_type
 from millpond.plan.groups.tallies import keeps_tallies
 
@@ -168,7 +168,7 @@ def late_marks(query: Query, epochs: Sequence[Batch]) -> list[bool]:
     """Whether each event, in order, is late for `query`."""
     marks = watermarks(query, epochs)
     return [
-        _is_late(row[query.event_time], watermark)
+        _is_late(query, row[query.event_time], watermark)
         for batch, watermark in zip(epochs, marks, strict=False)
         for row in batch
     ]
@@ -196,15 +196,20 @@ def _is_known(time: int | None) -> bool:
     return time is not None and abs(time) <= FARTHEST_US
 
 
-def _is_late(time: int | None, watermark: int | None) -> bool:
-    return time is not None and _is_known(time) and watermark is not None and time <= watermark
+def _is_late(query: Query, time: int | None, watermark: int | None) -> bool:
+    if time is None or not _is_known(time) or watermark is None:
+        return False
+    if query.late_by == "window" and isinstance(query.window, Sliding):
+        first = query.window.assign(time)[0]
+        return first.end_us <= watermark
+    return time <= watermark
 
 
 def _judge(query: Query, row: Row, watermark: int | None) -> _Judged:
     time = row[query.event_time]
     if not _is_known(time):
         return _Judged("dead")
-    if _is_late(time, watermark):
+    if _is_late(query, time, watermark):
         return _Judged("late")
     try:
         if query.where is not None and evaluate(query.where, row) is not True:

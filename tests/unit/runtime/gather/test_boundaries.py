@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from msgspec import UNSET, UnsetType
 
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
@@ -19,12 +20,12 @@ STREAM = Stream("tx", (Field("ts", "timestamp"), Field("k", "string")))
 BEGIN = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
 
-def trial(delay_us: int) -> Trial:
-    """A count in windows of 10 seconds."""
+def trial(delay_us: int, late_by: str | UnsetType = UNSET, size_us: int = 10 * SECOND) -> Trial:
+    """A count in windows that start every 10 seconds."""
     output = (Named("w", Column("window", WINDOW)), Named("n", Column("agg:0", "bigint")))
     query = Query(
-        "q", "tx", "ts", delay_us, Sliding(10 * SECOND, 10 * SECOND), (Column("k", "string"),),
-        (Aggregate("count", None, None, "bigint"),), output,
+        "q", "tx", "ts", delay_us, Sliding(size_us, 10 * SECOND), (Column("k", "string"),),
+        (Aggregate("count", None, None, "bigint"),), output, late_by=late_by,
     )  # fmt: skip
     return Trial.of([STREAM], [query])
 
@@ -46,6 +47,27 @@ def feed(one: Trial, us: int) -> None:
 )
 def test_an_event_is_late_at_the_watermark(delay_us: int, newest_us: int, then_us: int, late: int) -> None:
     with trial(delay_us) as one:
+        feed(one, newest_us)
+        feed(one, then_us)
+        assert one.fates("q")["late"] == late
+
+
+@pytest.mark.parametrize(
+    ("delay_us", "newest_us", "then_us", "late", "size_us"),
+    [
+        (5 * SECOND, 8 * SECOND, 3 * SECOND, 0, 10 * SECOND),  # older by exactly the delay, in an open window
+        (5 * SECOND, 15 * SECOND - 1, 0, 0, 10 * SECOND),  # older by more than the delay, in an open window
+        (5 * SECOND, 15 * SECOND, 10 * SECOND - 1, 1, 10 * SECOND),  # the window has closed
+        (0, 8 * SECOND, 8 * SECOND, 0, 10 * SECOND),  # equal to the newest event of the epoch before
+        (0, 10 * SECOND, 10 * SECOND - 1, 1, 10 * SECOND),
+        (0, 20 * SECOND, 15 * SECOND, 1, 20 * SECOND),  # one of its two windows has closed
+        (0, 20 * SECOND - 1, 15 * SECOND, 0, 20 * SECOND),
+    ],
+)
+def test_by_window_an_event_is_late_when_its_first_window_has_closed(
+    delay_us: int, newest_us: int, then_us: int, late: int, size_us: int
+) -> None:
+    with trial(delay_us, "window", size_us) as one:
         feed(one, newest_us)
         feed(one, then_us)
         assert one.fates("q")["late"] == late
