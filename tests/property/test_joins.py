@@ -25,7 +25,7 @@ from millpond.kernels.columns import from_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Call, Column, Expression, call, literal
-from millpond.model.join import KINDS, LEFT, RIGHT, Join, Side, Within
+from millpond.model.join import ANTI, KINDS, LEFT, RIGHT, Join, Side, Within
 from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.model.spec import from_json, to_json
@@ -418,7 +418,7 @@ def test_no_cut_changes_the_answer_of_streams_with_an_order(tmp_path: Path) -> N
     for other in answers[1:]:
         for join in asked:
             assert_same_rows(answers[0][join.name], other[join.name], about=join.name)
-            assert len(other[join.name]) > 100
+            assert len(other[join.name]) > 100 or join.kind == ANTI  # nearly all events have a partner
 
 
 def test_the_spec_remembers_joins(tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ QUERIES = {
     "b.at - a.ts < INTERVAL 3 MINUTES AND a.ts <= b.at + INTERVAL 2 MINUTES WHERE a.id IS NULL OR b.no > 10",
     "full_near": f"SELECT a.card AS left_card, b.card AS right_card, id, no FROM {A} FULL JOIN {B} ON a.card = b.card "
     f"AND {NEAR} AND b.amount <> a.amount",
+    "semi": f"SELECT id, a.card, upper(a.card) AS up FROM {A} LEFT SEMI JOIN {B} ON a.card = b.card AND {NEAR} AND "
+    "b.amount >= a.amount AND b.no % 3 = 0 AND a.amount > 5",
+    "anti": f"SELECT id, a.amount FROM {A} LEFT ANTI JOIN {B} ON a.card = b.card AND {NEAR} AND b.amount >= a.amount "
+    "AND b.no % 3 = 0 AND a.amount > 5 WHERE id % 5 > 0",
+    "windowed_semi": "SELECT a.w, id FROM " + WINDOWED.format(
+        window="'10 minutes', '5 minutes'", kind="LEFT SEMI", tx=A[:-4], pay=B[:-4]),
     "tumbling": "SELECT a.card, a.w, id, no FROM " + WINDOWED.format(
         window="'10 minutes'", kind="", tx=A[:-4], pay=B[:-4]),
     "hopping": "SELECT a.w.start AS s, b.w.end AS e, id, no FROM " + WINDOWED.format(
@@ -230,7 +236,6 @@ def test_windows_of_both_sides(spark: SparkSession, front: FrontEnd, folder: Pat
     (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card", UnsupportedQuery, "no bound"),
     (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card AND b.at > a.ts", UnsupportedQuery, "one side only"),
     ("SELECT id FROM STREAM tx a JOIN STREAM pay b ON a.card = b.card AND b.at = a.ts", UnsupportedQuery, "WATERMARK"),
-    (f"SELECT id FROM {A} LEFT SEMI JOIN {B} ON a.card = b.card AND {NEAR}", UnsupportedQuery, "kind"),
     (f"SELECT * FROM {A} JOIN {B} ON a.card = b.card AND {NEAR}", QueryTypeError, "Two columns"),
     (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card AND {NEAR} AND hash(id, no) = 1", UnsupportedQuery, "both sides"),
     (f"SELECT reverse(b.card) AS r FROM {A} LEFT JOIN {B} ON a.card = b.card AND {NEAR}", UnsupportedQuery, "missing"),

@@ -11,8 +11,11 @@ from millpond.model.expressions import Expression
 from millpond.model.query import Named
 from millpond.model.windows import Sliding
 
-KINDS = ("inner", "left", "right", "full")
-"""The kinds of joins: all emit pairs; each but `inner` also emits events of a preserved side without a partner."""
+SEMI, ANTI = "semi", "anti"
+KINDS = ("inner", "left", "right", "full", SEMI, ANTI)
+"""The kinds of joins. `semi` emits the left events with a partner, `anti` those without one. All others emit pairs, and
+all but `inner` also events of a preserved side without a partner.
+"""
 
 LEFT, RIGHT = "left", "right"
 
@@ -96,8 +99,13 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
         return tuple(dict.fromkeys((self.left.stream, self.right.stream)))
 
     def preserves(self, side: str) -> bool:
-        """Whether an event of this side without a partner is emitted as a row."""
-        return self.kind in (side, "full")
+        """Whether an event of this side is a row of its own, because it has no partner or, in a semi join, has one."""
+        return self.kind in (side, "full") or (side == LEFT and not self.pairs)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the rows are pairs of events."""
+        return self.kind not in (SEMI, ANTI)
 
     @property
     def serve(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millpond.model.expressions import Call, Column, Expression, columns_of, render
-from millpond.model.join import Join, Within
+from millpond.model.join import LEFT, SEMI, Join, Within
 from millpond.plan.explain.words import count_of, duration, keys_text, predicate_text, window_text
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.joins import Joins, SideLog, kept_us
@@ -32,16 +32,19 @@ def join_lines(join: Join) -> Iterator[str]:
     for name, asked in (("condition", join.condition), ("rows", join.having)):
         if asked is not None:
             yield f"  {name:<9} {'where ' * (name == 'rows')}{render(_over_values(join, asked))}"
-    if isinstance(join.when, Within):
+    if not join.pairs:
+        what = "a" if join.kind == SEMI else "no"
+        yield f"  rows      a left event with {what} partner is emitted when no partner can arrive any more"
+    elif isinstance(join.when, Within):
         yield "  rows      a pair is emitted when both watermarks have passed both events"
     else:
         yield "  rows      a pair is emitted when both watermarks have passed the end of its window"
-    if join.kind != "inner":
+    if join.kind != "inner" and join.pairs:
         alone = {"left": "of the left side", "right": "of the right side", "full": "of either side"}[join.kind]
         yield f"            an event {alone} without a partner is emitted when no partner can arrive any more"
     if not join.left.keys:
         most = f"; at most {join.most_pairs:,} pairs are tried per epoch" if isinstance(join.most_pairs, int) else ""
-        yield f"  no key    {_WITHOUT_KEY[join.kind]}{most}"
+        yield f"  no key    {_WITHOUT_KEY[join.kind if join.pairs else LEFT]}{most}"
 
 
 _WITHOUT_KEY = {

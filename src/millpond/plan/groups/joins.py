@@ -5,7 +5,7 @@ its stream, so above W, when it arrives. A pair is final when W passes its final
 the end of its window. Both events have arrived by then, because the final time is above W while one of them is
 missing. W never decreases. So each pair is emitted exactly once, in the epoch in which W passes its final time. An
 event without a partner is final when no partner can arrive any more. The same argument holds, because that is never
-before its own time.
+before its own time. Then also an event of a semi join is emitted that has a partner.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from millpond.model.expressions import Call, Expression, call, conjunction, may_raise
-from millpond.model.join import LEFT, RIGHT, Join, Side
+from millpond.model.join import LEFT, RIGHT, SEMI, Join, Side
 from millpond.model.windows import Sliding
 from millpond.plan.groups.event_log import LogPlan
 
@@ -144,7 +144,7 @@ def kept_rows(join: Join, side: str) -> Expression | None:
     of = join.sides[side]
     present = presence_of(of)
     parts = [] if present is None else [present]
-    if not join.preserves(side):
+    if not join.preserves(side) or join.kind == SEMI:
         parts += [Call("isnotnull", (key,), "boolean") for key in of.keys]
     return conjunction(parts)
 

@@ -14,7 +14,7 @@ from millpond.arrays import Ints, Mask, distinct_of, ordered
 from millpond.errors import TooManyPairsError
 from millpond.kernels.semijoin import Live, reduced
 from millpond.model.expressions import Expression
-from millpond.model.join import LEFT, RIGHT, Join, Within
+from millpond.model.join import LEFT, RIGHT, SEMI, Join, Within
 from millpond.model.windows import Sliding
 from millpond.plan.groups.joins import JoinPlan, Joins, SideLog, alone_after_us, kept_rows, kept_us
 from millpond.runtime.event_log.event_log import GroupLog
@@ -181,7 +181,8 @@ class _JoinFold:
             TooManyPairsError: a join without keys would try more pairs than its limit.
         """
         join = self._join
-        made = [*self._pairs(), *(self._alone(side) for side in (LEFT, RIGHT) if join.preserves(side))]
+        pairs = self._pairs() if join.pairs else []
+        made = [*pairs, *(self._alone(side) for side in (LEFT, RIGHT) if join.preserves(side))]
         batches, withheld = joined_rows(join, [rows for rows in made if rows.size])
         return QueryRows([RowBatch(join.name, batch) for batch in batches], {join.name: withheld} if withheld else {})
 
@@ -236,7 +237,7 @@ class _JoinFold:
         return kept[passing(self._join, condition, some)]
 
     def _alone(self, side: str) -> Joined:
-        """The due rows of events of a side that have no partner."""
+        """The due rows of events of a side that have no partner or, in a semi join, have one."""
         mine, other = self._placed[side], self._placed[RIGHT if side == LEFT else LEFT]
         when, events = self._join.when, self._sides[side]
         keyless = np.flatnonzero(~events.has_key)
@@ -255,6 +256,8 @@ class _JoinFold:
             pairs = {side: mine.events[asking], (RIGHT if side == LEFT else LEFT): other.events[theirs]}
             rows = Joined(self._sides, pairs[LEFT], pairs[RIGHT], self._window_of(mine, asking))
             partners[asking[self._kept(rows)]] = True
-        alone = Placed(*(np.concatenate(pair) for pair in zip(mine.take(~partners), without, strict=True)))
+        alone = mine.take(partners)
+        if self._join.kind != SEMI:
+            alone = Placed(*(np.concatenate(pair) for pair in zip(mine.take(~partners), without, strict=True)))
         window = self._window_of(alone, np.arange(len(alone.at)))
         return Joined.alone(self._sides, side, alone.events, window)

@@ -117,7 +117,7 @@ def _final_us(join: Join, left: Event | None, right: Event | None, window: Inter
 def _pairs(
     join: Join, taken: Mapping[str, Sequence[Event]]
 ) -> Iterator[tuple[Event | None, Event | None, Interval | None]]:  # fmt: skip
-    """The pairs, then the events without a partner."""
+    """The pairs, then the events without a partner; of a semi join the left events with one."""
     met: dict[str, set[tuple[int, Interval | None]]] = {LEFT: set(), RIGHT: set()}
     for i, left in enumerate(taken[LEFT]):
         for j, right in enumerate(taken[RIGHT]):
@@ -128,12 +128,13 @@ def _pairs(
                 if join.condition is None or evaluate(join.condition, row) is True:
                     met[LEFT].add((i, window))
                     met[RIGHT].add((j, window))
-                    yield left, right, window
+                    if join.kind not in ("semi", "anti"):
+                        yield left, right, window
     for side in (LEFT, RIGHT):
         if join.preserves(side):
             for i, event in enumerate(taken[side]):
                 for window in _windows(join, event):
-                    if (i, window) not in met[side]:
+                    if ((i, window) in met[side]) == (join.kind == "semi"):
                         yield (event, None, window) if side == LEFT else (None, event, window)
 
 

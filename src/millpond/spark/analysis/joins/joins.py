@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression, call
-from millpond.model.join import LEFT, RIGHT, Join, Side, Within
+from millpond.model.join import ANTI, LEFT, RIGHT, SEMI, Join, Side, Within
 from millpond.model.query import Named, named_once
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
@@ -50,7 +50,10 @@ from millpond.spark.catalyst.private_names import (
     type_of,
 )
 
-_KINDS = {"Inner": "inner", "Cross": "inner", "LeftOuter": "left", "RightOuter": "right", "FullOuter": "full"}
+_KINDS = {
+    "Inner": "inner", "Cross": "inner", "LeftOuter": "left", "RightOuter": "right", "FullOuter": "full",
+    "LeftSemi": SEMI, "LeftAnti": ANTI,
+}  # fmt: skip
 _FIELDS = ("start", "end")
 MOST_PAIRS = 10_000_000
 """The most pairs that a join without equal keys may evaluate in one epoch."""
@@ -99,7 +102,7 @@ class _JoinReader:
         if kind not in _KINDS:
             raise UnsupportedQuery(
                 f"A join of this kind ({join.joinType().sql()}) of two streams is not answered.",
-                "Write [INNER | LEFT | RIGHT | FULL] JOIN … ON ….",
+                "Write [INNER | LEFT | RIGHT | FULL | LEFT SEMI | LEFT ANTI] JOIN … ON ….",
             )
         self._kind = _KINDS[kind]
         self._sides: dict[str, Reader] = {}
@@ -197,11 +200,14 @@ class _JoinReader:
         pairs.
         """
         side = self._side_of(part)
-        preserved = self._kind == "full" or self._kind == side
-        if side is None or preserved or any(self._is_window(column) for column in references(part)):
+        if side is None or self._preserves(side) or any(self._is_window(column) for column in references(part)):
             return False
         self._where[side].append(self._sides[side].meaning(part))
         return True
+
+    def _preserves(self, side: str) -> bool:
+        """Whether an event of a side is emitted although it meets no condition of the join."""
+        return self._kind in ("full", side) or (self._kind == ANTI and side == LEFT)
 
     def _is_window(self, column: JavaObject) -> bool:
         return self._sides[self._owned[id_of(column)]].input_plan.window_part(column) is not None
@@ -399,7 +405,7 @@ class _JoinReader:
                 f"`{text_of(node)}` is computed from both sides of a join, which is not answered.",
                 "Compute its parts in a SELECT of each side, or use plain comparisons and arithmetic.",
             )
-        if self._extended and self._kind != side:
+        if self._extended and not self._preserves(side) and not (self._kind == SEMI and side == LEFT):
             raise UnsupportedQuery(
                 f"`{text_of(node)}` is computed from events that may be missing, which is not answered.",
                 "Compute it in a SELECT of that side, below the join.",
