@@ -130,10 +130,12 @@ def parse_file(spark: SparkSession, text: str) -> PondFile:
 
 
 def blank(text: str) -> str:
-    """The text replaced by blanks of the same length and line breaks, so that text after it keeps its position in the
-    file.
+    """The shortest blank text of as many lines, so that text after it keeps its line and column in the file.
+
+    >>> blank("SELECT 1;\\n  a")
+    '\\n   '
     """
-    return re.sub(r"[^\n]", " ", text)
+    return "\n" * text.count("\n") + " " * (len(text) - text.rfind("\n") - 1)
 
 
 def split(text: str) -> list[Statement]:
