@@ -45,8 +45,8 @@ def deduplicated(query: Query | Join, stream: Stream, names: Sequence[str], with
         if name.lower() not in types:
             raise QueryTypeError(f"{stream.name} has no column {name} to compare.", f"It has {', '.join(types)}.")
         if not is_known(types[name.lower()].type):
-            kind = types[name.lower()].type
-            raise UnsupportedQuery(f"{name} of {stream.name} is {kind}, which is not compared.", "Name other columns.")
+            what = f"DISTINCT and dropDuplicates cannot compare {name}, an {types[name.lower()].type}."
+            raise UnsupportedQuery(what, "Name other columns.")
     fields = [types[name.lower()] for name in names]
     _check(query, [field.name for field in fields])
     columns = tuple(Column(field.name, field.type) for field in fields)

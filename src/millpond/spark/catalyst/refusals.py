@@ -23,7 +23,7 @@ _EXPRESSION = re.compile(r'"([^"]+)"')
 _PARTS = (
     ("window", "window"), ("join", "Join"), ("union", "Union"), ("distinct", "Distinct"),
     ("no stream", "UnresolvedRelation"), ("group by", "Aggregate"), ("two columns", "Aggregate"),
-    ("aggregation", "Aggregate"), ("aggregation", "Project"),
+    ("aggregation", "Aggregate"), ("aggregation", "Project"), ("order by", "Sort"), ("limit", "GlobalLimit"),
 )  # fmt: skip
 """Words of a message, and the kind of plan node that each refers to."""
 
