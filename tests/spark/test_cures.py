@@ -42,7 +42,6 @@ FILES = [
     (table(f"SELECT k, lag(v) OVER (PARTITION BY k ORDER BY ts) AS n {FROM}"), "the function lag", "RANGE BETWEEN"),
     (table("SELECT frobnicate(k) AS x FROM STREAM s"), "frobnicate", "docs/sql-functions.md"),
     (table(f"SELECT k {FROM} WHERE k IN (SELECT k FROM STREAM s)"), "may not use IN (SELECT …)", "JOIN"),
-    (table(f"SELECT * FROM (SELECT k, v, ts {FROM}) PIVOT (sum(v) FOR k IN ('a'))"), "may not use PIVOT", "FILTER"),
     (table("SELECT k, v FROM STREAM s", "TBLPROPERTIES ('deduplicate' = 'k', 'deduplicate.within' = '1 hour')"),
      "its stream has no watermark", "WATERMARK ts DELAY OF"),
     ("INSERT INTO o SELECT k FROM STREAM s;", "may not have INSERT INTO.", "CREATE STREAMING TABLE name AS SELECT"),
@@ -98,7 +97,6 @@ def test_frames(spark: SparkSession, here: Path) -> None:
     counted = marked.groupBy(window, "k").count()
     refused: list[tuple[DataFrame, str, str]] = [
         (plain.groupBy("k").count(), "has no watermark", "Add .withWatermark('ts', '10 seconds') before groupBy"),
-        (marked.groupBy(window).pivot("k", ["a", "b"]).sum("v"), "A pivot is not answered", "F.when("),
         (counted.dropDuplicates(["k"]), "a chain of queries", "FROM STREAM lower"),
         (plain.dropDuplicatesWithinWatermark(), "its stream has no watermark", "Add .withWatermark('ts'"),
         (counted.orderBy("count"), "ends in ORDER BY", "row_number("),

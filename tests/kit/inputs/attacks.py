@@ -174,7 +174,7 @@ ATTACKS = [
     "FROM tx MAP amount USING 'cat' AS y",
     "FROM tx REDUCE amount USING 'cat' AS y",
     "SELECT /*+ BROADCAST(tx) */ amount FROM tx",
-    "SELECT * FROM tx PIVOT (sum(amount) FOR kind IN ('a'))",
+    "SELECT * FROM tx PIVOT (sum(amount) FOR kind IN ('a', rand()))",
     "SELECT * FROM tx UNPIVOT (a FOR b IN (amount, id))",
     "SELECT sum(amount) OVER w FROM tx WINDOW w AS (PARTITION BY kind)",
     "SELECT amount FROM tx EXCEPT SELECT amount FROM tx",

@@ -755,3 +755,6 @@ FROM tx GROUP BY GROUPING SETS ((window(ts, '1 hour'), card), (window(ts, '1 hou
 --- rollup_sessions
 SELECT session_window(ts, '5 minutes') AS w, visitor, status, count(*) AS n, avg(ms) AS a
 FROM hits GROUP BY session_window(ts, '5 minutes'), ROLLUP(visitor, status);
+--- pivot
+SELECT *, w.start AS begun FROM (SELECT window(ts, '1 hour') AS w, qty % 2 AS odd, id % 3 AS part, amount FROM tx)
+PIVOT (sum(amount) AS s, count(*) + 1 AS n, count(amount) AS c FOR part IN (0, 1 AS one, 7));

@@ -242,6 +242,15 @@ FRAMES: dict[str, Callable[[Mapping[str, DataFrame]], DataFrame]] = {
         .groupingSets([["w", "game"], ["w", "game", "level"], ["w"]], "w", "game", "level")
         .agg(F.sum("points").alias("p"), F.grouping_id().alias("i"))
     ),
+    "df_pivot": lambda t: (
+        t["plays"]
+        .groupBy(_hour("at"), (F.col("player") % 2).alias("odd"))
+        .pivot("game", ["go", "chess", "dame"])
+        .agg(F.max("points").alias("m"), F.count("level").alias("n"))
+    ),
+    "df_pivot_lists": lambda t: (
+        t["tx"].groupBy(_hour()).pivot("kind", ["pos", "web"]).agg(F.collect_list("qty"), F.sum("qty"))
+    ),
     "df_window_rows": lambda t: t["orders"].select(
         F.window("ts", "20 minutes", "5 minutes"), "customer", F.explode("items").alias("i")
     ),

@@ -39,11 +39,12 @@ from millpond.spark.analysis.expressions_above import (
 )
 from millpond.spark.analysis.frames import Frames, frames_of
 from millpond.spark.analysis.grouping.grouping_sets import Sets, by_set, check_column_of_sets, grouping_sets, sets_of
+from millpond.spark.analysis.grouping.pivots import flattened, is_pivot
 from millpond.spark.analysis.grouping.window_rows import refuse_noted
 from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.user_aggregates import UserFunctions
-from millpond.spark.catalyst.cures import CLAUSES, PER_VALUE, PIVOT, without_time
+from millpond.spark.catalyst.cures import CLAUSES, without_time
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -96,8 +97,8 @@ def extract_query(
         source = find_source(catalyst, input_plan, streams, relation, timed=input_plan.time_of_repeats() is not None)
         reader = Reader(catalyst, terms, source, input_plan, UserFunctions(catalyst))
         return (reader.select if input_plan.repeats is None else reader.distinct)(items(whole.output()))
-    if PIVOT in str(plan.aggregateExpressions().toString()):
-        raise UnsupportedQuery("A pivot is not answered.", PER_VALUE)
+    if is_pivot(plan):
+        plan, above = flattened(catalyst, plan, above)
     input_plan = read_input_plan(catalyst, (sets := sets_of(plan)).below)
     source = find_source(catalyst, input_plan, streams, relation)
     return Reader(catalyst, terms, source, input_plan, functions or UserFunctions(catalyst)).read(plan, above, sets)

@@ -19,7 +19,7 @@ def _words(text: str) -> frozenset[str]:
 PLANS = _words(
     """Project Filter Aggregate UnresolvedHaving SubqueryAlias UnresolvedRelation NamedStreamingRelation
     UnresolvedEventTimeWatermark Join Union UnresolvedWith UnresolvedSubqueryColumnAliases PipeOperator
-    Distinct Generate UnresolvedQualify GlobalLimit LocalLimit Sort"""
+    Distinct Pivot Generate UnresolvedQualify GlobalLimit LocalLimit Sort"""
 )
 """Logical plan nodes of a parsed query; unsupported joins and unions pass here and are refused by name later."""
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from millpond.errors import UnsupportedQuery
 from millpond.model.stream import Stream
 
-PIVOT = "pivotfirst("
-"""The start of the aggregate that Spark itself adds above the aggregate of a pivot."""
-
 FUNCTION_LIST = "docs/sql-functions.md lists the functions that queries may call."
 
 TOP_N = (
@@ -27,7 +24,6 @@ CLAUSES = {
     "Limit": ("LIMIT", TOP_N),
     "Offset": ("OFFSET", TOP_N),
     "Sort": ("ORDER BY", TOP_N),
-    "Pivot": ("PIVOT", PER_VALUE),
 }
 """Plan node -> its name in SQL or the DataFrame API, and what to write instead."""
 

@@ -1,4 +1,4 @@
 """Reads special forms of grouping: grouping sets, pivots, and windows that are emitted without an aggregation.
 
-Imports `spark.catalyst` and the model, and nothing else of `analysis`. Begin with `window_rows.py`.
+Imports `spark.catalyst` and the model, and nothing else of `analysis`. Begin with `grouping_sets.py`.
 """
