@@ -31,7 +31,19 @@ def counted_case(seed: int, events: int, queries: int, epochs: int = 8) -> Case:
     case = random_case(seed, events, queries, epochs=epochs)
     windows = [Counted(*dice.choice(COUNTS)) for _ in case.queries]
     pairs = zip(case.queries, windows, strict=True)
-    return Case(case.epochs, [replace(q, window=w) if dice.random() < 0.7 else q for q, w in pairs])
+    made = [replace(q, window=w) if dice.random() < 0.7 else q for q, w in pairs]
+    return Case(case.epochs, [framed(q, dice) if dice.random() < 0.4 else q for q in made])
+
+
+def framed(query: Query, dice: random.Random) -> Query:
+    """The query with a row per event, and frames of rows of their own for some aggregates."""
+    size = dice.choice((1, 2, 5))
+    aggregates = tuple(
+        replace(one, preceding_rows=dice.randrange(size)) if dice.random() < 0.6 else one for one in query.aggregates
+    )
+    shown = tuple(dice.sample((Column("v", "int"), Column("amount", "double"), Column("k", "string")), 2))
+    output = query.output + tuple(Named(f"e{i}", Column(f"event:{i}", one.type)) for i, one in enumerate(shown))
+    return replace(query, window=Counted(size, 1), aggregates=aggregates, output=output, event=shown)
 
 
 def check(case: Case, found: Answers, drained: bool = True) -> int:

@@ -66,14 +66,16 @@ REFUSED = [
     ("SELECT id, sum(amount) OVER (PARTITION BY card ORDER BY ts) AS s FROM tx", "unbounded"),
     (f"SELECT id, sum(amount) {TEN.replace('ORDER BY ts', 'ORDER BY ts DESC')} AS s FROM tx", "ORDER BY"),
     (f"SELECT id, sum(amount) {TEN.replace('ORDER BY ts', 'ORDER BY qty')} AS s FROM tx", "qty"),
-    ("SELECT id, sum(amount) OVER (PARTITION BY card ORDER BY ts ROWS BETWEEN 9 PRECEDING AND CURRENT ROW) AS s "
-     "FROM tx", "counts rows"),
+    ("SELECT id, sum(amount) OVER (PARTITION BY card ORDER BY ts ROWS BETWEEN 9 PRECEDING AND 1 FOLLOWING) AS s "
+     "FROM tx", "does not end with its event"),
+    (f"SELECT id, sum(amount) OVER (PARTITION BY card ORDER BY ts ROWS 9 PRECEDING) AS s, sum(amount) {TEN} AS t "
+     "FROM tx", "frames of rows and frames of time"),
     (f"SELECT id, sum(amount) {TEN.replace('CURRENT ROW', 'INTERVAL 1 MINUTE FOLLOWING')} AS s FROM tx",
      "does not end with its event"),
     ("SELECT id, sum(amount) OVER (PARTITION BY card) AS s FROM tx", "is over single events"),
     (f"SELECT id, sum(amount) {TEN} AS s, count(*) {TEN.replace('card', 'kind')} AS n FROM tx", "two different"),
     (f"SELECT id, sum(amount) {OVER.format('1 MONTH')} AS s FROM tx", "no length of time"),
-    (f"SELECT id, row_number() {TEN} AS s FROM tx", "row_number"),
+    (f"SELECT id, row_number() {TEN} AS s FROM tx", "must match the required frame"),
     (f"SELECT window(ts, '1 hour') AS w, sum(amount) {TEN} AS s FROM tx", "OVER"),
     ("SELECT id, sum(amount) OVER w AS s FROM tx WINDOW w AS (PARTITION BY card ORDER BY ts)", "WithWindow"),
 ]  # fmt: skip
@@ -141,6 +143,10 @@ FRAMES = {
     "peers": "SELECT id, count(*) OVER (PARTITION BY kind, qty % 2 ORDER BY ts RANGE CURRENT ROW) AS n FROM tx",
     "alone": "SELECT id, sum(qty) OVER (ORDER BY ts RANGE BETWEEN INTERVAL '00:02' HOUR TO MINUTE PRECEDING AND "
     "CURRENT ROW) AS s FROM tx",
+    "rows": "SELECT id, card, ts, sum(amount) OVER (PARTITION BY card ORDER BY ts ROWS 3 PRECEDING) AS s, "
+    "first_value(kind) OVER (PARTITION BY card ORDER BY ts ROWS 1 PRECEDING) AS a, "
+    "last_value(qty) OVER (PARTITION BY card ORDER BY ts ROWS 1 PRECEDING) AS b, "
+    "count(*) OVER (PARTITION BY card ORDER BY ts ROWS 2 PRECEDING) AS n FROM tx WHERE id % 2 = 0",
     "above": f"SELECT id, s * 2 AS t FROM (SELECT id, sum(amount) {TEN} AS s FROM tx) WHERE s > 20",
     "approximate": f"SELECT id, approx_count_distinct(kind) {TEN} AS a FROM tx",
 }

@@ -50,7 +50,8 @@ class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
 
     `other` is the second argument, if the function has one; `more` are the arguments after the second; `parameters`
     are additional constants. `preceding_us`: the aggregate's own frame, if it is shorter than the frame of its `Range`
-    window. `accuracy`: the accuracy of an approximate percentile, if it differs from `ACCURACY`.
+    window; `preceding_rows`: the same for a `Counted` window, in events before the last one. `accuracy`: the accuracy
+    of an approximate percentile, if it differs from `ACCURACY`.
     """
 
     function: str
@@ -62,6 +63,7 @@ class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
     more: tuple[Expression, ...] | msgspec.UnsetType = msgspec.UNSET
     preceding_us: int | msgspec.UnsetType = msgspec.UNSET
     accuracy: int | msgspec.UnsetType = msgspec.UNSET
+    preceding_rows: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def arguments(self) -> tuple[Expression, ...]:

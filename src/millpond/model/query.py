@@ -113,6 +113,11 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
         return () if isinstance(self.event, msgspec.UnsetType) else self.event
 
     @property
+    def row_per_event(self) -> bool:
+        """Whether each event has a row, which may show values of it."""
+        return not isinstance(self.event, msgspec.UnsetType)
+
+    @property
     def streams(self) -> tuple[str, ...]:
         """The stream that the query reads, as a tuple of one name."""
         return (self.stream,)

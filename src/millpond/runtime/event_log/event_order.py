@@ -37,6 +37,11 @@ def in_order(events: Events, ties: Sequence[Expression]) -> Events:
         order[places] = order[places][np.lexsort((*deciding(some, ties), some.times_us, some.slots))]
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
+    return with_position(events, position)
+
+
+def with_position(events: Events, position: Ints) -> Events:
+    """The events with a given order."""
     return events._replace(columns=events.columns | {POSITION: pa.array(position)})
 
 

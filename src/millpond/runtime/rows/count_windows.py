@@ -57,7 +57,10 @@ class CountedEvents(NamedTuple):
         at, numbers = self.places[last], self.numbers[last]
         low = at + 1 - np.minimum(numbers, window.size)
         times = self.events.times_us
-        return DueFrames(self.events, [low] * (len(plan.query.aggregates) + 1), at + 1, at, times[low], times[at])
+        own = [one.preceding_rows for one in plan.query.aggregates]
+        lows = [low if not isinstance(n, int) else at + 1 - np.minimum(numbers, n + 1) for n in own]
+        ends = times[at] + plan.query.row_per_event  # as the windows of time frames, they end just after the event
+        return DueFrames(self.events, [*lows, low], at + 1, at, times[low], ends)
 
 
 def counter_of(plan: QueryPlan) -> str:
@@ -115,7 +118,7 @@ def _order(events: Events, plan: QueryPlan) -> Ints:
 
 
 def _contributions(events: Events, plan: QueryPlan) -> list[Ints]:
-    """For each aggregate, whether it takes an event, and the values that it takes.
+    """For each aggregate, whether it takes an event, and the values that it takes; then what rows show of the event.
 
     Events that are equal in all of these are interchangeable for the query.
     """

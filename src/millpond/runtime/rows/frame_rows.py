@@ -18,6 +18,7 @@ from millpond.arrays import Ints, Mask, places_of
 from millpond.kernels.columns import Array, Values, from_arrow
 from millpond.model.aggregates import RANKS
 from millpond.model.expressions import Expression
+from millpond.model.windows import Counted
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import ties_of
 from millpond.plan.groups.measures import measures_of
@@ -25,7 +26,7 @@ from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.event_log.event_aggregates import input_of_frames
-from millpond.runtime.event_log.event_order import in_order
+from millpond.runtime.event_log.event_order import in_order, with_position
 from millpond.runtime.event_log.rank_events import ranked
 from millpond.runtime.event_log.select_events import passed_mask, value_column, value_name
 from millpond.runtime.rows.query_families import Family, QueryRows
@@ -95,6 +96,8 @@ def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Value
     query, size = plan.query, len(due.at)
     presence, ties = presence_filter(query), ties_of(query.aggregates)
     events = in_order(due.events, ties) if ties else due.events
+    if isinstance(query.window, Counted) and query.row_per_event:  # the last event of a frame is that of the row
+        events = with_position(due.events, np.arange(due.events.rows))
     frames = _Frames(due.events)
     inputs = {}
     for i, (aggregate, low) in enumerate(zip(query.aggregates, due.lows, strict=False)):

@@ -22,7 +22,7 @@ from millpond.model.query import GroupingSet, Named, Query, named_once
 from millpond.model.selection import AnyQuery, Selection, foreign_keys
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW, has_floats, is_known, is_storable
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Range, Session, Sliding, Window
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Session, Sliding, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.plan.groups.distinct import Timing, distinct_rows
@@ -143,12 +143,9 @@ class Reader:
         if self._input_plan.windows:
             raise UnsupportedQuery("The query has a window and OVER (…).", "Make them two queries.")
         keys = self._keys(found.keys)
-        widest = max(call.preceding_us for call in found.calls)
         aggregates: list[Aggregate] = []
         for call_ in found.calls:
-            aggregate = self._aggregate(call_.aggregate)
-            if call_.preceding_us < widest:
-                aggregate = msgspec.structs.replace(aggregate, preceding_us=call_.preceding_us)
+            aggregate = found.over(self._aggregate(call_.aggregate), call_)
             if aggregate not in aggregates:
                 aggregates.append(aggregate)
             self._scope[call_.identity] = Column(f"agg:{aggregates.index(aggregate)}", aggregate.type)
@@ -158,7 +155,7 @@ class Reader:
             if has_floats(type_of(key)):
                 self._scope.pop(id_of(key))
         having, output = self._finish(results, above)
-        return self._query(found.time, Range(widest), keys, tuple(aggregates), having, output)
+        return self._query(found.time, found.window, keys, tuple(aggregates), having, output)
 
     def _query(
         self, time: JavaObject, window: Window, keys: tuple[Expression, ...], aggregates: tuple[Aggregate, ...],
@@ -166,7 +163,8 @@ class Reader:
     ) -> Extraction:  # fmt: skip
         event_time, delay_us = self._timed(time)
         parts = [item.expression for item in output] + ([] if having is None else [having])
-        if isinstance(window, Counted) and any("window.time" in columns_of(part) for part in parts):
+        timed = isinstance(window, Counted) and self._event is None
+        if timed and any("window.time" in columns_of(part) for part in parts):
             raise UnsupportedQuery("window_time of a count window is not answered.", "Use window.end.")
         terms = self._terms
         query = Query(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -53,7 +54,7 @@ def frames_by_epoch(
         if isinstance(query.window, Range):
             found.append([_range_frame(query, event, every) for event in ripe])
             continue
-        ripe.sort(key=lambda event: (event.time, _contribution(query, event)))
+        ripe.sort(key=lambda event: (event.time, _contribution(query, event), _shown(event), _signs(event)))
         frames = [_counted_frame(query, event, passed.setdefault(event.identity, [])) for event in ripe]
         found.append([frame for frame in frames if frame is not None])
     return found
@@ -66,8 +67,23 @@ def _counted_frame(query: Query, event: Event, before: list[Event]) -> Frame | N
     if len(before) % query.window.every:
         return None
     last = before[-query.window.size :]
-    arguments = [[value for one in last for j, value in one.taken if j == i] for i in range(len(query.aggregates))]
-    return Frame(Interval(last[0].time, event.time), event.keys, tuple(arguments), ())
+    if not query.row_per_event:
+        arguments = [[value for one in last for j, value in one.taken if j == i] for i in range(len(query.aggregates))]
+        return Frame(Interval(last[0].time, event.time), event.keys, tuple(arguments), ())
+    arguments = []
+    for i, aggregate in enumerate(query.aggregates):
+        own = last if not isinstance(aggregate.preceding_rows, int) else last[-1 - aggregate.preceding_rows :]
+        taken = [(place, value) for place, one in enumerate(own) for j, value in one.taken if j == i]
+        arguments.append([(place, *value[1:]) if aggregate.logged else value for place, value in taken])
+    return Frame(Interval(last[0].time, event.time + 1), event.keys, tuple(arguments), event.of_event)
+
+
+def _shown(event: Event) -> list[tuple[object, ...]]:
+    return [(0, 0) if value is None else (1, order(value)) for value in event.of_event]
+
+
+def _signs(event: Event) -> list[float]:
+    return [math.copysign(1, value) if isinstance(value, float) else 0 for value in event.of_event]
 
 
 def _contribution(query: Query, event: Event) -> tuple[object, ...]:
