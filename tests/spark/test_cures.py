@@ -28,7 +28,7 @@ LOWER = table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL", name="lo
 FILES = [
     (table("SELECT k, count(*) AS n FROM STREAM s GROUP BY k", UPDATE), "has no watermark, which would name",
      "FROM STREAM s WATERMARK ts DELAY OF INTERVAL 10 SECONDS"),
-    (LOWER + table("SELECT n, w, count(*) AS m FROM STREAM lower GROUP BY n, w"), "the rows of lower belong to windows",
+    (LOWER + table("SELECT n, count(*) AS m FROM STREAM lower GROUP BY n"), "the rows of lower belong to windows",
      "GROUP BY window(w, '1 hour')"),
     (table(f"SELECT ts, count(*) AS n {FROM} GROUP BY ts"), "does not group by a window", "Group by window(ts, "),
     (LOWER + table("SELECT date_format(w.start, 'yyyy') AS d, k FROM STREAM lower"), "date_format",
@@ -50,6 +50,7 @@ FILES = [
 ]  # fmt: skip
 
 CURES = [
+    LOWER + table("SELECT n, w, count(*) AS m FROM STREAM lower GROUP BY n, w"),
     table(f"SELECT k, count(*) AS n {FROM} GROUP BY k", UPDATE),
     LOWER + table("SELECT n, window(w, '1 hour') AS x, count(*) AS m FROM STREAM lower GROUP BY ALL"),
     LOWER + table("SELECT *, row_number() OVER (PARTITION BY w ORDER BY n DESC) AS r FROM STREAM lower "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -13,7 +12,6 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import Expression, Foreign, walk
 from millpond.model.join import Join
 from millpond.model.query import Named, Query
-from millpond.model.stream import Relation, Stream, named_relations
 from millpond.model.types import WINDOW
 
 
@@ -90,12 +88,3 @@ def expressions_of(any_query: AnyQuery) -> tuple[Expression, ...]:
             parts += [*aggregate.arguments, aggregate.filter]
         parts += () if any_query.deduplicated is None else any_query.deduplicated.columns
     return tuple(part for part in parts if part is not None)
-
-
-def relations_of(
-    queries: Sequence[AnyQuery], streams: Mapping[str, Stream], others: Mapping[str, Relation]
-) -> tuple[Relation, ...]:
-    """What the texts of queries name of `streams` that the queries do not read themselves, and of views and tables."""
-    read = {name for query in queries for name in query.streams}
-    known = {name: Relation(name, stream=stream) for name, stream in streams.items() if name not in read}
-    return named_relations((query.text for query in queries), {**known, **others})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -11,7 +11,7 @@ from millpond.model.change_history import Changed
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.stream import Relation, Stream
+from millpond.model.stream import Relation, Stream, named_relations
 
 BUCKETS = 1024
 """The default number of buckets of a pond."""
@@ -74,6 +74,12 @@ class PondSpec(msgspec.Struct, frozen=True):
         return (*self.queries, *stateless, *(() if isinstance(self.joins, msgspec.UnsetType) else self.joins))
 
     @property
+    def computed(self) -> tuple[AnyQuery, ...]:
+        """All queries and their inner queries."""
+        inner = (step for stream in self.streams if (step := stream.step) is not None)
+        return (*inner, *self.all_queries)
+
+    @property
     def meaning(self) -> PondSpec:
         """The spec without what does not change results: texts, budgets, read options of streams, owners of buckets."""
         plain = [msgspec.structs.replace(query, text="", budget=msgspec.UNSET) for query in self.all_queries]
@@ -96,3 +102,12 @@ def from_json(text: str) -> PondSpec:
         return msgspec.json.decode(text, type=PondSpec)
     except msgspec.MsgspecError as error:
         raise CorruptError(f"The stored spec of the pond does not decode: {error}.", "Restore the log.") from error
+
+
+def relations_of(
+    queries: Sequence[AnyQuery], streams: Mapping[str, Stream], others: Mapping[str, Relation]
+) -> tuple[Relation, ...]:
+    """What the texts of queries name of `streams` that the queries do not read themselves, and of views and tables."""
+    read = {name for query in queries for name in query.streams}
+    known = {name: Relation(name, stream=stream) for name, stream in streams.items() if name not in read}
+    return named_relations((query.text for query in queries), {**known, **others})

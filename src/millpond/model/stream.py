@@ -9,7 +9,9 @@ from math import gcd
 import msgspec
 
 from millpond.errors import QueryRefused, QueryTypeError
+from millpond.model.change_history import StoredQuery
 from millpond.model.endpoints import REDIS, Sink, Source, source_kind
+from millpond.model.selection import AnyQuery
 from millpond.model.types import is_integer
 
 
@@ -101,7 +103,8 @@ class Stream(msgspec.Struct, frozen=True):
     of its own. `rows_of`: the query of the same pond whose rows are the events, an epoch later; see
     `plan.chains.upstream`. `malformed`: the policy for malformed records, if the source can recognize them. `retain`:
     the data that is kept for queries that are added later. `partitioned`: the column that is the key of the topic's
-    records. `computed`: the columns that are GENERATED; they are not among `columns`, which are read.
+    records. `computed`: the columns that are GENERATED; they are not among `columns`, which are read. `inner`: the
+    query whose rows are the events, if it is a step of other queries and not a query of its own.
     """
 
     name: str
@@ -115,6 +118,7 @@ class Stream(msgspec.Struct, frozen=True):
     retain: Retention | msgspec.UnsetType = msgspec.UNSET
     partitioned: str | msgspec.UnsetType = msgspec.UNSET
     computed: tuple[Generated, ...] | msgspec.UnsetType = msgspec.UNSET
+    inner: StoredQuery | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def generated(self) -> tuple[Generated, ...]:
@@ -155,6 +159,11 @@ class Stream(msgspec.Struct, frozen=True):
     def upstream(self) -> str | None:
         """The query whose rows are the events; None: the stream is read or derived."""
         return None if isinstance(self.rows_of, msgspec.UnsetType) else self.rows_of
+
+    @property
+    def step(self) -> AnyQuery | None:
+        """The inner query whose rows are the events; None for all other streams."""
+        return None if isinstance(self.inner, msgspec.UnsetType) else self.inner.query
 
 
 def inheriting(derived: Stream, bases: Sequence[Stream], plain: Collection[str]) -> Stream:

@@ -15,6 +15,7 @@ from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
 from millpond.plan.chains.parameter_feeds import feeds_of
+from millpond.plan.chains.steps import is_inner
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.late_sinks import late_sinks
@@ -49,7 +50,7 @@ def plan_of(spec: PondSpec) -> Plan:
     """The shared plan of the queries in force, without quarantined queries and without paused stateless queries."""
     halted = not_answered(spec)
     asked = (
-        query for query in spec.all_queries
+        query for query in spec.computed
         if query.name not in halted and not (isinstance(query, Selection) and query.name in spec.left.paused)
     )  # fmt: skip
     return with_declared(build_plan(asked, spec.since, spec.left), spec.streams)
@@ -68,7 +69,7 @@ def arranged(setting: Setting, spec: PondSpec) -> Setting:
     paused = frozenset(left.paused) | {name for name, of in replaced if of in left.paused}
     still = {name: value for name, value in left.parameters.items() if name not in left.feeds}
     return setting._replace(
-        streams=tuple(stream for stream in spec.streams if stream.upstream not in left.halted),
+        streams=tuple(stream for stream in spec.streams if stream.upstream not in not_answered(spec)),
         plan=with_parameters(plan_of(spec), still), paused=paused, replaced=replaced,
         parameters=tuple(sorted(left.parameters.items())),
         recalled=tuple((name, one.n, one.from_us) for name, one in sorted(left.recalled.items())),
@@ -88,7 +89,11 @@ def change_record(
     if isinstance(change, Add | Alter | Drop | End | Shadow | Discard | Halt):
         change = _in_form(spec, change)
     after = plan_of(applied(spec, run.n, change))
-    lifted = [name for name in sorted(run.manifest.quarantined) if lifts(change, name)]
+    computed = {query.name for query in applied(spec, run.n, change).computed}
+    lifted = [
+        name for name in sorted(run.manifest.quarantined)
+        if lifts(change, name) or (is_inner(name) and name not in computed)
+    ]  # fmt: skip
     return ChangeRecord(
         n=run.n,
         writer=writer,

@@ -16,14 +16,16 @@ which slices do not suffice may begin with the retained events of its stream: se
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from millpond.errors import UnsupportedQuery
 from millpond.log.manifest import Manifest
 from millpond.model.expressions import parameters_of
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, expressions_of
+from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING, Sliding
+from millpond.plan.chains.steps import inner_of
 from millpond.plan.groups.build import build_plan, logged_of, needed_columns, needed_foreign
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
 from millpond.plan.groups.tallies import keeps_tallies
@@ -132,6 +134,19 @@ def check_backfilled(query: AnyQuery) -> None:
         raise UnsupportedQuery(
             f"{query.name} cannot be backfilled: this needs a tumbling or sliding window whose rows are emitted once, "
             "and no parameter in WHERE and arguments.",
+            "Leave the backfill out, or begin a new pond, which reads from the beginning.",
+        )
+
+
+def check_one_step(query: AnyQuery, streams: Iterable[Stream]) -> None:
+    """Refuse a backfill of a query that has inner queries.
+
+    Raises:
+        UnsupportedQuery: it has some.
+    """
+    if inner_of(query, {stream.name: stream for stream in streams}):
+        raise UnsupportedQuery(
+            f"{query.name} cannot be backfilled, because it keeps state in several steps.",
             "Leave the backfill out, or begin a new pond, which reads from the beginning.",
         )
 

@@ -14,10 +14,11 @@ import msgspec
 from millpond.errors import OverBudgetError
 from millpond.model.budget import Budget
 from millpond.model.spec import PondSpec
+from millpond.plan.chains.steps import inner_of
 from millpond.reconfigure import validate
 from millpond.reconfigure.change_queue import Make
 from millpond.reconfigure.lifecycle import current
-from millpond.runtime.inspect.costs import Cost, costs, staying, summed
+from millpond.runtime.inspect.costs import Cost, costs, divided_cost, staying, summed
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 
 PATIENCE = 3
@@ -76,9 +77,21 @@ def excess(budget: Budget, cost: Cost, slow: bool) -> str | None:
 
 
 def with_versions(spec: PondSpec, found: Mapping[str, Cost]) -> dict[str, Cost]:
-    """The cost of each query, including its shadow and the replaced versions that still emit their last windows."""
+    """The cost of each query: with its shadow, the replaced versions that still emit their last windows, and an equal
+    part of each inner query that it uses.
+    """
     owner = dict(spec.left.replaced) | {shadow: name for name, shadow in spec.left.shadows.items()}
     parts: dict[str, list[Cost]] = {}
+    streams = {stream.name: stream for stream in spec.streams}
+    users: dict[str, set[str]] = {}
+    for query in spec.all_queries:
+        for step in inner_of(query, streams):
+            users.setdefault(step.name, set()).add(owner.get(query.name, query.name))
     for name, cost in found.items():
-        parts.setdefault(owner.get(name, name), []).append(cost)
+        if name not in users:
+            parts.setdefault(owner.get(name, name), []).append(cost)
+            continue
+        of = sorted(users[name])
+        for user, part in zip(of, divided_cost(cost, len(of)), strict=True):
+            parts.setdefault(user, []).append(part)
     return {name: summed(some) for name, some in parts.items()}

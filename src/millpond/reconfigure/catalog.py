@@ -19,6 +19,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json
 from millpond.model.stream import Relation, Stream
+from millpond.plan.chains.steps import inner_queries, streams_of, with_inner
 from millpond.plan.options.complete_column import early_version
 from millpond.reconfigure.changes import (
     Add,
@@ -115,7 +116,7 @@ def _naming(spec: PondSpec, named: tuple[Relation, ...]) -> PondSpec:
 
 
 def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
-    since, asked = dict(spec.since), [change.stored.query]
+    since, asked = dict(spec.since) | change.steps_us, [change.stored.query]
     if not isinstance(change.since_us, msgspec.UnsetType):
         since[change.name] = change.since_us
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
@@ -159,12 +160,16 @@ def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
 
 
 def not_answered(spec: PondSpec) -> frozenset[str]:
-    """Queries that a change has quarantined, with their replaced versions and shadows."""
+    """Queries that a change has quarantined, with their replaced versions, shadows and inner queries."""
     left = spec.left
     if not left.halted:
         return frozenset()
     versions = {name for name, of in left.replaced.items() if of in left.halted}
-    return frozenset({*left.halted, *versions, *(left.shadows.get(name, name) for name in left.halted)})
+    halted = {*left.halted, *versions, *(left.shadows.get(name, name) for name in left.halted)}
+    streams = {stream.name: stream for stream in spec.streams}
+    needed = with_inner((query for query in spec.all_queries if query.name not in halted), streams)
+    inner = {query.name for query in inner_queries(spec.streams)} - {query.name for query in needed}
+    return frozenset(halted | inner)
 
 
 def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
@@ -322,12 +327,14 @@ def _asking(
     added again from its beginning. Derived streams and rows of queries stay only if a query still uses them.
     """
     queries = tuple(asked)
-    used = {stream for query in queries for stream in query.streams}
-    used_times = event_times_of(query for query in queries if query.name not in left.halted)
-    times = spec.left.times | event_times_of(spec.all_queries)
+    by_name = {stream.name: stream for stream in streams or spec.streams}
+    computed = with_inner(queries, by_name)
+    used = {stream for query in computed for stream in query.streams}
+    used_times = event_times_of(query for query in computed if query.name not in left.halted)
+    times = spec.left.times | event_times_of(spec.computed)
     times = {stream: time for stream, time in times.items() if stream not in used_times}
     kept = tuple(stream for stream in streams or spec.streams if stream.name in used or is_read(stream))
-    names, chosen = {query.name for query in queries}, spec.since if since is None else since
+    names, chosen = {query.name for query in computed}, spec.since if since is None else since
     made = PondSpec.of(kept, queries, spec.instances, spec.buckets)
     return msgspec.structs.replace(
         made,
@@ -356,8 +363,8 @@ def seen(spec: PondSpec) -> PondSpec:
     """The pond as its users see it: the current streams and queries, without remains of changes."""
     if isinstance(spec.changed, msgspec.UnsetType):
         return spec
-    queries = current(spec)
-    used = {stream for query in queries for stream in query.streams}
+    queries, by_name = current(spec), {stream.name: stream for stream in spec.streams}
+    used = {stream for query in queries for stream in streams_of(query, by_name)}
     streams = tuple(stream for stream in spec.streams if stream.name in used)
     return PondSpec.of(streams, queries, spec.instances, spec.buckets)
 

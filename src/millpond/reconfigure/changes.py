@@ -54,6 +54,7 @@ class Add(_QueryChange, frozen=True, tag_field="kind", tag="add", omit_defaults=
     incomplete_us: int | msgspec.UnsetType = msgspec.UNSET
     backfill_us: int | msgspec.UnsetType = msgspec.UNSET
     named: tuple[Relation, ...] = ()
+    steps_us: dict[str, int] = {}
 
     @property
     def whole_us(self) -> int | msgspec.UnsetType:

@@ -14,6 +14,7 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING, Session
+from millpond.plan.chains.steps import inner_queries, streams_of
 from millpond.plan.chains.upstream import first_row_us, levels
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
@@ -39,7 +40,7 @@ def beginnings(
     order, upstream = levels(streams, queries), {stream.name: stream.upstream for stream in streams}
     chained = any(upstream.values())  # otherwise no time line depends on the plan
     lines = chained_lines(build_plan(queries), streams, manifest, watermarks(manifest)) if chained else {}
-    new = set(queries) - set(known.all_queries)
+    new = set(queries) - set(known.computed)
     for query in sorted(new, key=lambda query: max(order[stream] for stream in query.streams)):
         starts = []
         for name in query.streams:
@@ -80,10 +81,10 @@ def beginning(
     if isinstance(query, Selection):
         return msgspec.UNSET
     untimed = isinstance(query, Query) and not query.event_time
-    for name in () if untimed else query.streams:
-        _check_observed(known, manifest, next(stream for stream in every if stream.name == name), time_sources or {})
-    asked = (*(one for one in known.all_queries if one.name != query.name), query)
-    begun = beginnings(known, _with_bases(manifest, time_sources or {}), every, asked).get(query.name)
+    by_name = {stream.name: stream for stream in every}
+    for name in () if untimed else streams_of(query, by_name):
+        _check_observed(known, manifest, by_name[name], time_sources or {})
+    begun = _beginnings_with(known, manifest, query, every, time_sources).get(query.name)
     if begun is None:
         return msgspec.UNSET
     if isinstance(query, Query):
@@ -99,11 +100,31 @@ def beginning(
     return begun if begun > -(1 << 63) else msgspec.UNSET
 
 
+def _beginnings_with(
+    known: PondSpec, manifest: Manifest, query: AnyQuery, every: Sequence[Stream],
+    time_sources: Mapping[str, Collection[str]] | None,
+) -> dict[str, int]:  # fmt: skip
+    asked = (*inner_queries(every), *(one for one in known.all_queries if one.name != query.name), query)
+    return beginnings(known, _with_bases(manifest, time_sources or {}), every, asked)
+
+
+def steps_begin(
+    known: PondSpec, manifest: Manifest, query: AnyQuery, streams: Sequence[Stream],
+    time_sources: Mapping[str, Collection[str]] | None = None,
+) -> dict[str, int]:  # fmt: skip
+    """The earliest start of windows of each inner query that is new with `query`; see `beginning`."""
+    new = {step.name for step in inner_queries(streams)}
+    if not new:
+        return {}
+    begun = _beginnings_with(known, manifest, query, (*known.streams, *streams), time_sources)
+    return {name: since for name, since in begun.items() if name in new}
+
+
 def _check_observed(
     known: PondSpec, manifest: Manifest, stream: Stream, time_sources: Mapping[str, Collection[str]]
 ) -> None:
     """Refuse a stream if some of its events were read while no query observed their times."""
-    told = event_times_of(known.all_queries) | known.left.times
+    told = event_times_of(known.computed) | known.left.times
     if stream.name in told or stream.upstream is not None:
         return
     sources = (stream.name,) if is_read(stream) else () if stream.derived is None else stream.derived.reads

@@ -13,6 +13,7 @@ from millpond.model.expressions import Foreign, walk
 from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
+from millpond.plan.chains.steps import inner_of
 from millpond.plan.options.columns_read import columns_read
 from millpond.reconfigure import validate
 from millpond.reconfigure.change_queue import Make
@@ -74,7 +75,11 @@ def _ended(spec: PondSpec, key: str, what: str) -> Iterator[Make]:
     why = str(UserFunctionError(f"{what}.", "Mend it, drop the query, and add it again."))
     owners = dict(spec.left.replaced)
     shadows = {shadow: name for name, shadow in spec.left.shadows.items()}
-    calling = [query.name for query in spec.all_queries if _calls(query, key, spec.streams)]
+    by_name = {stream.name: stream for stream in spec.streams}
+    calling = [
+        query.name for query in spec.all_queries
+        if any(_calls(step, key, spec.streams) for step in (*inner_of(query, by_name), query))
+    ]  # fmt: skip
     ends = {owners.get(name, name) for name in calling} - shadows.keys()
     for query in current(spec):
         if query.name in ends and query.name not in spec.left.halted:

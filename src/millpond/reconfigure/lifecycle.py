@@ -10,6 +10,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
+from millpond.plan.chains.steps import streams_of
 
 ABSENT, RUNNING, PAUSED, HALTED = "absent", "running", "paused", "quarantined"
 SHADOWED, PROMOTED = "shadowed", "promoted"
@@ -133,7 +134,8 @@ def check_compared(spec: PondSpec, name: str) -> None:
 def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
     """Refuse what this kind of query does not allow."""
     rows = {stream.name for stream in spec.streams if stream.upstream == query.name}
-    readers = sorted(reader.name for reader in current(spec) if rows & {*reader.streams})
+    by_name = {stream.name: stream for stream in spec.streams}
+    readers = sorted(reader.name for reader in current(spec) if rows & {*streams_of(reader, by_name)})
     if kind == "halt":
         readers = [name for name in readers if name not in spec.left.halted]
     if readers and kind in ("drop", "pause", "alter", "shadow", "promote", "rollback", "halt"):
@@ -158,8 +160,9 @@ def check_upstream(spec: PondSpec, query: AnyQuery, streams: Iterable[Stream]) -
     Raises:
         ChangeRefused: it reads such rows.
     """
-    for stream in streams:
-        if stream.name not in query.streams or stream.upstream is None:
+    by_name = {stream.name: stream for stream in streams}
+    for stream in by_name.values():
+        if stream.name not in streams_of(query, by_name) or stream.upstream is None:
             continue
         state = state_of(spec, stream.upstream)
         if state not in (RUNNING, ABSENT):  # a query that is added by the same request is absent

@@ -10,7 +10,7 @@ added last is quarantined.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
@@ -23,6 +23,7 @@ from millpond.model.expressions import Foreign, walk
 from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
+from millpond.plan.chains.steps import inner_of, streams_of
 from millpond.reconfigure import validate
 from millpond.reconfigure.catalog import history
 from millpond.reconfigure.change_queue import Make
@@ -119,15 +120,19 @@ def evaluated(spec: PondSpec) -> list[str]:
 
 def is_evaluated(query: AnyQuery, streams: Iterable[Stream]) -> bool:
     """Whether Spark evaluates a part of a query: an expression, or its derived stream."""
-    made = {stream.name for stream in streams if stream.derived is not None}
-    nodes = (node for expression in expressions_of(query) for node in walk(expression))
-    return bool(made & {*query.streams}) or any(isinstance(node, Foreign) for node in nodes)
+    by_name = {stream.name: stream for stream in streams}
+    made = {stream.name for stream in by_name.values() if stream.derived is not None}
+    steps = (*inner_of(query, by_name), query)
+    nodes = (node for step in steps for expression in expressions_of(step) for node in walk(expression))
+    return bool(made & {*streams_of(query, by_name)}) or any(isinstance(node, Foreign) for node in nodes)
 
 
 def readers(spec: PondSpec, name: str) -> Iterator[str]:
     """The queries that read the rows of `name`, directly or through others; readers come before what they read."""
-    rows: Mapping[str, str | None] = {stream.name: stream.upstream for stream in spec.streams}
+    by_name = {stream.name: stream for stream in spec.streams}
     for query in current(spec):
-        if query.name not in spec.left.halted and any(rows.get(stream) == name for stream in query.streams):
+        if query.name not in spec.left.halted and any(
+            by_name[stream].upstream == name for stream in streams_of(query, by_name)
+        ):
             yield from readers(spec, query.name)
             yield query.name

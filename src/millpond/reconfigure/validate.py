@@ -21,12 +21,19 @@ from millpond.model.stream import Stream
 from millpond.model.types import has_json
 from millpond.model.windows import RUNNING, Distinct, Sliding
 from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
+from millpond.plan.chains.steps import inner_of, inner_queries
 from millpond.plan.groups.build import check_event_times, presence_filter
 from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in, parameters_in, users_of
 from millpond.plan.options.output_modes import BY_WINDOW, FINAL, UPDATE, with_late_by, with_mode
 from millpond.reconfigure.apply import plan_of
-from millpond.reconfigure.backward_coverage import check_backfilled, incomplete_for, open_from, recall_for
+from millpond.reconfigure.backward_coverage import (
+    check_backfilled,
+    check_one_step,
+    incomplete_for,
+    open_from,
+    recall_for,
+)
 from millpond.reconfigure.changes import (
     Add,
     Alter,
@@ -41,7 +48,7 @@ from millpond.reconfigure.changes import (
     SetParameter,
     Shadow,
 )
-from millpond.reconfigure.first_window import beginning
+from millpond.reconfigure.first_window import beginning, steps_begin
 from millpond.reconfigure.hand_over import can_hand_over, first_start, handed_over_at, has_closed_all
 from millpond.reconfigure.lifecycle import check_feeds, check_move, check_upstream, query_of
 
@@ -76,9 +83,11 @@ def add(
     check_upstream(pond.spec, query, (*pond.spec.streams, *fresh))
     plan = plan_of(pond.spec)
     since = beginning(pond.spec, plan, pond.manifest, query, fresh, time_sources)
-    check_event_times((*pond.spec.all_queries, query), pond.spec.left.times)
+    check_event_times((*pond.spec.computed, *inner_queries(fresh), query), pond.spec.left.times)
+    steps_us = steps_begin(pond.spec, pond.manifest, query, fresh, time_sources)
     if backfill_us is not None:
         check_backfilled(query)
+        check_one_step(query, (*pond.spec.streams, *fresh))
         assert isinstance(query, Query)
         first = backfill_us if backfill_us == ALWAYS else first_start(pond.spec, query, backfill_us)
         # windows that slices would complete, but that have closed already, are left to the backfill
@@ -92,8 +101,9 @@ def add(
         if recall is not None or partial is not None:
             since = first_start(pond.spec, query, since)
             early = [msgspec.UNSET if us is None else us for us in (recall, partial)]
-            return Add(StoredQuery.of(query), fresh, since, who, recall_us=early[0], incomplete_us=early[1])
-    return Add(StoredQuery.of(query), fresh, since, who)
+            made = Add(StoredQuery.of(query), fresh, since, who, recall_us=early[0], incomplete_us=early[1])
+            return msgspec.structs.replace(made, steps_us=steps_us)
+    return Add(StoredQuery.of(query), fresh, since, who, steps_us=steps_us)
 
 
 def drop(pond: KnownPond, name: str, streams: Sequence[Stream] = (), who: str = "") -> Drop:
@@ -143,10 +153,10 @@ def alter(
     check_move(pond.spec, query.name, "alter")
     old = query_of(pond.spec, query.name)
     _check_parameters(pond.spec, query)
-    query = _in_place_of(old, query)
+    fresh = _new(pond.spec, streams)
+    query = _in_place_of(old, query, (*pond.spec.streams, *fresh))
     if isinstance(query, Query) and newest_by(query) is None:
         check_feeds(pond.spec, query.name, "altered so")
-    fresh = _new(pond.spec, streams)
     check_upstream(pond.spec, query, (*pond.spec.streams, *fresh))
     if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
         return Alter(StoredQuery.of(query), fresh, who=who)
@@ -230,8 +240,9 @@ def shadow(
     check_move(pond.spec, query.name, "shadow")
     old = query_of(pond.spec, query.name)
     _check_parameters(pond.spec, query)
-    query = _in_place_of(old, query)
-    if _new(pond.spec, streams):
+    fresh = _new(pond.spec, streams)
+    query = _in_place_of(old, query, (*pond.spec.streams, *fresh))
+    if fresh:
         what = f"The shadow of {query.name} would read a stream that the pond does not read yet."
         raise ChangeRefused(what, "Add it under another name.")
     if isinstance(query, Query) and query.changing:
@@ -366,7 +377,7 @@ def _new(spec: PondSpec, streams: Sequence[Stream]) -> tuple[Stream, ...]:
     return tuple(stream for stream in streams if stream.name not in known)
 
 
-def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
+def _in_place_of(old: AnyQuery, new: AnyQuery, streams: Sequence[Stream]) -> AnyQuery:
     """The new version with the sinks and the mode of the old one, and its column `_complete` if the old one has it.
 
     Raises:
@@ -375,6 +386,12 @@ def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
     """
     if has_complete_column(old) and not has_complete_column(new):
         new = with_complete(new)
+    by_name = {stream.name: stream for stream in streams}
+    if old.streams != new.streams and any(inner_of(query, by_name) for query in (old, new)):
+        raise ChangeRefused(
+            f"The new version of {new.name} would differ from it in an inner query.",
+            "Change only its last step, or add it under another name, then drop this one.",
+        )
     if type(old) is not type(new) or old.streams != new.streams:
         raise ChangeRefused(
             f"The new version of {new.name} is of another kind, or reads another stream.",

@@ -31,6 +31,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import FARTHEST_US
+from millpond.plan.chains.steps import inner_of, with_inner
 from millpond.plan.chains.upstream import before
 from millpond.plan.groups.build import build_plan, needed_columns, needed_foreign
 from millpond.plan.options.late_sinks import LATE_EPOCH, check_late, late_columns
@@ -87,6 +88,8 @@ class Trial:
             raise QueryTypeError(f"There is no query {strange[0]}.", f"There are {', '.join(sorted(every))}.")
         self._streams = {stream.name: stream for stream in streams}
         named = {*every} if only is None else {*only}
+        every = {query.name: query for query in with_inner(every.values(), self._streams)}
+        named |= {step.name for name in named for step in inner_of(every[name], self._streams)}
         reading = {stream for query in named for stream in every[query].streams}
         named |= {name for stream in reading for name in before(stream, self._streams, every)}
         chosen = [query for query in every.values() if query.name in named]

@@ -16,6 +16,7 @@ from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Relation, Stream
+from millpond.plan.chains.steps import streams_of
 from millpond.plan.explain.words import count_of
 from millpond.reconfigure.catalog import in_force, seen
 
@@ -33,7 +34,8 @@ def checked_spec(
         ForeignPondError: the pond has other queries, streams or instances; the message names them, and how to change
             them.
     """
-    used = {stream for query in queries for stream in query.streams}
+    by_name = {stream.name: stream for stream in declared}
+    used = {stream for query in queries for stream in streams_of(query, by_name)}
     if known is not None:  # derived streams keep what they inherited when they were recorded
         recorded = {stream.name: stream for stream in known.streams if stream.derived is not None}
         declared = [recorded.get(stream.name, stream) for stream in declared]

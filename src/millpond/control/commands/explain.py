@@ -20,6 +20,7 @@ from millpond.plan.explain.plan_text import explain, price_of_selection
 from millpond.plan.explain.price import price, price_text
 from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.apply import plan_of
+from millpond.reconfigure.inner_reports import labels, relabelled
 from millpond.reconfigure.lifecycle import current
 from millpond.spark.session.session import spark_session
 
@@ -40,7 +41,8 @@ def explain_file(text: str, add: str | None, more: str | None, master: str, memo
     pond = Pond(spark_session(master, driver_memory=memory))
     pond.load(text)
     plan = pond.plan
-    return Explained((explain(plan, pond.streams), *_prices(pond, plan, add, more, None)))
+    names = labels(plan.all_queries, pond.streams)
+    return Explained((relabelled(explain(plan, pond.streams), names), *_prices(pond, plan, add, more, None)))
 
 
 def explain_pond(
@@ -56,7 +58,8 @@ def explain_pond(
     """
     measured = measure(folder)
     plan = plan_of(measured.spec)
-    parts = [explain(plan, measured.spec.streams), measured_text(measured)]
+    names = labels(plan.all_queries, measured.spec.streams)
+    parts = [relabelled(part, names) for part in (explain(plan, measured.spec.streams), measured_text(measured))]
     if store is not None:
         parts.append(placement_text(read_placement(folder, store)))
     if text is None:

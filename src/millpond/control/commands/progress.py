@@ -15,6 +15,7 @@ from millpond.control.pond.event_totals import Tally
 from millpond.control.pond.report import QUERY
 from millpond.followers.prune import PruneFollower
 from millpond.followers.runner import FollowerStatus
+from millpond.plan.chains.steps import is_inner
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.task.counters import WHOLE_POND
@@ -38,11 +39,12 @@ class Progress:
         behind: Callable[[], Sequence[Behind]] = tuple,
     ) -> None:  # fmt: skip
         self._status, self._behind, self._console, self._clock = status, behind, console, clock
-        self._delays = {group.stream: 0 for group in plan.groups}
-        for group in plan.groups:
+        groups = [group for group in plan.groups if not is_inner(group.stream)]
+        self._delays = {group.stream: 0 for group in groups}
+        for group in groups:
             self._delays[group.stream] = max(self._delays[group.stream], *group.delays_us)
         self._marks = dict.fromkeys(self._delays, Watermark())
-        self.rows = {query.name: 0 for query in plan.all_queries}
+        self.rows = {query.name: 0 for query in plan.all_queries if not is_inner(query.name)}
         self._quarantined: set[str] = set()
         self.events = self.bytes_read = self.bytes_moved = self.late = self.dead = 0
         self._tally = Tally()

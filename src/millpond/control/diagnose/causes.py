@@ -17,6 +17,7 @@ from millpond.model.selection import Selection
 from millpond.model.windows import Framed, Session
 from millpond.plan.explain.join_text import near_text
 from millpond.plan.explain.words import duration
+from millpond.reconfigure.inner_reports import plain_names
 
 _SHOWN = 3
 
@@ -37,7 +38,8 @@ class Why(msgspec.Struct, frozen=True):
 
 def explain_why(facts: Facts) -> Why:
     """The causes that the facts show; there is always one."""
-    return Why(facts, tuple(_causes(facts)))
+    found = ((cause, plain_names(cause.text, "its inner query")) for cause in _causes(facts))
+    return Why(facts, tuple(msgspec.structs.replace(cause, text=text) for cause, text in found))
 
 
 def _causes(facts: Facts) -> Iterator[Cause]:

@@ -30,10 +30,12 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.placement.moves import maps_in
+from millpond.plan.chains.steps import inputs_of, is_inner
 from millpond.plan.chains.upstream import before
 from millpond.plan.groups.build import build_plan
 from millpond.plan.options.first_complete_window import first_window
 from millpond.reconfigure.catalog import complete_from, version_name
+from millpond.reconfigure.inner_reports import seen_quarantine, seen_record
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.fold.next_due import Due
 from millpond.runtime.gather.lateness import ANY_PARTITION
@@ -152,7 +154,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         names = ", ".join(query.name for query in spec.all_queries)
         raise QueryTypeError(f"The pond has no query {name!r}.", f"It has {names}.")
     manifest = truth.manifest
-    streams, by_name = {stream.name: stream for stream in spec.streams}, {one.name: one for one in spec.all_queries}
+    streams, by_name = {stream.name: stream for stream in spec.streams}, {one.name: one for one in spec.computed}
     mark_us, due, slower = None, None, query.streams[0]
     if isinstance(query, Query):
         group, plan = build_plan(spec.queries, spec.since, spec.left).of_query(name)
@@ -165,12 +167,14 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         slower = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))
         mark_us = marks[slower]
     stream = streams[slower]
+    if stream.step is not None and not manifest.max_time.get(slower):
+        stream = streams[inputs_of(query, streams)[0]]
     upstream = dict.fromkeys(one for name in query.streams for one in before(name, streams, by_name))
     complete_us = complete_from(spec, name)
     first = first_window(query, complete_us)
     if first is not None and (due is not None or (mark_us is not None and first.end_us <= mark_us)):
         first = None
-    recent = _recent_records(truth.log, manifest.n, name, spec.left.versions.get(name, 1))
+    recent = _recent_records(truth.log, manifest.n, name, spec)
     followed = {f"sink:{name}", ViewFollower.name} if query.serve else {f"sink:{name}"}
     return Facts(
         manifest.n,
@@ -181,11 +185,11 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         mark_us,
         _partitions(stream, manifest.max_time.get(stream.name, {}), manifest.idle.get(stream.name, [])),
         due,
-        spec.left.halted.get(name) or manifest.quarantined.get(name, ""),
+        spec.left.halted.get(name) or seen_quarantine(manifest.quarantined, spec).get(name, ""),
         is_running(recent),
         sink_cursor(query, truth.cursors),
         tuple(f"{one.name}: {one.error}" for one in followers if one.error and one.name in followed),
-        tuple((one, manifest.quarantined.get(one, "")) for one in upstream),
+        tuple((one, manifest.quarantined.get(one, "")) for one in upstream if not is_inner(one)),
         complete_us,
         None if first is None else Due(*first),
     )
@@ -195,9 +199,9 @@ def _mark(manifest: Manifest, side: Side) -> int | None:
     return watermarks(manifest).get(side.stream, Watermark()).at(side.delay_us)
 
 
-def _recent_records(log: Log, head: int, name: str, version: int) -> RecentRecords:
+def _recent_records(log: Log, head: int, name: str, spec: PondSpec) -> RecentRecords:
     """What the newest records say of a query; rows of its earlier versions count as its own."""
-    versions = [name, *(version_name(name, number) for number in range(version))]
+    versions = [name, *(version_name(name, number) for number in range(spec.left.versions.get(name, 1)))]
     epochs, claim, at_us, last_applied_n, last_rows_n, n = 0, None, None, None, None, head
     owners_changed: OwnersChanged | None = None
     total = dict.fromkeys(Counts.__struct_fields__, 0)
@@ -213,6 +217,7 @@ def _recent_records(log: Log, head: int, name: str, version: int) -> RecentRecor
         if isinstance(record, EpochRecord):
             epochs += 1
             at_us = record.at if at_us is None else at_us
+            record = seen_record(record, spec)
             found = dict(record.counts.get(name, {}))
             for what in ("rows", "withheld"):
                 found[what] = sum(record.counts.get(one, {}).get(what, 0) for one in versions)

@@ -20,6 +20,7 @@ from millpond.model.endpoints import REDIS, Sink, Source
 from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
+from millpond.plan.chains.steps import streams_of
 from millpond.plan.options.complete_column import with_complete
 from millpond.reconfigure.changes import Add, Alter, Shadow
 from millpond.reconfigure.validate import KnownPond
@@ -240,8 +241,9 @@ class Declarations:
         self.queries = {query.name: query for query in queries}
 
     def streams_of(self, query: AnyQuery) -> tuple[Stream, ...]:
-        """The streams that a query names."""
-        return tuple(self.front.streams[name] for name in query.streams)
+        """The streams that a query and its inner queries name."""
+        known = self.front.streams
+        return tuple(known[name] for name in streams_of(query, known))
 
     def sources_of(self, query: AnyQuery) -> tuple[Stream, ...]:
         """The streams that a query reads, also in derived streams; their sources may separate malformed records."""

@@ -37,6 +37,7 @@ from millpond.placement.alignment import owners_in, with_owners
 from millpond.reconfigure.apply import setting_of
 from millpond.reconfigure.catalog import in_force, still_leaving
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Promote, Shadow
+from millpond.reconfigure.inner_reports import seen_record
 from millpond.reconfigure.lifecycle import current, query_of
 from millpond.reconfigure.placement_changes import resharded
 from millpond.reconfigure.probation import Probation, evaluated
@@ -323,7 +324,10 @@ class Lifetime:
 
     def _committed(self, epoch: Epoch) -> None:
         self._probation.committed(epoch.record)
-        self._observers.epoch(epoch)
+        opened = self.opened
+        self._observers.epoch(
+            epoch if opened is None else epoch._replace(record=seen_record(epoch.record, opened.spec))
+        )
 
     def _changed(self, n: int, change: Change, spec: PondSpec) -> None:
         """Take a recorded change into account: it is in force from the next epoch on."""

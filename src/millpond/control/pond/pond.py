@@ -34,6 +34,7 @@ from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.placement.moves import maps_in
+from millpond.plan.chains.steps import with_inner
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.retention import with_declared
@@ -200,7 +201,9 @@ class Pond:
     def plan(self) -> Plan:
         """The shared plan of the queries."""
         opened = self._lifetime.opened
-        return with_declared(build_plan(self.queries), self.streams) if opened is None else plan_of(opened.spec)
+        if opened is not None:
+            return plan_of(opened.spec)
+        return with_declared(build_plan(with_inner(self.queries, self._declarations.front.streams)), self.streams)
 
     def table(self, name: str) -> pa.Table:
         """All rows of a query whose sink is `memory`.

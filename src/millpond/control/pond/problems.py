@@ -15,8 +15,11 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
+from millpond.plan.chains.steps import streams_of
 from millpond.plan.explain.words import count_of
 from millpond.reconfigure.catalog import query_name
+from millpond.reconfigure.inner_reports import seen_quarantine, seen_record
+from millpond.reconfigure.lifecycle import current
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.sources.malformed_tables import MalformedRows
 
@@ -84,7 +87,7 @@ class Problems:
 
 def quarantined_in(spec: PondSpec, manifest: Manifest) -> list[Problem]:
     """A problem for each quarantined query of a pond, whether this process or an earlier one quarantined it."""
-    reasons = dict(manifest.quarantined) | dict(spec.left.halted)
+    reasons = seen_quarantine(manifest.quarantined, spec) | dict(spec.left.halted)
     names = {query.name for query in spec.all_queries} | spec.left.halted.keys()
     return [quarantined(name, why) for name, why in sorted(reasons.items()) if why and name in names]
 
@@ -170,12 +173,13 @@ def losses(counts: Mapping[str, QueryCounts], queries: Mapping[str, AnyQuery]) -
 
 
 def unread(
-    streams: Iterable[Stream], queries: Iterable[AnyQuery], counts: Mapping[str, QueryCounts], log: Log, head: int
+    streams: Iterable[Stream], spec: PondSpec, counts: Mapping[str, QueryCounts], log: Log, head: int
 ) -> Iterator[Problem]:
     """A problem for each source of which no event was ever read; none if older records would have to be searched."""
     readers: dict[str, list[str]] = {}
-    for query in queries:
-        for stream in query.streams:
+    by_name = {stream.name: stream for stream in spec.streams}
+    for query in current(spec):
+        for stream in streams_of(query, by_name):
             readers.setdefault(stream, []).append(query.name)
     silent = {
         stream.name for stream in streams
@@ -187,6 +191,7 @@ def unread(
             return  # older records are not searched, so it is not known
         record = decode(log.read(n) or b"").record
         if isinstance(record, EpochRecord):
+            record = seen_record(record, spec)
             silent -= {
                 name for name in silent
                 if any(record.counts.get(query, {}).get("read") for query in readers[name])

@@ -94,7 +94,7 @@ class Reports:
         found = [*self._quarantined(opened), *self._problems.of_inputs(), *losses(counts, queries)]
         if at_end:
             sources = [stream for stream in opened.spec.streams if stream.source is not None]
-            found += unread(sources, queries.values(), counts, opened.truth.log, opened.manifest().n)
+            found += unread(sources, opened.spec, counts, opened.truth.log, opened.manifest().n)
         return sorted(found, key=lambda problem: not problem.failure)
 
     def _quarantined(self, opened: OpenPond) -> list[Problem]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import msgspec
+
 from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.change_history import StoredQuery
 from millpond.model.expressions import Column
 from millpond.model.join import Join
 from millpond.model.query import Query
@@ -49,6 +52,15 @@ def chained_stream(upstream: AnyQuery) -> Stream:
         if item.expression.type == WINDOW:
             fields += [Field(f"{item.name}.{part}", "timestamp") for part in _BOUNDS]
     return Stream(upstream.name, tuple(fields), max_ahead_us=None, rows_of=upstream.name)
+
+
+def inner_stream(query: AnyQuery) -> Stream:
+    """The rows of an inner query as a stream that contains the query; see `plan.chains.steps`.
+
+    Raises:
+        UnsupportedQuery: see `chained_stream`.
+    """
+    return msgspec.structs.replace(chained_stream(query), inner=StoredQuery.of(query))
 
 
 def bounds_of(upstream: Query) -> dict[str, str]:

@@ -208,6 +208,15 @@ def _add(totals: dict[str, int], parts: Mapping[str, int]) -> None:
         totals[name] += part
 
 
+def divided_cost(cost: Cost, users: int) -> list[Cost]:
+    """Equal parts of the cost of an inner query for each query that uses it; its rows are rows of none of them."""
+    if users == 1:
+        return [cost._replace(rows=0)]
+    weights = dict.fromkeys(range(users), 1)
+    times, sizes = divided(cost.time_us, weights), divided(cost.bytes, weights)
+    return [Cost(times[user], 0, 0, sizes[user], cost.keys) for user in weights]
+
+
 def summed(found: Iterable[Cost]) -> Cost:
     """The sum of costs; for `keys`, which are shared, it is the maximum."""
     every: Sequence[Cost] = list(found)

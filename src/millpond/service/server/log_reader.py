@@ -24,9 +24,11 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Retention, Stream
 from millpond.plan.chains.parameter_feeds import feeds_of
+from millpond.plan.chains.steps import inner_of, inputs_of
 from millpond.plan.options.first_complete_window import first_window
 from millpond.reconfigure.catalog import complete_from, history, in_force, query_name, seen
 from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_name
+from millpond.reconfigure.inner_reports import seen_quarantine
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inputs.parameter_feeds import fed_values
@@ -91,7 +93,7 @@ class LogReader:
         truth, spec = found
         marks = watermarks(truth.manifest)
         newest = {name: mark.max_time_us for name, mark in marks.items()}
-        return [_stream(stream, newest.get(stream.name)) for stream in seen(spec).streams]
+        return [_stream(one, newest.get(one.name)) for one in seen(spec).streams if one.step is None]
 
     def queries(self, counts: Counts) -> list[QueryShown]:
         """The queries in force by name; `counts` returns the counts of each."""
@@ -133,8 +135,10 @@ class LogReader:
         """The `newest` version of each function, and the versions that queries in force call, by name and version."""
         callers: dict[UserFunction, set[str]] = {one: set() for one in newest}
         known, found = set(callers), self.now()
-        for query in found[1].queries if found is not None else ():
-            for called in query.user_functions.values():
+        streams = {stream.name: stream for stream in found[1].streams} if found is not None else {}
+        for query in found[1].all_queries if found is not None else ():
+            steps = (step for step in (*inner_of(query, streams), query) if isinstance(step, Query))
+            for called in (called for step in steps for called in step.user_functions.values()):
                 callers.setdefault(called, set()).add(query_name(query.name))
         return [
             FunctionShown(
@@ -170,10 +174,11 @@ def _stream(stream: Stream, newest_us: int | None) -> StreamShown:
 
 def _query(spec: PondSpec, manifest: Manifest, query: AnyQuery, counts: dict[str, int]) -> QueryShown:
     name, left = query.name, spec.left
-    reason = left.halted.get(name) or manifest.quarantined.get(name)
+    reason = left.halted.get(name) or seen_quarantine(manifest.quarantined, spec).get(name)
+    streams = inputs_of(query, {stream.name: stream for stream in spec.streams})
     return QueryShown(
         name, "join" if isinstance(query, Join) else "windowed" if isinstance(query, Query) else "stateless",
-        state_in(left, name) if reason is None else HALTED, left.versions.get(name, 1), query.text, query.streams,
+        state_in(left, name) if reason is None else HALTED, left.versions.get(name, 1), query.text, streams,
         tuple(ColumnShown(item.name, item.expression.type) for item in query.output), _sink(query.sink), query.serve,
         complete_from(spec, name), reason, counts, _shadow(spec, name),
     )  # fmt: skip

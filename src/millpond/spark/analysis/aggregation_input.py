@@ -18,6 +18,7 @@ from millpond.model.stream import Stream
 from millpond.model.windows import Keeps, Sliding, Window
 from millpond.plan.groups.distinct import Timing
 from millpond.spark.analysis.grouping.window_rows import exploded_windows, refuse_noted
+from millpond.spark.analysis.steps.cut import child_of, cut_below
 from millpond.spark.analysis.windows import is_noted, recovered, recovered_session
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -139,7 +140,8 @@ class InputPlan:
 
     `leaf` is a stream or a union. `watermark` is the highest watermark that was set above it, if any. `repeats` is the
     removal of repeated events among the steps, if there is one. `emitted` says that windows are columns of the rows,
-    because there is no aggregation.
+    because there is no aggregation. `is_step`: the leaf is neither a stream nor a union, but keeps state, so that its
+    rows come from an inner query. `nodes` are the nodes above it.
     """
 
     leaf: JavaObject
@@ -150,6 +152,18 @@ class InputPlan:
     windows: dict[int, WindowColumn] = field(default_factory=dict)
     repeats: Repeats | None = None
     emitted: bool = False
+    is_step: bool = False
+    nodes: Sequence[JavaObject] = ()
+
+    def unaliased(self, node: JavaObject) -> JavaObject:
+        """The expression behind an alias, or behind a column that is one."""
+        while True:
+            if kind_of(node) == "AttributeReference" and id_of(node) in self.definitions:
+                node = self.definitions[id_of(node)]
+            elif kind_of(node) in ("Alias", "KnownNotNull", "KnownNullable"):
+                node = node.child()
+            else:
+                return node
 
     def time_of_repeats(self) -> JavaObject | None:
         """The event time of the events among which repeated ones are removed; None: they have none, as in Spark."""
@@ -212,7 +226,11 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject, *, emitted: bool = Fal
     definitions: dict[int, JavaObject] = {}
     windows: dict[int, WindowColumn] = {}
     repeats: Repeats | None = None
+    cut, nodes = cut_below(node), list[JavaObject]()
     while (kind := kind_of(node)) not in (*STREAMS, MAPPED) and not (kind == "Union" and node.isStreaming()):
+        if node is cut:
+            break
+        nodes.append(node)
         found: dict[int, WindowColumn] = {}
         if kind == "Project":
             aliases = [column for column in computed_in(node) if kind_of(column) == "Alias"]
@@ -234,6 +252,7 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject, *, emitted: bool = Fal
         elif kind == "Join":
             node, step = _joined(node, len(layers))
             steps.append(step)
+            cut = cut_below(node)
             continue
         elif kind == "Generate":
             steps.append(Step(None, len(layers), None, not node.outer(), _generated(node)))
@@ -246,12 +265,12 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject, *, emitted: bool = Fal
         elif kind not in ("SubqueryAlias", "ResolvedHint"):
             raise _refused(node, kind)
         windows.update(found)
-        node = node.child()
+        node = child_of(node)
         if found and kind == "Project":
             node = _without_time_filter(node, found)
     if repeats is not None:
         repeats = repeats._replace(below=len(steps) - repeats.below)
-    return InputPlan(node, watermark, steps[::-1], layers, definitions, windows, repeats, emitted)
+    return InputPlan(node, watermark, steps[::-1], layers, definitions, windows, repeats, emitted, node is cut, nodes)
 
 
 def _repeats(node: JavaObject, kind: str, above: int, higher: Repeats | None) -> Repeats:
@@ -317,7 +336,7 @@ def _joined(node: JavaObject, depth: int) -> tuple[JavaObject, Step]:
     kind = kind_of(node.joinType())
     if left.isStreaming() and right.isStreaming():
         raise UnsupportedQuery(
-            "A join of two streams is answered as the last step of a query only.",
+            "A join of two streams below the removal of repeated rows is not answered.",
             "Make the join a query of its own, say `lower`, and read its rows: FROM STREAM lower.",
         )
     stream, side = (left, right) if left.isStreaming() else (right, left)
@@ -385,14 +404,15 @@ def _without_time_filter(node: JavaObject, found: dict[int, WindowColumn]) -> Ja
     if kind_of(node) == "Filter" and kind_of(node.condition()) == "IsNotNull":
         tested = node.condition().child()
         if is_noted(tested) or (kind_of(tested) == "AttributeReference" and id_of(tested) in times):
-            return node.child()
+            return child_of(node)
     return node
 
 
 def _refused(node: JavaObject, kind: str) -> UnsupportedQuery | QueryTypeError:
     if kind == "Aggregate":
         return UnsupportedQuery(
-            "An aggregation below the window is a chain of queries, which is not answered in one text.",
+            "An aggregation below the removal of repeated rows is a chain of queries, which is not answered in one "
+            "text.",
             "Make it a query of its own, say `lower`, and read its rows: FROM STREAM lower.",
         )
     if kind in _STATEFUL:

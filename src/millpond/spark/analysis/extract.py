@@ -11,6 +11,7 @@ that the filter drops also advance it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -41,8 +42,11 @@ from millpond.spark.analysis.frames import Frames, frames_of
 from millpond.spark.analysis.grouping.grouping_sets import Sets, by_set, check_column_of_sets, grouping_sets, sets_of
 from millpond.spark.analysis.grouping.pivots import flattened, is_pivot
 from millpond.spark.analysis.grouping.window_rows import refuse_noted
-from millpond.spark.analysis.input_streams import QueryInput, find_source
+from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction, Terms
+from millpond.spark.analysis.steps.cut import ids_in, ids_of
+from millpond.spark.analysis.steps.inputs import Inputs
+from millpond.spark.analysis.steps.row_windows import grouped_rows, row_column, unqualified
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.cures import CLAUSES, without_time
 from millpond.spark.catalyst.private_names import (
@@ -63,16 +67,9 @@ _FIELDS = ("start", "end")
 
 
 def extract_query(
-    catalyst: Catalyst,
-    plan: JavaObject,
-    terms: Terms,
-    streams: Sequence[Stream] = (),
-    relation: str | None = None,
-    functions: UserFunctions | None = None,
+    catalyst: Catalyst, plan: JavaObject, terms: Terms, inputs: Inputs, functions: UserFunctions
 ) -> Extraction:
     """Read the analysed plan of a streaming DataFrame that was not started.
-
-    The stream gets the name `relation`, or the name of the equal stream in `streams`, or else a name with its digest.
 
     Raises:
         UnsupportedQuery: this version does not support the plan's shape or an expression in it.
@@ -86,22 +83,22 @@ def extract_query(
     if kind_of(plan) == "Window":
         frames = frames_of(catalyst, plan)
         input_plan = read_input_plan(catalyst, plan.child())
-        source = find_source(catalyst, input_plan, streams, relation)
-        reader = Reader(catalyst, terms, source, input_plan, functions or UserFunctions(catalyst))
+        source = inputs.source(input_plan, terms, ids_of(plan))
+        reader = Reader(catalyst, terms, source, input_plan, functions)
         return reader.frames(frames, items(plan.output()), above)
     if kind_of(plan) != "Aggregate":
         if kind_of(plan) in CLAUSES:
             what, cure = CLAUSES[kind_of(plan)]
             raise UnsupportedQuery(f"The query ends in {what}, which is not answered.", cure)
         input_plan = read_input_plan(catalyst, whole, emitted=True)
-        source = find_source(catalyst, input_plan, streams, relation, timed=input_plan.time_of_repeats() is not None)
+        source = inputs.source(input_plan, terms, ids_of(whole), timed=input_plan.time_of_repeats() is not None)
         reader = Reader(catalyst, terms, source, input_plan, UserFunctions(catalyst))
         return (reader.select if input_plan.repeats is None else reader.distinct)(items(whole.output()))
     if is_pivot(plan):
         plan, above = flattened(catalyst, plan, above)
     input_plan = read_input_plan(catalyst, (sets := sets_of(plan)).below)
-    source = find_source(catalyst, input_plan, streams, relation)
-    return Reader(catalyst, terms, source, input_plan, functions or UserFunctions(catalyst)).read(plan, above, sets)
+    source = inputs.source(input_plan, terms, ids_in([plan]) if sets.id is None else ids_of(sets.below))
+    return Reader(catalyst, terms, source, input_plan, functions).read(plan, above, sets)
 
 
 class Reader:
@@ -112,7 +109,7 @@ class Reader:
     ) -> None:
         self._catalyst = catalyst
         self._terms = terms
-        self._source, self.bound = source, source.bound
+        self._source, self.bound = source, partial(source.bound, input_plan)
         self._stream = source.stream
         self._input_plan = input_plan
         self._functions = functions
@@ -125,6 +122,7 @@ class Reader:
         self._event_time: Expression | None = None
         self._sets = Sets(None)
         self._grouping: tuple[GroupingSet, ...] = ()
+        self._row_parts: dict[int, str] = {}
         of_rows = source.stream.upstream is not None
         self._down = Translator(catalyst, self._column, self._projected, self.bound, structs=of_rows)
         self._up = Translator(catalyst, self._result, self._above, self._field, rounding=True, structs=True)
@@ -136,7 +134,7 @@ class Reader:
         keys = self._keys(groups)
         aggregates = self._aggregates(calls)
         having, output = self._finish(results, above)
-        return self._query(time, self._terms.window or window, keys, aggregates, having, output)
+        return self._query(time, window, keys, aggregates, having, output)
 
     def frames(self, found: Frames, results: list[JavaObject], above: list[JavaObject]) -> Extraction:
         """The query of a `Window` node, which has one row per event; `results` are its columns."""
@@ -189,9 +187,10 @@ class Reader:
 
     def _timed(self, time: JavaObject) -> tuple[Column, int]:
         """The event time as a column of the stream, and its delay in microseconds."""
-        delay = delay_ms(time)
-        if delay is None and self._stream.upstream is not None:
-            delay = 0  # no row is late, because the rows of a closed window are complete
+        if isinstance(time, Column):
+            return time, 0
+        declared = self._stream.upstream is None or self._input_plan.watermark is not None
+        delay = delay_ms(time) if declared else 0  # no row is late: the rows of a closed window are complete
         if delay is None:
             raise QueryTypeError(
                 f"The event time {time.name()} has no watermark, so no window would ever end.",
@@ -330,11 +329,16 @@ class Reader:
             if found is not None:
                 kind = found.window.kind
                 fixed = isinstance(kind, Sliding | Session | Framed)
+                kind = self._terms.window or kind if isinstance(kind, Sliding) else kind
                 return found.window.time, kind if fixed else Session(0, self._down(kind))
         if self._input_plan.windows:
             raise UnsupportedQuery("The query has a window that it does not group by.", "Group by it, or leave it out.")
+        names = {id_of(one): row_column(one, self._input_plan, self._source) for one in groups}
+        if (rows := grouped_rows(names, self._source)) is not None:
+            self._row_parts = rows.parts
+            return Column(rows.event_time, "timestamp"), rows.window
         time = next((column for column in items(below.output()) if delay_ms(column) is not None), None)
-        if time is None:
+        if time is None or self._stream.step is not None:
             raise without_time(self._stream, by_text=bool(self._terms.text))
         return time, RUNNING
 
@@ -350,6 +354,10 @@ class Reader:
             if part is not None:
                 kind, window = WINDOW if part.field is None else "timestamp", identity
                 self._scope[identity] = Column("window" if part.field is None else f"window.{part.field}", kind)
+                continue
+            if (name := self._row_parts.get(id_of(below))) is not None:
+                window = identity
+                self._scope[identity] = Column(name, WINDOW if name == "window" else "timestamp")
                 continue
             check_key(group, self._terms.name if self._terms.serve else None, of_rows=self._stream.upstream is not None)
             before = len(keys)
@@ -392,7 +400,7 @@ class Reader:
                 outputs = items(node.projectList())
                 self._define(outputs)
         return conjunction(having), named_once(
-            [Named(str(output.name()), with_bounds(self._result(output))) for output in outputs]
+            [Named(name, with_bounds(self._result(output))) for name, output in self._terms.named(outputs)]
         )
 
     def _define(self, columns: list[JavaObject]) -> None:
@@ -475,14 +483,6 @@ class Reader:
                 what = f"{name} is no column of {self._stream.name}, but a hidden one of its source."
                 raise UnsupportedQuery(what, "Use the columns of the stream.")
 
-    def _unqualified(self, expression: JavaObject) -> JavaObject:
-        """The expression over columns named only as in the stream, so that equal expressions print alike."""
-        named = []
-        for column in references(expression):
-            if name := self._source.names.get(id_of(column)):
-                named.append(self._catalyst.alias(self._catalyst.named(column, name), name, column))
-        return self._catalyst.substitute(expression, named)
-
     def _projected(self, expression: JavaObject, *, passing: bool = False) -> Expression:
         """A `Foreign` over the stream's own columns; `passing` says that its values are emitted unchanged."""
         if not (passing or is_storable(type_of(expression))):
@@ -492,7 +492,7 @@ class Reader:
             )
         for layer in self._input_plan.layers:
             expression = self._catalyst.substitute(expression, layer)
-        projected = project(self._catalyst, self._unqualified(expression))
+        projected = project(self._catalyst, unqualified(self._catalyst, self._source.names, expression))
         self._check_declared(projected.value.columns)
         self._foreigns.setdefault(projected.value.key, projected)
         return projected.value

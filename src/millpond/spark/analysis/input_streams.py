@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -20,8 +20,10 @@ import pyspark
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Column
+from millpond.model.selection import AnyQuery
 from millpond.model.stream import Derivation, Field, Order, Stream, inheriting
 from millpond.model.types import WINDOW
+from millpond.model.windows import Sliding
 from millpond.spark.analysis.aggregation_input import InputPlan, Step, read_input_plan
 from millpond.spark.analysis.branch_paths import (
     BranchPath,
@@ -49,6 +51,7 @@ from millpond.spark.analysis.derived_streams import (
     branch_text,
     is_harmless,
 )
+from millpond.spark.analysis.steps.cut import rows_not_seen
 from millpond.spark.catalyst.data_types import field_of
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -87,6 +90,7 @@ class QueryInput:
     - `probes`: for each join, the stream's side of its keys; for elements, an expression that raises if they do.
     - `times`: the column with the event time by the expression id of the attribute that has the watermark, if the
       event time is an expression.
+    - `upstream`: the query whose rows the stream contains; `grids`: the tumbling windows of these rows, by column.
     """
 
     stream: Stream
@@ -97,18 +101,19 @@ class QueryInput:
     markers: dict[int, str] = field(default_factory=dict)
     probes: dict[int, list[JavaObject]] = field(default_factory=dict)
     times: dict[int, str] = field(default_factory=dict)
+    upstream: AnyQuery | None = None
+    grids: Mapping[str, Sliding] = field(default_factory=dict)
 
-    def bound(self, node: JavaObject) -> Column | None:
+    def bound(self, plan: InputPlan, node: JavaObject) -> Column | None:
         """Translate a bound of a window in the rows of another query; None for other nodes."""
         if self.stream.upstream is None:
             return None
         if kind_of(node) == "PreciseTimestampConversion":  # window_time: see `extract.Reader._field`
-            end = self.bound(children(children(node.child())[0])[0]) if children(node.child()) else None
-            ends = end is not None and end.name.endswith(".end")
-            return Column(f"{end.name[:-4]}.time", "timestamp") if end is not None and ends else None
+            end = self.bound(plan, children(children(node.child())[0])[0]) if children(node.child()) else None
+            return Column(f"{end.name[:-4]}.time", "timestamp") if end and end.name.endswith(".end") else None
         if kind_of(node) != "GetStructField":
             return None
-        whole = node.child()
+        whole = plan.unaliased(node.child())
         name = self.names.get(id_of(whole), "") if kind_of(whole) == "AttributeReference" else ""
         found = f"{name}.{_FIELDS[node.ordinal()]}" if type_of(whole) == WINDOW else ""
         return Column(found, "timestamp") if any(one.name == found for one in self.stream.columns) else None
@@ -262,13 +267,14 @@ class _Deriver:
             # This raises if the function raised, so such a row is dead.
             ran = self._catalyst.present(mapped.marker)
             return [BranchPath(leaf.child(), [], joins, [ran], names_of(leaf.child(), joins))]
-        union_columns = outputs(leaf)
+        if kind_of(leaf) != "Union":
+            raise rows_not_seen("united")
         ways = []
         for child in children(leaf):
             if not child.isStreaming():
                 raise QueryTypeError("A branch of the union is no stream.", "Write its rows where the stream is read.")
             layer = []
-            for column, source in zip(union_columns, outputs(child), strict=True):
+            for column, source in zip(outputs(leaf), outputs(child), strict=True):
                 if delay_ms(column) != delay_ms(source):
                     raise UnsupportedQuery(
                         f"The branches of a union wait differently for late events of {column.name()}.",

@@ -40,9 +40,9 @@ class Marked(NamedTuple):
     text: str
     parameters: tuple[Parameter, ...]
 
-    def restored(self, query: AnyQuery, sources: Iterable[str] = ()) -> AnyQuery:
+    def restored(self, query: AnyQuery, sources: Iterable[str] = (), *, one_step: bool = True) -> AnyQuery:
         """The query with its stand-ins replaced by parameters; `sources` are texts that Spark evaluates below the
-        query.
+        query. `one_step`: the query has no inner queries.
 
         Raises:
             QueryTypeError: a parameter is a text where a value of another type is needed.
@@ -50,6 +50,11 @@ class Marked(NamedTuple):
         """
         if not self.parameters:
             return query
+        if not one_step:
+            raise UnsupportedQuery(
+                f"{query.name} keeps state in several steps, and has live parameters, which is not answered.",
+                "Write the values, or make each step a query of its own.",
+            )
         made = _changed(query, self)
         for place, parameter in enumerate(self.parameters):
             _check_type(place, parameter, made)

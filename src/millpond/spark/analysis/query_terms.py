@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -14,9 +15,10 @@ from millpond.model.stream import Stream
 from millpond.model.windows import Counted, Sliding
 from millpond.plan.groups.distinct import Timing
 from millpond.plan.options.late_sinks import check_late
-from millpond.spark.analysis.derived_streams import Derived
+from millpond.plan.options.output_modes import BY_EVENT
+from millpond.spark.analysis.derived_streams import Derived, texts_of
 from millpond.spark.analysis.properties import Mode, Repeats
-from millpond.spark.catalyst.private_names import Catalyst
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of
 from millpond.spark.catalyst.spark_expressions import Projected
 
 
@@ -24,7 +26,8 @@ class Extraction(NamedTuple):
     """A query, the stream it reads, and the Catalyst expressions behind its `Foreign` parts, by key.
 
     `derived` says how the stream is computed, if it is a derived stream. `also` is the other stream of a join with its
-    `Derived`. `timing` is the event time of a stateless query, if it has one.
+    `Derived`. `timing` is the event time of a stateless query, if it has one. `inner` are the inner queries, lowest
+    first.
     """
 
     query: AnyQuery
@@ -33,16 +36,34 @@ class Extraction(NamedTuple):
     derived: Derived | None = None
     also: tuple[tuple[Stream, Derived | None], ...] = ()
     timing: Timing | None = None
+    inner: tuple[Extraction, ...] = ()
+
+    @property
+    def texts(self) -> Iterator[str]:
+        """The texts of all that Spark evaluates for the derived streams of the query and of its inner queries."""
+        for one in (*self.inner, self):
+            for derived in (one.derived, *(also for _, also in one.also)):
+                yield from () if derived is None else texts_of(derived)
 
 
 class Terms(NamedTuple):
-    """The name, sink and other terms of a query; `window` overrides the window in the plan."""
+    """The name, sink and other terms of a query; `window` overrides the window in the plan.
+
+    `columns`: of an inner query, the output columns that are read, by expression id, with their names.
+    """
 
     name: str
     window: Sliding | Counted | None = None
     sink: Sink = Sink()
     serve: bool = False
     text: str = ""
+    columns: Mapping[int, str] | None = None
+
+    def named(self, outputs: Sequence[JavaObject]) -> list[tuple[str, JavaObject]]:
+        """The output columns with their names."""
+        if self.columns is None:
+            return [(str(output.name()), output) for output in outputs]
+        return [(self.columns[id_of(output)], output) for output in outputs if id_of(output) in self.columns]
 
 
 class OutputOptions(NamedTuple):
@@ -52,12 +73,15 @@ class OutputOptions(NamedTuple):
     mode: Mode = Mode()
     repeats: Repeats = Repeats()
 
-    def of(self, catalyst: Catalyst, query: AnyQuery, stream: Stream, timing: Timing | None = None) -> AnyQuery:
-        """The query with these options; `timing`: the event time of a stateless query.
+    def of(self, catalyst: Catalyst, query: AnyQuery, found: Extraction) -> AnyQuery:
+        """The query of an extraction with these options.
 
         Raises:
             QueryTypeError, UnsupportedQuery: the query cannot have them.
         """
+        stream, timing = found.stream, found.timing
+        if found.inner:
+            self._check_steps(query.name)
         query = self.mode.of(catalyst, self.repeats.of(catalyst, query, stream, timing))
         if self.late is None:
             return query
@@ -68,6 +92,23 @@ class OutputOptions(NamedTuple):
         query = msgspec.structs.replace(query, late=self.late)
         check_late(query, stream)
         return query
+
+    def _check_steps(self, name: str) -> None:
+        """Refuse the options that concern the events of the stream, for a query over the rows of its inner queries.
+
+        Raises:
+            UnsupportedQuery: one of them is given.
+        """
+        given: dict[str, object]
+        mode, by_window = self.mode, self.mode.late_by != BY_EVENT
+        given = {"late": self.late, "correct.for": mode.correct_for, "late.by": by_window}
+        given |= {"deduplicate": self.repeats.columns}
+        for option, value in given.items():
+            if value:
+                raise UnsupportedQuery(
+                    f"{name} keeps state in several steps, and `{option}` would apply to the rows of the first step.",
+                    "Make the first step a query of its own, with this option, and read its rows: FROM STREAM lower.",
+                )
 
 
 def leaving_of(late: Sink | None, mode: Mode | None, repeats: Repeats | None) -> OutputOptions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pyspark.sql import SparkSession
 
@@ -12,6 +12,7 @@ from millpond.model.join import Join, Side
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW
+from millpond.plan.chains.steps import is_inner
 from millpond.plan.chains.upstream import chained_stream, check_event_time
 from millpond.spark.analysis.input_streams import rows_path
 from millpond.spark.analysis.query_terms import Extraction
@@ -42,7 +43,13 @@ def check_chained(found: Extraction, upstreams: Iterable[AnyQuery]) -> None:
     Raises:
         UnsupportedQuery: the query has one of these.
     """
-    query, by_name = found.query, {upstream.name: upstream for upstream in upstreams}
+    by_name = {upstream.name: upstream for upstream in (*upstreams, *(one.query for one in found.inner))}
+    for step in (*found.inner, found):
+        _check_step(step, by_name)
+
+
+def _check_step(found: Extraction, by_name: Mapping[str, AnyQuery]) -> None:
+    query = found.query
     for _, derived in ((found.stream, found.derived), *found.also):
         for name in () if derived is None else (branch.base.name for branch in derived.branches):
             if name in by_name:
@@ -56,6 +63,11 @@ def check_chained(found: Extraction, upstreams: Iterable[AnyQuery]) -> None:
             continue
         expressions = part.expressions if isinstance(part, Side) else expressions_of(part)
         foreign = [node for one in expressions for node in walk(one) if isinstance(node, Foreign)]
+        if foreign and is_inner(part.stream):
+            raise UnsupportedQuery(
+                f"`{foreign[0].sql}` is evaluated by Spark, which does not see the rows of an inner query.",
+                f"Compute `{foreign[0].sql}` in the inner SELECT, as a column with a name.",
+            )
         if foreign:
             raise UnsupportedQuery(
                 f"`{foreign[0].sql}` is evaluated by Spark, which does not see the rows of {part.stream}.",

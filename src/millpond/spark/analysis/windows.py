@@ -2,14 +2,15 @@
 
 Spark's analyser turns `window(ts, size, slide)` into size/slide projections; 7 days by 1 second exhausts a driver of
 2 GB. So for a text, the literals are read from the parse tree, and the window is replaced by a tumbling one that keeps
-all positions in the text; size, slide and offset are stored separately. A DataFrame is analysed while it is built. So
+all positions in the text; size, slide and offset are stored separately. In a text with several different windows, the
+analyser plans short ones as they are. A DataFrame is analysed while it is built. So
 `window` in this module creates the tumbling window and hides the other values in it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -41,6 +42,9 @@ MAX_EVENTS = 1_000_000
 MAX_OVERLAP = 1_000_000
 """The most windows that one event may belong to; 7 days every second are 604,800."""
 
+MAX_PLANNED = 200
+"""The most windows that one event may belong to in a text with several different windows."""
+
 _DAY_US = 86_400_000_000
 _UNITS = (
     ("days", _DAY_US), ("hours", 3_600_000_000), ("minutes", 60_000_000), ("seconds", 1_000_000),
@@ -71,6 +75,7 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         UnsupportedQuery: the text has two different windows.
     """
     found: dict[Sliding | Counted, TextSpan | None] = {}
+    hopping: set[tuple[int, int, str]] = set()
     # These are sets because the parser also lists a grouping key of `|> AGGREGATE` among the outputs.
     cuts: set[tuple[int, int, str]] = set()
     spans: set[TextSpan] = set()
@@ -99,17 +104,33 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         plain = len(arguments) == 2 and type_of(arguments["windowduration"]) == "string"
         if span is not None and column is not None and not plain:
             twin = f"window({column.piece}, '{_duration(window.size_us)}')"
-            cuts.add((span.start, span.stop, _fitted(twin, span.piece)))
+            (cuts if window.tumbling else hopping).add((span.start, span.stop, _fitted(twin, span.piece)))
     if len(found) > 1:
-        both = " and ".join(str(span) for span in found.values())
-        raise UnsupportedQuery(f"The query has two different windows, {both}.", "Make them two queries.")
+        _check_several(found)
+    else:
+        cuts |= hopping
     edges = sorted((span.start, span.stop) for span in spans)
     for (_, stop), (start, _) in pairwise(edges):
         if start < stop:
             raise UnsupportedQuery("The query has a window inside a window.", "Window over a column.")
     for start, stop, replacement in sorted(cuts, reverse=True):
         text = text[:start] + replacement + text[stop:]
-    return Twin(text, next(iter(found), None))
+    return Twin(text, next(iter(found), None) if len(found) == 1 else None)
+
+
+def _check_several(found: Mapping[Sliding | Counted, TextSpan | None]) -> None:
+    """Refuse windows of which Spark's analyser would plan too many rows per event; it plans them if there are several.
+
+    Raises:
+        UnsupportedQuery: one of the windows is a count window, or overlaps too many others.
+    """
+    for window, span in found.items():
+        if isinstance(window, Counted) or window.size_us > MAX_PLANNED * window.slide_us:
+            both = " and ".join(str(span) for span in found.values())
+            what = "is a count window" if isinstance(window, Counted) else f"overlaps more than {MAX_PLANNED} others"
+            raise UnsupportedQuery(
+                f"The query has two different windows, {both}, and the one at {span} {what}.", "Make them two queries."
+            )
 
 
 def window(time: Column | str, size: str, slide: str | None = None, start: str | None = None) -> Column:

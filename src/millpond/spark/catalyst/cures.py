@@ -68,9 +68,10 @@ ANY_STATEMENT = f"{_STREAM} {_QUERY}"
 def without_time(stream: Stream, *, by_text: bool) -> UnsupportedQuery:
     """The error for a query without a window whose stream has no known event time."""
     if stream.upstream is not None:
+        upstream = stream.upstream if stream.step is None else "the inner query"
         return UnsupportedQuery(
-            f"The query does not group by a window, and the rows of {stream.upstream} belong to windows.",
-            f"Write GROUP BY window(w, '1 hour'), where w is the window column of {stream.upstream}.",
+            f"The query does not group by a window, and the rows of {upstream} belong to windows.",
+            f"Write GROUP BY window(w, '1 hour'), where w is the window column of {upstream}.",
         )
     cure = f"Write FROM STREAM {stream.name} WATERMARK ts DELAY OF INTERVAL 10 SECONDS, where ts is the event time"
     if not by_text:

@@ -52,12 +52,16 @@ def _parts(plan: JavaObject, sizes: dict[int, int]) -> tuple[int, int, str]:
         return 0, 0, ""  # the plan holds an object that Spark cannot write as JSON
     total, largest, name = 0, 0, "an expression"
     for node in reversed(nodes):  # child nodes, which define columns, are listed after their parents
-        own = 0
-        for expression in _expressions([value for key, value in node.items() if key != "projections"]):
+        own, trees = 0, list(_expressions([value for key, value in node.items() if key != "projections"]))
+        for expression in trees:
             parts, column = _size(expression, sizes)
             own += parts
             if column and parts > largest:
                 largest, name = parts, column
+        if str(node["class"]).endswith(".Aggregate"):  # results of an aggregation are values, also for those above it
+            sizes.clear()
+            for expression in trees:
+                _size(expression, sizes)
         total = max(total, own)  # a child's expressions are already counted in its parent
     return total, largest, name
 

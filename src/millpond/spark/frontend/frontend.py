@@ -20,12 +20,14 @@ from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery, from_t
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Literal
 from millpond.model.functions import UserFunction, bytes_of
-from millpond.model.selection import AnyQuery, foreign_keys, relations_of
-from millpond.model.spec import PondSpec
+from millpond.model.selection import AnyQuery, foreign_keys
+from millpond.model.spec import PondSpec, relations_of
 from millpond.model.stream import Relation, Stream, can_be_stored, check_order, check_retention
+from millpond.plan.chains.steps import inner_of, streams_of, with_inner
+from millpond.plan.chains.upstream import inner_stream
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.packets.row_batches import dead_letters_of
-from millpond.spark.analysis.derived_streams import Derived, Side, texts_of
+from millpond.spark.analysis.derived_streams import Derived, Side
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
 from millpond.spark.analysis.joins.joins import extract_any
 from millpond.spark.analysis.live_parameters import marked
@@ -262,8 +264,7 @@ class FrontEnd:
             others, functions = self._registered()
             queries = {name: query for name, query in self._queries.items() if name != terms.name}
             sizes = self._sizes()
-        earlier = (name for name in queries if name.isidentifier() and name.isascii())
-        allowed = (*others, *earlier), functions, sizes
+        allowed = (*others, *(name for name in queries if name.isidentifier() and name.isascii())), functions, sizes
         judged = judge(parse(self._catalyst, text), *allowed)
         with keeping(), self.lock:
             upstreams = self._upstreams(queries, judged.relations, others)
@@ -279,12 +280,9 @@ class FrontEnd:
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation = read[0].name if len(read) == 1 else None
             terms = terms._replace(window=twin.window)
-            found = extract_any(
-                self._catalyst, frame, terms, self._all(), relation, self._functions, queries
-            )  # fmt: skip
+            found = extract_any(self._catalyst, frame, terms, self._all(), relation, self._functions, queries)
             check_chained(found, upstreams)
-            sources = [one for one in (found.derived, *(derived for _, derived in found.also)) if one is not None]
-            query = marks.restored(found.query, (text for one in sources for text in texts_of(one)))
+            query = marks.restored(found.query, found.texts, one_step=not found.inner)
             return self._kept(found._replace(query=query), leaving, remember=remember)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
@@ -307,7 +305,8 @@ class FrontEnd:
         check_folder(self._spark, name, analysed(frame))
         with within(name):
             terms = Terms(name, None, sink or Sink(), serve)
-            found = extract_any(self._catalyst, frame, terms, self._all(), None, self._functions)
+            found = extract_any(self._catalyst, frame, terms, self._all(), functions=self._functions)
+            check_chained(found, ())
             return self._kept(found, leaving_of(late, mode, repeats), remember=remember)
 
     @unlogged()
@@ -355,7 +354,7 @@ class FrontEnd:
         Raises:
             KeyError: a query was not made by this front end.
         """
-        needed, answered = needed_columns(tuple(queries), self.streams, kept, times or {}, halted)
+        needed, answered = needed_columns(with_inner(queries, self.streams), self.streams, kept, times or {}, halted)
         by_name = {projected.value.name: projected for projected in self._foreigns.values()}
         found = []
         for name, stream in self.streams.items():
@@ -382,7 +381,7 @@ class FrontEnd:
 
     def relations(self, queries: Iterable[AnyQuery]) -> tuple[Relation, ...]:
         """The views and tables that the texts of queries name, and the streams that are parts of derived ones."""
-        return relations_of(tuple(queries), self._streams, self._relations)
+        return relations_of(with_inner(queries, self.streams), self._streams, self._relations)
 
     def restore(self, spec: PondSpec, queries: Sequence[AnyQuery]) -> None:
         """Restore the streams and queries of a pond that is opened without them; `queries` are the current versions.
@@ -392,7 +391,7 @@ class FrontEnd:
         Raises:
             ChangeRefused: a part of them exists only in the program or file that made them.
         """
-        derived = [stream for stream in spec.streams if stream.derived is not None]
+        by_name = {stream.name: stream for stream in spec.streams}
         for stream in spec.streams:
             if stream.derived is None and stream.upstream is None:
                 self.declare(stream)
@@ -400,13 +399,14 @@ class FrontEnd:
             self._declare_again(relation)
         self._queries |= {query.name: query for query in queries}
         for query in spec.all_queries:
-            if not self._is_known(query, derived):
+            if not self._is_known(query, by_name):
                 self._analyse_again(query)
-            if not self._is_known(query, derived):
+            if not self._is_known(query, by_name):
                 raise not_stored(query.name)
         for stream in spec.streams:
-            if stream.upstream is not None:
-                self._chained[stream.name] = show_rows(self._spark, self._queries[stream.upstream])
+            if (upstream := stream.upstream) is not None:
+                shown = stream if stream.step is not None else show_rows(self._spark, self._queries[upstream])
+                self._chained[stream.name] = shown
 
     def adopt(self, streams: Iterable[Stream]) -> None:
         """Let derived streams inherit from their bases what the log says; an older version inherited nothing."""
@@ -424,11 +424,12 @@ class FrontEnd:
             elif isinstance(relation.table, Source) and not taken:
                 self.table(relation.name, relation.table, relation.schema or None, relation.refresh or None)
 
-    def _is_known(self, query: AnyQuery, derived: Collection[Stream]) -> bool:
+    def _is_known(self, query: AnyQuery, streams: Mapping[str, Stream]) -> bool:
         """Whether this front end has the expressions of a query that only Spark evaluates; they are not stored."""
         known = {stream.meaning for stream in self.streams.values()}
-        same = {stream.meaning for stream in derived if stream.name in query.streams} <= known
-        return same and foreign_keys(query) <= self._foreigns.keys()
+        made = (stream for name in streams_of(query, streams) if (stream := streams[name]).derived is not None)
+        keys = {key for step in (*inner_of(query, streams), query) for key in foreign_keys(step)}
+        return {stream.meaning for stream in made} <= known and keys <= self._foreigns.keys()
 
     def _analyse_again(self, query: AnyQuery) -> None:
         terms = Terms(query.name, None, query.sink, query.serve, query.text)
@@ -440,7 +441,7 @@ class FrontEnd:
 
     def bases(self, query: AnyQuery) -> tuple[Stream, ...]:
         """The sources that a query reads as parts of derived streams."""
-        made = [self._derived[name] for name in query.streams if name in self._derived]
+        made = [self._derived[name] for name in streams_of(query, self.streams) if name in self._derived]
         return tuple({branch.base.name: branch.base for derived in made for branch in derived.branches}.values())
 
     def lookups(self, wanted: Iterable[WantedStream], report: Callable[[MalformedRows], None]) -> Lookups:
@@ -455,7 +456,7 @@ class FrontEnd:
         Raises:
             KeyError: a query was not made by this front end.
         """
-        return columns_of_sources(self.wanted(queries), times_of(queries))
+        return columns_of_sources(self.wanted(queries), times_of(with_inner(queries, self.streams)))
 
     def _upstreams(
         self, queries: Mapping[str, AnyQuery], relations: Collection[str], others: Sequence[str]
@@ -470,12 +471,14 @@ class FrontEnd:
 
     def _kept(self, found: Extraction, leaving: OutputOptions, *, remember: bool) -> AnyQuery:
         """Store the streams and expressions of a query; those that another query stored are not replaced."""
-        query = leaving.of(self._catalyst, found.query, found.stream, found.timing)
+        query = leaving.of(self._catalyst, found.query, found)
         check_sink(f"The sink of {query.name}", query.sink)
         check_sink(f"The folder of late rows of {query.name}", query.late_sink)
         with keeping(), self.lock:
             self.homes[query.name] = os.getcwd()
-            self._keep(found)
+            for step in (*found.inner, found):
+                self._keep(step)
+            self._chained |= {step.query.name: inner_stream(step.query) for step in found.inner}
             if remember:
                 self._queries.setdefault(query.name, query)
         return query

@@ -6,7 +6,7 @@ only the events of one key and time: a `Range` window of length 0. The condition
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import UNSET
@@ -15,15 +15,16 @@ from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import RANKS, Aggregate
 from millpond.model.expressions import Column, Expression, Literal, call, conjunction, literal
 from millpond.model.selection import AnyQuery
-from millpond.model.stream import Stream
 from millpond.model.types import WINDOW, is_known
 from millpond.model.windows import Range
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import InputPlan, one_per_key, read_input_plan
 from millpond.spark.analysis.chains.sides import RowsSide
 from millpond.spark.analysis.extract import Reader
-from millpond.spark.analysis.input_streams import QueryInput, find_source
+from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction, Terms
+from millpond.spark.analysis.steps.cut import ids_of
+from millpond.spark.analysis.steps.inputs import Inputs
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, items, kind_of, outputs, text_of
 
@@ -52,8 +53,8 @@ def ranks_rows(node: JavaObject) -> bool:
 
 
 def read_ranks(
-    catalyst: Catalyst, node: JavaObject, above: list[JavaObject], terms: Terms, streams: Sequence[Stream],
-    relation: str | None, functions: UserFunctions, earlier: Mapping[str, AnyQuery],
+    catalyst: Catalyst, node: JavaObject, above: list[JavaObject], terms: Terms, inputs: Inputs,
+    functions: UserFunctions,
 ) -> Extraction:  # fmt: skip
     """The query of `Window` nodes that rank rows, or of one that keeps one event of each key.
 
@@ -68,11 +69,10 @@ def read_ranks(
     if len(windows) == 1 and one_per_key(node, 0) is not None:
         whole = above[0] if above else node
         input_plan = read_input_plan(catalyst, whole)
-        source = find_source(catalyst, input_plan, streams, relation)
-        if source.stream.upstream is None:
+        if not input_plan.is_step and (source := inputs.source(input_plan, terms, ())).upstream is None:
             return Reader(catalyst, terms, source, input_plan, functions).distinct(items(whole.output()))
     what = text_of(items(node.windowExpressions())[0].child().windowFunction())
-    reader = _reader(catalyst, windows[-1].child(), f"`{what}` OVER (…)", terms, streams, relation, functions, earlier)
+    reader = _reader(catalyst, windows[-1].child(), f"`{what}` OVER (…)", terms, inputs, functions)
     return reader.ranks(windows, above)
 
 
@@ -96,27 +96,25 @@ def limit_of(plan: JavaObject) -> Limit | None:
 
 
 def read_limit(
-    catalyst: Catalyst, limit: Limit, terms: Terms, streams: Sequence[Stream], relation: str | None,
-    earlier: Mapping[str, AnyQuery],
-) -> Extraction:  # fmt: skip
+    catalyst: Catalyst, limit: Limit, terms: Terms, inputs: Inputs
+) -> Extraction:
     """The query of ORDER BY … LIMIT, which emits the first rows of each window.
 
     Raises:
         UnsupportedQuery: the rows are not those of an upstream query's windows.
     """
     functions, below = UserFunctions(catalyst), limit.sort.child()
-    reader = _reader(catalyst, below, "ORDER BY … LIMIT", terms, streams, relation, functions, earlier)
+    reader = _reader(catalyst, below, "ORDER BY … LIMIT", terms, inputs, functions)
     return reader.first_rows(limit, int(str(catalyst.constant(limit.rows))))
 
 
 def _reader(
-    catalyst: Catalyst, below: JavaObject, what: str, terms: Terms, streams: Sequence[Stream], relation: str | None,
-    functions: UserFunctions, earlier: Mapping[str, AnyQuery],
-) -> _RankReader:  # fmt: skip
+    catalyst: Catalyst, below: JavaObject, what: str, terms: Terms, inputs: Inputs, functions: UserFunctions
+) -> _RankReader:
     """Reads the rows that are ranked; `below`: the plan whose rows they are."""
     input_plan = read_input_plan(catalyst, below)
-    source = find_source(catalyst, input_plan, streams, relation)
-    upstream = None if source.stream.upstream is None else earlier.get(source.stream.upstream)
+    source = inputs.source(input_plan, terms, ids_of(below))
+    upstream = source.upstream
     if upstream is None:
         raise UnsupportedQuery(f"{what} is over single events, which belong to no window.", _WINDOW_FIRST)
     return _RankReader(catalyst, terms, source, input_plan, functions, upstream)

@@ -28,7 +28,8 @@ class RowsSide:
         outputs: Sequence[JavaObject],
     ) -> None:  # fmt: skip
         self._catalyst, self._reader, self._names, self._upstream = catalyst, reader, names, upstream
-        delays = (delay for column in outputs if (delay := delay_ms(column)) is not None)
+        declared = reader.input_plan.watermark is not None  # otherwise it is the delay of the upstream query itself
+        delays = (delay for column in outputs if (delay := delay_ms(column)) is not None and declared)
         self.delay_us = max(delays, default=0) * 1000  # no row is late, and a longer delay would only emit rows later
         self.event_time: str | None = None
 

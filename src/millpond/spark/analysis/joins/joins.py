@@ -9,7 +9,7 @@ pair.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -29,9 +29,10 @@ from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_limi
 from millpond.spark.analysis.chains.sides import RowsSide, same_window
 from millpond.spark.analysis.expressions import Translator, conditions, conjunction
 from millpond.spark.analysis.extract import Reader, extract_query
-from millpond.spark.analysis.input_streams import find_source
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
 from millpond.spark.analysis.query_terms import Extraction, Terms
+from millpond.spark.analysis.steps.cut import ids_in, ids_of
+from millpond.spark.analysis.steps.inputs import Inputs
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.inlined_size import check_inlined
 from millpond.spark.catalyst.private_names import (
@@ -72,31 +73,41 @@ def extract_any(
     """
     plan = catalyst.clean(analysed(frame))
     check_inlined(plan)
+
+    def extract(plan: JavaObject, terms: Terms) -> Extraction:
+        inputs = Inputs(catalyst, streams, relation, earlier, extract)
+        return inputs.finished(_extract(catalyst, plan, terms, inputs, functions or UserFunctions(catalyst)))
+
+    return extract(plan, terms)
+
+
+def _extract(
+    catalyst: Catalyst, plan: JavaObject, terms: Terms, inputs: Inputs, functions: UserFunctions
+) -> Extraction:
     above: list[JavaObject] = []
     node = plan
     while kind_of(node) in ("Project", "Filter", "SubqueryAlias", "ResolvedHint"):
         above.append(node)
         node = node.child()
     if kind_of(node) == "Join" and node.left().isStreaming() and node.right().isStreaming():
-        reader = _JoinReader(catalyst, terms, node, streams, relation, earlier)
+        needed = ids_in([node, *above]) | ids_of(plan)
+        reader = _JoinReader(catalyst, terms, node, inputs, needed)
         return reader.read(items(plan.output()), above[::-1])
     if (limit := limit_of(node)) is not None:
         if above:
             raise UnsupportedQuery("ORDER BY … LIMIT is not the end of the query.", "Leave out what follows it.")
-        return read_limit(catalyst, limit, terms, streams, relation, earlier)
+        return read_limit(catalyst, limit, terms, inputs)
     if kind_of(node) == "Window" and ranks_rows(node):
-        functions = functions or UserFunctions(catalyst)
-        return read_ranks(catalyst, node, above, terms, streams, relation, functions, earlier)
-    return extract_query(catalyst, plan, terms, streams, relation, functions)
+        return read_ranks(catalyst, node, above, terms, inputs, functions)
+    return extract_query(catalyst, plan, terms, inputs, functions)
 
 
 class _JoinReader:
     """Reads one plan; `above` are the nodes above the join, from the lowest up."""
 
     def __init__(
-        self, catalyst: Catalyst, terms: Terms, join: JavaObject, streams: Sequence[Stream], relation: str | None,
-        earlier: Mapping[str, AnyQuery],
-    ) -> None:  # fmt: skip
+        self, catalyst: Catalyst, terms: Terms, join: JavaObject, inputs: Inputs, needed: Collection[int]
+    ) -> None:
         self._catalyst, self._terms, self._join = catalyst, terms, join
         kind = kind_of(join.joinType())
         if kind not in _KINDS:
@@ -110,12 +121,11 @@ class _JoinReader:
         self._owned: dict[int, str] = {}
         for side, plan in ((LEFT, join.left()), (RIGHT, join.right())):
             input_plan = read_input_plan(catalyst, plan)
-            found = find_source(catalyst, input_plan, streams, relation)
+            found = inputs.source(input_plan, terms, needed)
             self._sides[side] = Reader(catalyst, terms, found, input_plan, UserFunctions(catalyst))
             outputs = items(plan.output())
-            upstream = earlier.get(found.stream.upstream or "")
-            if upstream is not None:
-                self._rows[side] = RowsSide(catalyst, self._sides[side], found.names, upstream, outputs)
+            if found.upstream is not None:
+                self._rows[side] = RowsSide(catalyst, self._sides[side], found.names, found.upstream, outputs)
             self._owned |= {id_of(column): side for column in outputs}
         self._times: dict[str, JavaObject] = {}
         self._values: dict[str, list[Expression]] = {LEFT: [], RIGHT: []}
@@ -144,7 +154,8 @@ class _JoinReader:
         condition = conjunction([*self._starts, *(self._over(part) for part in rest)])
         self._extended = self._kind != "inner"
         having = conjunction([self._over(part) for part in later])
-        output = named_once([Named(str(column.name()), self._output(self._lowered(column))) for column in outputs])
+        named = [Named(name, self._output(self._lowered(column))) for name, column in terms.named(outputs)]
+        output = named_once(named)
         made = [self._side(side, keys[i]) for i, side in enumerate((LEFT, RIGHT))]
         join = Join(
             terms.name, made[0], made[1], self._kind, when, output, condition, having, terms.sink, terms.text,

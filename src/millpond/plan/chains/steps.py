@@ -1,0 +1,85 @@
+"""Steps: inner queries of one text that keeps state several times, such as an aggregation of an aggregation.
+
+The text is one query for its user. Its last step is the registered query; each earlier step is an *inner query*, which
+is stored in the stream of its rows (`Stream.inner`). So an inner query exists as long as some query reads its rows,
+directly or through other inner queries. Its name is a digest of what it computes, so equal steps of different queries
+are one inner query.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from millpond.model.join import Join
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
+from millpond.model.stream import Stream
+
+PREFIX = "inner@x"
+"""Begins the name of each inner query; a query of a user has no `@` in its name."""
+
+
+def step_name(query: AnyQuery, event_time: str) -> str:
+    """The name of an inner query; `event_time`: the column that its reader uses, as a stream has one event time."""
+    plain = msgspec.structs.replace(query, name="", text="")
+    digest = hashlib.sha256(msgspec.json.encode([plain, event_time], order="deterministic")).hexdigest()
+    return f"{PREFIX}{digest[:16]}"
+
+
+def is_inner(name: str) -> bool:
+    """Whether a name is that of an inner query, which its user does not know."""
+    return name.startswith(PREFIX)
+
+
+def inner_queries(streams: Iterable[Stream]) -> tuple[AnyQuery, ...]:
+    """The inner queries whose rows are among the streams."""
+    return tuple(step for stream in streams if (step := stream.step) is not None)
+
+
+def inner_of(query: AnyQuery, streams: Mapping[str, Stream]) -> tuple[AnyQuery, ...]:
+    """The inner queries of one query, lowest first."""
+    found: dict[str, AnyQuery] = {}
+    for name in query.streams:
+        step = streams[name].step if name in streams else None
+        if step is not None:
+            found |= {one.name: one for one in (*inner_of(step, streams), step)}
+    return tuple(found.values())
+
+
+def with_inner(queries: Iterable[AnyQuery], streams: Mapping[str, Stream]) -> tuple[AnyQuery, ...]:
+    """The queries with their inner queries; each query once, after its own inner queries."""
+    found: dict[str, AnyQuery] = {}
+    for query in queries:
+        found |= {one.name: one for one in (*inner_of(query, streams), query)}
+    return tuple(found.values())
+
+
+def streams_of(query: AnyQuery, streams: Mapping[str, Stream]) -> tuple[str, ...]:
+    """The streams that a query and its inner queries read, lowest first."""
+    return tuple(dict.fromkeys(name for one in with_inner([query], streams) for name in one.streams))
+
+
+def inputs_of(query: AnyQuery, streams: Mapping[str, Stream]) -> tuple[str, ...]:
+    """The streams that a query reads as its user sees it: without the rows of its inner queries."""
+    return tuple(name for name in streams_of(query, streams) if name not in streams or streams[name].step is None)
+
+
+def over(query: AnyQuery, names: Mapping[str, str]) -> AnyQuery:
+    """The query with other names of its streams; streams that `names` lacks keep theirs."""
+    if isinstance(query, Join):
+        left, right = (
+            msgspec.structs.replace(side, stream=names.get(side.stream, side.stream)) for side in query.sides.values()
+        )
+        return msgspec.structs.replace(query, left=left, right=right)
+    return msgspec.structs.replace(query, stream=names.get(query.stream, query.stream))
+
+
+def times_in(query: AnyQuery, stream: str) -> tuple[str, ...]:
+    """The event-time columns that a query uses of a stream."""
+    if isinstance(query, Join):
+        times = (side.event_time for side in query.sides.values() if side.stream == stream)
+        return tuple(dict.fromkeys(times))
+    return (query.event_time,) if isinstance(query, Query) and query.stream == stream else ()

@@ -1,0 +1,101 @@
+"""Reports on inner queries as parts of the queries that use them, because users do not know inner queries.
+
+The events of a query are those that its steps read from streams. Events and rows that a later step cannot use are
+counted, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from millpond.log.records import EpochRecord, Fates
+from millpond.model.selection import AnyQuery
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
+from millpond.plan.chains.steps import PREFIX, inner_of, is_inner
+
+_NAME = re.compile(rf"{PREFIX}[0-9a-f]+")
+_LOST = ("late", "dead")
+
+
+def seen_record(record: EpochRecord, spec: PondSpec) -> EpochRecord:
+    """The record of an epoch in which inner queries are parts of the queries that use them."""
+    if not any(stream.step is not None for stream in spec.streams):
+        return record
+    return msgspec.structs.replace(
+        record, counts=_counts(record.counts, spec), fates=_fates(record.fates, spec),
+        quarantined=seen_quarantine(record.quarantined, spec),
+    )  # fmt: skip
+
+
+def seen_quarantine(reasons: Mapping[str, str], spec: PondSpec) -> dict[str, str]:
+    """The reasons for quarantine by query; a query whose inner query is quarantined has the reason of that."""
+    found = {name: why for name, why in reasons.items() if not is_inner(name)}
+    for query, inner in _steps(spec):
+        for step in inner:
+            if reasons.get(step.name) and not found.get(query.name):
+                found[query.name] = reasons[step.name].replace(step.name, query.name)
+    return found
+
+
+def plain_names(text: str, label: str) -> str:
+    """The text with `label` instead of the names of inner queries."""
+    return _NAME.sub(label, text)
+
+
+def relabelled(text: str, names: Mapping[str, str]) -> str:
+    """The text with the labels of inner queries instead of their names."""
+    return _NAME.sub(lambda found: names.get(found[0], found[0]), text)
+
+
+def labels(queries: Iterable[AnyQuery], streams: Iterable[Stream]) -> dict[str, str]:
+    """A readable name for each inner query: its number among the steps of the first query that uses it."""
+    by_name = {stream.name: stream for stream in streams}
+    found: dict[str, str] = {}
+    for query in sorted((query for query in queries if not is_inner(query.name)), key=lambda query: query.name):
+        for number, step in enumerate(inner_of(query, by_name), 1):
+            found.setdefault(step.name, f"step {number} of {query.name}")
+    return found
+
+
+def _steps(spec: PondSpec) -> Iterable[tuple[AnyQuery, tuple[AnyQuery, ...]]]:
+    by_name = {stream.name: stream for stream in spec.streams}
+    for query in spec.all_queries:
+        if inner := inner_of(query, by_name):
+            yield query, inner
+
+
+def _is_first(step: AnyQuery) -> bool:
+    return any(not is_inner(stream) for stream in step.streams)
+
+
+def _counts(counts: Mapping[str, Mapping[str, int]], spec: PondSpec) -> dict[str, dict[str, int]]:
+    found = {name: dict(of) for name, of in counts.items() if not is_inner(name)}
+    for query, inner in _steps(spec):
+        mine = found.setdefault(query.name, {})
+        total: dict[str, int] = {}
+        for step in (*inner, query):
+            for fate in ("read", "applied", "late", "dead", "filtered"):
+                number = counts.get(step.name, {}).get(fate, 0)
+                if _is_first(step) or fate in _LOST:
+                    total[fate] = total.get(fate, 0) + number
+                if fate in _LOST and not _is_first(step):
+                    total["read"] = total.get("read", 0) + number
+        if any(total.values()) or "read" in mine:
+            mine.update(total)
+    return found
+
+
+def _fates(fates: Fates, spec: PondSpec) -> Fates:
+    found = {name: dict(of) for name, of in fates.items() if not is_inner(name)}
+    for query, inner in _steps(spec):
+        mine: dict[str, list[int]] = {}
+        for step in (*inner, query):
+            for partition, numbers in fates.get(step.name, {}).items() if _is_first(step) else ():
+                mine[partition] = [a + b for a, b in zip(mine.get(partition, [0] * len(numbers)), numbers, strict=True)]
+        if mine or query.name in found:
+            found[query.name] = mine
+    return found

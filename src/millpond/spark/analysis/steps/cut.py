@@ -1,0 +1,114 @@
+"""Finds where the plan of a text is cut into two steps: above a lower aggregation or join of streams.
+
+Everything between two stateful nodes belongs to the lower step, because its rows are computed in the fold, where Spark
+can evaluate any expression. The exceptions are what Spark's analyser puts below a window (a projection with the window,
+one with `window_time`, a filter) and watermarks: the upper step reads these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from millpond.errors import UnsupportedQuery
+from millpond.spark.catalyst.private_names import (
+    JavaObject,
+    children,
+    computed_in,
+    delay_ms,
+    id_of,
+    items,
+    kind_of,
+    outputs,
+    references,
+    window_mark,
+)
+
+_UNARY = (
+    "Project", "Filter", "Expand", "EventTimeWatermark", "SubqueryAlias", "ResolvedHint", "Generate",
+    "DeduplicateWithinWatermark",
+)  # fmt: skip
+_LOWER = ("Project", "Filter", "SubqueryAlias", "ResolvedHint")
+"""Nodes between two stateful nodes that belong to the lower step."""
+
+
+def child_of(node: JavaObject) -> JavaObject:
+    """The only child of a plan node; always the same object, so that it can be compared with `is`."""
+    return children(node)[0]
+
+
+def rows_not_seen(how: str) -> UnsupportedQuery:
+    """The error for rows of a lower step that Spark would have to see; `how`: what would be done with them."""
+    return UnsupportedQuery(
+        f"Rows of an aggregation or of a join of streams cannot be {how}: Spark evaluates this, and does not see them.",
+        "Do it below the aggregation, or aggregate in a query of its own.",
+    )
+
+
+def joins_streams(node: JavaObject) -> bool:
+    """Whether a node is a join of two streams."""
+    return kind_of(node) == "Join" and bool(node.left().isStreaming()) and bool(node.right().isStreaming())
+
+
+def cut_below(node: JavaObject) -> JavaObject | None:
+    """The node at or below `node` whose rows a lower step emits; None if no state is kept below `node`."""
+    path: list[JavaObject] = []
+    while not (kind_of(node) == "Aggregate" or joins_streams(node)):
+        if kind_of(node) not in _UNARY:
+            return None
+        path.append(node)
+        node = child_of(node)
+    while path and kind_of(path[-1]) in _LOWER and not _makes_window(path[-1]):
+        if kind_of(path[-1]) == "Filter" and len(path) > 1 and _makes_window(path[-2]):
+            break  # the analyser's filter of NULL under a window
+        node = path.pop()
+    return node
+
+
+def _makes_window(node: JavaObject) -> bool:
+    """Whether a node computes a window, or the time of one."""
+    if kind_of(node) != "Project":
+        return kind_of(node) == "Expand"
+    made = (column.child() for column in computed_in(node) if kind_of(column) == "Alias")
+    kinds = {kind_of(one) for one in made}
+    windows = any(window_mark(column) for column in computed_in(node) if kind_of(column) == "Alias")
+    return "PreciseTimestampConversion" in kinds or (windows and not kinds <= {"AttributeReference", "GetStructField"})
+
+
+def columns_read(leaf: JavaObject, above: Iterable[JavaObject], needed: Iterable[int]) -> dict[int, str]:
+    """The columns of a lower step that an upper one reads, by expression id, with distinct names.
+
+    `above` are the nodes above the cut, from the highest down, and `needed` the ids of the columns that are read of the
+    highest. Columns with a watermark are always read.
+    """
+    ids = set(needed)
+    for node in above:
+        if kind_of(node) != "Project":
+            ids |= {id_of(column) for column in references(node)}
+            continue
+        computed = {id_of(column): column for column in computed_in(node)}
+        for identity in ids & computed.keys():
+            ids |= {id_of(column) for column in references(computed[identity])}
+    chosen = [column for column in outputs(leaf) if id_of(column) in ids or delay_ms(column) is not None]
+    return _named({id_of(column): str(column.name()) for column in chosen})
+
+
+def _named(names: dict[int, str]) -> dict[int, str]:
+    taken: set[str] = set()
+    for identity, name in names.items():
+        number, free = 1, name
+        while free in taken:
+            number += 1
+            free = f"{name}_{number}"
+        taken.add(free)
+        names[identity] = free
+    return names
+
+
+def ids_in(nodes: Sequence[JavaObject]) -> set[int]:
+    """The expression ids of all columns that plan nodes refer to."""
+    return {id_of(column) for node in nodes for column in references(node)}
+
+
+def ids_of(plan: JavaObject) -> set[int]:
+    """The expression ids of the columns of a plan."""
+    return {id_of(column) for column in items(plan.output())}

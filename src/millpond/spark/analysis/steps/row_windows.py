@@ -1,0 +1,142 @@
+"""Groups the rows of a query by their own window: `GROUP BY w`, or by the bounds of the window.
+
+Rows of one tumbling window are the rows whose time lies in it. So the group is a window of the same size over the time
+of the rows, and closes when the upstream query has emitted all rows of the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.expressions import Call, Column, Expression
+from millpond.model.join import Join
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
+from millpond.model.types import WINDOW
+from millpond.model.windows import RUNNING, Sliding
+from millpond.plan.chains.upstream import bounds_of, times_of
+from millpond.plan.chains.upstream_joins import join_times
+from millpond.spark.analysis.aggregation_input import InputPlan
+from millpond.spark.analysis.input_streams import QueryInput
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, kind_of, references
+
+_EARLIEST = ("start", "time", "end")
+
+
+class RowWindow(NamedTuple):
+    """The window of rows as a window of the query over them; `parts`: what each grouping key is of that window."""
+
+    event_time: str
+    window: Sliding
+    parts: dict[int, str]
+
+
+def unqualified(catalyst: Catalyst, names: Mapping[int, str], expression: JavaObject) -> JavaObject:
+    """The expression over columns named only as in the stream, so that equal expressions print alike."""
+    named = []
+    for column in references(expression):
+        if name := names.get(id_of(column)):
+            named.append(catalyst.alias(catalyst.named(column, name), name, column))
+    return catalyst.substitute(expression, named)
+
+
+def row_column(node: JavaObject, plan: InputPlan, source: QueryInput) -> str | None:
+    """The name of the column of an upstream query's rows that an expression is; None if it is none."""
+    if source.upstream is None:
+        return None
+    node = plan.unaliased(node)
+    if kind_of(node) == "AttributeReference":
+        return source.names.get(id_of(node))
+    found = source.bound(plan, node) if kind_of(node) in ("GetStructField", "PreciseTimestampConversion") else None
+    return None if found is None else found.name
+
+
+def grouped_rows(keys: Mapping[int, str | None], source: QueryInput) -> RowWindow | None:
+    """The window by which the rows of a query are grouped if no window was made for it; None for other inputs.
+
+    `keys` are the results of `row_column` by expression id.
+
+    Raises:
+        UnsupportedQuery: see `row_window`.
+    """
+    if source.upstream is None:
+        return None
+    named = {identity: name for identity, name in keys.items() if name is not None}
+    return row_window(named, source.upstream, source.grids)
+
+
+def row_window(keys: Mapping[int, str], upstream: AnyQuery, grids: Mapping[str, Sliding]) -> RowWindow | None:
+    """The window by which rows are grouped; `keys` are the keys that are columns of the rows, by expression id.
+
+    `grids`: see `grids_of`. Returns None if no key is a part of a window.
+
+    Raises:
+        UnsupportedQuery: a key is a window, but not a tumbling one.
+    """
+    windows = {item.name for item in upstream.output if item.expression.type == WINDOW}
+    times = times_of(upstream)
+    for name in keys.values():
+        whole = name if name in windows else name.rpartition(".")[0]
+        if whole in grids and f"{whole}.time" in times:
+            parts = {f"{whole}{part}": f"window{part}" for part in ("", ".start", ".end", ".time")}
+            found = {identity: parts[of] for identity, of in keys.items() if of in parts}
+            return RowWindow(f"{whole}.time", grids[whole], found)
+        if name in windows:
+            raise UnsupportedQuery(
+                f"Rows are grouped by {name}, but it is not the tumbling window of an aggregation or of a join.",
+                f"Group by a window over it, such as window({name}, '1 hour').",
+            )
+    window, bounds = _window_and_bounds(upstream)
+    own = {identity: bounds[name] for identity, name in keys.items() if name in bounds}
+    if window is None or not own:
+        return None
+    first = min(own, key=lambda identity: _EARLIEST.index(own[identity]))
+    if own[first] == "end":  # a row at the end of its window is at the start of the next one
+        return RowWindow(keys[first], window, dict.fromkeys(own, "window.start"))
+    return RowWindow(keys[first], window, {identity: f"window.{part}" for identity, part in own.items()})
+
+
+def grids_of(query: AnyQuery, queries: Mapping[str, AnyQuery]) -> dict[str, Sliding]:
+    """The tumbling windows of a query's window columns, by column; `queries` are those whose rows it may read."""
+    found: dict[str, Sliding] = {}
+    for item in query.output:
+        if item.expression.type != WINDOW:
+            continue
+        if isinstance(query, Join):
+            window = _of_join(query, item.expression, queries)
+        else:
+            window = query.window if isinstance(query, Query) and isinstance(query.window, Sliding) else None
+        if window is not None and window.tumbling and window != RUNNING:
+            found[item.name] = window
+    return found
+
+
+def _of_join(join: Join, window: Expression, queries: Mapping[str, AnyQuery]) -> Sliding | None:
+    """The window of a column of a join: the join's own, or that of the rows which a side reads."""
+    if not isinstance(window, Call):
+        return join.when if isinstance(join.when, Sliding) else None
+    start = window.args[0]
+    side, _, place = start.name.partition(":") if isinstance(start, Column) else ("", "", "")
+    value = join.sides[side].values[int(place)] if place.isdecimal() else None
+    upstream = queries.get(join.sides[side].stream) if value is not None else None
+    if not isinstance(value, Column) or upstream is None:
+        return None
+    return grids_of(upstream, queries).get(value.name.rpartition(".")[0])
+
+
+def _window_and_bounds(upstream: AnyQuery) -> tuple[Sliding | None, dict[str, str]]:
+    """The tumbling window of the rows, if they have one, and which columns are its `start`, `end` or `time`."""
+    if isinstance(upstream, Join):
+        window = upstream.when
+        if not isinstance(window, Sliding) or not window.tumbling:
+            return None, {}
+        parts = {0: "start", window.size_us: "end", window.size_us - 1: "time"}
+        times = {name: time for name, time in join_times(upstream).items() if not time.sides}
+        return window, {name: parts[time.after_us] for name, time in times.items() if time.after_us in parts}
+    if not isinstance(upstream, Query) or not isinstance(upstream.window, Sliding):
+        return None, {}
+    if upstream.window == RUNNING or not upstream.window.tumbling:
+        return None, {}
+    return upstream.window, bounds_of(upstream)

@@ -1,0 +1,241 @@
+"""Texts that keep state several times are one query for their user; the rows are those of Spark's batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millpond import Pond
+from millpond.control.diagnose.facts import find_facts
+from millpond.control.wiring.reader import read_truth
+from millpond.errors import ChangeRefused, MillpondError
+from millpond.model.endpoints import Sink, Source
+from millpond.model.query import Query
+from millpond.model.stream import Field, Stream
+
+COLUMNS = "v INT, k STRING, t TIMESTAMP"
+DELAY = "WATERMARK t DELAY OF INTERVAL 10 SECONDS"
+READ = f"STREAM tx {DELAY}"
+COUNTS = f"SELECT window(t, '5 seconds') AS w, k, count(*) AS n, max(v) AS v FROM {READ} GROUP BY ALL"
+NEAR = f"""SELECT a.t, a.k, b.v FROM {READ} AS a JOIN {READ} AS b
+  ON a.k = b.k AND b.t BETWEEN a.t - INTERVAL 2 SECONDS AND a.t + INTERVAL 3 SECONDS"""
+TEXTS = {
+    "again": f"SELECT window(w, '10 seconds') AS w, count(*) AS c, sum(n) AS s FROM ({COUNTS}) GROUP BY ALL",
+    "again_also": f"SELECT window(w, '10 seconds') AS w, sum(n) AS s, count(*) AS c FROM ({COUNTS}) GROUP BY ALL",
+    "as_flink": f"SELECT w, n, count(*) AS m, max(v) AS v FROM ({COUNTS}) GROUP BY w, n",
+    "by_bounds": f"SELECT s, e, max(n) AS m FROM (SELECT w.start AS s, w.end AS e, n FROM ({COUNTS})) GROUP BY s, e",
+    "by_end": f"SELECT e, max(n) AS m FROM (SELECT w.end AS e, n FROM ({COUNTS}) WHERE n > 1) GROUP BY e",
+    "at_window_time": f"""SELECT window(x, '10 seconds').end AS e, sum(n) AS s
+      FROM (SELECT window_time(w) AS x, n FROM ({COUNTS})) GROUP BY window(x, '10 seconds')""",
+    "hopping": f"""SELECT window.end AS e, sum(n) AS s FROM (SELECT window(t, '6 seconds', '3 seconds') AS w, k,
+      count(*) AS n FROM {READ} GROUP BY ALL HAVING count(*) > 1) GROUP BY window(w, '12 seconds', '6 seconds')""",
+    "three": f"""SELECT window(w, '20 seconds') AS w, max(s) AS m FROM (SELECT window(w, '10 seconds') AS w, k,
+      sum(n) AS s FROM ({COUNTS}) GROUP BY ALL) GROUP BY ALL""",
+    "by_text": f"""SELECT window(w, '10 seconds') AS w, max(at) AS at
+      FROM (SELECT w, date_format(w.start, 'HH:mm:ss') AS at FROM ({COUNTS})) GROUP BY ALL""",
+    "of_join": f"SELECT window(t, '5 seconds') AS w, k, count(*) AS n, sum(v) AS s FROM ({NEAR}) GROUP BY ALL",
+    "of_window_join": f"""SELECT w, sum(v) AS s, sum(u) AS u FROM (SELECT window(t, '5 seconds') AS w, v FROM {READ})
+      JOIN (SELECT window(t, '5 seconds') AS w, v AS u FROM {READ}) USING (w) GROUP BY w""",
+    "join_of_counts": f"""WITH c AS ({COUNTS})
+      SELECT c.w, c.k, c.n, d.n AS m FROM c JOIN c AS d ON c.w = d.w AND c.k < d.k""",
+    "of_join_of_counts": f"""WITH c AS ({COUNTS}), d AS (SELECT window(t, '5 seconds') AS w, k, min(v) AS v FROM {READ}
+      GROUP BY ALL) SELECT w, sum(n) AS n, min(v) AS v
+      FROM (SELECT c.w, c.n, d.v FROM c JOIN d ON c.w = d.w AND c.k = d.k) GROUP BY w""",
+    "join_of_join": f"""SELECT x.k, x.v, c.v AS u FROM ({NEAR}) AS x JOIN {READ} AS c
+      ON c.k = x.k AND c.t BETWEEN x.t - INTERVAL 1 SECOND AND x.t + INTERVAL 1 SECOND""",
+}  # fmt: skip
+
+
+def write(folder: Path, name: str, events: Sequence[tuple[int, str, int]]) -> None:
+    folder.mkdir(exist_ok=True)
+    lines = (json.dumps({"v": v, "k": k, "t": f"2026-01-01T00:00:{t:02}Z"}) for v, k, t in events)
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n")
+    os.utime(path, (1_700_000_000 + int(path.stem),) * 2)  # Spark reads files in the order of their times
+
+
+def stream(folder: Path) -> Stream:
+    fields = (Field("v", "int"), Field("k", "string"), Field("t", "timestamp"))
+    return Stream("tx", fields, Source("json", (("maxFilesPerTrigger", "1"), ("path", str(folder)))))
+
+
+def random_events(seed: int) -> list[list[tuple[int, str, int]]]:
+    """Four files of events, each up to 9 seconds out of order, so that none is late."""
+    made = random.Random(seed)
+    return [
+        [(made.randrange(9), made.choice("abc"), time + made.randrange(9)) for time in range(at, at + 12)]
+        for at in range(0, 48, 12)
+    ]
+
+
+def plain(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(repr(list(row.values())) for row in rows)
+
+
+def count(pond: Pond) -> int:
+    """The number of queries that are computed, with inner ones."""
+    return len(pond.plan.all_queries)
+
+
+def batch(spark: SparkSession, folder: Path, text: str) -> list[str]:
+    spark.read.schema(COLUMNS).json(str(folder)).createOrReplaceTempView("tx")
+    table = spark.sql(text.replace(DELAY, "").replace("STREAM tx", "tx")).toArrow()
+    spark.catalog.dropTempView("tx")
+    return plain(table.to_pylist())
+
+
+def test_rows_are_those_of_sparks_batch_although_it_restarts(
+    spark: SparkSession, tmp_path: Path, tmp_pond: Path
+) -> None:
+    folder, files = tmp_path / "in", random_events(1)
+    for number, events in enumerate(files[:2]):
+        write(folder, f"{number}.json", events)
+    sinks = {name: Sink("parquet", str(tmp_path / name)) for name in TEXTS}
+    with Pond(spark, tmp_pond, instances=2) as pond:
+        pond.stream(stream(folder))
+        for name, text in TEXTS.items():
+            pond.add(name, text, sink=sinks[name])
+        assert [query.name for query in pond.queries] == [*TEXTS]
+        pond.run()
+        manifest = pond.manifest()
+        assert {*pond.counts()} == {*TEXTS} == {*pond.costs()}
+        assert pond.counts()["again"].whole.read == len(files[0] + files[1])
+    for number, events in enumerate(files[2:], 2):
+        write(folder, f"{number}.json", events)
+    with Pond(spark, tmp_pond) as pond:  # the queries in force are planned again
+        pond.open()
+        assert pond.manifest().n == manifest.n + 1
+        assert {query.name for query in pond.queries} == {*TEXTS}
+        pond.run(drain=True)
+        assert pond.problems() == []
+    for name, text in TEXTS.items():
+        rows = spark.read.parquet(str(tmp_path / name)).toArrow().to_pylist()
+        assert plain(rows) == batch(spark, folder, text), name
+    with Pond(spark, tmp_pond, instances=2) as pond:  # the same program gives the same inner queries
+        pond.stream(stream(folder))
+        for name, text in TEXTS.items():
+            pond.add(name, text, sink=sinks[name])
+        pond.run()
+
+
+def test_equal_steps_are_computed_once_and_go_with_their_last_reader(
+    spark: SparkSession, tmp_path: Path, tmp_pond: Path
+) -> None:
+    folder = tmp_path / "in"
+    write(folder, "1.json", [(1, "a", 1), (2, "b", 2), (3, "a", 14)])
+    with Pond(spark, tmp_pond, instances=2) as pond:
+        pond.stream(stream(folder))
+        one = pond.add("again", TEXTS["again"])
+        pond.run()
+        other = pond.add("again_also", TEXTS["again_also"])
+        assert len({*one.streams, *other.streams}) == 1 and count(pond) == 3
+        shown = pond.costs()
+        assert {*shown} == {"again", "again_also"}
+        with pytest.raises(MillpondError, match="MP-CHANGE"):
+            pond.drop(one.streams[0])
+        pond.drop("again")
+        assert count(pond) == 2
+        pond.pause("again_also")
+        pond.resume("again_also")
+        pond.scale(1)
+        with pytest.raises(ChangeRefused, match="in an inner query"):
+            pond.alter("again_also", TEXTS["again_also"].replace("count(*) AS n", "2 * count(*) AS n"))
+        pond.alter("again_also", TEXTS["again_also"].replace("sum(n)", "2 * sum(n)"))
+        write(folder, "2.json", [(1, "a", 21), (1, "b", 26), (1, "b", 33), (1, "a", 38), (1, "c", 59)])
+        pond.run(drain=True)
+        rows = [(row["w"]["start"].second, row["s"], row["c"]) for row in pond.table("again_also").to_pylist()]
+        assert rows == [(0, 4, 2), (10, 2, 1), (20, 4, 2), (30, 4, 2), (50, 2, 1)]
+        pond.drop("again_also")
+        assert count(pond) == 0 and [one.name for one in pond.streams if one.step is not None]
+        assert {section.kind for section in pond.manifest().sections.values()} <= {"rows"}
+        # added again, it begins with complete windows of its inner query
+        pond.add("again", TEXTS["again"])
+        assert pond.plan.of_query("again")[1].from_us is not None
+
+
+def test_a_failure_of_an_inner_query_is_one_of_the_query(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:
+    folder = tmp_path / "in"
+    write(folder, "1.json", [(2_000_000_000, "a", 1), (2_000_000_000, "a", 2), (3, "a", 30)])
+    text = TEXTS["again"].replace("count(*) AS n", "CAST(sum(v) AS INT) AS n")
+    with Pond(spark, tmp_pond) as pond:
+        pond.stream(stream(folder))
+        pond.add("q", text)
+        pond.run(drain=True)
+        [problem] = pond.problems()
+        assert "Query q is quarantined" in problem.text and "inner@" not in problem.text
+        cause = pond.why("q").causes[0]
+        assert cause.code == "quarantined" and "inner@" not in cause.text
+        assert any(status.name == "query:q" for status in pond.status())
+        pond.drop("q")
+        pond.add("q", text)
+        assert pond.problems() == []
+
+
+def test_it_is_explained_as_one_query(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:
+    folder = tmp_path / "in"
+    write(folder, "1.json", [(1, "a", 1), (1, "a", 2)])
+    with Pond(spark, tmp_pond) as pond:
+        pond.stream(stream(folder))
+        pond.add("q", TEXTS["three"])
+        pond.run()
+        truth, spec = read_truth(tmp_pond)
+        facts = find_facts(truth, spec, "q")
+        assert facts.recent.counts.read == 2 and facts.upstream == ()
+        assert [query.name for query in spec.all_queries] == ["q"]
+        assert all("inner@" not in cause.text for cause in pond.why("q").causes)
+
+
+def test_dataframes_have_steps_too(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:
+    folder = tmp_path / "in"
+    write(folder, "1.json", [event for events in random_events(2) for event in events])
+
+    def last_step(read: DataFrame) -> DataFrame:
+        counts = read.groupBy(F.window("t", "5 seconds").alias("window"), "k").count()
+        return counts.groupBy(F.window("window", "10 seconds")).agg(F.sum("count").alias("count"))
+
+    with Pond(spark, tmp_pond) as pond:
+        made = pond.add("q", last_step(pond.stream(stream(folder)).withWatermark("t", "10 seconds")))
+        assert isinstance(made, Query) and made.delay_us == 0
+        pond.run(drain=True)
+        rows = plain(pond.table("q").to_pylist())
+    assert rows == plain(last_step(spark.read.schema(COLUMNS).json(str(folder))).toArrow().to_pylist())
+
+
+REFUSED = {
+    "does not see the rows of an inner": f"SELECT max(reverse(k)) AS r FROM ({COUNTS}) GROUP BY window(w, '1 hour')",
+    "has no window, so its rows change": f"SELECT max(n) AS n FROM (SELECT k, count(*) AS n FROM {READ} GROUP BY k)",
+    "not the tumbling window": f"""SELECT w, max(n) AS n FROM (SELECT window(t, '6 seconds', '3 seconds') AS w, k,
+      count(*) AS n FROM {READ} GROUP BY ALL) GROUP BY w""",
+    "cannot be united": f"SELECT count(*) AS n FROM ({COUNTS} UNION ALL {COUNTS}) GROUP BY window(w, '1 hour')",
+    "live parameters": f"SELECT max(n) AS n FROM ({COUNTS}) WHERE n > :least GROUP BY window(w, '1 hour')",
+    "overlaps more than 200": f"""SELECT max(n) AS n FROM (SELECT window(t, '1 day', '1 second') AS w, count(*) AS n
+      FROM {READ} GROUP BY ALL) GROUP BY window(w, '2 days')""",
+}  # fmt: skip
+
+
+def test_what_is_refused_names_the_reason(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:
+    write(tmp_path / "in", "1.json", [(1, "a", 1)])
+    with Pond(spark, tmp_pond) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        pond.param("least", 1)
+        for reason, text in REFUSED.items():
+            with pytest.raises(MillpondError, match=reason):
+                pond.add("q", text)
+        for options in ({"late": Sink("memory")}, {"correct_for": "1 hour"},
+                        {"deduplicate": ["k"], "deduplicate_within": "1 hour"}):  # fmt: skip
+            with pytest.raises(MillpondError, match="keeps state in several steps"):
+                pond.add("q", TEXTS["again"], **options)
+        pond.add("q", TEXTS["again"])
+        pond.run()
+        with pytest.raises(MillpondError, match="cannot be backfilled"):
+            pond.add("more", TEXTS["hopping"], backfill=True)
+        with pytest.raises(ChangeRefused, match="in an inner query"):
+            pond.shadow("q", TEXTS["again"].replace("'5 seconds'", "'2 seconds'"))

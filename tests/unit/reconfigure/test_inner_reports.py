@@ -1,0 +1,116 @@
+"""Inner queries: names, which queries use them, changes that add and drop them, and reports that hide them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millpond.log.manifest import Manifest
+from millpond.log.records import EpochRecord
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.spec import PondSpec, from_json, to_json
+from millpond.model.stream import Field, Stream
+from millpond.model.types import WINDOW
+from millpond.model.windows import Sliding
+from millpond.plan.chains.steps import inner_of, inputs_of, step_name, streams_of, with_inner
+from millpond.plan.chains.upstream import inner_stream
+from millpond.reconfigure import validate
+from millpond.reconfigure.budgets import with_versions
+from millpond.reconfigure.catalog import applied, not_answered, seen
+from millpond.reconfigure.changes import Drop, Halt, change_of, change_text
+from millpond.reconfigure.inner_reports import labels, plain_names, relabelled, seen_quarantine, seen_record
+from millpond.reconfigure.lifecycle import current
+from millpond.reconfigure.validate import KnownPond
+from millpond.runtime.inspect.costs import Cost
+
+SOURCE = Stream("tx", (Field("v", "bigint"), Field("t", "timestamp")))
+COUNT = Aggregate("count", None, None, "bigint")
+
+
+def windowed(name: str, stream: str, time: str, size_us: int) -> Query:
+    output = (Named("w", Column("window", WINDOW)), Named("n", Column("agg:0", "bigint")))
+    return Query(name, stream, time, 0, Sliding(size_us, size_us), (), (COUNT,), output)
+
+
+def inner(stream: str, time: str, size_us: int) -> Query:
+    made = windowed("", stream, time, size_us)
+    return msgspec.structs.replace(made, name=step_name(made, "w.time"))
+
+
+FIRST = inner("tx", "t", 5)
+SECOND = inner(FIRST.name, "w.time", 10)
+LAST = windowed("q", SECOND.name, "w.time", 20)
+OTHER = windowed("r", FIRST.name, "w.time", 30)
+STREAMS = (SOURCE, inner_stream(FIRST), inner_stream(SECOND))
+BY_NAME = {stream.name: stream for stream in STREAMS}
+
+
+def pond(*queries: Query) -> PondSpec:
+    used = {name for query in queries for name in streams_of(query, BY_NAME)}
+    return PondSpec.of(tuple(stream for stream in STREAMS if stream.name in used), queries, 1)
+
+
+def test_the_steps_of_a_query_are_found_lowest_first() -> None:
+    assert inner_of(LAST, BY_NAME) == (FIRST, SECOND)
+    assert with_inner([OTHER, LAST], BY_NAME) == (FIRST, OTHER, SECOND, LAST)
+    assert streams_of(LAST, BY_NAME) == ("tx", FIRST.name, SECOND.name)
+    assert inputs_of(LAST, BY_NAME) == ("tx",)
+
+
+def test_equal_steps_have_one_name_and_their_text_does_not_matter() -> None:
+    other = msgspec.structs.replace(FIRST, name="step 0", text="SELECT 1")
+    assert step_name(other, "w.time") == FIRST.name != step_name(other, "w.start")
+    assert step_name(msgspec.structs.replace(other, delay_us=1), "w.time") != FIRST.name
+
+
+def test_a_change_adds_a_query_with_its_steps_and_they_go_with_the_last_reader() -> None:
+    known = KnownPond(pond(windowed("z", "tx", "t", 7)), Manifest())
+    change = validate.add(known, LAST, STREAMS)
+    assert change_of(change_text(change)) == change
+    spec = applied(known.spec, 3, change)
+    assert [query.name for query in current(spec)] == ["q", "z"] and {*spec.computed} >= {FIRST, SECOND, LAST}
+    assert from_json(to_json(spec)) == spec and seen(spec).streams == spec.streams
+    spec = applied(spec, 4, validate.add(KnownPond(spec, Manifest()), OTHER, STREAMS))
+    spec = applied(spec, 5, Drop("q"))
+    assert {one.name for one in spec.streams} == {"tx", FIRST.name}
+    assert {one.name for one in applied(spec, 6, Drop("r")).streams} == {"tx"}
+
+
+def test_steps_stop_when_all_queries_that_use_them_are_quarantined() -> None:
+    spec = applied(pond(LAST, OTHER), 3, Halt("q", "why"))
+    assert not_answered(spec) == {"q", SECOND.name}
+    assert not_answered(applied(spec, 4, Halt("r", "why"))) == {"q", "r", FIRST.name, SECOND.name}
+
+
+def test_reports_name_the_queries_only() -> None:
+    counts = {
+        FIRST.name: {"read": 10, "applied": 7, "late": 2, "dead": 1, "rows": 5},
+        SECOND.name: {"read": 5, "applied": 4, "dead": 1, "rows": 2},
+        "q": {"read": 2, "applied": 2, "rows": 1},
+        "r": {"read": 5, "applied": 5, "rows": 3},
+    }
+    why = {FIRST.name: f"A result of query '{FIRST.name}' leaves its type."}
+    record = EpochRecord(
+        n=1, writer="", prev="", at=0, spark_query="", batch=0, start={}, end={}, counts=counts, quarantined=why
+    )  # fmt: skip
+    found = seen_record(record, pond(LAST, OTHER))
+    assert found.counts["q"] == {"read": 11, "applied": 7, "late": 2, "dead": 2, "filtered": 0, "rows": 1}
+    assert found.counts["r"] == {"read": 10, "applied": 7, "late": 2, "dead": 1, "filtered": 0, "rows": 3}
+    assert found.counts.keys() == {"q", "r"}
+    assert found.quarantined == {name: f"A result of query '{name}' leaves its type." for name in ("q", "r")}
+    assert seen_quarantine({"r": "own"} | why, pond(LAST, OTHER))["r"] == "own"
+    assert seen_record(record, pond(windowed("q", "tx", "t", 7))) is record
+    named = labels([LAST, OTHER, FIRST, SECOND], STREAMS)
+    assert named == {FIRST.name: "step 1 of q", SECOND.name: "step 2 of q"}
+    assert relabelled(f"reads {SECOND.name}", named) == "reads step 2 of q"
+    assert plain_names(f"reads {SECOND.name}.", "it") == "reads it."
+
+
+def test_the_costs_of_the_queries_sum_to_the_total() -> None:
+    costs = {FIRST.name: Cost(11, 5, 7, 2, 3), SECOND.name: Cost(5, 2, 4, 0, 1), "q": Cost(1, 1, 1, 1, 1),
+             "r": Cost(2, 3, 0, 0, 1)}  # fmt: skip
+    found = with_versions(pond(LAST, OTHER), costs)
+    assert found.keys() == {"q", "r"} and (found["q"].rows, found["r"].rows) == (1, 3)
+    assert sum(cost.time_us for cost in found.values()) == 19 and sum(cost.bytes for cost in found.values()) == 15
+    assert found["q"].keys == 3
