@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Range, Session, Window
-from millpond.plan.groups.plan import GroupPlan
+
+if TYPE_CHECKING:
+    from millpond.plan.groups.plan import GroupPlan
 
 _HOUR_US = 3_600_000_000
 _UNITS = (
