@@ -49,6 +49,10 @@ TEXTS = {
     "of_join_of_counts": f"""WITH c AS ({COUNTS}), d AS (SELECT window(t, '5 seconds') AS w, k, min(v) AS v FROM {READ}
       GROUP BY ALL) SELECT w, sum(n) AS n, min(v) AS v
       FROM (SELECT c.w, c.n, d.v FROM c JOIN d ON c.w = d.w AND c.k = d.k) GROUP BY w""",
+    "of_distinct": f"""SELECT window(t, '5 seconds') AS w, k, count(*) AS n, percentile(v, 0.5) AS p
+      FROM (SELECT DISTINCT k, v, t FROM {READ} WHERE v > 1) GROUP BY ALL""",
+    "of_union": f"SELECT window(t, '9 seconds') AS w, sum(v) AS s FROM (SELECT v, t FROM {READ} WHERE k = 'a' UNION "
+    f"SELECT v, t FROM {READ} WHERE v > 0) GROUP BY ALL",
     "join_of_join": f"""SELECT x.k, x.v, c.v AS u FROM ({NEAR}) AS x JOIN {READ} AS c
       ON c.k = x.k AND c.t BETWEEN x.t - INTERVAL 1 SECOND AND x.t + INTERVAL 1 SECOND""",
 }  # fmt: skip

@@ -338,7 +338,8 @@ def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
         return msgspec.structs.replace(told, condition=condition, most_pairs=new.most_pairs) == new
     if not isinstance(old, Query) or not isinstance(new, Query):
         return False
-    if isinstance(old.window, Distinct) and presence_filter(old) == presence_filter(new):  # stores no values
+    stores_no_values = isinstance(old.window, Distinct) and not old.window.keeps
+    if stores_no_values and presence_filter(old) == presence_filter(new):
         old = msgspec.structs.replace(old, event=new.event)
     having = old.having if old.changing else new.having
     return msgspec.structs.replace(old, having=having, output=new.output, text=new.text) == new

@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import Column, Expression
-from millpond.model.query import Query
 from millpond.model.stream import Stream
 from millpond.model.windows import Keeps, Sliding, Window
 from millpond.plan.groups.distinct import Timing
 from millpond.spark.analysis.grouping.window_rows import exploded_windows, refuse_noted
-from millpond.spark.analysis.steps.cut import child_of, cut_below
+from millpond.spark.analysis.steps.cut import REPEATS, child_of, cut_below
 from millpond.spark.analysis.windows import is_noted, recovered, recovered_session
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -40,7 +39,6 @@ from millpond.spark.sources.arrow_functions import MAPPED
 from millpond.spark.sources.declared_paths import STREAMS
 
 WITHIN = "DeduplicateWithinWatermark"
-_REPEATS = ("Deduplicate", WITHIN, "Distinct")
 _STATEFUL = {
     "Window": "An OVER (…) window",
     "GlobalLimit": "LIMIT",
@@ -59,7 +57,7 @@ _INSTEAD = {
 """Replacements for joins that are not supported."""
 
 _FIELDS = ("start", "end")
-_LOWER = "Remove them in a query of its own, say `lower`, and read its rows: FROM STREAM lower."
+LOWER = "Remove them in a query of its own, say `lower`, and read its rows: FROM STREAM lower."
 
 
 class WindowColumn(NamedTuple):
@@ -178,7 +176,7 @@ class InputPlan:
         """
         above = [] if self.repeats is None else self.steps[self.repeats.below :]
         if any(step.makes_rows for step in above):
-            raise UnsupportedQuery("A join or explode above the removal of repeated events is not answered.", _LOWER)
+            raise UnsupportedQuery("A join or explode above the removal of repeated events is not answered.", LOWER)
         parts = [part for step in above for part in conjuncts(step.condition)]
         if self.repeats is None or self.repeats.rank is None:
             return parts
@@ -213,8 +211,12 @@ class InputPlan:
         return None
 
 
-def read_input_plan(catalyst: Catalyst, node: JavaObject, *, emitted: bool = False) -> InputPlan:
-    """Read down to the streaming source; `emitted`: windows are columns of the rows, as there is no aggregation.
+def read_input_plan(
+    catalyst: Catalyst, node: JavaObject, *, emitted: bool = False, cut_at_repeats: bool = False
+) -> InputPlan:
+    """Read down to the streaming source, or to a lower step.
+
+    `emitted`: windows are columns of the rows, as there is no aggregation. `cut_at_repeats`: see `cut_below`.
 
     Raises:
         UnsupportedQuery: the input contains an unsupported join or union, another aggregation, ….
@@ -222,14 +224,12 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject, *, emitted: bool = Fal
     """
     steps: list[Step] = []
     watermark: Watermark | None = None
-    layers: list[list[JavaObject]] = []
+    layers, repeats = list[list[JavaObject]](), None
     definitions: dict[int, JavaObject] = {}
     windows: dict[int, WindowColumn] = {}
-    repeats: Repeats | None = None
-    cut, nodes = cut_below(node), list[JavaObject]()
-    while (kind := kind_of(node)) not in (*STREAMS, MAPPED) and not (kind == "Union" and node.isStreaming()):
-        if node is cut:
-            break
+    cut, nodes = cut_below(node, at_repeats=cut_at_repeats), list[JavaObject]()
+    while node is not cut and not _is_leaf(node):
+        kind = kind_of(node)
         nodes.append(node)
         found: dict[int, WindowColumn] = {}
         if kind == "Project":
@@ -260,7 +260,7 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject, *, emitted: bool = Fal
             watermark = watermark or Watermark(node.eventTime(), len(layers), node.output())
         elif kind == "Window" and (one := one_per_key(node, len(steps))) is not None and repeats is None:
             repeats = one
-        elif kind in _REPEATS:
+        elif kind in REPEATS:
             repeats = _repeats(node, kind, len(steps), repeats)
         elif kind not in ("SubqueryAlias", "ResolvedHint"):
             raise _refused(node, kind)
@@ -271,6 +271,11 @@ def read_input_plan(catalyst: Catalyst, node: JavaObject, *, emitted: bool = Fal
     if repeats is not None:
         repeats = repeats._replace(below=len(steps) - repeats.below)
     return InputPlan(node, watermark, steps[::-1], layers, definitions, windows, repeats, emitted, node is cut, nodes)
+
+
+def _is_leaf(node: JavaObject) -> bool:
+    """Whether a node is a stream, a function of batches, or a union of streams."""
+    return kind_of(node) in (*STREAMS, MAPPED) or (kind_of(node) == "Union" and bool(node.isStreaming()))
 
 
 def _repeats(node: JavaObject, kind: str, above: int, higher: Repeats | None) -> Repeats:
@@ -442,26 +447,3 @@ def timing_of(plan: InputPlan, stream: Stream, meaning: Callable[[JavaObject], E
     time = next((column for column in columns if delay_ms(column) is not None), None)
     found = None if time is None else meaning(time)
     return Timing(found, (delay_ms(time) or 0) * 1000) if isinstance(found, Column) else None
-
-
-def repeated_within_us(plan: InputPlan, repeats: Repeats, keys: Sequence[str], query: Query) -> int:
-    """Within how much event time events with equal `keys` count as repeated, below the window of a query.
-
-    Keys with the event time are equal only at the same time.
-
-    Raises:
-        UnsupportedQuery: `plan.groups.deduplication` does not remove such events, or not between these steps.
-    """
-    if not (repeats.within or query.event_time in keys):
-        raise UnsupportedQuery(
-            f"dropDuplicates or DISTINCT of {', '.join(keys)} below an aggregation is not answered in one text.",
-            f"Compare {query.event_time} as well, use dropDuplicatesWithinWatermark, or remove them in a query of its "
-            "own, say `lower`, and read its rows: FROM STREAM lower.",
-        )
-    if repeats.below or kind_of(plan.leaf) == "Union" or any(step.makes_rows for step in plan.steps):
-        raise UnsupportedQuery(
-            "The removal of repeated events above a filter or a union, or below a join or explode, is not answered in "
-            "one text with an aggregation.",
-            f"Drop duplicates first, of a stream as it is, and filter then. {_LOWER}",
-        )
-    return query.delay_us if repeats.within else 0

@@ -11,6 +11,7 @@ that the filter drops also advance it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -25,10 +26,9 @@ from millpond.model.stream import Stream
 from millpond.model.types import WINDOW, has_floats, is_known, is_storable
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Session, Sliding, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
-from millpond.plan.groups.deduplication import deduplicated
 from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregates import aggregate_of
-from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan, repeated_within_us, timing_of
+from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan, timing_of
 from millpond.spark.analysis.expressions import Translator, conjunction, raises_as
 from millpond.spark.analysis.expressions_above import (
     check_key,
@@ -46,6 +46,7 @@ from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.steps.cut import ids_in, ids_of
 from millpond.spark.analysis.steps.inputs import Inputs
+from millpond.spark.analysis.steps.repeats_below import RepeatsBelow, without_repeats
 from millpond.spark.analysis.steps.row_windows import grouped_rows, row_column, unqualified
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.cures import CLAUSES, without_time
@@ -96,8 +97,18 @@ def extract_query(
         return (reader.select if input_plan.repeats is None else reader.distinct)(items(whole.output()))
     if is_pivot(plan):
         plan, above = flattened(catalyst, plan, above)
-    input_plan = read_input_plan(catalyst, (sets := sets_of(plan)).below)
-    source = inputs.source(input_plan, terms, ids_in([plan]) if sets.id is None else ids_of(sets.below))
+    sets = sets_of(plan)
+    input_plan, needed = (
+        read_input_plan(catalyst, sets.below),
+        ids_in([plan]) if sets.id is None else ids_of(sets.below),
+    )
+    if input_plan.repeats is not None:
+        with suppress(RepeatsBelow):
+            if not input_plan.is_step:
+                source = inputs.source(input_plan, terms, needed)
+                return Reader(catalyst, terms, source, input_plan, functions).read(plan, above, sets)
+        input_plan = read_input_plan(catalyst, sets.below, cut_at_repeats=True)
+    source = inputs.source(input_plan, terms, needed)
     return Reader(catalyst, terms, source, input_plan, functions).read(plan, above, sets)
 
 
@@ -233,7 +244,7 @@ class Reader:
             raise UnsupportedQuery(
                 f"{terms.name} has no key, so it has no latest row per key to serve.", "Group it by a key and a window."
             )
-        named = named_once([Named(str(output.name()), self._passed(output)) for output in outputs])
+        named = named_once([Named(name, self._passed(output)) for name, output in terms.named(outputs)])
         found = self._extracted(Selection(terms.name, self._stream.name, named, self._where(), terms.sink, terms.text))
         return found._replace(timing=timing_of(self._input_plan, self._stream, self._column))
 
@@ -253,25 +264,14 @@ class Reader:
 
     def extraction(self, query: AnyQuery) -> Extraction:
         """The query, with those of its expressions that Spark projects."""
-        repeats = self._input_plan.repeats
-        if repeats is not None and isinstance(query, Query):
-            keys = [self._plain(key) for key in repeats.keys]
-            query = deduplicated(query, self._stream, keys, repeated_within_us(self._input_plan, repeats, keys, query))
+        if isinstance(query, Query):
+            query = without_repeats(self._input_plan, query, self._stream, self._column)
         return self._extracted(query)
 
     def _extracted(self, query: AnyQuery) -> Extraction:
         used = foreign_keys(query)
         foreigns = {key: self._foreigns[key] for key in sorted(used & self._foreigns.keys())}
         return Extraction(query, self._stream, foreigns, self._source.derived)
-
-    def _plain(self, column: JavaObject) -> str:
-        """The name of the stream's column by which duplicates are recognised."""
-        meaning = self._column(column)
-        if isinstance(meaning, Column):
-            return meaning.name
-        raise UnsupportedQuery(
-            f"Duplicates are compared by {column.name()}, which is computed.", "Name columns of the stream."
-        )
 
     def _passed(self, column: JavaObject) -> Expression:
         """Translate an output column; values of types that the model has no operators for pass through unchanged."""

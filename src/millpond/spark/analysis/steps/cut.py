@@ -1,4 +1,5 @@
-"""Finds where the plan of a text is cut into two steps: above a lower aggregation or join of streams.
+"""Finds where the plan of a text is cut into two steps: above a lower aggregation, join of streams or removal of
+repeated events.
 
 Everything between two stateful nodes belongs to the lower step, because its rows are computed in the fold, where Spark
 can evaluate any expression. The exceptions are what Spark's analyser puts below a window (a projection with the window,
@@ -27,6 +28,8 @@ _UNARY = (
     "Project", "Filter", "Expand", "EventTimeWatermark", "SubqueryAlias", "ResolvedHint", "Generate",
     "DeduplicateWithinWatermark",
 )  # fmt: skip
+REPEATS = ("Deduplicate", "DeduplicateWithinWatermark", "Distinct")
+"""Nodes that remove repeated events."""
 _LOWER = ("Project", "Filter", "SubqueryAlias", "ResolvedHint")
 """Nodes between two stateful nodes that belong to the lower step."""
 
@@ -49,10 +52,13 @@ def joins_streams(node: JavaObject) -> bool:
     return kind_of(node) == "Join" and bool(node.left().isStreaming()) and bool(node.right().isStreaming())
 
 
-def cut_below(node: JavaObject) -> JavaObject | None:
-    """The node at or below `node` whose rows a lower step emits; None if no state is kept below `node`."""
+def cut_below(node: JavaObject, *, at_repeats: bool = False) -> JavaObject | None:
+    """The node at or below `node` whose rows a lower step emits; None if no state is kept below `node`.
+
+    `at_repeats`: the removal of repeated events is a step of its own.
+    """
     path: list[JavaObject] = []
-    while not (kind_of(node) == "Aggregate" or joins_streams(node)):
+    while not (kind_of(node) == "Aggregate" or joins_streams(node) or (at_repeats and kind_of(node) in REPEATS)):
         if kind_of(node) not in _UNARY:
             return None
         path.append(node)
