@@ -82,6 +82,29 @@ def test_limit_gives_the_first_rows_of_each_window(spark: SparkSession, pond: Po
     assert len(theirs) > 20 and sorted(map(repr, ours)) == sorted(map(repr, theirs))
 
 
+ONE_TEXT = {
+    "ranked": f"SELECT card, shop, total, w, row_number() OVER (PARTITION BY w ORDER BY total DESC{TIES}) AS r "
+    "FROM ({}) QUALIFY r <= 3",
+    "limited": f"SELECT card, shop, total, w FROM ({{}}) ORDER BY total DESC{TIES} LIMIT 3",
+}
+"""The aggregation and its first rows in one text."""
+
+
+@pytest.mark.parametrize("name", ONE_TEXT)
+def test_one_text_aggregates_and_ranks(spark: SparkSession, pond: Pond, tmp_path: Path, name: str) -> None:
+    late = "STREAM tx WATERMARK ts DELAY OF INTERVAL 2 HOURS"
+    spark.table("batch_tx").write.parquet(str(tmp_path / "tx"))
+    with Pond(spark, tmp_path / "pond", instances=2) as other:
+        other.load(f"CREATE TABLE tx ({SCHEMA}) USING parquet OPTIONS (path '{tmp_path / 'tx'}')")
+        other.add("first", ONE_TEXT[name].format(SPEND.format(SLIDING, late, SLIDING)))
+        other.run(once=True, drain=True)
+        ours = other.table("first").select(["card", "shop", "total", "w"]).to_pylist()
+    columns = "card, shop, total, w"
+    first = f"QUALIFY row_number() OVER (PARTITION BY w ORDER BY total DESC{TIES}) <= 3"
+    theirs = spark.sql(f"SELECT {columns} FROM batch_spend {first}").toArrow().to_pylist()
+    assert len(theirs) > 20 and sorted(map(repr, ours)) == sorted(map(repr, theirs))
+
+
 REFUSED = {
     "SELECT card FROM STREAM spend LIMIT 3": "ends in LIMIT",
     "SELECT card FROM STREAM spend ORDER BY n": "ends in ORDER BY",
