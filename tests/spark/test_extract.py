@@ -653,11 +653,10 @@ REFUSED = [
     ("SELECT id, kind AS id FROM tx", QueryTypeError, "Two columns"),
     ("SELECT id, ts - TIMESTAMP '2020-01-01' AS age FROM tx", UnsupportedQuery, "interval day to second"),
     ("SELECT id FROM tx ORDER BY id", MillpondError, "ORDER BY|Sort"),
-    ("SELECT DISTINCT items FROM tx", UnsupportedQuery, "a column is a array<struct"),
+    ("SELECT DISTINCT items FROM tx", UnsupportedQuery, "compare a column of type array<struct"),
     (f"SELECT DISTINCT count(*) FROM tx GROUP BY {W}", UnsupportedQuery, "chain of queries"),
     ("SELECT count(*) FROM tx a JOIN tx b ON a.id = b.id GROUP BY window(a.ts, '1 hour')", UnsupportedQuery, "join"),
-    (f"SELECT count(*) FROM (SELECT DISTINCT * FROM tx) GROUP BY {W}", UnsupportedQuery, "a column is a array<struct"),
-    (f"SELECT max(c) FROM (SELECT {W} AS w, count(*) AS c FROM tx GROUP BY {W}) GROUP BY w", UnsupportedQuery, "chain"),
+    (f"SELECT count(*) FROM (SELECT DISTINCT * FROM tx) GROUP BY {W}", UnsupportedQuery, "of type array<struct"),
     (f"SELECT make_ym_interval(count(*)) FROM tx GROUP BY {W}", MillpondError, "interval|cannot resolve"),
     (f"SELECT size(collect_list(now())) FROM tx GROUP BY {W}", QueryError, "now"),
     (f"SELECT substring(max(kind), int(rand() * 3)) FROM tx GROUP BY {W}", QueryError, "rand"),
@@ -679,7 +678,7 @@ REFUSED = [
     ("SELECT count(*) FROM tx GROUP BY window(window(ts, '1 hour'), '1 hour')", UnsupportedQuery, "inside a window"),
     ("SELECT count(*) FROM tx GROUP BY window(ts, 'an hour')", QueryTypeError, "no interval"),
     ("SELECT count(*) FROM tx GROUP BY window(n, '1 hour')", MillpondError, "timestamp_ntz|watermark"),
-    (f"SELECT window(ts, '1 hour', '1 minute') AS w, count(*) FROM tx GROUP BY {W}", UnsupportedQuery, "two different"),
+    (f"SELECT window(ts, '1 hour', '1 minute') AS w, count(*) FROM tx GROUP BY {W}", UnsupportedQuery, "Multiple time"),
     (f"SELECT kind, count(*) FROM tx GROUP BY ROLLUP (kind, {W})", UnsupportedQuery, "lacks the window"),
     (f"SELECT kind, count(*) FROM tx GROUP BY {W}, GROUPING SETS (kind, kind)", UnsupportedQuery, "same grouping"),
     ("SELECT count(*) FROM tx GROUP BY CUBE (kind, id, i, d, n, flag, amount)", QueryRefused, "more than 6 columns"),
@@ -745,7 +744,6 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
     hour = F.window("ts", "1 hour")
     bare = source.sparkSession.readStream.schema(SCHEMA).parquet(str(folder))
     of_the_clock = bare.withColumn("at", F.current_timestamp()).withWatermark("at", "1 second")
-    minutes = source.groupBy(F.window("ts", "5 minutes")).count()
     shout = F.udf(lambda text: text.upper(), "string")
     whole = F.pandas_udf(lambda texts: texts, "string")
     other = source.select("id")
@@ -764,7 +762,6 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
         "no stream": lambda: source.select("ts").union(static.select(F.timestamp_seconds("id"))).groupBy(hour).count(),
         "Limit": lambda: source.join(static.orderBy("id").limit(3), "id").groupBy(hour).count(),
         "`current_timestamp": lambda: of_the_clock.groupBy(F.window("at", "1 hour")).count(),
-        "chain": lambda: minutes.groupBy(F.window(F.window_time("window"), "1 hour")).count(),
     }  # fmt: skip
 
 
@@ -772,7 +769,7 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
     "rand|not deterministic|run to run", "run to run", "uuid", "whole columns", "not deterministic",
     "hidden",
     "join of two streams", "SEMI", "wait differently",
-    "below a union", "no stream", "Limit", "`current_timestamp", "chain",
+    "below a union", "no stream", "Limit", "`current_timestamp",
 ])  # fmt: skip
 def test_frames_refused(spark: SparkSession, front: FrontEnd, folder: Path, what: str) -> None:
     with pytest.raises(QueryError, match=what):

@@ -47,8 +47,7 @@ def distinct_rows(
     strange = [one for one in (*keys, *(item.expression for item in rows.output)) if not is_known(one.type)]
     if strange:
         raise UnsupportedQuery(
-            f"{rows.name} removes repeated events, and a column is a {strange[0].type}, which is planned, not answered "
-            "yet.",
+            f"DISTINCT and dropDuplicates cannot compare a column of type {strange[0].type}.",
             "Select its fields, or cast it to string.",
         )
     keys = tuple(dict.fromkeys(key for key in keys if not isinstance(key, Literal)))

@@ -341,7 +341,7 @@ def _joined(node: JavaObject, depth: int) -> tuple[JavaObject, Step]:
     kind = kind_of(node.joinType())
     if left.isStreaming() and right.isStreaming():
         raise UnsupportedQuery(
-            "A join of two streams below the removal of repeated rows is not answered.",
+            "A join of two streams below DISTINCT or dropDuplicates is not answered.",
             "Make the join a query of its own, say `lower`, and read its rows: FROM STREAM lower.",
         )
     stream, side = (left, right) if left.isStreaming() else (right, left)
@@ -416,7 +416,7 @@ def _without_time_filter(node: JavaObject, found: dict[int, WindowColumn]) -> Ja
 def _refused(node: JavaObject, kind: str) -> UnsupportedQuery | QueryTypeError:
     if kind == "Aggregate":
         return UnsupportedQuery(
-            "An aggregation below the removal of repeated rows is a chain of queries, which is not answered in one "
+            "An aggregation below DISTINCT or dropDuplicates is a chain of queries, which is not answered in one "
             "text.",
             "Make it a query of its own, say `lower`, and read its rows: FROM STREAM lower.",
         )

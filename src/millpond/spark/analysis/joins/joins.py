@@ -309,7 +309,7 @@ class _JoinReader:
             times = ", ".join(dict.fromkeys(time for rows in self._rows.values() for time in rows.times))
             told = f" Event times of rows of a query: {times}." if times else ""
             raise UnsupportedQuery(
-                f"The distance of the two event times {what}, so events would be stored indefinitely.",
+                f"The join of two streams {what} in event time, so events would be stored indefinitely.",
                 "Add b.at BETWEEN a.ts - INTERVAL 5 MINUTES AND a.ts + INTERVAL 10 MINUTES, both with a WATERMARK, "
                 f"or join on equal windows.{told}",
             )
