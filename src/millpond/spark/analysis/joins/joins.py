@@ -121,6 +121,11 @@ class _JoinReader:
         self._owned: dict[int, str] = {}
         for side, plan in ((LEFT, join.left()), (RIGHT, join.right())):
             input_plan = read_input_plan(catalyst, plan)
+            if input_plan.repeats is not None:
+                raise UnsupportedQuery(
+                    f"{terms.name} is a join, and leaves repeated events out: that is planned, not answered yet.",
+                    "Join all events, and leave repeated rows out in a query without a join.",
+                )
             found = inputs.source(input_plan, terms, needed)
             self._sides[side] = Reader(catalyst, terms, found, input_plan, UserFunctions(catalyst))
             outputs = items(plan.output())
