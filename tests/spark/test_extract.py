@@ -755,7 +755,7 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
         "hidden": lambda: bare.withWatermark("ts", "1 second").groupBy("_metadata.file_path", hour).count(),
         "whole columns": lambda: source.groupBy(whole("kind"), hour).count(),
         "not deterministic": lambda: source.groupBy(shout.asNondeterministic()("kind"), hour).count(),
-        "join of two streams": lambda: source.join(other, "id").groupBy(hour).count(),
+        "has no bound": lambda: source.join(other, "id").groupBy(hour).count(),
         "SEMI": lambda: source.join(static, "id", "left_semi").groupBy(hour).count(),
         "wait differently": lambda: source.union(bare.withWatermark("ts", "1 second")).groupBy(hour).count(),
         "below a union": lambda: source.select(hour).union(source.select(hour)).groupBy("window").count(),
@@ -768,7 +768,7 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
 @pytest.mark.parametrize("what", [
     "rand|not deterministic|run to run", "run to run", "uuid", "whole columns", "not deterministic",
     "hidden",
-    "join of two streams", "SEMI", "wait differently",
+    "has no bound", "SEMI", "wait differently",
     "below a union", "no stream", "Limit", "`current_timestamp",
 ])  # fmt: skip
 def test_frames_refused(spark: SparkSession, front: FrontEnd, folder: Path, what: str) -> None:

@@ -241,8 +241,6 @@ def test_windows_of_both_sides(spark: SparkSession, front: FrontEnd, folder: Pat
     (f"SELECT reverse(b.card) AS r FROM {A} LEFT JOIN {B} ON a.card = b.card AND {NEAR}", UnsupportedQuery, "missing"),
     (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card AND b.at BETWEEN a.ts AND a.ts - INTERVAL 1 MINUTE",
      QueryTypeError, "far apart"),
-    (f"SELECT count(*) FROM {A} JOIN {B} ON a.card = b.card AND {NEAR} GROUP BY window(ts, '1 hour')",
-     UnsupportedQuery, "join of two streams"),
 ])  # fmt: skip
 def test_joins_refused(front: FrontEnd, text: str, error: type[QueryError], match: str) -> None:
     with pytest.raises(error, match=match):
