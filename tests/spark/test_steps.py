@@ -243,3 +243,16 @@ def test_what_is_refused_names_the_reason(spark: SparkSession, tmp_path: Path, t
             pond.add("more", TEXTS["hopping"], backfill=True)
         with pytest.raises(ChangeRefused, match="in an inner query"):
             pond.shadow("q", TEXTS["again"].replace("'5 seconds'", "'2 seconds'"))
+
+
+def test_totals_of_first_events_are_updates(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:
+    """Spark's StreamingDeduplicationSuite: the sum of distinct pairs changes only with the first event of a pair."""
+    events = tmp_path / "events"
+    with Pond(spark, tmp_pond) as pond:
+        for at, v in enumerate((1, 1, 2)):
+            write(events, f"{at}.json", [(v, "a", 1)])
+        source = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(str(events))
+        once = source.withWatermark("t", "10 seconds").dropDuplicates(["k", "v"])
+        pond.add("q", once.groupBy("k").agg(F.sum("v").alias("s")), emit="update")
+        pond.run()
+        assert [tuple(row.values()) for row in pond.table("q").to_pylist()] == [("a", 1, "upsert"), ("a", 3, "upsert")]

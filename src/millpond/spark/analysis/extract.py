@@ -24,7 +24,7 @@ from millpond.model.query import GroupingSet, Named, Query, named_once
 from millpond.model.selection import AnyQuery, Selection, foreign_keys
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW, has_floats, is_known, is_storable
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Session, Sliding, Window
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Framed, Session, Sliding, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregates import aggregate_of
@@ -338,7 +338,8 @@ class Reader:
             self._row_parts = rows.parts
             return Column(rows.event_time, "timestamp"), rows.window
         time = next((column for column in items(below.output()) if delay_ms(column) is not None), None)
-        if time is None or self._stream.step is not None:
+        step = self._stream.step
+        if time is None or (step is not None and not (isinstance(step, Query) and isinstance(step.window, Distinct))):
             raise without_time(self._stream, by_text=bool(self._terms.text))
         return time, RUNNING
 
