@@ -27,7 +27,7 @@ from millpond.log.manifest import Manifest
 from millpond.log.records import STATE
 from millpond.model.change_json import Scale
 from millpond.model.expressions import Column
-from millpond.model.join import KINDS, Join, Side, Within
+from millpond.model.join import ANTI, KINDS, Join, Side, Within
 from millpond.model.query import Deduplication, Named, Query
 from millpond.model.selection import AnyQuery
 from millpond.model.windows import Counted, Range, Session, Sliding
@@ -192,6 +192,8 @@ def joins() -> list[Join]:
         for keys in ((Column("k", "string"),), (Column("g", "bigint"), Column("flag", "boolean")), ()):
             side = Side(STREAM.name, "ts", 5 * SECOND, keys, values)
             within = Within(-2 * SECOND, 3 * SECOND)
+            if kind == ANTI and not keys:
+                within = Within(1, 2)  # otherwise each event is its own partner
             found.append(Join(f"{kind.replace(' ', '_')}_{len(keys)}", side, side, kind, within, output))
     return found
 

@@ -125,6 +125,7 @@ def test_queries_come_change_and_go_while_the_pond_runs(spark: SparkSession, tmp
         }
         pond.run(drain=True)
         kinds = [type(recorded.change).__name__ for recorded in reversed(pond.history())]
+        kinds.remove("End")  # of the replaced version of `big`, when its windows have closed
         assert kinds[:7] == ["Add", "Add", "Add", "Pause", "Alter", "Resume", "Drop"]
         for name, rows in expected(pond, [first], epochs).items():
             found = rows_of(pond.table(name))

@@ -98,16 +98,16 @@ def extract_query(
     if is_pivot(plan):
         plan, above = flattened(catalyst, plan, above)
     sets = sets_of(plan)
-    input_plan, needed = (
-        read_input_plan(catalyst, sets.below),
-        ids_in([plan]) if sets.id is None else ids_of(sets.below),
-    )
+    input_plan = read_input_plan(catalyst, sets.below)
     if input_plan.repeats is not None:
         with suppress(RepeatsBelow):
             if not input_plan.is_step:
-                source = inputs.source(input_plan, terms, needed)
+                source = inputs.source(input_plan, terms, ())
                 return Reader(catalyst, terms, source, input_plan, functions).read(plan, above, sets)
         input_plan = read_input_plan(catalyst, sets.below, cut_at_repeats=True)
+    needed = set[int]()
+    if input_plan.is_step:  # only inner queries leave columns out
+        needed = ids_in([plan]) if sets.id is None else ids_of(sets.below)
     source = inputs.source(input_plan, terms, needed)
     return Reader(catalyst, terms, source, input_plan, functions).read(plan, above, sets)
 

@@ -17,7 +17,6 @@ from millpond.spark.catalyst.private_names import (
     computed_in,
     delay_ms,
     id_of,
-    items,
     kind_of,
     outputs,
     references,
@@ -117,4 +116,4 @@ def ids_in(nodes: Sequence[JavaObject]) -> set[int]:
 
 def ids_of(plan: JavaObject) -> set[int]:
     """The expression ids of the columns of a plan."""
-    return {id_of(column) for column in items(plan.output())}
+    return {id_of(column) for column in outputs(plan)}
