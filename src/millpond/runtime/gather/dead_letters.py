@@ -25,7 +25,7 @@ from millpond.model.stream import DEAD_LETTER, FAIL
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.packets.packet import Header, SourceFates, encode_packet
 from millpond.runtime.packets.row_batches import RowBatch, rows_stream
-from millpond.runtime.task.column_layout import DEAD, ReadLayout, StreamLayout
+from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, ReadLayout, StreamLayout
 from millpond.runtime.task.counters import WHOLE_POND, Counters, Counts, stream_counts
 from millpond.runtime.task.task_values import GatherTask
 
@@ -57,6 +57,9 @@ class DeadLetters:
             yield from batches
             return
         for batch in batches:
+            if batch.schema.names[-1] != LETTER_COLUMN:
+                yield batch
+                continue
             letters = batch.column(batch.num_columns - 1)
             dead = np.asarray(batch.column(0)) == DEAD
             if letters.null_count < len(letters):

@@ -11,6 +11,9 @@ TICK = -1
 DEAD = -2
 """The `stream` column of a record that did not parse; the last column, `dead`, describes the record."""
 
+LETTER_COLUMN = "dead"
+"""The name of the last column, if there is one for dead letters: NULL, or the record and the reason."""
+
 
 class ReadColumn(NamedTuple):
     """A column of a stream: its name in expressions, its position in the frame, its SQL type.
@@ -45,7 +48,8 @@ class ReadLayout:
 
     The first column, `stream`, is a position in `streams`, `TICK` or `DEAD`. The columns of all streams follow; those
     of other streams than the row's own are NULL. `malformed`: for each source that separates malformed records, its
-    name, policy and ratio (see `model.stream.Malformed`); the frame then has the column `dead`.
+    name, policy and ratio (see `model.stream.Malformed`); the frame then has the column `dead`, unless functions read
+    the rows and such records are only counted.
     """
 
     streams: tuple[StreamLayout, ...]

@@ -20,7 +20,7 @@ from millpond.log.records import Offsets
 from millpond.model.stream import DROP, Stream
 from millpond.reconfigure.late_functions import owner_in
 from millpond.runtime.packets.row_batches import dead_letters_of
-from millpond.runtime.task.column_layout import DEAD, TICK, ReadColumn, ReadLayout, StreamLayout
+from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, TICK, ReadColumn, ReadLayout, StreamLayout
 from millpond.spark.analysis.derived_streams import (
     Branch,
     Derived,
@@ -44,7 +44,6 @@ from millpond.spark.sources.kafka import DEAD as MALFORMED
 from millpond.spark.sources.kafka import RECORD, kafka_batch
 from millpond.spark.sources.redis_tables import ALIVE, met
 
-_DEAD = "dead"
 TOO_MANY = "an event becomes too many rows"
 """The reason for a dead event of which functions such as `explode` would make too many rows."""
 
@@ -159,7 +158,7 @@ def read(
         raise QueryTypeError("There is nothing to read: no stream and no tick.", "Declare a stream.")
     kinds = {field.name: field.dataType for part in parts for field in part.schema.fields}
     names = [f"c{i}_{n}" for i, layout in enumerate(layouts) for n in range(len(layout.columns))]
-    names += [_DEAD] if _DEAD in kinds else []
+    names += [LETTER_COLUMN] if LETTER_COLUMN in kinds else []
     frame = _padded(parts[0], names, kinds)
     for other in parts[1:]:
         frame = frame.union(_padded(other, names, kinds))
@@ -272,7 +271,7 @@ class _Base:
         if self._dead is not None:
             # a malformed record is reported once, however many copies there are
             letters[0] = F.coalesce(self._dead, letters[0]) if 0 in letters else self._dead
-            made[_DEAD] = sorted(letters.items(), key=lambda letter: letter[0])
+            made[LETTER_COLUMN] = sorted(letters.items(), key=lambda letter: letter[0])
         chosen = {name: self._chosen(of) for name, of in made.items()}
         if self._dead is not None:
             chosen["stream"] = F.coalesce(chosen["stream"], F.lit(DEAD))

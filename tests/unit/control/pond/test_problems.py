@@ -19,6 +19,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
+from millpond.model.spec import PondSpec
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
 from millpond.spark.driver.epochs import Epoch
@@ -105,8 +106,8 @@ def test_a_source_of_which_nothing_was_ever_read() -> None:
     tally = Tally()
 
     def silent(*records: EpochRecord) -> list[str]:
-        log = Records(*records)
-        found = unread([TX], [Q], tally.counts(), log, len(records) - 1)  # type: ignore[arg-type]
+        log, spec = Records(*records), PondSpec.of((TX,), [Q], 1)
+        found = unread([TX], spec, tally.counts(), log, len(records) - 1)  # type: ignore[arg-type]
         return [one.text for one in found if one.failure]
 
     assert silent(nothing) == [

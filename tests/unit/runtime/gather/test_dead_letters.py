@@ -90,3 +90,10 @@ def test_malformed_records_are_sent_although_no_other_records_arrive(monkeypatch
     assert [when for when, _ in sent] == [2, 4, 6, 8, 9, 9]  # the last one has no dead letters
     contents = combine_packets([pa.py_buffer(data) for _, data in reversed(sent)])
     assert [offset for found in contents.dead["tx"] for offset in found["offset"].to_pylist()] == [*range(1, 10)]
+
+
+def test_a_last_column_of_another_kind_is_no_dead_letter() -> None:
+    """Functions read the rows of a source whose malformed records are only counted."""
+    task = GatherTask(build_plan(()), ReadLayout((), (("tx", "drop", None),)), {}, (0,), 1)
+    batch = pa.RecordBatch.from_pydict({"stream": pa.array([0], pa.int32()), "c0_0": pa.array([{"v": 1}])})
+    assert [*DeadLetters(task).alive([batch])] == [batch]
