@@ -65,6 +65,15 @@ def _hold(port: int) -> bool:
     return True
 
 
+def _states(pid: int) -> set[str]:
+    """The states of a process's threads, such as R (running) and T (suspended); none where the system has no /proc."""
+    try:
+        stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except (FileNotFoundError, ProcessLookupError):  # a thread ended meanwhile
+        return {"R"}
+    return {stat.rpartition(") ")[2][:1] for stat in stats}
+
+
 def until(condition: Any, what: str, seconds: float = SECONDS) -> None:
     """Wait until a condition holds; AssertionError if it does not hold in time."""
     deadline = time.monotonic() + seconds
@@ -111,8 +120,9 @@ class Watched:
             shell.stdout.close()
 
     def pause(self) -> None:
-        """Suspend the program until `resume`."""
+        """Suspend the program until `resume`; returns when none of its threads runs any more."""
         send_signal(self.pid, signal.SIGSTOP)
+        until(lambda: _states(self.pid) <= {"T"}, f"process {self.pid} is suspended", 30)
 
     def resume(self) -> None:
         """Resume the program."""
