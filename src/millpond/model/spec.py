@@ -11,7 +11,7 @@ from millpond.model.change_history import Changed
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.stream import Relation, Stream, named_relations
+from millpond.model.stream import Relation, Stream, inner_queries, named_relations
 
 BUCKETS = 1024
 """The default number of buckets of a pond."""
@@ -76,8 +76,7 @@ class PondSpec(msgspec.Struct, frozen=True):
     @property
     def computed(self) -> tuple[AnyQuery, ...]:
         """All queries and their inner queries."""
-        inner = (step for stream in self.streams if (step := stream.step) is not None)
-        return (*inner, *self.all_queries)
+        return (*inner_queries(self.streams), *self.all_queries)
 
     @property
     def meaning(self) -> PondSpec:

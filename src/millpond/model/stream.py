@@ -166,6 +166,11 @@ class Stream(msgspec.Struct, frozen=True):
         return None if isinstance(self.inner, msgspec.UnsetType) else self.inner.query
 
 
+def inner_queries(streams: Iterable[Stream]) -> tuple[AnyQuery, ...]:
+    """The inner queries whose rows are among the streams."""
+    return tuple(step for stream in streams if (step := stream.step) is not None)
+
+
 def inheriting(derived: Stream, bases: Sequence[Stream], plain: Collection[str]) -> Stream:
     """A derived stream with the retention of its bases, and with their key if all its events are of one topic.
 

@@ -64,12 +64,12 @@ def setting_of(pond: str, folder: Path, cache: Path, spec: PondSpec, owners: Own
 
 def arranged(setting: Setting, spec: PondSpec) -> Setting:
     """The setting of the queries in force according to `spec`; the layout of the read stays as it is."""
-    left = spec.left
+    left, halted = spec.left, not_answered(spec)
     replaced = tuple(sorted(left.replaced.items()))
     paused = frozenset(left.paused) | {name for name, of in replaced if of in left.paused}
     still = {name: value for name, value in left.parameters.items() if name not in left.feeds}
     return setting._replace(
-        streams=tuple(stream for stream in spec.streams if stream.upstream not in not_answered(spec)),
+        streams=tuple(stream for stream in spec.streams if stream.upstream not in halted),
         plan=with_parameters(plan_of(spec), still), paused=paused, replaced=replaced,
         parameters=tuple(sorted(left.parameters.items())),
         recalled=tuple((name, one.n, one.from_us) for name, one in sorted(left.recalled.items())),

@@ -18,8 +18,8 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json
-from millpond.model.stream import Relation, Stream
-from millpond.plan.chains.steps import inner_queries, streams_of, with_inner
+from millpond.model.stream import Relation, Stream, inner_queries
+from millpond.plan.chains.steps import streams_of, with_inner
 from millpond.plan.options.complete_column import early_version
 from millpond.reconfigure.changes import (
     Add,

@@ -192,20 +192,7 @@ class Feed(msgspec.Struct, frozen=True, tag_field="kind", tag="feed", omit_defau
 
 
 Change: TypeAlias = (
-    Add
-    | Drop
-    | Pause
-    | Resume
-    | Alter
-    | End
-    | Shadow
-    | Promote
-    | Discard
-    | SetParameter
-    | Feed
-    | Scale
-    | Move
-    | Halt
+    Add | Drop | Pause | Resume | Alter | End | Shadow | Promote | Discard | SetParameter | Feed | Scale | Move | Halt
     | Resharded
 )
 

@@ -12,9 +12,9 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
-from millpond.model.stream import Stream
+from millpond.model.stream import Stream, inner_queries
 from millpond.model.windows import RUNNING, Session
-from millpond.plan.chains.steps import inner_queries, streams_of
+from millpond.plan.chains.steps import streams_of
 from millpond.plan.chains.upstream import first_row_us, levels
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan

@@ -17,11 +17,11 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
-from millpond.model.stream import Stream
+from millpond.model.stream import Stream, inner_queries
 from millpond.model.types import has_json
 from millpond.model.windows import RUNNING, Distinct, Sliding
 from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
-from millpond.plan.chains.steps import inner_of, inner_queries
+from millpond.plan.chains.steps import inner_of
 from millpond.plan.groups.build import check_event_times, presence_filter
 from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in, parameters_in, users_of

@@ -34,11 +34,6 @@ def is_inner(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
-def inner_queries(streams: Iterable[Stream]) -> tuple[AnyQuery, ...]:
-    """The inner queries whose rows are among the streams."""
-    return tuple(step for stream in streams if (step := stream.step) is not None)
-
-
 def inner_of(query: AnyQuery, streams: Mapping[str, Stream]) -> tuple[AnyQuery, ...]:
     """The inner queries of one query, lowest first."""
     found: dict[str, AnyQuery] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -38,12 +38,8 @@ def deduplicated(query: Query | Join, stream: Stream, names: Sequence[str], with
     if within_us < 0:
         raise QueryTypeError(f"{query.name} compares events within {within_us} µs.", "Use a positive time.")
     types = {field.name.lower(): field for field in stream.columns}
-    if list(names) == [WHOLE]:
-        order = () if stream.order is None else stream.order.columns
-        names = [field.name for field in stream.columns if field.name not in order]
+    names = compared(stream, names, types)
     for name in names:
-        if name.lower() not in types:
-            raise QueryTypeError(f"{stream.name} has no column {name} to compare.", f"It has {', '.join(types)}.")
         if not is_known(types[name.lower()].type):
             what = f"DISTINCT and dropDuplicates cannot compare {name}, an {types[name.lower()].type}."
             raise UnsupportedQuery(what, "Name other columns.")
@@ -51,6 +47,23 @@ def deduplicated(query: Query | Join, stream: Stream, names: Sequence[str], with
     _check(query, [field.name for field in fields])
     columns = tuple(Column(field.name, field.type) for field in fields)
     return msgspec.structs.replace(query, deduplicate=Deduplication(columns, within_us))
+
+
+def compared(stream: Stream, names: Sequence[str], known: Collection[str]) -> Sequence[str]:
+    """The names of the columns that are compared: `names`, where `WHOLE` alone means all but the order of the stream.
+
+    `known` are all names that may be given, in lower case.
+
+    Raises:
+        QueryTypeError: a column does not exist.
+    """
+    if list(names) == [WHOLE]:
+        order = () if stream.order is None else stream.order.columns
+        names = [field.name for field in stream.columns if field.name not in order]
+    for name in names:
+        if name.lower() not in known:
+            raise QueryTypeError(f"{stream.name} has no column {name} to compare.", f"It has {', '.join(known)}.")
+    return names
 
 
 def _check(query: Query, names: Sequence[str]) -> None:

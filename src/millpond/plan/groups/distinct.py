@@ -14,7 +14,7 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Stream
 from millpond.model.types import is_known
 from millpond.model.windows import NEVER_LATE_US, Distinct, Keeps
-from millpond.plan.groups.deduplication import WHOLE
+from millpond.plan.groups.deduplication import compared
 
 
 class Timing(NamedTuple):
@@ -95,11 +95,5 @@ def distinct_by_name(
     """
     known: dict[str, Expression] = {item.name.lower(): item.expression for item in rows.output}
     known |= {field.name.lower(): Column(field.name, field.type) for field in stream.columns}
-    if list(names) == [WHOLE]:
-        order = () if stream.order is None else stream.order.columns
-        names = [field.name for field in stream.columns if field.name not in order]
-    for name in names:
-        if name.lower() not in known:
-            raise QueryTypeError(f"{stream.name} has no column {name} to compare.", f"It has {', '.join(known)}.")
-    keys = [known[name.lower()] for name in names]
+    keys = [known[name.lower()] for name in compared(stream, names, known)]
     return distinct_rows(rows, keys, timing, within=True, kept_us=within_us)
