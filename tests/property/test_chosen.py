@@ -11,8 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from kit.inputs.cases import SECOND, STREAM
+from kit.inputs.event_files import cut
 from kit.inputs.examples import seeds
-from kit.judges.answers import Run, dealt
+from kit.judges.answers import run_with_moves
 from millpond.errors import QueryError
 from millpond.followers.record_rows import key_columns
 from millpond.model.expressions import Column, call, literal
@@ -96,18 +97,9 @@ def in_time(epochs: Sequence[list[dict[str, Any]]], delay_us: int) -> list[dict[
 @pytest.mark.parametrize("seed", seeds(0, 2))
 def test_rows_are_those_of_the_naive_twin(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 3)
-    dice, rows, epochs = random.Random(seed), events(seed, 220), []
-    while rows:
-        size = dice.randint(0, 15)
-        epochs.append(rows[:size])
-        rows = rows[size:]
-    run, deal = Run(tmp_path, QUERIES, 3, 16), dealt(seed)
-    for i, batch in enumerate(epochs):
-        if i == len(epochs) // 2:
-            run = Run(tmp_path, QUERIES, 3, 16, token="next", owners=run.pond.setting.owners)
-        if dice.random() < 0.5:
-            run.pond.move(tuple(dice.randrange(3) for _ in range(16)))
-        run.epoch(deal(batch))
+    dice = random.Random(seed)
+    epochs = cut(events(seed, 220), dice, 15)
+    run = run_with_moves(tmp_path, QUERIES, epochs, dice, seed, 0.5)
     stored = [one for one in run.pond.manifest.sections.values() if one.kind == "events"]
     run.pond.drain()
     found = run.answers().rows

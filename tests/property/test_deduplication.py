@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from kit.inputs import strategies
 from kit.inputs.cases import SECOND, STREAM, aggregate_of
+from kit.inputs.event_files import cut
 from kit.inputs.examples import examples, seeds
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
@@ -76,15 +77,6 @@ def events(seed: int, count: int, era: int = 0) -> list[dict[str, Any]]:
         # events of one id and time are alike, for without an order nothing tells which is first
         rows.append({**row, "amount": float((row["ts"] // SECOND * 7 + row["ts"]) % 10)})
     return rows
-
-
-def cut(rows: Sequence[Any], dice: random.Random, most: int = 20) -> list[list[Any]]:
-    epochs, at = [], 0
-    while at < len(rows):
-        more = dice.randint(0, most)
-        epochs.append(list(rows[at : at + more]))
-        at += more
-    return epochs
 
 
 def check(asked: Sequence[Query], epochs: list[list[dict[str, Any]]], run: Run) -> int:

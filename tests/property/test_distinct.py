@@ -17,8 +17,9 @@ from msgspec.structs import replace
 
 from kit.inputs import strategies
 from kit.inputs.cases import SECOND, STREAM, aggregate_of
+from kit.inputs.event_files import cut
 from kit.inputs.examples import examples, seeds
-from kit.judges.answers import Run, dealt
+from kit.judges.answers import Run, dealt, run_with_moves
 from kit.naive.queries.distinct import firsts
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
@@ -79,15 +80,6 @@ def events(seed: int, count: int, era: int = 0) -> list[dict[str, Any]]:
     return rows
 
 
-def cut(rows: Sequence[Any], dice: random.Random, most: int = 20) -> list[list[Any]]:
-    epochs, at = [], 0
-    while at < len(rows):
-        more = dice.randint(0, most)
-        epochs.append(list(rows[at : at + more]))
-        at += more
-    return epochs
-
-
 def shown(query: Query, row: dict[str, Any]) -> str:
     return repr(canonical({item.name: row[item.name] for item in query.output}))
 
@@ -96,10 +88,10 @@ def repeated(run: Run, query: Query) -> int:
     return run.ledger.counts.get(query.name, {}).get("repeated", 0)
 
 
-def check(asked: Sequence[Query], epochs: Sequence[list[dict[str, Any]]], run: Run) -> dict[str, int]:
+def check(registered: Sequence[Query], epochs: Sequence[list[dict[str, Any]]], run: Run) -> dict[str, int]:
     """Compare all rows with the twin; returns the number of repeated events of each query."""
     found = run.answers()
-    for query in asked:
+    for query in registered:
         wanted = [candidates for epoch in firsts(replace(query, having=None), epochs) for candidates in epoch]
         if query.having is not None:
             wanted = [candidates for candidates in wanted if candidates[0]["amount"] > 5]
@@ -114,7 +106,7 @@ def check(asked: Sequence[Query], epochs: Sequence[list[dict[str, Any]]], run: R
             len(emitted) + found.withheld.get(query.name, 0),
         )
         assert repeated(run, query) == applied - rows
-    return {query.name: repeated(run, query) for query in asked}
+    return {query.name: repeated(run, query) for query in registered}
 
 
 def unlike(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -124,28 +116,21 @@ def unlike(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("seed", seeds(0, 2))
 def test_first_events_are_those_of_the_naive_twin(seed: int, tmp_path: Path) -> None:
-    asked, dice = queries(15 * SECOND), random.Random(seed)
+    registered, dice = queries(15 * SECOND), random.Random(seed)
     epochs = cut(unlike(events(seed, 250)), dice)
-    run, deal = Run(tmp_path, asked, 1 + seed % 3, 16), dealt(seed)
+    run, deal = Run(tmp_path, registered, 1 + seed % 3, 16), dealt(seed)
     for batch in epochs:
         run.epoch(deal(batch))
     run.pond.drain()
-    assert min(check(asked, epochs, run).values()) > 2
+    assert min(check(registered, epochs, run).values()) > 2
 
 
 @pytest.mark.parametrize("seed", seeds(10, 1))
 def test_keys_move_and_a_pond_goes_on(seed: int, tmp_path: Path) -> None:
     """Buckets get other owners before most epochs, and half of the epochs are run by another pond."""
-    asked, dice = queries(15 * SECOND), random.Random(seed)
+    registered, dice = queries(15 * SECOND), random.Random(seed)
     epochs = cut(unlike(events(seed, 250)), dice)
-    run, deal = Run(tmp_path, asked, 3, 16), dealt(seed)
-    for i, batch in enumerate(epochs):
-        if i == len(epochs) // 2:
-            run = Run(tmp_path, asked, 3, 16, token="next", owners=run.pond.setting.owners)
-        if dice.random() < 0.7:
-            run.pond.move(tuple(dice.randrange(3) for _ in range(16)))
-        run.epoch(deal(batch))
-    check(asked, epochs, run)
+    check(registered, epochs, run_with_moves(tmp_path, registered, epochs, dice, seed, 0.7))
 
 
 @pytest.mark.parametrize("seed", seeds(20, 1))
@@ -182,16 +167,16 @@ def test_queries_that_forget_alike_share_a_group() -> None:
 
 def test_forgotten_keys_leave_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 2)
-    asked = [distinct("within", [KEY, ID], 15 * SECOND, 15 * SECOND)]
+    registered = [distinct("within", [KEY, ID], 15 * SECOND, 15 * SECOND)]
     epochs = cut(unlike(events(9, 500, era=20)), random.Random(9))
-    run, generations, stored, keys = Run(tmp_path, asked, 1, 16), set(), list[int](), list[int]()
+    run, generations, stored, keys = Run(tmp_path, registered, 1, 16), set(), list[int](), list[int]()
     for batch in epochs:
         run.epoch([batch])
         live = run.pond.manifest.sections.values()
         generations |= {section.info["generation"] for section in live if section.kind == "keys"}
         stored.append(sum(section.rows for section in live if section.kind == "events"))
         keys.append(sum(section.rows for section in live if section.kind == "keys"))
-    assert check(asked, epochs, run)["within"] > 15
+    assert check(registered, epochs, run)["within"] > 15
     assert len(generations) > 2
     assert max(stored) < 150 and max(keys) < 250  # of 300 keys and more
 
@@ -200,12 +185,12 @@ def test_forgotten_keys_leave_the_state(tmp_path: Path, monkeypatch: pytest.Monk
 def test_an_order_tells_which_event_is_the_first(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     rows = [{**row, "v": dice.randint(0, 1), "o": o} for o, row in enumerate(events(seed, 200))]
-    asked = [distinct("ever", [KEY, ID], None, 10**6 * SECOND), distinct("untimed", [ID], None, None)]
+    registered = [distinct("ever", [KEY, ID], None, 10**6 * SECOND), distinct("untimed", [ID], None, None)]
     twin = [[{**row, "p": row["v"]} for row in batch] for batch in cut(rows, dice)]
-    run = Run(tmp_path, asked, 2, 16, stream=ORDERED)
+    run = Run(tmp_path, registered, 2, 16, stream=ORDERED)
     for batch in twin:
         run.epoch([[row for row in batch if row["v"] == p] for p in (0, 1)])
-    assert min(check(asked, twin, run).values()) > 50
+    assert min(check(registered, twin, run).values()) > 50
 
 
 @settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))

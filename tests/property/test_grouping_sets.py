@@ -61,9 +61,9 @@ def check(folder: Path, case: Case, instances: int, seed: int) -> int:
         for name, sink in run.sinks.items():
             found[name].append(rows_of(sink.table())[before[name] :])
     for query in case.queries:
-        told = told_by_epoch if query.changing else twin.answer_by_epoch
+        judge = told_by_epoch if query.changing else twin.answer_by_epoch
         try:
-            expected = [told(plain, case.epochs) for plain in plain_queries(query)]
+            expected = [judge(plain, case.epochs) for plain in plain_queries(query)]
         except (Raised, OverflowedError):
             assert query.name in run.pond.manifest.quarantined, query
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from kit.inputs.event_files import write_json
 from millpond import Pond
 from millpond.errors import UnsupportedQuery
 from millpond.spark.driver import tasks
@@ -49,12 +49,6 @@ def _events(seed: int, count: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _write(folder: Path, number: int, events: list[dict[str, Any]]) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / f".{number}").write_text("".join(json.dumps(event) + "\n" for event in events))
-    (folder / f".{number}").rename(folder / f"{number}.json")
-
-
 def _rows(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(repr({name: row[name] for name in sorted(row)}) for row in rows)
 
@@ -77,11 +71,11 @@ def test_rows_are_those_of_sparks_batch_in_every_mode(spark: SparkSession, tmp_p
         pond.add("hourly", HOURLY.format(final="STREAM final"))
 
     for number in range(2):
-        _write(source, number, _events(number, 60))
+        write_json(source, number, _events(number, 60))
     with Pond(spark, tmp_path / "pond", instances=2) as pond:
         declare(pond)
         pond.run()
-    _write(source, 2, _events(2, 60))
+    write_json(source, 2, _events(2, 60))
     with Pond(spark, tmp_path / "pond", instances=2) as pond:
         declare(pond)
         pond.run(drain=True)
@@ -103,7 +97,7 @@ def test_ponds_without_such_expressions_run_the_same_job_as_before(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two Python tasks for an epoch, as before; an expression above an aggregation adds one."""
-    _write(tmp_path / "in", 0, _events(0, 9))
+    write_json(tmp_path / "in", 0, _events(0, 9))
     plans, collected = list[str](), tasks._collected
 
     def spied(frame: DataFrame) -> list[tuple[bytes, bytes]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from kit.inputs.event_files import write_json
 from millpond import Pond
 from millpond.plan.explain.plan_text import explain
 from millpond.testing import Trial
@@ -65,12 +65,6 @@ def _events(seed: int, count: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _write(folder: Path, number: int, events: list[dict[str, Any]]) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / f".{number}").write_text("".join(json.dumps(event) + "\n" for event in events))
-    (folder / f".{number}").rename(folder / f"{number}.json")
-
-
 def _plain(value: Any) -> Any:
     """With one zero: where values are equal but for the sign of a zero, Spark's batch shows any of them."""
     if isinstance(value, dict):
@@ -119,11 +113,11 @@ def test_rows_are_those_of_sparks_batch_in_every_mode(spark: SparkSession, tmp_p
             pond.add(name, text.format(tx=tx, tumbling="STREAM tumbling"), **MODES.get(name, {}))
 
     for number in range(2):
-        _write(source, number, _events(number, 50))
+        write_json(source, number, _events(number, 50))
     with Pond(spark, tmp_path / "pond", instances=2) as pond:
         declare(pond)
         pond.run()
-    _write(source, 2, _events(2, 50))
+    write_json(source, 2, _events(2, 50))
     with Pond(spark, tmp_path / "pond", instances=2) as pond:
         declare(pond)
         pond.scale(3)

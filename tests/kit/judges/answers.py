@@ -132,3 +132,20 @@ def answers(
     if drained:
         run.pond.drain()
     return run.answers()
+
+
+def run_with_moves(
+    folder: Path, queries: Sequence[AnyQuery], epochs: Sequence[Rows], dice: random.Random, seed: int, often: float
+) -> Run:
+    """The run of some epochs, the second half by another pond.
+
+    Before an epoch, buckets get other owners with the probability `often`.
+    """
+    run, deal = Run(folder, queries, 3, 16), dealt(seed)
+    for i, batch in enumerate(epochs):
+        if i == len(epochs) // 2:
+            run = Run(folder, queries, 3, 16, token="next", owners=run.pond.setting.owners)
+        if dice.random() < often:
+            run.pond.move(tuple(dice.randrange(3) for _ in range(16)))
+        run.epoch(deal(batch))
+    return run

@@ -1,4 +1,4 @@
-"""The text under which a served row is stored: the same for each value as ever, and one for every date and time."""
+"""The text under which a served row is stored: unchanged from earlier versions, and defined for every date and time."""
 
 from __future__ import annotations
 

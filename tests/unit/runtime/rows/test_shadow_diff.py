@@ -93,7 +93,7 @@ def test_only_what_others_read_is_compared() -> None:
     diff.add("q", [rows[0].append_column("__key", private)])
     diff.add("q@shadow", [*rows, rows[0].slice(0, 0)])
     assert not list(diff.batches())
-    diff.add("q@shadow", rows)  # what comes in several parts is compared as one
+    diff.add("q@shadow", rows)  # rows that are added in several parts are compared as one
     (found,) = diff.batches()
     assert (found.kind, found.owner) == ("differing", "q")
     assert found.rows.to_pylist() == [{"k": "a", NET: -1}]
