@@ -758,3 +758,138 @@ FROM hits GROUP BY session_window(ts, '5 minutes'), ROLLUP(visitor, status);
 --- pivot
 SELECT *, w.start AS begun FROM (SELECT window(ts, '1 hour') AS w, qty % 2 AS odd, id % 3 AS part, amount FROM tx)
 PIVOT (sum(amount) AS s, count(*) + 1 AS n, count(amount) AS c FOR part IN (0, 1 AS one, 7));
+
+
+-- questions of each trade, in one text: rules, rankings, funnels, devices, baskets
+
+--- velocity_above
+SELECT card, w.start AS since, n, s, s / n AS mean, CASE WHEN n >= 5 AND s > 20 THEN 'review' ELSE 'ok' END AS verdict
+FROM (SELECT card, window(ts, '10 minutes') AS w, count(*) AS n, sum(amount) AS s FROM tx GROUP BY ALL);
+
+--- hours_of_tens
+SELECT window(w, '1 hour') AS hour, card, max(n) AS busiest, sum(n) AS n
+FROM (SELECT card, window(ts, '10 minutes') AS w, count(*) AS n FROM tx GROUP BY ALL)
+GROUP BY ALL;
+
+--- histogram
+SELECT w, n, count(*) AS cards
+FROM (SELECT card, window(ts, '1 hour') AS w, count(*) AS n FROM tx GROUP BY ALL)
+GROUP BY w, n;
+
+--- best_merchants
+SELECT * FROM (SELECT *, rank() OVER (PARTITION BY w ORDER BY s DESC) AS place
+FROM (SELECT merchant, window(ts, '1 hour') AS w, sum(amount) AS s FROM tx GROUP BY ALL))
+WHERE place <= 3;
+
+--- best_pages
+SELECT page, w, n FROM (SELECT split_part(url, '?', 1) AS page, window(ts, '20 minutes') AS w, count(*) AS n
+FROM hits GROUP BY ALL)
+QUALIFY dense_rank() OVER (PARTITION BY w ORDER BY n DESC) <= 2;
+
+--- refunded
+SELECT t.id, r.id AS refund, t.amount - r.amount AS rest
+FROM tx t JOIN refunds r ON t.card = r.card AND r.at BETWEEN t.ts AND t.ts + INTERVAL 20 MINUTES
+WHERE t.qty > 0;
+
+--- never_refunded
+SELECT t.id, t.amount FROM tx t LEFT ANTI JOIN refunds r
+ON t.card = r.card AND r.at >= t.ts AND r.at <= t.ts + INTERVAL 10 MINUTES;
+
+--- refunds_by_hour
+SELECT window(t.ts, '1 hour') AS w, t.merchant, count(*) AS n, sum(r.amount) AS back
+FROM tx t JOIN refunds r ON t.card = r.card AND r.at BETWEEN t.ts AND t.ts + INTERVAL 20 MINUTES
+GROUP BY ALL;
+
+--- funnel
+SELECT window(ts, '30 minutes') AS w, count(DISTINCT visitor) AS all_visitors,
+  count(DISTINCT visitor) FILTER (WHERE url LIKE '/cart%') AS carts,
+  count(DISTINCT if(url LIKE '/pay%', visitor, NULL)) AS payers
+FROM hits GROUP BY ALL;
+
+--- percent
+SELECT window(ts, '1 hour') AS w, round(100 * count_if(status >= 500) / count(*), 2) AS failed,
+  concat(cast(percentile_approx(ms, 0.95) AS string), ' ms') AS p95
+FROM hits GROUP BY ALL HAVING count(*) > 10;
+
+--- last_reading
+SELECT device, metric, window(at, '30 minutes') AS w, max_by(value, at) AS newest, max(at) AS seen,
+  max(struct(at, value)).value AS again
+FROM sensors WHERE NOT isnan(value) GROUP BY ALL;
+
+--- deviation
+SELECT device, window(at, '1 hour') AS w, max(value) - min(value) AS spread,
+  sqrt(sum(power(value, 2)) / count(*) - power(avg(value), 2)) > 5 AS noisy
+FROM sensors WHERE NOT isnan(value) GROUP BY ALL;
+
+--- to_json_rows
+SELECT to_json(struct(card, window.start AS since, n)) AS value FROM
+(SELECT card, window(ts, '1 hour') AS window, count(*) AS n FROM tx GROUP BY ALL);
+
+--- json_struct
+SELECT v.q AS q, window(ts, '2 hours') AS w, max(v.a) AS a
+FROM (SELECT from_json(to_json(named_struct('q', qty, 'a', amount)), 'q INT, a DOUBLE') AS v, ts FROM tx) GROUP BY ALL;
+
+--- streaks
+SELECT player, session_window(at, '15 minutes') AS w, sum(points) AS p, collect_list(struct(at, level)) AS l
+FROM plays GROUP BY ALL;
+
+--- leaderboard
+SELECT w.end AS until, player, p, row_number() OVER (PARTITION BY w ORDER BY p DESC, player) AS place
+FROM (SELECT player, window(at, '1 hour') AS w, sum(points) AS p FROM plays GROUP BY ALL);
+
+--- game_share
+SELECT game, window(at, '2 hours') AS w, count(*) FILTER (WHERE won) / count(*) AS rate,
+  array_join(sort_array(collect_set(cast(level AS string))), ',') AS levels
+FROM plays GROUP BY ALL;
+
+--- delays_by_day
+SELECT carrier, date_format(departed, 'EEEE') AS day, window(departed, '1 day') AS w,
+  percentile(delay, array(0.5, 0.9)) AS p
+FROM flights GROUP BY ALL;
+
+--- route_cube
+SELECT window(departed, '6 hours') AS w, origin, dest, sum(cost) AS c, count(*) AS n
+FROM flights GROUP BY window(departed, '6 hours'), CUBE(origin, dest);
+
+--- moving_mean
+SELECT device, at, avg(value) OVER (PARTITION BY device ORDER BY at ROWS 3 PRECEDING) AS mean FROM sensors
+WHERE NOT isnan(value);
+
+--- baskets
+SELECT customer, window(ts, '1 hour') AS w, sum(aggregate(items, 0D, (s, i) -> s + coalesce(i.price, 0))) AS total,
+  max(size(items)) AS most
+FROM orders WHERE items IS NOT NULL GROUP BY ALL;
+
+--- attributes
+SELECT attributes['size'] IS NOT NULL AS sized, window(ts, '2 hours') AS w, count(*) AS n, max(attributes['size']) AS m
+FROM orders GROUP BY ALL;
+
+--- skus_by_hour
+SELECT i.sku, window(ts, '1 hour') AS w, count(DISTINCT customer) AS customers, sum(i.price) AS revenue
+FROM orders LATERAL VIEW explode(items) AS i WHERE i IS NOT NULL GROUP BY ALL HAVING revenue > 5;
+
+--- timezone
+SELECT date_format(from_utc_timestamp(ts, 'Asia/Tokyo'), 'yyyy-MM-dd') AS day, window(ts, '1 day') AS w, count(*) AS n
+FROM hits GROUP BY ALL;
+
+--- bucketed
+SELECT width_bucket(amount, 0, 10, 5) AS bucket, window(ts, '1 hour') AS w, count(*) AS n FROM tx
+WHERE amount IS NOT NULL GROUP BY ALL;
+
+--- filter_array
+SELECT customer, id, filter(items, i -> i.price > 3).sku AS costly FROM orders WHERE size(items) > 1;
+
+--- hours_by_time
+SELECT window(window_time(w), '1 hour') AS hour, avg(s) AS a
+FROM (SELECT merchant, window(ts, '10 minutes') AS w, sum(amount) AS s FROM tx GROUP BY ALL)
+GROUP BY ALL;
+
+--- json_in
+SELECT get_json_object(j, '$.kind') AS k, window(ts, '1 hour') AS w, count(*) AS n
+FROM (SELECT to_json(named_struct('kind', kind, 'q', qty)) AS j, ts FROM tx) GROUP BY ALL;
+
+--- union_tags
+SELECT source, window(t, '1 hour') AS w, count(*) AS n FROM (
+  SELECT 'tx' AS source, ts AS t FROM tx UNION ALL SELECT 'refund', at FROM refunds
+  UNION ALL SELECT 'hit', ts FROM hits WHERE status >= 500)
+GROUP BY ALL;
