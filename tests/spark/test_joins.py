@@ -22,7 +22,7 @@ from millpond.model.query import Named
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.explain.join_text import price_of_join
+from millpond.plan.explain.join_text import join_lines, price_of_join
 from millpond.plan.explain.plan_text import explain
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.frontend.frontend import FrontEnd
@@ -35,6 +35,10 @@ MINUTE = 60_000_000
 FIVE = literal(5.0, "double")
 A = "STREAM tx WATERMARK ts DELAY OF INTERVAL 30 MINUTES AS a"
 B = "STREAM pay WATERMARK at DELAY OF INTERVAL 20 MINUTES AS b"
+TTL = {  # what 'state.ttl' = '20 minutes' means, as a condition of a batch
+    "/* not later */": "AND b.at <= a.ts + INTERVAL 20 MINUTES",
+    "/* near */": "AND b.at BETWEEN a.ts - INTERVAL 20 MINUTES AND a.ts + INTERVAL 20 MINUTES",
+}
 NEAR = "b.at BETWEEN a.ts - INTERVAL 5 MINUTES AND a.ts + INTERVAL 10 MINUTES"
 WINDOWED = (
     "(SELECT id, card, amount, window(ts, {window}) AS w FROM {tx}) a {kind} JOIN "
@@ -64,6 +68,12 @@ QUERIES = {
     "self": "SELECT a.id AS first, b.id AS second FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 30 MINUTES AS a JOIN "
     "STREAM tx WATERMARK ts DELAY OF INTERVAL 30 MINUTES AS b ON a.card = b.card AND b.ts > a.ts AND "
     "b.ts <= a.ts + INTERVAL 2 MINUTES",
+    "ttl": f"SELECT id, no FROM {A} JOIN {B} ON a.card = b.card /* near */ WHERE id % 3 = 0",
+    "ttl_later": f"SELECT id, no FROM {A} LEFT JOIN {B} ON a.card = b.card AND b.at >= a.ts /* not later */",
+    "ttl_bare": "SELECT a.id, no FROM STREAM tx AS a JOIN STREAM pay AS b ON a.card = b.card AND b.at >= a.ts AND "
+    "b.at <= a.ts + INTERVAL 5 MINUTES",
+    "ttl_windows": "SELECT a.card, id, no FROM " + WINDOWED.format(
+        window="'10 minutes'", kind="", tx="STREAM tx", pay="STREAM pay"),
     "count": "SELECT card, count(*) AS n FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 30 MINUTES "
     "GROUP BY card, window(ts, '10 minutes')",
 }  # fmt: skip
@@ -93,7 +103,9 @@ def run(
         for name, columns in (("tx", TX), ("pay", PAY))
     ]
     statements += [
-        f"CREATE STREAMING TABLE q_{name} USING parquet TBLPROPERTIES ('path' = '{folder}/out/{name}') AS {text};"
+        f"CREATE STREAMING TABLE q_{name} USING parquet TBLPROPERTIES ('path' = '{folder}/out/{name}'"
+        + ", 'state.ttl' = '20 minutes'" * name.startswith("ttl")
+        + f") AS {text};"
         for name, text in queries.items()
     ]
     with Pond(spark, folder / "pond", instances=instances) as pond:
@@ -114,8 +126,11 @@ def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def batch(text: str) -> str:
     """The query as a batch query."""
+    for left_out, condition in TTL.items():
+        text = text.replace(left_out, condition)
     for stream, time, delay in (("tx", "ts", 30), ("pay", "at", 20)):
         text = text.replace(f"STREAM {stream} WATERMARK {time} DELAY OF INTERVAL {delay} MINUTES", f"{stream}_batch")
+        text = text.replace(f"STREAM {stream} ", f"{stream}_batch ").replace(f"STREAM {stream})", f"{stream}_batch)")
     return text
 
 
@@ -233,9 +248,10 @@ def test_windows_of_both_sides(spark: SparkSession, front: FrontEnd, folder: Pat
 
 
 @pytest.mark.parametrize(("text", "error", "match"), [
-    (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card", UnsupportedQuery, "no bound"),
+    (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card", UnsupportedQuery, "no bound.*'state.ttl'"),
     (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card AND b.at > a.ts", UnsupportedQuery, "one side only"),
-    ("SELECT id FROM STREAM tx a JOIN STREAM pay b ON a.card = b.card AND b.at = a.ts", UnsupportedQuery, "WATERMARK"),
+    ("SELECT id FROM STREAM tx a JOIN STREAM pay b ON a.card = b.card AND b.at = a.ts", UnsupportedQuery,
+     "WATERMARK.*'state.ttl'"),
     (f"SELECT * FROM {A} JOIN {B} ON a.card = b.card AND {NEAR}", QueryTypeError, "Two columns"),
     (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card AND {NEAR} AND hash(id, no) = 1", UnsupportedQuery, "both sides"),
     (f"SELECT reverse(b.card) AS r FROM {A} LEFT JOIN {B} ON a.card = b.card AND {NEAR}", UnsupportedQuery, "missing"),
@@ -245,6 +261,79 @@ def test_windows_of_both_sides(spark: SparkSession, front: FrontEnd, folder: Pat
 def test_joins_refused(front: FrontEnd, text: str, error: type[QueryError], match: str) -> None:
     with pytest.raises(error, match=match):
         front.query_from_sql("q", text)
+
+
+@pytest.mark.parametrize(("text", "ttl", "error", "match"), [
+    (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card AND b.at > a.ts + INTERVAL 2 HOURS", "1 hour", QueryTypeError,
+     "forgotten after 1 hour"),
+    (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card AND {NEAR}", "1 hour", UnsupportedQuery, "none of its state"),
+    (f"SELECT card, window(ts, '1 hour') AS w, count(*) AS n FROM {A} GROUP BY ALL", "1 hour", UnsupportedQuery,
+     "none of its state"),
+    (f"SELECT id FROM {A} JOIN STREAM pay b ON a.card = b.card", "1 hour", QueryTypeError, "pay has no event time"),
+    ("SELECT DISTINCT card FROM STREAM tx", "1 hour", QueryTypeError, "no watermark"),
+    (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card", "0 hours", QueryTypeError, "positive"),
+    (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card", "1 month", QueryTypeError, "months"),
+])  # fmt: skip
+def test_ttls_refused(front: FrontEnd, text: str, ttl: str, error: type[QueryError], match: str) -> None:
+    with pytest.raises(error, match=match):
+        front.query_from_sql("q", text, ttl=ttl)
+
+
+def test_frames_are_refused_in_their_own_words(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
+    tx, pay = frames(spark, folder)
+    bare = spark.readStream.schema(PAY).parquet(str(folder / "pay"))
+    windowed = bare.select("no", "card", F.window("at", "10 minutes").alias("w"))
+    for left, right, on, match in (
+        (tx, pay, F.expr("a.card = b.card"), r"no bound.*F\.expr.*state_ttl='1 hour' in Pond\.add"),
+        (
+            tx.select("id", "card", F.window("ts", "10 minutes").alias("w")),
+            windowed,
+            ["card", "w"],
+            r"at has no watermark.*\.withWatermark\('at', '10 seconds'\).*state_ttl='1 hour'",
+        ),
+    ):
+        with pytest.raises(QueryError, match=match) as refused:
+            front.query_from_dataframe("q", left.alias("a").join(right.alias("b"), on).select("id", "no"))
+        assert "DELAY OF" not in str(refused.value)
+    with pytest.raises(QueryTypeError, match=r"no event time in this join.*\.withWatermark\('ts', '10 seconds'\)"):
+        front.query_from_dataframe("q", tx.alias("a").join(bare.alias("b"), "card").select("id", "no"), ttl="1 hour")
+
+
+def test_a_ttl_stands_for_what_is_not_declared(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
+    """Also where the event time is not selected, and in an inner step; later versions have the same."""
+    tx, pay = frames(spark, folder)
+    found = front.query_from_dataframe(
+        "q", tx.select("id", "card").join(pay.select("no", "card"), "card"), ttl="1 hour"
+    )
+    assert isinstance(found, Join)
+    assert (found.when, found.left.delay_us, found.ttl_us) == (
+        Within(-60 * MINUTE, 60 * MINUTE),
+        30 * MINUTE,
+        60 * MINUTE,
+    )
+    assert "1 hour ('state.ttl')" in "\n".join(join_lines(found))
+    with Pond(spark, folder / "ttl") as pond:
+        for name, columns in (("tx", TX), ("pay", PAY)):
+            pond.stream(Stream(name, fields(columns), Source("parquet", (("path", str(folder / name)),))))
+        text = f"SELECT a.ts, hash(id) AS h, no FROM {A} JOIN {B} ON a.card = b.card AND a.ts < b.at"
+        pond.add("rows", text, state_ttl="5 minutes")
+        pond.add(
+            "n", f"SELECT window(ts, '1 hour') AS w, count(*) AS n FROM ({text}) GROUP BY ALL", state_ttl="5 minutes"
+        )
+        pond.add("per", f"SELECT card, window(ts, '10 minutes') AS w, count(*) AS n FROM {A} GROUP BY ALL")
+        chain = pond.add(
+            "chain", f"SELECT x.n, b.no FROM STREAM per AS x JOIN {B} ON x.card = b.card", state_ttl="1 hour"
+        )
+        assert isinstance(chain, Join)
+        assert (chain.left.event_time, chain.when) == ("w.time", Within(-60 * MINUTE, 60 * MINUTE))
+        pond.run(once=True)
+        made = pond.alter("rows", text.replace("no FROM", "no + 1 AS no FROM"))
+        assert isinstance(made, Join)
+        assert made.ttl_us == 5 * MINUTE
+    with Pond(spark, folder / "ttl") as pond:  # analyses the texts again, as hash is evaluated by Spark
+        pond.run(once=True, drain=True)
+        assert sum(pond.table("n").column("n").to_pylist()) > 50
+        assert pond.table("chain").num_rows > 50
 
 
 def test_joins_have_no_modes(spark: SparkSession, front: FrontEnd, folder: Path) -> None:

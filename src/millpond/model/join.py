@@ -64,7 +64,7 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
     `left:window.end`, and the same of `right`. An output may be `window`, the window of whichever side is present, or
     the call `window` of two times: a window column of upstream rows. `having` filters all rows, including those
     without a partner. `most_pairs`: for a join without keys, the maximum number of pairs that an instance may try in
-    one epoch.
+    one epoch. `ttl_us`: the `state.ttl` of the query, if bounds or a delay in this join follow from it.
     """
 
     name: str
@@ -78,6 +78,7 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
     sink: Sink = Sink()
     text: str = ""
     most_pairs: int | msgspec.UnsetType = msgspec.UNSET
+    ttl_us: int | msgspec.UnsetType = msgspec.UNSET
     budget: Budget | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:

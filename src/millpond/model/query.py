@@ -77,6 +77,7 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
       of by its own time; see `plan.options.output_modes`.
     - `deduplicate`: repeated events of the stream are left out before the query; see `plan.groups.deduplication`.
     - `sets`: the grouping sets, if there are several; the last key is then the id of the set.
+    - `ttl_us`: the `state.ttl` of the query, if keys of its first events are forgotten after it.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
     budget: Budget | msgspec.UnsetType = msgspec.UNSET
     late_by: str | msgspec.UnsetType = msgspec.UNSET
     sets: tuple[GroupingSet, ...] | msgspec.UnsetType = msgspec.UNSET
+    ttl_us: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def grouping_sets(self) -> tuple[GroupingSet, ...]:

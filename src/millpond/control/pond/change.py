@@ -19,6 +19,7 @@ from millpond.model.expressions import plain_of
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
+from millpond.plan.chains.steps import ttl_us_of
 from millpond.plan.options.complete_column import with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, constant_of, users_of
 from millpond.reconfigure import validate
@@ -158,12 +159,20 @@ class QueryChanges:
         return opened.followers.attached.compared[name].difference()
 
     def _version(
-        self, name: str, query: str | Frame, repeats: Repeats | None = None, mode: Mode | None = None
-    ) -> AnyQuery:
-        """Analyse a new version of a query; in SQL its name still means the current version."""
-        options = QueryOptions(Sink(), mode=mode or Mode(), repeats=repeats or Repeats())
+        self, name: str, query: str | Frame, repeats: Repeats | None = None, mode: Mode | None = None,
+        state_ttl: str | None = None,
+    ) -> AnyQuery:  # fmt: skip
+        """Analyse a new version of a query; in SQL its name still means the current version. Unless `state_ttl` is
+        given, that of the current version applies.
+        """
+        ttl = self._ttl(name) if state_ttl is None else state_ttl
+        options = QueryOptions(Sink(), mode=mode or Mode(), repeats=repeats or Repeats(), ttl=ttl)
         deadline = self._lifetime.opened is not None
         return self._declarations.analyse(name, query, options, remember=False, deadline=deadline)
+
+    def _ttl(self, name: str) -> int | None:
+        current, streams = self._declarations.queries.get(name), self._declarations.front.streams
+        return None if current is None else ttl_us_of(current, streams)
 
     def param(self, name: str, value: Constant, *, who: str | None = None) -> None:
         """Set a live parameter (`:name` in query texts) to a number or a text, from the next epoch on.
@@ -216,7 +225,7 @@ class QueryChanges:
     def price_of(
         self, kind: str, name: str, query: str | Frame | None = None, *, emit: str = "final",
         correct_for: str | None = None, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
-        incomplete: bool = False, backfill: Backfill = False, late_by: str = "event",
+        incomplete: bool = False, backfill: Backfill = False, late_by: str = "event", state_ttl: str | None = None,
     ) -> Price:  # fmt: skip
         """The price of a change if it were made now; nothing is changed. `kind`: the name of a method of this class.
 
@@ -227,7 +236,7 @@ class QueryChanges:
         if query is None:
             return self._requests.price(lambda pond: _simple(kind)(pond, name))
         mode, repeats = Mode(emit, correct_for, late_by), Repeats(tuple(deduplicate), deduplicate_within)
-        made = self._version(name, query, repeats, mode)
+        made = self._version(name, query, repeats, mode, state_ttl)
         made = with_complete(made) if incomplete else made
         if kind == "add":
             return self._additions.price(made, backfill_from(backfill))

@@ -35,7 +35,7 @@ NewText = TypeVar("NewText", Add, Alter, Shadow)
 
 
 class QueryOptions(NamedTuple):
-    """The options of an added query: see `Pond.add`; `backfill_us` as in `validate.add`."""
+    """The options of an added query: see `Pond.add`; `backfill_us` as in `validate.add`, `ttl` as in the front end."""
 
     sink: Sink
     serve: bool = False
@@ -45,6 +45,7 @@ class QueryOptions(NamedTuple):
     budget: str | None = None
     incomplete: bool = False
     backfill_us: int | None = None
+    ttl: str | int | None = None
 
 
 class Declarations:

@@ -15,7 +15,7 @@ import msgspec
 
 from millpond.model.join import Join
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 
 PREFIX = "inner@x"
@@ -60,6 +60,12 @@ def streams_of(query: AnyQuery, streams: Mapping[str, Stream]) -> tuple[str, ...
 def inputs_of(query: AnyQuery, streams: Mapping[str, Stream]) -> tuple[str, ...]:
     """The streams that a query reads as its user sees it: without the rows of its inner queries."""
     return tuple(name for name in streams_of(query, streams) if name not in streams or streams[name].step is None)
+
+
+def ttl_us_of(query: AnyQuery, streams: Mapping[str, Stream]) -> int | None:
+    """The `state.ttl` of a query, which one of its steps uses; None: it has none."""
+    given = (one.ttl_us for one in with_inner([query], streams) if not isinstance(one, Selection))
+    return next((ttl for ttl in given if isinstance(ttl, int)), None)
 
 
 def over(query: AnyQuery, names: Mapping[str, str]) -> AnyQuery:

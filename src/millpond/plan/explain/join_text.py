@@ -32,6 +32,8 @@ def join_lines(join: Join) -> Iterator[str]:
     for name, asked in (("condition", join.condition), ("rows", join.having)):
         if asked is not None:
             yield f"  {name:<9} {'where ' * (name == 'rows')}{render(_over_values(join, asked))}"
+    if isinstance(join.ttl_us, int):
+        yield f"  ttl       {duration(join.ttl_us)} ('state.ttl'), for bounds or delays that are not declared"
     if not join.pairs:
         what = "a" if join.kind == SEMI else "no"
         yield f"  rows      a left event with {what} partner is emitted when no partner can arrive any more"

@@ -27,11 +27,13 @@ class Timing(NamedTuple):
 def distinct_rows(
     rows: Selection, keys: Sequence[Expression], timing: Timing | None, *, within: bool = False,
     kept_us: int | None = None, above: Sequence[Expression] = (), keeps: Keeps | None = None,
+    ttl_us: int | None = None,
 ) -> Query:  # fmt: skip
     """The query with those of the `rows` that are the first with their `keys` and meet the conditions `above`.
 
     Keys that include the event time are remembered until an equal event would be late. Other keys are remembered for
-    ever; or with `within` until the watermark reaches their event's time plus the delay, or plus `kept_us`.
+    ever; or with `within` until the watermark reaches their event's time plus the delay, or plus `kept_us`; or with
+    `ttl_us` until it reaches their event's time plus this time.
     `keeps`: the row is of the earliest or latest event instead, see `Distinct`.
 
     Raises:
@@ -39,11 +41,7 @@ def distinct_rows(
         UnsupportedQuery: a key or an output has a type without operators.
     """
     if within and timing is None:
-        raise QueryTypeError(
-            f"{rows.name} removes events that are repeated within a time, and its stream has no watermark.",
-            "Add .withWatermark('ts', '10 seconds') before it, where ts is the event time (in SQL: WATERMARK ts DELAY "
-            "OF INTERVAL 10 SECONDS).",
-        )
+        raise _without_watermark(f"{rows.name} removes events that are repeated within a time")
     strange = [one for one in (*keys, *(item.expression for item in rows.output)) if not is_known(one.type)]
     if strange:
         raise UnsupportedQuery(
@@ -52,10 +50,13 @@ def distinct_rows(
         )
     keys = tuple(dict.fromkeys(key for key in keys if not isinstance(key, Literal)))
     lasts_us: int | msgspec.UnsetType = msgspec.UNSET
+    ttl: int | msgspec.UnsetType = msgspec.UNSET
     if timing is not None and within:
         lasts_us = timing.delay_us if kept_us is None else kept_us
     elif timing is not None and timing.event_time in keys and keeps is None:
         lasts_us = 0
+    elif ttl_us is not None and keeps is None:
+        lasts_us = ttl = _in_event_time(rows.name, timing, ttl_us)
     values = dict.fromkeys((*(item.expression for item in rows.output), *above))
     names: dict[Expression, Expression] = {}
     if timing is not None and keeps is None:
@@ -81,6 +82,22 @@ def distinct_rows(
         sink=rows.sink,
         text=rows.text,
         event=event,
+        ttl_us=ttl,
+    )
+
+
+def _in_event_time(name: str, timing: Timing | None, ttl_us: int) -> int:
+    """The `state.ttl` of a query, if it has an event time."""
+    if timing is None:
+        raise _without_watermark(f"{name} has 'state.ttl', which is measured in event time")
+    return ttl_us
+
+
+def _without_watermark(what: str) -> QueryTypeError:
+    return QueryTypeError(
+        f"{what}, and its stream has no watermark.",
+        "Add .withWatermark('ts', '10 seconds') before it, where ts is the event time (in SQL: WATERMARK ts DELAY OF "
+        "INTERVAL 10 SECONDS).",
     )
 
 

@@ -155,7 +155,7 @@ class Client:
         late: str | None = None, emit: str = "final", correct_for: str | None = None,
         deduplicate: Sequence[str] = (), deduplicate_within: str | None = None, connection: str | None = None,
         budget: str | None = None, incomplete: bool = False, backfill: bool | str = False,
-        topic: str | None = None, dry_run: bool = False, late_by: str = "event",
+        topic: str | None = None, dry_run: bool = False, late_by: str = "event", state_ttl: str | None = None,
     ) -> Changed | Priced:  # fmt: skip
         """Add a query; returns when it is in the log. `dry_run`: only return the price."""
         told = {
@@ -165,7 +165,7 @@ class Client:
             "budget": budget,
             "incomplete": incomplete,
             "backfill": backfill,
-            "topic": topic, "late_by": late_by,
+            "topic": topic, "late_by": late_by, "state_ttl": state_ttl,
         }  # fmt: skip
         check_sink_names(sink, late, unknown=False)
         if emit not in get_args(Emit):

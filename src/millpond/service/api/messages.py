@@ -46,6 +46,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     backfill: bool | str = False
     topic: str | None = None
     late_by: LateBy = "event"
+    state_ttl: str | None = None
 
 
 def check_sink_names(sink: str | None, late: str | None, *, unknown: bool) -> None:

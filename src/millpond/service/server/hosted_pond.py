@@ -177,6 +177,7 @@ class HostedPond:
                 correct_for=request.correct_for, deduplicate=request.deduplicate,
                 deduplicate_within=request.deduplicate_within, budget=request.budget, incomplete=request.incomplete,
                 backfill=request.backfill, who=who, late_by=request.late_by,
+                state_ttl=request.state_ttl,
             )  # fmt: skip
             if self._reader.now() is None:
                 self._begin(pond, request.name)
@@ -266,7 +267,7 @@ class HostedPond:
         else:
             added: dict[str, Any] = {}
             if isinstance(request, Asked):
-                fields = ("emit", "correct_for", "incomplete", "backfill", "late_by")
+                fields = ("emit", "correct_for", "incomplete", "backfill", "late_by", "state_ttl")
                 added = {field: getattr(request, field) for field in fields}
             found = pond.price_of(
                 kind,

@@ -256,10 +256,11 @@ class Reader:
         assert isinstance(selection, Selection)
         time = plan.time_of_repeats()
         timing = None if time is None else Timing(*self._timed(time))
-        keys = [self._down(key) for key in repeats.keys]
-        above = [self._down(condition) for condition in plan.above_repeats()]
+        keys, above = ([self._down(one) for one in some] for some in (repeats.keys, plan.above_repeats()))
         selection = msgspec.structs.replace(selection, where=self._where(until=repeats.below))
-        made = distinct_rows(selection, keys, timing, within=repeats.within, above=above, keeps=repeats.keeps)
+        made = distinct_rows(
+            selection, keys, timing, within=repeats.within, above=above, keeps=repeats.keeps, ttl_us=self._terms.ttl_us
+        )
         return self._extracted(made)
 
     def extraction(self, query: AnyQuery) -> Extraction:

@@ -186,6 +186,20 @@ def _duration_us(catalyst: Catalyst, stream: Stream, name: str, properties: dict
     return duration_us(catalyst, f"the stream {stream.name}", name, properties[name])
 
 
+def ttl_us(catalyst: Catalyst, name: str, given: str | int | None) -> int | None:
+    """The `state.ttl` of a query in microseconds, from an interval of Spark or already converted; None: it has none.
+
+    Raises:
+        QueryTypeError: it is not a positive duration.
+    """
+    if given is None or isinstance(given, int):
+        return given
+    found = duration_us(catalyst, name, "state.ttl", given)
+    if found <= 0:
+        raise QueryTypeError(f"'state.ttl' of {name} is {given!r}.", "Use a positive time, such as '1 hour'.")
+    return found
+
+
 def duration_us(catalyst: Catalyst, whose: str, name: str, text: str) -> int:
     """The microseconds of a duration in Spark's interval syntax.
 

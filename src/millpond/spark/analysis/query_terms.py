@@ -49,7 +49,8 @@ class Extraction(NamedTuple):
 class Terms(NamedTuple):
     """The name, sink and other terms of a query; `window` overrides the window in the plan.
 
-    `columns`: of an inner query, the output columns that are read, by expression id, with their names.
+    `columns`: of an inner query, the output columns that are read, by expression id, with their names. `ttl_us`: the
+    time after which state is forgotten that would otherwise be kept for ever.
     """
 
     name: str
@@ -58,6 +59,12 @@ class Terms(NamedTuple):
     serve: bool = False
     text: str = ""
     columns: Mapping[int, str] | None = None
+    ttl_us: int | None = None
+
+    @property
+    def ttl_cure(self) -> str:
+        """How to declare the time after which state is forgotten, in the language of the query."""
+        return "'state.ttl' = '1 hour' in TBLPROPERTIES" if self.text else "state_ttl='1 hour' in Pond.add"
 
     def named(self, outputs: Sequence[JavaObject]) -> list[tuple[str, JavaObject]]:
         """The output columns with their names."""

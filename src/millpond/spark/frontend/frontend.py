@@ -23,7 +23,7 @@ from millpond.model.functions import UserFunction, bytes_of
 from millpond.model.selection import AnyQuery, foreign_keys
 from millpond.model.spec import PondSpec, relations_of
 from millpond.model.stream import Relation, Stream, can_be_stored, check_order, check_retention
-from millpond.plan.chains.steps import inner_of, streams_of, with_inner
+from millpond.plan.chains.steps import inner_of, streams_of, ttl_us_of, with_inner
 from millpond.plan.chains.upstream import inner_stream
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.packets.row_batches import dead_letters_of
@@ -31,7 +31,7 @@ from millpond.spark.analysis.derived_streams import Derived, Side
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
 from millpond.spark.analysis.joins.joins import extract_any
 from millpond.spark.analysis.live_parameters import marked
-from millpond.spark.analysis.properties import Mode, Repeats, duration_us
+from millpond.spark.analysis.properties import Mode, Repeats, duration_us, ttl_us
 from millpond.spark.analysis.query_terms import Extraction, OutputOptions, Terms, leaving_of
 from millpond.spark.analysis.upstream_queries import check_chained, show_rows
 from millpond.spark.analysis.user_aggregates import UserFunctions
@@ -78,8 +78,7 @@ class FrontEnd:
         self._catalyst = Catalyst(self._spark)
         self._streams: dict[str, Stream] = {}
         self._views, self._derived = dict[str, int](), dict[str, Derived]()
-        self._queries: dict[str, AnyQuery] = {}
-        self._chained: dict[str, Stream] = {}
+        self._queries, self._chained = dict[str, AnyQuery](), dict[str, Stream]()
         self._foreigns: dict[str, Projected] = {}
         self._functions = UserFunctions(self._catalyst)
         self._refreshed: dict[Places, Refreshed] = {}
@@ -243,15 +242,15 @@ class FrontEnd:
 
     def query_from_sql(
         self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
-        mode: Mode | None = None, repeats: Repeats | None = None, remember: bool = True,
+        mode: Mode | None = None, repeats: Repeats | None = None, ttl: str | int | None = None, remember: bool = True,
     ) -> AnyQuery:  # fmt: skip
-        """The query of a SELECT; its late events go to the sink `late`, and `mode` is its output mode.
+        """The query of a SELECT: `late` is the sink of late events, `mode` the output mode, `ttl` the `state.ttl`.
 
         Raises:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
         """
         with within(name):
-            terms = Terms(name, None, sink or Sink(), serve, text)
+            terms = Terms(name, None, sink or Sink(), serve, text, ttl_us=ttl_us(self._catalyst, name, ttl))
             return self._query(terms, text, leaving_of(late, mode, repeats), remember=remember)
 
     @unlogged()
@@ -292,7 +291,7 @@ class FrontEnd:
     @unlogged()
     def query_from_dataframe(
         self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
-        mode: Mode | None = None, repeats: Repeats | None = None, remember: bool = True,
+        mode: Mode | None = None, repeats: Repeats | None = None, ttl: str | int | None = None, remember: bool = True,
     ) -> AnyQuery:  # fmt: skip
         """The query of a streaming DataFrame, whose plan is read but never started.
 
@@ -304,7 +303,7 @@ class FrontEnd:
         check_streaming(name, frame)
         check_folder(self._spark, name, analysed(frame))
         with within(name):
-            terms = Terms(name, None, sink or Sink(), serve)
+            terms = Terms(name, None, sink or Sink(), serve, ttl_us=ttl_us(self._catalyst, name, ttl))
             found = extract_any(self._catalyst, frame, terms, self._all(), functions=self._functions)
             check_chained(found, ())
             return self._kept(found, leaving_of(late, mode, repeats), remember=remember)
@@ -336,7 +335,8 @@ class FrontEnd:
         made = []
         for statement in pond.queries if queries else ():
             with within(statement.name, statement.line):
-                terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
+                ttl = ttl_us(self._catalyst, statement.name, statement.ttl)
+                terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text, ttl_us=ttl)
                 leaving = OutputOptions(statement.late, statement.mode, statement.repeats)
                 query = self._query(terms, blank(text[: statement.start]) + statement.text, leaving)
                 made.append(msgspec.structs.replace(query, budget=statement.budget or msgspec.UNSET))
@@ -400,7 +400,7 @@ class FrontEnd:
         self._queries |= {query.name: query for query in queries}
         for query in spec.all_queries:
             if not self._is_known(query, by_name):
-                self._analyse_again(query)
+                self._analyse_again(query, by_name)
             if not self._is_known(query, by_name):
                 raise not_stored(query.name)
         for stream in spec.streams:
@@ -431,8 +431,8 @@ class FrontEnd:
         keys = {key for step in (*inner_of(query, streams), query) for key in foreign_keys(step)}
         return {stream.meaning for stream in made} <= known and keys <= self._foreigns.keys()
 
-    def _analyse_again(self, query: AnyQuery) -> None:
-        terms = Terms(query.name, None, query.sink, query.serve, query.text)
+    def _analyse_again(self, query: AnyQuery, streams: Mapping[str, Stream]) -> None:
+        terms = Terms(query.name, None, query.sink, query.serve, query.text, ttl_us=ttl_us_of(query, streams))
         try:
             with accepted():
                 self._query(terms, query.text, OutputOptions(), remember=False)

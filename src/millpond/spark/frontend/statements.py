@@ -67,6 +67,7 @@ class QueryStatement(NamedTuple):
     mode: Mode = Mode()
     repeats: Repeats = Repeats()
     budget: Budget | None = None
+    ttl: str | None = None
 
 
 class ViewStatement(NamedTuple):
@@ -334,7 +335,8 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
     columns = tuple(one.strip() for one in properties.get("deduplicate", "").split(",") if one.strip())
     repeats = Repeats(columns, properties.get("deduplicate.within"))
     budget = budget_of(properties["budget"]) if "budget" in properties else None
-    return QueryStatement(name, text, sink, serve == "true", statement.line, start, late, mode, repeats, budget)
+    ttl = properties.get("state.ttl")
+    return QueryStatement(name, text, sink, serve == "true", statement.line, start, late, mode, repeats, budget, ttl)
 
 
 def _kind(subject: str, sink: str, known: tuple[str, ...]) -> SinkKind:

@@ -24,12 +24,14 @@ from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Counted, Sliding
 from millpond.plan.chains.upstream_joins import made_window
-from millpond.spark.analysis.aggregation_input import WindowPart, read_input_plan
+from millpond.plan.groups.distinct import Timing
+from millpond.spark.analysis.aggregation_input import WindowPart, read_input_plan, timing_of
 from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_limit, read_ranks
 from millpond.spark.analysis.chains.sides import RowsSide, same_window
 from millpond.spark.analysis.expressions import Translator, conditions, conjunction
 from millpond.spark.analysis.extract import Reader, extract_query
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
+from millpond.spark.analysis.joins.ttl import Ttl, check_ttl
 from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.steps.cut import ids_in, ids_of
 from millpond.spark.analysis.steps.inputs import Inputs
@@ -78,7 +80,10 @@ def extract_any(
         inputs = Inputs(catalyst, streams, relation, earlier, extract)
         return inputs.finished(_extract(catalyst, plan, terms, inputs, functions or UserFunctions(catalyst)))
 
-    return extract(plan, terms)
+    found = extract(plan, terms)
+    if terms.ttl_us is not None:
+        check_ttl(found)
+    return found
 
 
 def _extract(
@@ -138,6 +143,7 @@ class _JoinReader:
         self._starts: list[Expression] = []
         self._layers: list[list[JavaObject]] = []
         self._extended = False
+        self._ttl = Ttl(terms)
         self._over = Translator(catalyst, self._resolved, self._computed, self._field, rounding=True)
 
     def read(self, outputs: list[JavaObject], above: list[JavaObject]) -> Extraction:
@@ -164,7 +170,7 @@ class _JoinReader:
         made = [self._side(side, keys[i]) for i, side in enumerate((LEFT, RIGHT))]
         join = Join(
             terms.name, made[0], made[1], self._kind, when, output, condition, having, terms.sink, terms.text,
-            msgspec.UNSET if keys[0] else MOST_PAIRS,
+            msgspec.UNSET if keys[0] else MOST_PAIRS, self._ttl.used,
         )  # fmt: skip
         left, right = (self._sides[side].extraction(join) for side in (LEFT, RIGHT))
         return left._replace(foreigns=left.foreigns | right.foreigns, also=((right.stream, right.derived),))
@@ -301,23 +307,22 @@ class _JoinReader:
             return None if after is None else (side, after)
         if side is None or kind_of(node) != "AttributeReference" or type_of(node) != "timestamp":
             return None
-        if delay_ms(node) is None:
+        if delay_ms(node) is None and (self._ttl.us is None or self._timing(side) is not None):
             return None
         known = self._times.setdefault(side, node)
         return (side, 0) if id_of(known) == id_of(node) else None
+
+    def _timing(self, side: str) -> Timing | None:
+        """The event time and delay that a side declares, whether or not the condition uses them."""
+        reader = self._sides[side]
+        return timing_of(reader.input_plan, reader.stream, reader.meaning)
 
     def _within(self, bounds: Sequence[Bound]) -> Within:
         lower = max((bound.lower_us for bound in bounds if bound.lower_us is not None), default=None)
         upper = min((bound.upper_us for bound in bounds if bound.upper_us is not None), default=None)
         if lower is None or upper is None:
-            what = "is bounded on one side only" if bounds else "has no bound"
             times = ", ".join(dict.fromkeys(time for rows in self._rows.values() for time in rows.times))
-            told = f" Event times of rows of a query: {times}." if times else ""
-            raise UnsupportedQuery(
-                f"The join of two streams {what} in event time, so events would be stored indefinitely.",
-                "Add b.at BETWEEN a.ts - INTERVAL 5 MINUTES AND a.ts + INTERVAL 10 MINUTES, both with a WATERMARK, "
-                f"or join on equal windows.{told}",
-            )
+            lower, upper = self._ttl.bounds(lower, upper, times)
         if lower > upper:
             raise QueryTypeError("No two events can be as far apart as the join requires.", "Exchange the bounds.")
         return Within(lower, upper)
@@ -334,22 +339,25 @@ class _JoinReader:
         reader = self._sides[side]
         if side in self._rows:
             rows = self._rows[side]
-            assert rows.event_time is not None  # the bounds, or the window, refer to it
+            if rows.event_time is None and rows.times:  # there is no bound on it
+                rows.named_after_us(rows.times[0])
+            if rows.event_time is None:
+                raise self._ttl.without_time(reader.stream.name)
             return self._of_side(side, keys, rows.event_time, rows.delay_us)
-        time = self._times[side]
+        time, timing = self._times.get(side), self._timing(side)
+        if time is None:
+            if timing is None:
+                raise self._ttl.without_time(reader.stream.name)
+            return self._of_side(side, keys, timing.event_time.name, timing.delay_us)
         delay = delay_ms(time)
-        if delay is None:
-            raise QueryTypeError(
-                f"The event time {time.name()} has no watermark, so no row would ever be final.",
-                f"Write FROM STREAM {reader.stream.name} WATERMARK {time.name()} DELAY OF INTERVAL 10 SECONDS.",
-            )
         event_time = reader.meaning(time)
         if not isinstance(event_time, Column):
             raise UnsupportedQuery(
                 f"The event time {time.name()} is computed from rows of {reader.stream.name}, which is not answered.",
                 f"Compute it in {reader.stream.name}, or use a time of its windows.",
             )
-        return self._of_side(side, keys, event_time.name, delay * 1000)
+        delay_us = self._ttl.delay_us(reader.stream.name, str(time.name())) if delay is None else delay * 1000
+        return self._of_side(side, keys, event_time.name, delay_us)
 
     def _of_side(self, side: str, keys: list[Expression], event_time: str, delay_us: int) -> Side:
         reader, values = self._sides[side], tuple(self._values[side])
