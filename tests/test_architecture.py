@@ -60,7 +60,7 @@ RANKS: dict[str, tuple[str, ...]] = {
         "event_log windows",
         "functions",
         "rows",
-        "joins",
+        "joins matching",
         "gather moves",
         "inputs scheduling",
         "fold",

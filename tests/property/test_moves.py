@@ -18,9 +18,11 @@ from msgspec.structs import replace
 
 from kit.inputs.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, aggregate_of, random_case
 from kit.inputs.examples import examples, seeds
+from kit.inputs.pattern_cases import pattern_case
 from kit.inputs.strategies import cases_of
 from kit.judges.answers import Answers, Run, dealt
 from kit.judges.naive_judge import held_against_twin
+from kit.naive.queries import patterns
 from kit.simulator.changing_pond import DyingLog
 from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest
@@ -46,7 +48,7 @@ from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import SectionPlace
 from millpond.state.keys.keys import texts_of
 from millpond.state.layout.delta import Files
-from millpond.testing.compare import canonical
+from millpond.testing.compare import assert_same_rows, canonical
 
 PROPERTY = settings(suppress_health_check=list(HealthCheck))
 FRAMES = (Range(0), Range(20 * SECOND), Counted(3, 2), Counted(10, 1))
@@ -126,6 +128,14 @@ def played(
 def check(case: Case, found: Answers, drained: bool = True) -> int:
     """Hold the answers against the naive twin; returns how many rows were compared."""
     return sum(held_against_twin(case, found, drained).values())
+
+
+def test_patterns_move(folders: Iterator[Path]) -> None:
+    case = pattern_case(8301, 100, 10, 8)
+    found = played(next(folders), case.queries, case, 8300, 2)
+    for query in case.queries:
+        assert_same_rows(patterns.answer(query, case.epochs), found.rows[query.name], about=str(query))
+    assert sum(map(len, found.rows.values())) > 40
 
 
 def state_is_where_the_map_says(run: Run) -> None:

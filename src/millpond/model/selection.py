@@ -11,8 +11,10 @@ from millpond.model.budget import Budget
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Expression, Foreign, walk
 from millpond.model.join import Join
+from millpond.model.patterns.variables import split
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
+from millpond.model.windows import Pattern
 
 
 class Selection(msgspec.Struct, frozen=True, cache_hash=True):
@@ -85,6 +87,7 @@ def expressions_of(any_query: AnyQuery) -> tuple[Expression, ...]:
     else:
         parts += [*any_query.keys, *any_query.of_event]
         for aggregate in any_query.aggregates:
-            parts += [*aggregate.arguments, aggregate.filter]
+            parts += [*aggregate.arguments, split(aggregate.filter)[1]]
+        parts += any_query.window.expressions if isinstance(any_query.window, Pattern) else ()
         parts += () if any_query.deduplicated is None else any_query.deduplicated.columns
     return tuple(part for part in parts if part is not None)

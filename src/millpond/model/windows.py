@@ -8,6 +8,8 @@ import msgspec
 
 from millpond.errors import QueryTypeError
 from millpond.model.expressions import Expression
+from millpond.model.patterns.grammar import parse, variables_of
+from millpond.model.patterns.variables import Variable, leaves_of, reads_previous
 
 
 class Interval(NamedTuple):
@@ -199,10 +201,72 @@ class Distinct(msgspec.Struct, frozen=True, tag_field="window", tag="distinct"):
         return [Interval(time_us, time_us + 1)]
 
 
-Framed: TypeAlias = Range | Counted | Distinct
+class Pattern(msgspec.Struct, frozen=True, tag_field="window", tag="pattern"):
+    """Runs of consecutive events of a key that match a pattern; each match is a window.
+
+    Events are ordered by time, then by source partition and offset. All events of a match lie within `within_us`. Of
+    several matches that begin at one event, the one that the pattern prefers is taken: greedy quantifiers prefer more
+    events, and `|` prefers its left side. A variable without a condition matches every event. After a match, the next
+    one may begin with the next event (`overlapping`), or else only after the last event of the match.
+
+    A window begins at the time of the first event and ends at that of the last one. Its row is emitted when the
+    watermark has passed the events that decide that no preferred match exists. `previous`: the expressions that
+    conditions read of the previous event of the key; they are NULL if that event is more than `within_us` earlier.
+
+    Raises:
+        QueryTypeError: the pattern does not parse, can match no event at all, or is too large; a condition belongs to
+            no variable of the pattern.
+    """
+
+    text: str
+    within_us: int
+    variables: tuple[Variable, ...]
+    overlapping: bool = False
+    previous: tuple[Expression, ...] = ()
+
+    def __post_init__(self) -> None:
+        named = variables_of(parse(self.text))
+        for variable in self.variables:
+            if variable.name not in named:
+                raise QueryTypeError(
+                    f"DEFINE has a condition for {variable.name}, which is no variable of the pattern {self.text}.",
+                    f"Define {' or '.join(named)}, or leave the condition out.",
+                )
+        if self.within_us <= 0:
+            raise QueryTypeError(
+                f"The pattern {self.text} has no time within which its events lie.", "Give it a time above zero."
+            )
+
+    def assign(self, time_us: int) -> list[Interval]:
+        """The longest window of a match that begins with an event of `time_us`."""
+        return [Interval(time_us, time_us + self.within_us + 1)]
+
+    @property
+    def reaches_us(self) -> int:
+        """How long events are needed: the condition of the first event of a match may read the event before it."""
+        return self.within_us * (2 if self.previous else 1)
+
+    @property
+    def conditions(self) -> tuple[Expression, ...]:
+        """The conditions that are about one event only; the gather evaluates them."""
+        return tuple(one.condition for one in self.variables if not reads_previous(one.condition))
+
+    @property
+    def values(self) -> tuple[Expression, ...]:
+        """The expressions whose values are stored, for conditions that read the previous event."""
+        leaves = (leaf for one in self.variables if reads_previous(one.condition) for leaf in leaves_of(one.condition))
+        return tuple(dict.fromkeys((*self.previous, *leaves)))
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """The expressions over columns of the stream that the gather evaluates."""
+        return (*self.conditions, *self.values)
+
+
+Framed: TypeAlias = Range | Counted | Distinct | Pattern
 """Windows that are runs of a key's events; they are answered from events and have no cells."""
 
-Window: TypeAlias = Sliding | Session | Range | Counted | Distinct
+Window: TypeAlias = Sliding | Session | Range | Counted | Distinct | Pattern
 """Any window of a query."""
 
 
@@ -213,7 +277,7 @@ def has_no_start(window: Window) -> bool:
 
 def length_us(window: Window) -> int:
     """The size of a window; for sessions the gap, which is their least length; 0 for windows that are not a time."""
-    if isinstance(window, Counted | Distinct):
+    if isinstance(window, Counted | Distinct | Pattern):
         return 0
     if isinstance(window, Range):
         return window.preceding_us + 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from millpond.model.aggregates import RANKS
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
-from millpond.model.windows import Counted, Distinct, Framed, Range
+from millpond.model.windows import Counted, Distinct, Framed, Pattern, Range
 from millpond.plan.explain.words import count_of, duration, predicate_text
 from millpond.plan.groups.build import build_plan, logged_of, tallies_asked
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
@@ -100,6 +100,10 @@ def kept_text(plans: Sequence[QueryPlan]) -> str:
         return "each key, for ever" if lasting[0] is None else f"each key, for {duration(lasting[0])} of event time"
     if sizes:
         return f"the last {max(sizes) - 1:,} events of each key, of any age, and a count for each key and filter"
+    patterns = [(plan, plan.query.window) for plan in plans if isinstance(plan.query.window, Pattern)]
+    if patterns:
+        longest = max(window.reaches_us + plan.query.delay_us for plan, window in patterns)
+        return f"for {duration(longest)} of event time: the longest pattern and its delay; and where matches ended"
     kept = max(
         plan.query.window.preceding_us + plan.query.delay_us for plan in plans if isinstance(plan.query.window, Range)
     )

@@ -21,7 +21,7 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
-from millpond.model.windows import Counted, Distinct
+from millpond.model.windows import Counted, Distinct, Pattern
 from millpond.plan.explain.join_text import near_text
 from millpond.plan.explain.words import count_of, grouping_text, keys_text
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
@@ -184,6 +184,7 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     verb = "rank" if any(one.function in RANKS for one in query.aggregates) else "aggregate"
     verb = f"keep the {query.window.keeps or 'first'} event" if isinstance(query.window, Distinct) else verb
     verb = "keep the earliest event" if isinstance(query.window, Counted) and query.window.once else verb
+    verb = "match the pattern" if isinstance(query.window, Pattern) else verb
     operators.append(f"{verb} {grouping_text(query)}")
     operators += [] if query.having is None else ["filter by HAVING"]
     operators.append(f"map {', '.join(item.name for item in query.output)}")
@@ -197,6 +198,7 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     others = [name for name in places if name != query.name]
     kept = "the dictionary and the atoms" if group.gaps_us else "the dictionary and the slices"
     kept = "the keys and their first events" if isinstance(query.window, Distinct) else kept
+    kept = "the dictionary and the events" if isinstance(query.window, Pattern) else kept
     shared = [Shared(kept, tuple(others))]
     mine = places[query.name]
     counts: dict[int, list[str]] = {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Range, Session, Window
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Pattern, Range, Session, Window
 
 if TYPE_CHECKING:
     from millpond.plan.groups.plan import GroupPlan
@@ -78,6 +78,11 @@ def window_text(window: Window) -> str:
     if isinstance(window, Range):
         before = f"{duration(window.preceding_us)} before each event"
         return before if window.preceding_us else "the events of the same key and time"
+    if isinstance(window, Pattern):
+        defined = ", ".join(f"{one.name} as {render(one.condition)}" for one in window.variables)
+        text = f"matches of {window.text} within {duration(window.within_us)}, the next one after "
+        then = "its first event" if window.overlapping else "its last event"
+        return f"{text}{then}; {defined}" if defined else f"{text}{then}"
     if window == RUNNING:
         return "all events so far"
     text = duration(window.size_us)

@@ -31,9 +31,21 @@ from millpond.model.expressions import (
     walk,
 )
 from millpond.model.join import Join, Side
+from millpond.model.patterns.variables import split
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
-from millpond.model.windows import RUNNING, Counted, Distinct, Framed, Range, Session, Sliding, Window, has_no_start
+from millpond.model.windows import (
+    RUNNING,
+    Counted,
+    Distinct,
+    Framed,
+    Pattern,
+    Range,
+    Session,
+    Sliding,
+    Window,
+    has_no_start,
+)
 from millpond.plan.groups.deduplication import deduplication_log
 from millpond.plan.groups.event_log import LogPlan, log_plan, logged_rows, stored_values
 from millpond.plan.groups.joins import identity_of, plan_joins
@@ -151,6 +163,8 @@ def _identity(query: Query) -> tuple[object, ...]:
         return (*common, query.deduplicated, query.delay_us)
     if isinstance(query.window, Counted):  # its events and keys are kept regardless of age
         return (*common, "counted")
+    if isinstance(query.window, Pattern):  # it keeps the end of the last match of each key
+        return (*common, "patterns")
     if isinstance(query.window, Distinct):  # which event is the first depends on all of these
         event = () if isinstance(query.window.keeps, msgspec.UnsetType) else query.of_event  # they decide between ties
         return (*common, query.window, presence_filter(query), query.delay_us, *event)
@@ -171,6 +185,8 @@ def _order(window: Window) -> tuple[int, ...]:
         return window.size, window.every
     if isinstance(window, Distinct):
         return () if window.lasts_us is None else (window.lasts_us,)
+    if isinstance(window, Pattern):
+        return window.within_us, int(fingerprint(window), 16)
     return 0, window.size_us, window.slide_us, window.offset_us
 
 
@@ -285,7 +301,10 @@ def _logged_of(query: Query) -> Iterator[tuple[tuple[Expression, ...], Expressio
     if isinstance(query.window, Counted):  # they order events of equal time
         arguments = (one for aggregate in query.aggregates for one in aggregate.arguments)
         yield tuple(one for one in arguments if not isinstance(one, Literal)), presence
-    for aggregate in query.aggregates:
+    if isinstance(query.window, Pattern):
+        yield query.window.values, presence
+        yield from (((), condition) for condition in query.window.conditions)
+    for aggregate in map(of_event_alone, query.aggregates):
         if aggregate.logged:
             if not keeps_tallies(query):
                 yield aggregate.arguments, logged_rows(aggregate, presence)
@@ -301,9 +320,17 @@ def presence_filter(query: Query) -> Expression | None:
     """
     parts: list[Expression] = [] if query.where is None else [query.where]
     parts += [_ran(one) for one in (*query.keys, *query.of_event) if may_raise(one)]
-    for aggregate in query.aggregates:
+    if isinstance(query.window, Pattern):
+        parts += [_ran(one) for one in query.window.expressions if may_raise(one)]
+    for aggregate in map(of_event_alone, query.aggregates):
         parts += [_ran(part) for part in _evaluated(aggregate) if may_raise(part)]
     return conjunction(parts)
+
+
+def of_event_alone(aggregate: Aggregate) -> Aggregate:
+    """The aggregate without the condition that an event was matched as a variable of a pattern."""
+    names, rest = split(aggregate.filter)
+    return msgspec.structs.replace(aggregate, filter=rest) if names else aggregate
 
 
 def _evaluated(aggregate: Aggregate) -> list[Expression]:

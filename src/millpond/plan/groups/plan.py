@@ -15,15 +15,15 @@ from millpond.model.expressions import Column, Expression
 from millpond.model.query import Deduplication, GroupingSet, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Retention
-from millpond.model.windows import Counted, Distinct, Framed, Session, Sliding, Window
+from millpond.model.windows import Counted, Distinct, Framed, Pattern, Session, Sliding, Window
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.filter_ladders import Ladder, ladders_of
 from millpond.plan.groups.joins import Joins
 from millpond.plan.groups.tallies import Tally
 
-GroupKind = Literal["time", "session", "count", "distinct", "chosen"]
-"""How the windows of a group are bounded: by time, by gaps in a key's events, or by a number of events; or whether the
-group has one row for each distinct key, that of the first event or of the earliest or latest one.
+GroupKind = Literal["time", "session", "count", "distinct", "chosen", "pattern"]
+"""How the windows of a group are bounded: by time, by gaps in a key's events, by a number of events, or by matches of
+patterns; or whether the group has one row for each distinct key, that of the first event or of the earliest or latest.
 """
 
 
@@ -105,10 +105,10 @@ class QueryPlan(msgspec.Struct, frozen=True):
 def column_ids(group: GroupPlan, apart: str = "") -> frozenset[str] | None:
     """The prefixes that column names of the group's cells may have: ids of its measures, with and without their filter.
 
-    None means that any name is allowed. Cells of session and count windows contain more than measures, and cells that
-    are stored `apart` as `revisions` contain something else.
+    None means that any name is allowed. Cells of sessions, count windows and patterns contain more than measures, and
+    cells that are stored `apart` as `revisions` contain something else.
     """
-    if group.gaps_us or group.counted or apart == "revisions":
+    if group.kind in ("session", "count", "pattern") or apart == "revisions":
         return None
     return frozenset(name for measure in group.measures for name in (measure.id, measure.base.id))
 
@@ -211,6 +211,8 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
         """The kind of the windows, which decides how the state is stored."""
         if isinstance(self.windows[0], Distinct):
             return "distinct" if isinstance(self.windows[0].keeps, msgspec.UnsetType) else "chosen"
+        if isinstance(self.windows[0], Pattern):
+            return "pattern"
         return "count" if self.counted else "session" if self.gaps_us else "time"
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millpond.model.windows import Counted, Distinct, Range, Session
+from millpond.model.windows import Counted, Distinct, Pattern, Range, Session
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.task.task_values import SectionPlace, Watermark
@@ -27,6 +27,9 @@ def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
                 return None
             times.append(at + 1 - window.lasts_us)
             continue
+        if isinstance(window, Pattern):
+            times.append(at + 1 - window.reaches_us)  # matches that begin later are not decided
+            continue
         if isinstance(window, Range):
             times.append(at + 1 - window.preceding_us)  # the next event that has no row yet
             continue
@@ -36,7 +39,7 @@ def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
 
 def slices_needed_from(group: GroupPlan, mark: Watermark) -> int | None:
     """Like `needed_from`, for the cells of a group, which its stream may retain longer."""
-    return retained_from(group, group.celled, mark)
+    return retained_from(group, group.queries if group.kind == "pattern" else group.celled, mark)
 
 
 def retained_from(group: GroupPlan, queries: Iterable[QueryPlan], mark: Watermark) -> int | None:

@@ -18,7 +18,7 @@ from millpond.arrays import Ints, Mask, places_of
 from millpond.kernels.columns import Array, Values, from_arrow
 from millpond.model.aggregates import RANKS
 from millpond.model.expressions import Expression
-from millpond.model.windows import Counted
+from millpond.model.windows import Counted, Pattern
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import ties_of
 from millpond.plan.groups.measures import measures_of
@@ -96,7 +96,8 @@ def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Value
     query, size = plan.query, len(due.at)
     presence, ties = presence_filter(query), ties_of(query.aggregates)
     events = in_order(due.events, ties) if ties else due.events
-    if isinstance(query.window, Counted) and query.row_per_event:  # the last event of a frame is that of the row
+    ordered = isinstance(query.window, Counted) and query.row_per_event  # the last event of a frame is that of the row
+    if ordered or isinstance(query.window, Pattern):
         events = with_position(due.events, np.arange(due.events.rows))
     frames = _Frames(due.events)
     inputs = {}

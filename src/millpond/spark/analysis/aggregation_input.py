@@ -16,6 +16,7 @@ from millpond.model.expressions import Column, Expression
 from millpond.model.stream import Stream
 from millpond.model.windows import Keeps, Sliding, Window
 from millpond.plan.groups.distinct import Timing
+from millpond.spark.analysis.grouping.row_patterns import PatternNote
 from millpond.spark.analysis.grouping.window_rows import exploded_windows, refuse_noted
 from millpond.spark.analysis.steps.cut import REPEATS, child_of, cut_below
 from millpond.spark.analysis.windows import is_noted, recovered, recovered_session
@@ -64,11 +65,11 @@ class WindowColumn(NamedTuple):
     """A window that the analyser made: the attribute of its time, and its kind.
 
     For sessions whose gap differs from event to event, `kind` is the expression of the timestamp at which the session
-    that an event opens would end.
+    that an event opens would end. For a row pattern, its conditions are not translated yet.
     """
 
     time: JavaObject
-    kind: Window | JavaObject
+    kind: Window | PatternNote | JavaObject
 
 
 class WindowPart(NamedTuple):

@@ -6,11 +6,12 @@ whether it is present is one more key, because a NULL struct and a struct of NUL
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.expressions import Call, Column, Expression, Literal, call, field_of, struct_of
+from millpond.model.expressions import Call, Column, Expression, Literal, call, columns_of, field_of, struct_of
 from millpond.model.types import KEY_TYPES, WINDOW, is_known, is_struct, parts_of, struct_fields
+from millpond.model.windows import Counted, Pattern, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.spark.analysis.live_parameters import has_stand_in
 from millpond.spark.catalyst.private_names import (
@@ -168,3 +169,13 @@ def _catalyst_of(catalyst: Catalyst, column: JavaObject, meaning: Expression) ->
         return made
     present = _catalyst_of(catalyst, catalyst.not_null(column), meaning.args[0])
     return catalyst.make("If", present, made, catalyst.make("Literal", None, column.dataType()))
+
+
+def check_window_time(window: Window, parts: Sequence[Expression]) -> None:
+    """Refuse HAVING or outputs (`parts`) that use the last moment of a window that is no interval of fixed bounds.
+
+    Raises:
+        UnsupportedQuery: they do.
+    """
+    if isinstance(window, Counted | Pattern) and any("window.time" in columns_of(part) for part in parts):
+        raise UnsupportedQuery("window_time of a count window or of a match is not answered.", "Use window.end.")

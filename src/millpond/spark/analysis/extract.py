@@ -18,13 +18,13 @@ import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Call, Column, Expression, Literal, call, columns_of, literal, may_raise
+from millpond.model.expressions import Call, Column, Expression, Literal, call, literal, may_raise
 from millpond.model.functions import UserFunction
 from millpond.model.query import GroupingSet, Named, Query, named_once
 from millpond.model.selection import AnyQuery, Selection, foreign_keys
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW, has_floats, is_known, is_storable
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Framed, Session, Sliding, Window
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Framed, Pattern, Session, Sliding, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregates import aggregate_of
@@ -32,6 +32,7 @@ from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan
 from millpond.spark.analysis.expressions import Translator, conjunction, raises_as
 from millpond.spark.analysis.expressions_above import (
     check_key,
+    check_window_time,
     emitted,
     inlined,
     key_of,
@@ -41,6 +42,7 @@ from millpond.spark.analysis.expressions_above import (
 from millpond.spark.analysis.frames import Frames, frames_of
 from millpond.spark.analysis.grouping.grouping_sets import Sets, by_set, check_column_of_sets, grouping_sets, sets_of
 from millpond.spark.analysis.grouping.pivots import flattened, is_pivot
+from millpond.spark.analysis.grouping.row_patterns import PatternNote, pattern_of, with_matched
 from millpond.spark.analysis.grouping.window_rows import refuse_noted
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction, Terms
@@ -133,6 +135,7 @@ class Reader:
         self._event_time: Expression | None = None
         self._sets = Sets(None)
         self._grouping: tuple[GroupingSet, ...] = ()
+        self._pattern: Pattern | None = None
         self._row_parts: dict[int, str] = {}
         of_rows = source.stream.upstream is not None
         self._down = Translator(catalyst, self._column, self._projected, self.bound, structs=of_rows)
@@ -170,12 +173,9 @@ class Reader:
         self, time: JavaObject, window: Window, keys: tuple[Expression, ...], aggregates: tuple[Aggregate, ...],
         having: Expression | None, output: tuple[Named, ...],
     ) -> Extraction:  # fmt: skip
-        event_time, delay_us = self._timed(time)
-        parts = [item.expression for item in output] + ([] if having is None else [having])
-        timed = isinstance(window, Counted) and self._event is None
-        if timed and any("window.time" in columns_of(part) for part in parts):
-            raise UnsupportedQuery("window_time of a count window is not answered.", "Use window.end.")
-        terms = self._terms
+        (event_time, delay_us), terms = self._timed(time), self._terms
+        if self._event is None:
+            check_window_time(window, [*(item.expression for item in output), *([] if having is None else [having])])
         query = Query(
             name=terms.name,
             stream=self._stream.name,
@@ -329,6 +329,8 @@ class Reader:
             found = self._input_plan.window_part(group)
             if found is not None:
                 kind = found.window.kind
+                if isinstance(kind, PatternNote):
+                    kind = self._pattern = pattern_of(kind, self._down)
                 fixed = isinstance(kind, Sliding | Session | Framed)
                 kind = self._terms.window or kind if isinstance(kind, Sliding) else kind
                 return found.window.time, kind if fixed else Session(0, self._down(kind))
@@ -345,8 +347,7 @@ class Reader:
         return time, RUNNING
 
     def _keys(self, groups: list[JavaObject]) -> tuple[Expression, ...]:
-        keys: list[Expression] = []
-        places: dict[int, int] = {}
+        keys, places = list[Expression](), dict[int, int]()
         window: int | None = None
         for group in groups:
             identity, below = id_of(group), self._sets.input(group)
@@ -383,17 +384,16 @@ class Reader:
 
     def _aggregate(self, node: JavaObject) -> Aggregate:
         own = self._functions.aggregate(node, self._down)
-        if own is None:
-            return aggregate_of(self._catalyst, node, self._down)
-        self._called.add(own[1])
-        return own[0]
+        if own is not None:
+            self._called.add(own[1])
+        found = aggregate_of(self._catalyst, node, self._down) if own is None else own[0]
+        return with_matched(found, self._pattern)
 
     def _finish(
         self, results: list[JavaObject], above: list[JavaObject]
     ) -> tuple[Expression | None, tuple[Named, ...]]:
         """HAVING and output, translated from the columns of the aggregation upwards."""
-        having: list[Expression] = []
-        outputs = results
+        having, outputs = list[Expression](), results
         self._define(results)
         for node in reversed(above):
             if kind_of(node) == "Filter":

@@ -8,18 +8,29 @@ type that no user writes. Spark's casts around it are kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from millpond.errors import ChangeRefused, QueryTypeError, UnsupportedQuery
-from millpond.model.expressions import Call, Expression, Foreign, Literal, Parameter, is_list, replaced, walk
+from millpond.model.expressions import (
+    Call,
+    Expression,
+    Foreign,
+    Literal,
+    Parameter,
+    is_list,
+    parameters_of,
+    replaced,
+    walk,
+)
 from millpond.model.join import Join
+from millpond.model.patterns.variables import Variable, reads_previous
 from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.types import element_of
-from millpond.model.windows import Session
+from millpond.model.windows import Pattern, Session
 from millpond.plan.options.live_parameters import parameters_in
 
 _TOKENS = re.compile(
@@ -218,8 +229,24 @@ def _changed(query: AnyQuery, marks: Marked) -> AnyQuery:
         for aggregate in query.aggregates
     )
     where = None if query.where is None else change(query.where)
-    made: Query = msgspec.structs.replace(query, output=output, having=having, aggregates=aggregates, where=where)
+    window = query.window
+    if isinstance(window, Pattern):
+        window = _changed_pattern(query.name, window, change)
+    made: Query = msgspec.structs.replace(
+        query, output=output, having=having, aggregates=aggregates, where=where, window=window
+    )
     return made
+
+
+def _changed_pattern(query: str, pattern: Pattern, change: Callable[[Expression], Expression]) -> Pattern:
+    variables = tuple(Variable(one.name, change(one.condition)) for one in pattern.variables)
+    for one in variables:
+        if reads_previous(one.condition) and parameters_of(one.condition):
+            raise UnsupportedQuery(
+                f"In {query}, the condition of {one.name} has a live parameter and PREV.",
+                "Write the value itself, or compare with the parameter in the condition of another variable.",
+            )
+    return msgspec.structs.replace(pattern, variables=variables)
 
 
 def _everything(query: AnyQuery) -> Iterator[Expression]:

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from millpond.errors import QueryTypeError, SetupError, UnsupportedQuery
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Session, Sliding
+from millpond.spark.analysis.grouping.row_patterns import PatternNote, is_pattern, pattern_note
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -198,12 +199,12 @@ def _check_counts(window: Counted) -> None:
 
 def is_noted(expression: JavaObject) -> bool:
     """Whether an expression contains the time of a window made by this module's functions."""
-    return _note(expression) is not None
-
-
-def _note(expression: JavaObject) -> Sliding | Counted | None:
-    """The window hidden in an expression."""
     text = str(expression.toString())
+    return _note(text) is not None or is_pattern(text)
+
+
+def _note(text: str) -> Sliding | Counted | None:
+    """The window hidden in the text of an expression."""
     found = _NOTE.search(text)
     if found:
         return Sliding(*map(int, found.groups()))
@@ -211,14 +212,20 @@ def _note(expression: JavaObject) -> Sliding | Counted | None:
     return Counted(int(counted[1]), int(counted[2])) if counted else None
 
 
-def recovered(catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]) -> tuple[JavaObject, Sliding | Counted]:
+def recovered(
+    catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]
+) -> tuple[JavaObject, Sliding | Counted | PatternNote]:
     """The time attribute and the window of analysed window structs, found by evaluating all panes for one instant.
 
     Raises:
         UnsupportedQuery: the window's time is an expression, or is not a timestamp.
     """
+    text = str(panes[0].toString())
+    if is_pattern(text):
+        pattern = pattern_note(panes[0], text)
+        return pattern.time, pattern
     time = _time_of(column, panes[0])
-    noted = _note(panes[0])
+    noted = _note(text)
     if noted is not None:
         return time, noted
     bounds = []

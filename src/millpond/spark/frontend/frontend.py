@@ -44,6 +44,7 @@ from millpond.spark.catalyst.selfcheck import self_check
 from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.catalyst.value_bounds import accepted
 from millpond.spark.frontend.gate import check_size, judge, parse
+from millpond.spark.frontend.match_recognize import rewritten
 from millpond.spark.frontend.statements import blank, parse_file
 from millpond.spark.frontend.variables import with_value
 from millpond.spark.reading.columns_of_sources import ReadColumns, columns_of_sources, times_of
@@ -131,7 +132,7 @@ class FrontEnd:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
         """
         check_size(text)
-        judged = judge(parse(self._catalyst, text), *self._registered(), self._sizes())
+        judged = judge(parse(self._catalyst, rewritten(self._catalyst, text)), *self._registered(), self._sizes())
         if judged.windows:
             raise UnsupportedQuery(f"The view {name} has a window.", "Window where the view is grouped.")
         self._show(name, lambda: self._spark.sql(text), text, judged.size)
@@ -257,7 +258,7 @@ class FrontEnd:
     def _query(self, terms: Terms, text: str, leaving: OutputOptions, *, remember: bool = True) -> AnyQuery:
         """The query of a text; for a query from a file, `text` has leading blanks up to its position in the file."""
         check_size(terms.text)
-        marks = marked(text, self.parameters)
+        marks = marked(rewritten(self._catalyst, text), self.parameters)
         text = marks.text
         with self.lock:
             others, functions = self._registered()
@@ -277,8 +278,7 @@ class FrontEnd:
                 check_emitted(-(-twin.window.size_us // twin.window.slide_us))
                 frame, twin = self._spark.sql(plain), Twin(plain, None)
             read = [stream for name in judged.relations if (stream := self._known(name))]
-            relation = read[0].name if len(read) == 1 else None
-            terms = terms._replace(window=twin.window)
+            relation, terms = read[0].name if len(read) == 1 else None, terms._replace(window=twin.window)
             found = extract_any(self._catalyst, frame, terms, self._all(), relation, self._functions, queries)
             check_chained(found, upstreams)
             query = marks.restored(found.query, found.texts, one_step=not found.inner)

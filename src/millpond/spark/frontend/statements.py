@@ -27,6 +27,7 @@ from millpond.spark.catalyst.cures import ANY_STATEMENT, STATEMENTS
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.frontend.create_clauses import columns_of, refuse_clauses, refuse_view_clauses, view_columns
 from millpond.spark.frontend.gate import check_size, parse
+from millpond.spark.frontend.match_recognize import blanked
 from millpond.spark.frontend.variables import Variable, variable_of
 from millpond.spark.reading.event_source import completed
 from millpond.spark.sources.kafka import refuse_kafka
@@ -187,14 +188,14 @@ def _unclosed(text: str, position: int, what: str) -> QuerySyntaxError:
 
 def _read(catalyst: Catalyst, statement: Statement, before: str) -> Stream | ViewStatement | QueryStatement | Variable:
     check_size(statement.text)
-    plan = parse(catalyst, before + statement.text)
+    plan = parse(catalyst, before + blanked(statement.text))
     kind = kind_of(plan)
     if kind == "CreateTable":
         return _stream(catalyst, plan)
     if kind == "CreateStreamingTableAsSelect":
         return _query(plan, statement)
     if kind == "CreateViewCommand":
-        return _view(plan, statement.line)
+        return _view(plan, statement)
     if kind == "CreateTempViewUsing":
         return _table_view(plan, statement.line)
     if kind == "CreateVariable":
@@ -276,7 +277,7 @@ def _columns(name: str, kind: SourceKind, columns: tuple[Field, ...], options: d
     return columns
 
 
-def _view(plan: JavaObject, line: int) -> ViewStatement:
+def _view(plan: JavaObject, statement: Statement) -> ViewStatement:
     name = str(plan.name().unquotedString())
     if str(plan.viewType().toString()) != "LocalTempView" or "." in name:
         raise QueryRefused(f"The view {name} would outlive this session.", "Write CREATE TEMPORARY VIEW name AS ….")
@@ -286,7 +287,7 @@ def _view(plan: JavaObject, line: int) -> ViewStatement:
     text = optional(plan.originalText())
     if text is None:
         raise QueryRefused(f"The view {name} has no text.", "Write CREATE TEMPORARY VIEW name AS SELECT ….")
-    return ViewStatement(name, str(text), None, None, line)
+    return ViewStatement(name, _written(str(text), statement), None, None, statement.line)
 
 
 def _table_view(plan: JavaObject, line: int) -> ViewStatement:
@@ -309,6 +310,12 @@ def _table_view(plan: JavaObject, line: int) -> ViewStatement:
     return ViewStatement(name, None, source, view_columns(name, schema), line, refresh)
 
 
+def _written(parsed_text: str, statement: Statement) -> str:
+    """The SELECT at the end of a statement, as it is written; Spark parsed it as `parsed_text`."""
+    parsed = blanked(statement.text)
+    return parsed_text if parsed == statement.text else statement.text[parsed.rindex(parsed_text) :]
+
+
 def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
     name = _name(plan.name())
     spec = plan.tableSpec()
@@ -328,7 +335,7 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
     if serve not in ("true", "false"):
         raise QueryTypeError(f"'serve' of {name} is {serve}.", "Write 'true' or 'false'.")
     late = _late(name, kind, properties)
-    text = str(plan.originalText())
+    text = _written(str(plan.originalText()), statement)
     start = statement.start + statement.text.rindex(text)
     late_by = properties.get("late.by", BY_EVENT).lower()
     mode = Mode(properties.get("emit", FINAL).lower(), properties.get("correct.for"), late_by)

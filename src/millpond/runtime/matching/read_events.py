@@ -1,0 +1,163 @@
+"""Reads and orders the events that patterns need in an epoch, and evaluates the conditions of their variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.kernels.columns import Values, from_arrow
+from millpond.kernels.evaluate import Evaluator
+from millpond.kernels.ranks import ranks, ranks_and_signs
+from millpond.model.expressions import Column, Expression, Foreign, Literal
+from millpond.model.patterns.variables import PREVIOUS, reads_previous
+from millpond.model.windows import Pattern
+from millpond.plan.groups.build import of_event_alone, presence_filter
+from millpond.plan.groups.plan import QueryPlan
+from millpond.runtime.event_log.event_aggregates import passing
+from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.select_events import passed_mask, value_column
+from millpond.runtime.keys.current_slots import used_slots
+from millpond.runtime.rows.window_rows import checked
+from millpond.state.layout.event_log import OFFSET, PARTITION, Events
+
+_ALWAYS = np.iinfo(np.int64).min
+
+
+def pattern_of(plan: QueryPlan) -> Pattern:
+    """The pattern of a query."""
+    window = plan.query.window
+    assert isinstance(window, Pattern)
+    return window
+
+
+def read_events(log: GroupLog, plans: Sequence[QueryPlan], keys: int, low: int | None, high: int) -> Events | None:
+    """The events that decide matches of some queries when their watermark moves from `low` to `high`; None: none do.
+
+    The queries have one delay. These are all recent events of keys of which the watermark passes an event, or the time
+    within which a match must end. They are sorted by slot, time and, if the source has an order, its order. All slots
+    are below `keys`.
+    """
+    if low is None:
+        events = log.within(_ALWAYS, high + 1, plans[0].delay)
+    else:
+        times_us = {pattern_of(plan).within_us for plan in plans}
+        changed = [log.within(low + 1, high + 1, plans[0].delay)]
+        changed += [log.within(low + 1 - us, min(high - us, low) + 1, plans[0].delay) for us in times_us]
+        since = min(low + 1 - pattern_of(plan).reaches_us for plan in plans)
+        events = log.within(since, high + 1, plans[0].delay, named=used_slots(changed, keys))
+    if not events.rows:
+        return None
+    ties: list[Ints] = []
+    if OFFSET in events.columns:
+        ties = [np.asarray(events.columns[OFFSET]), ranks(events.columns[PARTITION], "string")]
+    return events.take(np.lexsort((*ties, events.times_us, events.slots)))
+
+
+class OrderedEvents:
+    """The events that some queries take, in their order; conditions are evaluated once for all of these queries."""
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self._met: dict[tuple[Expression, int, tuple[Expression, ...]], Mask] = {}
+
+    @cached_property
+    def ends(self) -> Ints:
+        """For each event, the position after the last event of its key."""
+        return np.searchsorted(self.events.slots, self.events.slots, "right")
+
+    @cached_property
+    def numbers(self) -> Ints:
+        """For each event, which of the events of its key and time it is, from 1."""
+        slots, times = self.events.slots, self.events.times_us
+        new = np.ones(len(slots), bool)
+        new[1:] = (slots[1:] != slots[:-1]) | (times[1:] != times[:-1])
+        firsts = np.flatnonzero(new)
+        return np.arange(len(slots)) - np.repeat(firsts, np.diff(np.append(firsts, len(slots)))) + 1
+
+    def bits(self, plan: QueryPlan, names: Sequence[str]) -> Ints:
+        """For each event, the set of the variables `names` of a query whose conditions it meets, as bits.
+
+        Raises:
+            OverflowedError: a condition that reads the previous event fails.
+        """
+        defined = {one.name: one.condition for one in pattern_of(plan).variables}
+        bits = np.zeros(self.events.rows, np.int64)
+        for i, name in enumerate(names):
+            met = self._mask(plan, defined[name]) if name in defined else np.ones(self.events.rows, bool)
+            bits |= met.astype(np.int64) << i
+        return bits
+
+    def _mask(self, plan: QueryPlan, condition: Expression) -> Mask:
+        if not reads_previous(condition):
+            return passed_mask(self.events.columns, condition)
+        pattern = pattern_of(plan)
+        # the other two decide what the columns of the previous event mean
+        meaning = condition, pattern.within_us, pattern.previous
+        if meaning not in self._met:
+            values = checked(plan, self._with_previous(pattern)(condition))
+            self._met[meaning] = np.broadcast_to(values.is_true(), (self.events.rows,))
+        return self._met[meaning]
+
+    def _with_previous(self, pattern: Pattern) -> Evaluator:
+        """Evaluates expressions over the values of events and of the previous events of their keys."""
+        events, columns = self.events, dict[str, Values]()
+        for value in pattern.values:
+            if isinstance(value, Column | Foreign):
+                columns[value.name] = from_arrow(value_column(events, value), value.type)
+        near = np.zeros(events.rows, bool)
+        near[1:] = (events.slots[1:] == events.slots[:-1]) & (np.diff(events.times_us) <= pattern.within_us)
+        before = pa.array(np.arange(events.rows) - 1, mask=~near)
+        for i, value in enumerate(pattern.previous):
+            columns[f"{PREVIOUS}{i}"] = from_arrow(value_column(events, value).take(before), value.type)
+        return Evaluator(columns, events.rows)
+
+
+class EventOrders:
+    """The events that queries of one delay take, from those that `read_events` returned."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._known: dict[tuple[object, ...], OrderedEvents] = {}
+
+    def of(self, plan: QueryPlan) -> OrderedEvents:
+        """The events that a query takes, in its order.
+
+        Without an order of the source, events of equal time are ordered by the conditions that they meet and the values
+        that the query reads of them. Events that are equal in all of these are interchangeable for the query.
+        """
+        taken: tuple[object, ...] = (presence_filter(plan.query), plan.from_us)
+        if taken not in self._known:
+            self._known[taken] = OrderedEvents(self._taken(plan))
+        found = self._known[taken]
+        tied = self._tied(found)
+        if tied is None:
+            return found
+        some, order = found.events.take(tied), np.arange(found.events.rows)
+        order[tied] = tied[np.lexsort((*_contributions(plan, some), some.times_us, some.slots))]
+        return OrderedEvents(found.events.take(order))
+
+    def _taken(self, plan: QueryPlan) -> Events:
+        late = self._events.times_us < plan.from_us
+        return passing(self._events.take(~late) if late.any() else self._events, presence_filter(plan.query))
+
+    @staticmethod
+    def _tied(found: OrderedEvents) -> Ints | None:
+        """The events that have the time of another event of their key, if nothing orders them."""
+        if OFFSET in found.events.columns or not (found.numbers > 1).any():
+            return None
+        tied = np.append(found.numbers, 1) > 1
+        return np.flatnonzero(tied[:-1] | tied[1:])
+
+
+def _contributions(plan: QueryPlan, events: Events) -> list[Ints]:
+    """What a query reads of events, as sort keys with the major key last."""
+    aggregates = [*map(of_event_alone, plan.query.aggregates)]
+    pattern, read = pattern_of(plan), dict[Expression, None]()
+    for values in (pattern.values, *(aggregate.arguments for aggregate in aggregates)):
+        read.update(dict.fromkeys(value for value in values if not isinstance(value, Literal)))
+    masks = [passed_mask(events.columns, condition).astype(np.int64) for condition in pattern.conditions]
+    return [*ranks_and_signs([(value_column(events, value), value.type) for value in read]), *masks]

@@ -1,0 +1,126 @@
+"""Reads the conditions and measures of MATCH_RECOGNIZE, and writes them in the SQL of Spark.
+
+A condition may read the event itself, as `x` or `A.x`, and the previous event, as `PREV(x)`. A measure is an aggregate
+of the events of the match, or of those of one variable: `SUM(A.x)` becomes `SUM(x) FILTER (WHERE …)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millpond.errors import QuerySyntaxError, QueryTypeError, UnsupportedQuery
+from millpond.spark.analysis.grouping.row_patterns import matched_sql, previous_sql
+from millpond.spark.catalyst.allow_list import AGGREGATES
+from millpond.spark.frontend.sql_tokens import (
+    Replacement,
+    Token,
+    closing,
+    listed,
+    position_of,
+    replaced,
+    source_of,
+)
+
+_PREVIOUS = "PREV"
+_OF_OTHERS = ("NEXT", "FIRST", "LAST", "COUNT", "SUM", "AVG", "MIN", "MAX", "CLASSIFIER", "MATCH_NUMBER")
+"""What the standard allows in conditions, and this version does not."""
+_UNKNOWN = (_PREVIOUS, "NEXT", "CLASSIFIER", "MATCH_NUMBER")
+"""What the standard allows in measures, and this version does not."""
+_CURE = "A condition reads the event itself and, by PREV(x), the previous one."
+
+
+class Terms:
+    """The terms of one clause; `text` is what it was read from, `time` the column of ORDER BY, `names` the variables.
+    """
+
+    def __init__(self, text: str, time: str, names: Sequence[str]) -> None:
+        self._text, self._time, self._names = text, time, names
+
+    def condition(self, tokens: Sequence[Token]) -> tuple[str, str]:
+        """A variable and its condition.
+
+        Raises:
+            QuerySyntaxError, QueryTypeError, UnsupportedQuery: it is wrong, or this version does not support it.
+        """
+        if len(tokens) < 3 or tokens[0].kind != "name" or tokens[1].word != "AS":
+            raise QuerySyntaxError(f"DEFINE has `{self._source(tokens)}`.", "Write DEFINE A AS amount < 10, B AS ….")
+        name = tokens[0].word
+        if name not in self._names:
+            raise QueryTypeError(
+                f"DEFINE has a condition for {name}, which is no variable of the pattern.",
+                f"Define {' or '.join(self._names)}, or leave the condition out.",
+            )
+        return name, replaced(self._text, tokens[2:], lambda some: self._of_event(name, some))
+
+    def measure(self, tokens: Sequence[Token]) -> str:
+        """A measure with its name.
+
+        Raises:
+            QuerySyntaxError, UnsupportedQuery: it is wrong, or this version does not support it.
+        """
+        if len(tokens) < 3 or tokens[-2].word != "AS" or tokens[-1].kind != "name":
+            raise QuerySyntaxError(f"MEASURES has `{self._source(tokens)}`, without a name.", "Write … AS name.")
+        if tokens[0].word == "FINAL":
+            tokens = tokens[1:]
+        return f"{replaced(self._text, tokens[:-2], self._of_match)} AS {tokens[-1].text}"
+
+    def _of_event(self, name: str, tokens: Sequence[Token]) -> Replacement | None:
+        first, where = tokens[0], f"at {position_of(self._text, tokens[0])}"
+        called = len(tokens) > 1 and tokens[1].text == "("
+        if called and first.word == _PREVIOUS:
+            close = closing(tokens, 1)
+            given = [] if close is None else listed(tokens[2:close])
+            if close is None or not given or [self._source(one) for one in given[1:]] not in ([], ["1"]):
+                raise UnsupportedQuery(f"The condition of {name} reads an event further back {where}.", _CURE)
+            value = replaced(self._text, given[0], lambda some: self._of_event(name, some))
+            return previous_sql(self._time, f"({value})"), close + 1
+        other = first.word in _OF_OTHERS if called else self._is_variable(tokens) and first.word != name
+        if other:
+            raise UnsupportedQuery(
+                f"The condition of {name} reads other events of the match {where}, which is planned, not answered yet.",
+                _CURE,
+            )
+        return ("", 2) if self._is_variable(tokens) else None
+
+    def _of_match(self, tokens: Sequence[Token]) -> Replacement | None:
+        first, close = tokens[0], None
+        if len(tokens) > 1 and tokens[1].text == "(":
+            if first.word in (*_UNKNOWN, "RUNNING"):
+                raise UnsupportedQuery(
+                    f"A measure has {first.word} at {position_of(self._text, first)}, which is not answered.",
+                    "Use FIRST, LAST and other aggregates of columns, such as LAST(B.amount).",
+                )
+            close = closing(tokens, 1) if first.text.lower() in AGGREGATES else None
+        if close is not None:
+            return self._aggregate(tokens[: close + 1]), close + 1
+        if self._is_variable(tokens):
+            return f"last({tokens[2].text}) FILTER (WHERE {self._matched(first.word)})", 3
+        return None
+
+    def _aggregate(self, tokens: Sequence[Token]) -> str:
+        inside = tokens[2:-1]
+        names = {inside[i].word for i in range(len(inside)) if self._is_variable(inside[i:])}
+        told = self._source(tokens)
+        if len(names) > 1:
+            raise UnsupportedQuery(
+                f"The measure {told} is over events of {' and '.join(sorted(names))}.",
+                "Use one variable in each aggregate.",
+            )
+        if tokens[0].word in ("FIRST", "LAST") and len(listed(inside)) > 1:
+            raise UnsupportedQuery(
+                f"The measure {told} is of an event further inside.", "FIRST(A.x) and LAST(A.x) are answered."
+            )
+        if not names:
+            return told
+        plain = replaced(self._text, inside, lambda some: ("", 2) if self._is_variable(some) else None)
+        return f"{tokens[0].text}({plain}) FILTER (WHERE {self._matched(names.pop())})"
+
+    def _matched(self, name: str) -> str:
+        return matched_sql(self._time, self._names.index(name))
+
+    def _is_variable(self, tokens: Sequence[Token]) -> bool:
+        """Whether tokens begin with a column of a variable, such as `A.amount`, or with `A.*`."""
+        return tokens[0].word in self._names and len(tokens) > 2 and tokens[1].text == "."
+
+    def _source(self, tokens: Sequence[Token]) -> str:
+        return source_of(self._text, tokens)

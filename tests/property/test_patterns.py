@@ -1,0 +1,132 @@
+"""Row patterns have the results of the naive twin, for any set of queries and any cut of the input."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from kit.inputs.cases import SECOND
+from kit.inputs.examples import seeds
+from kit.inputs.pattern_cases import AMOUNT, FLAG, RISES, V, more_than, pattern_case, pattern_query
+from kit.judges.answers import Answers, Run, answers, dealt
+from kit.naive.queries import patterns
+from millpond.model.expressions import Column, Expression, call, literal
+from millpond.model.patterns.variables import PREVIOUS, Variable, matched
+from millpond.model.query import Query
+from millpond.model.windows import Pattern
+from millpond.plan.groups.build import build_plan
+from millpond.testing.compare import assert_same_rows, canonical
+
+RISE = Pattern("A B+", 10 * SECOND, (Variable("A", FLAG), Variable("B", RISES)), previous=(AMOUNT,))
+
+
+def rows_of(found: Answers, name: str) -> list[str]:
+    return sorted(repr(canonical(row)) for row in found.rows[name])
+
+
+def events(*times: int, k: str = "a") -> list[dict[str, Any]]:
+    return [{"k": k, "amount": float(time), "ts": time * SECOND, "flag": True, "v": 1} for time in times]
+
+
+def bounds(found: Answers, name: str) -> list[tuple[int, int]]:
+    return sorted((row["start"] // SECOND, row["end"] // SECOND) for row in found.rows[name])
+
+
+@pytest.mark.parametrize("first", seeds(8100, 1, step=5))
+def test_seeded_cases_are_answered_as_the_naive_twin_does(first: int, folders: Iterator[Path]) -> None:
+    compared = 0
+    for seed in range(first, first + 5):
+        dice = random.Random(seed)
+        case = pattern_case(seed, 80, 8, 6)
+        assert len(build_plan(case.queries).groups) == 1
+        found = answers(next(folders), case.queries, case.epochs, dice.randint(1, 4), 64, dealt(seed))
+        for query in case.queries:
+            expected = patterns.answer(query, case.epochs)
+            assert_same_rows(expected, found.rows[query.name], about=str(query))
+            compared += len(expected)
+    assert compared > 150
+
+
+def test_events_of_equal_time_have_one_order_however_they_are_cut(folders: Iterator[Path]) -> None:
+    case = pattern_case(8200, 90, 4, 1)
+    tied = [{**row, "ts": row["ts"] // (9 * SECOND) * (9 * SECOND)} for row in case.epochs[0]]
+    whole = answers(next(folders), case.queries, [tied])
+    dice = random.Random(8200)
+    dice.shuffle(tied)
+    tied.sort(key=lambda row: row["ts"])
+    parts = [[row for row in tied if (row["ts"] < 45 * SECOND) == early] for early in (True, False)]
+    cut = answers(next(folders), case.queries[:3], parts, 3, 16, dealt(1))
+    for query in case.queries[:3]:
+        assert rows_of(whole, query.name) == rows_of(cut, query.name)
+    assert sum(len(rows) for rows in whole.rows.values()) > 20
+
+
+def test_a_match_is_emitted_as_soon_as_it_is_decided(folders: Iterator[Path]) -> None:
+    pair = pattern_query("pair", replace(RISE, text="A B"))
+    greedy = pattern_query("greedy", RISE)
+    for newest, pairs, runs in ((2, 1, 0), (10, 1, 0), (11, 1, 1)):
+        found = answers(next(folders), [pair, greedy], [events(1, 2), events(newest, k="b")], drained=False)
+        assert [len(found.rows[name]) for name in ("pair", "greedy")] == [pairs, runs]
+
+
+def test_the_next_match_begins_after_the_last_event_or_the_first(folders: Iterator[Path]) -> None:
+    queries = [pattern_query("past", RISE), pattern_query("next", replace(RISE, overlapping=True))]
+    found = answers(next(folders), queries, [events(1, 2), events(3), events(20, 21)])
+    assert bounds(found, "past") == [(1, 3), (20, 21)]
+    assert bounds(found, "next") == [(1, 3), (2, 3), (20, 21)]
+
+
+def test_only_recent_events_stay(tmp_path: Path) -> None:
+    run = Run(tmp_path, [pattern_query("q", replace(RISE, text="A B")), pattern_query("late", RISE, 5 * SECOND)], 2)
+    for epoch in range(40):
+        run.epoch([events(2 * epoch, 2 * epoch + 1) + events(2 * epoch, k=f"k{epoch % 5}")])
+    live = run.pond.manifest.sections.values()
+    assert sum(section.rows for section in live if section.kind == "events") < 3 * (25 / 2 + 2 * 8)
+    assert sum(section.rows for section in live if section.kind == "segment") < 100
+    run.pond.drain()
+    assert len(run.answers().rows["q"]) == 40 + 5 * 4
+
+
+def test_a_query_that_is_added_matches_events_from_then_on(tmp_path: Path) -> None:
+    old = pattern_query("old", RISE)
+    first = Run(tmp_path, [old])
+    first.epoch([events(1, 2)])
+    second = Run(tmp_path, [old, replace(old, name="new")])
+    second.epoch([events(3, 4)])
+    second.pond.drain()
+    assert (bounds(second.answers(), "old"), bounds(second.answers(), "new")) == ([(1, 4)], [(3, 4)])
+
+
+def test_a_condition_that_fails_makes_the_event_dead_or_stops_the_query(folders: Iterator[Path]) -> None:
+    def inverse_is_positive(one: Expression) -> Expression:
+        zero, quotient = literal(0.0, "double"), call("divide", (literal(1.0, "double"), one), "double")
+        return call("gt", (quotient, zero), "boolean")
+
+    alone = (Variable("A", inverse_is_positive(AMOUNT)), Variable("B", more_than(V, 0)))
+    behind = (Variable("A", FLAG), Variable("B", inverse_is_positive(Column(f"{PREVIOUS}0", "double"))))
+    dead = pattern_query("dead", replace(RISE, variables=alone, previous=()))
+    failed = pattern_query("failed", replace(RISE, variables=behind))
+    found = answers(next(folders), [dead, failed], [events(0, 1, 2)])
+    assert found.counts["dead"]["dead"] == 1 and bounds(found, "dead") == [(1, 2)]
+    assert "failed" in found.quarantined and "dead" not in found.quarantined
+
+
+def test_equal_conditions_are_stored_once() -> None:
+    names = [f"q{i}" for i in range(8)]
+    plan = build_plan([pattern_query(name, replace(RISE, within_us=i + 1)) for i, name in enumerate(names)])
+    log = plan.groups[0].events
+    assert log is not None and log.takes_all
+    assert [condition for condition in log.filters if condition == FLAG] == [FLAG]
+
+
+def test_a_filter_may_name_a_variable(folders: Iterator[Path]) -> None:
+    query = pattern_query("q", RISE)
+    only = replace(query, aggregates=(replace(query.aggregates[0], filter=matched("B")), *query.aggregates[1:]))
+    assert isinstance(only, Query)
+    found = answers(next(folders), [only], [events(1, 2, 3)])
+    assert [row["a0"] for row in found.rows["q"]] == [2]
