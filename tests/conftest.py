@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -192,6 +193,11 @@ def here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def pytest_configure(config: pytest.Config) -> None:
     if config.get_verbosity() > 0 and sys.platform == "linux":
         config.pluginmanager.register(FileCpu(config))
+
+
+def pytest_collection_finish() -> None:
+    # Traversing all test modules takes the garbage collector 0.4 s each time: a twenty-fifth of the property tests.
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
