@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from py4j.java_gateway import GatewayClient
+from py4j.java_gateway import GatewayClient, JavaObject
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -23,6 +23,7 @@ from millpond.spark.catalyst.private_names import (
 )
 from millpond.spark.catalyst.text_span import TextSpan
 from millpond.spark.frontend.frontend import FrontEnd
+from millpond.spark.session.session import reading_session
 
 WM = "STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND"
 TYPES = (
@@ -70,6 +71,22 @@ def test_a_query_costs_few_calls_whatever_the_width_of_its_stream(
     with calls(monkeypatch) as sent:
         front.query_from_sql("q", text)
     assert len(sent) < 520, len(sent)
+
+
+def test_names_in_the_jvm_are_looked_up_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    jvm = reading_session(spark)._jvm
+    assert jvm is spark._jvm and jvm is not None
+
+    def lookups() -> list[str]:
+        with calls(monkeypatch) as sent:
+            assert jvm.py4j.reflection.TypeUtil.isInstanceOf(jvm.java.lang.Object._java_lang_class, "x")
+            assert isinstance(jvm.PythonUtils.toSeq([1]), JavaObject)
+            assert jvm.com.acme.Missing is not jvm.com.acme.Missing, "a jar with this class may be added later"
+            assert jvm.java.lang.Integer.MAX_VALUE == 2**31 - 1
+        return [command.split("\n")[2] for command in sent if command.startswith("r\nu\n")]
+
+    lookups()
+    assert lookups() == ["com", "com.acme", "com.acme.Missing"] * 2
 
 
 def test_columns_of_a_plan_in_few_calls(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from millpond.spark.session.executors import LOG_PROPERTY, watch_executors
 from millpond.spark.session.failures import explained, jvm_gone
 from millpond.spark.session.hosts import is_local
 from millpond.spark.session.java import VECTOR_MODULE, Gateway, find_java, handed_over, start_gateway
+from millpond.spark.session.jvm_names import remember_names
 from millpond.spark.session.plain_checkpoints import checkpoint_manager
 from millpond.state.ports.private_folder import own_folder
 
@@ -275,6 +276,7 @@ def reading_session(spark: SparkSession) -> SparkSession:
     Optional settings of the user take precedence over ours. Checkpoints are written with java.io only, so they are
     local.
     """
+    remember_names(spark)
     yours = spark.conf.getAll
     clone = Catalyst(spark).clone()
     for setting in SETTINGS:
@@ -327,6 +329,7 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
     except (PySparkException, Py4JError) as error:
         raise explained(error) from error
     check_session(spark)
+    remember_names(spark)
     if not is_local(spark):
         watch_executors(spark, _folder_of_mine() / "cluster.log")
     return spark
