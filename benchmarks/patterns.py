@@ -49,6 +49,7 @@ def main(size: Size = SIZE) -> dict[str, float]:
     spark = spark_session(f"local[{INSTANCES}]", driver_memory="4g")
     source, figures = transactions(size), dict[str, float]()
     with tempfile.TemporaryDirectory(prefix="millpond-bench-") as scratch:
+        seconds_of(spark, source, Path(scratch) / "pond", 1)  # warms the JVM up
         for patterns in (1, 8, 64):
             seconds, rows = seconds_of(spark, source, Path(scratch) / "pond", patterns)
             print(f"{patterns} patterns: {size.events / seconds / 1e3:.1f} k events/s, {rows:,} matches", flush=True)

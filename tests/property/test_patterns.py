@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from kit.inputs.examples import seeds
 from kit.inputs.pattern_cases import AMOUNT, FLAG, RISES, V, more_than, pattern_case, pattern_query
 from kit.judges.answers import Answers, Run, answers, dealt
 from kit.naive.queries import patterns
+from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.patterns.variables import PREVIOUS, Variable, matched
-from millpond.model.query import Query
-from millpond.model.windows import Pattern
+from millpond.model.query import Named, Query
+from millpond.model.windows import Pattern, Sliding
+from millpond.plan.chains.upstream import chained_stream
 from millpond.plan.groups.build import build_plan
 from millpond.testing.compare import assert_same_rows, canonical
 
@@ -130,3 +133,27 @@ def test_a_filter_may_name_a_variable(folders: Iterator[Path]) -> None:
     assert isinstance(only, Query)
     found = answers(next(folders), [only], [events(1, 2, 3)])
     assert [row["a0"] for row in found.rows["q"]] == [2]
+
+
+@pytest.mark.parametrize("bound", ["start", "end"])
+def test_windows_over_matches_count_each_match_once(bound: str, folders: Iterator[Path]) -> None:
+    case = pattern_case(8400, 100, 3, 8)
+    upstreams = [query for query in case.queries if isinstance(query, Query)]
+    over = [counted(query, bound) for query in upstreams]
+    run = Run(next(folders), [*upstreams, *over], 2, others=[chained_stream(query) for query in upstreams])
+    for batch in case.epochs:
+        run.epoch([batch])
+    run.pond.drain()
+    found = run.answers()
+    for upstream, query in zip(upstreams, over, strict=True):
+        expected = Counter(row[bound] // (20 * SECOND) * 20 * SECOND for row in patterns.answer(upstream, case.epochs))
+        assert {row["w"]: row["n"] for row in found.rows[query.name]} == expected
+        assert found.counts[query.name]["late"] == 0 and expected
+
+
+def counted(upstream: Query, bound: str) -> Query:
+    """The number of matches by their first or last event, in windows of 20 seconds."""
+    output = Named("w", Column("window.start", "timestamp")), Named("n", Column("agg:0", "bigint"))
+    many = (Aggregate("count", None, None, "bigint"),)
+    window = Sliding(20 * SECOND, 20 * SECOND)
+    return Query(f"over {upstream.name}", upstream.name, bound, 0, window, (), many, output)

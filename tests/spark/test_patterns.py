@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -163,6 +164,8 @@ def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
             f"SELECT card, first, last, n, total, heads FROM tx {clause};"
         )
         pond.add("text", f"SELECT upper(card) AS card, n FROM tx {clause} WHERE heads > 1")
+        timed = clause.replace("MEASURES", "MEASURES LAST(ts) AS at,")
+        pond.add("counted", f"SELECT window(at, '10 minutes').start AS w, count(*) AS n FROM tx {timed} GROUP BY ALL")
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "tx"))
         frame = match_recognize(
             stream.withWatermark("ts", "3 hours"), partition_by=["card"], order_by="ts", pattern="A+ B{1,2} C??",
@@ -180,13 +183,14 @@ def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_matches_are_those_of_regular_expressions(spark: SparkSession, pond: Pond) -> None:
-    expected = []
+    expected, ends = [], Counter[int]()
     for card in ("c0", "c1"):
         ids = [i for i in range(240) if f"c{i * i % 3}" == card]
         kinds = "".join("aabbbc"[i * 7 % 11 % 6] for i in ids)
         for match in re.finditer(r"(a+)b{1,2}(?:c??)", kinds):
             events = ids[match.start() : match.end()]
             lasts = events[len(match[1]) :]
+            ends[(1_700_000_000 + 10 * events[-1]) // 600 * 600] += 1
             row = {"card": card, "first": events[0], "last": lasts[-1], "n": len(events), "total": float(sum(lasts))}
             expected.append(row | {"heads": len(match[1])})
     assert len(expected) > 20
@@ -195,6 +199,7 @@ def test_matches_are_those_of_regular_expressions(spark: SparkSession, pond: Pon
     assert sorted(pond.table("framed").select(["card", "first", "n"]).to_pylist(), key=repr) == sorted(
         ({name: row[name] for name in ("card", "first", "n")} for row in expected), key=repr
     )
+    assert {int(row["w"].timestamp()): row["n"] for row in pond.table("counted").to_pylist()} == ends
     several = [{"card": str(row["card"]).upper(), "n": row["n"]} for row in expected if row["heads"] > 1]
     assert sorted(map(repr, pond.table("text").to_pylist())) == sorted(map(repr, several))
 
@@ -203,7 +208,8 @@ def test_a_pattern_is_altered_and_dropped(pond: Pond) -> None:
     before = pond.table("text").num_rows
     pond.alter("text", pond.plan.of_query("text")[1].query.text.replace("C??", "C?"))
     pond.drop("framed")
-    assert {query.name for query in pond.plan.all_queries} == {"filed", "text"}
+    assert {query.name for query in pond.plan.all_queries} >= {"filed", "text", "counted"}
+    assert "framed" not in {query.name for query in pond.queries}
     assert pond.table("text").num_rows == before
 
 

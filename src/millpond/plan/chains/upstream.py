@@ -19,11 +19,13 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Distinct, Session, Sliding, Window
+from millpond.model.windows import Distinct, Pattern, Session, Sliding, Window
 from millpond.plan.chains.upstream_joins import join_first_us, join_reached_us, join_times
 
 _BOUNDS = ("start", "end", "time")
-_BOUNDS_SHOWN: dict[type, tuple[str, ...]] = {Sliding: _BOUNDS, Session: ("end", "time"), Distinct: ("time",)}
+_BOUNDS_SHOWN: dict[type, tuple[str, ...]] = {
+    Sliding: _BOUNDS, Session: ("end", "time"), Distinct: ("time",), Pattern: ("start", "end"),
+}  # fmt: skip
 """By kind of window, the bounds for which the watermark gives a lower limit of all future rows."""
 
 
@@ -91,6 +93,8 @@ def after_us(upstream: AnyQuery, column: str, other: str) -> int | None:
         time, other_time = (join_times(upstream)[name] for name in (column, other))
         return time.after_us - other_time.after_us if time.sides == other_time.sides else None
     (window, part), (_, of_other) = _window_and_bound(upstream, column), _window_and_bound(upstream, other)
+    if isinstance(window, Pattern):
+        return 0 if part == of_other else None
     size = window.size_us if isinstance(window, Sliding) else 0  # for sessions only `end` and `time` are allowed
     return _bound(part, 0, size) - _bound(of_other, 0, size)
 
@@ -125,6 +129,8 @@ def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
     if isinstance(upstream, Join):
         return join_reached_us(upstream, join_times(upstream)[event_time], watermark_us)
     window, part = _window_and_bound(upstream, event_time)
+    if isinstance(window, Pattern):  # a match that is not decided began later than this
+        return watermark_us - window.within_us
     if isinstance(window, Distinct):  # events that are not late, each emitted at once
         start, end = watermark_us + 1, watermark_us + 2
     elif not isinstance(window, Sliding):
@@ -140,6 +146,8 @@ def first_row_us(upstream: AnyQuery, event_time: str, since_us: int) -> int:
     if isinstance(upstream, Join):
         return join_first_us(upstream, join_times(upstream)[event_time], since_us)
     window, part = _window_and_bound(upstream, event_time)
+    if isinstance(window, Pattern):
+        return _bound(part, since_us, since_us + window.within_us)
     return _bound(part, since_us, since_us + window.size_us) if isinstance(window, Sliding) else since_us
 
 
@@ -158,7 +166,7 @@ def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int
     last, part = _window_and_bound(upstream, event_time)
     if isinstance(last, Sliding):
         return _bound(part, *last.assign(newest[0])[-1])
-    if isinstance(last, Distinct):
+    if isinstance(last, Distinct | Pattern):
         return newest[0]
     if isinstance(last, Session) and last.own_end is None:
         return _bound(part, newest[0], newest[0] + last.gap_us)

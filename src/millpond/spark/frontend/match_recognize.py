@@ -156,7 +156,7 @@ class _Reader:
         found = PatternText(written, within_us, overlapping, tuple(name for name, _ in defined))
         self.window = window_sql(found, time, [condition for _, condition in defined])
         self.keys = [self._source(one) for one in listed(parts.get("PARTITION BY", []))]
-        self.measures = [terms.measure(one) for one in listed(parts.get("MEASURES", []))]
+        self.measures = [terms.measure(one, self.window) for one in listed(parts.get("MEASURES", []))]
         if not self.measures:
             raise QuerySyntaxError(f"{_NAME} has no MEASURES.", "Write MEASURES COUNT(*) AS events.")
 

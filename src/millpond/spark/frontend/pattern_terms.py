@@ -26,6 +26,8 @@ _OF_OTHERS = ("NEXT", "FIRST", "LAST", "COUNT", "SUM", "AVG", "MIN", "MAX", "CLA
 """What the standard allows in conditions, and this version does not."""
 _UNKNOWN = (_PREVIOUS, "NEXT", "CLASSIFIER", "MATCH_NUMBER")
 """What the standard allows in measures, and this version does not."""
+_BOUNDS = {"FIRST": "start", "LAST": "end"}
+"""The bounds of a match are the times of its first and last event; queries over its rows can use them as event time."""
 _CURE = "A condition reads the event itself and, by PREV(x), the previous one."
 
 
@@ -52,8 +54,8 @@ class Terms:
             )
         return name, replaced(self._text, tokens[2:], lambda some: self._of_event(name, some))
 
-    def measure(self, tokens: Sequence[Token]) -> str:
-        """A measure with its name.
+    def measure(self, tokens: Sequence[Token], window: str) -> str:
+        """A measure with its name; `window` is the window of the match, as SQL.
 
         Raises:
             QuerySyntaxError, UnsupportedQuery: it is wrong, or this version does not support it.
@@ -62,7 +64,8 @@ class Terms:
             raise QuerySyntaxError(f"MEASURES has `{self._source(tokens)}`, without a name.", "Write … AS name.")
         if tokens[0].word == "FINAL":
             tokens = tokens[1:]
-        return f"{replaced(self._text, tokens[:-2], self._of_match)} AS {tokens[-1].text}"
+        value = replaced(self._text, tokens[:-2], lambda some: self._of_match(some, window))
+        return f"{value} AS {tokens[-1].text}"
 
     def _of_event(self, name: str, tokens: Sequence[Token]) -> Replacement | None:
         first, where = tokens[0], f"at {position_of(self._text, tokens[0])}"
@@ -82,7 +85,7 @@ class Terms:
             )
         return ("", 2) if self._is_variable(tokens) else None
 
-    def _of_match(self, tokens: Sequence[Token]) -> Replacement | None:
+    def _of_match(self, tokens: Sequence[Token], window: str) -> Replacement | None:
         first, close = tokens[0], None
         if len(tokens) > 1 and tokens[1].text == "(":
             if first.word in (*_UNKNOWN, "RUNNING"):
@@ -92,7 +95,9 @@ class Terms:
                 )
             close = closing(tokens, 1) if first.text.lower() in AGGREGATES else None
         if close is not None:
-            return self._aggregate(tokens[: close + 1]), close + 1
+            bound = _BOUNDS.get(first.word) if self._source(tokens[2:close]) == self._time else None
+            value = self._aggregate(tokens[: close + 1]) if bound is None else f"{window}.{bound}"
+            return value, close + 1
         if self._is_variable(tokens):
             return f"last({tokens[2].text}) FILTER (WHERE {self._matched(first.word)})", 3
         return None
