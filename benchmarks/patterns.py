@@ -35,7 +35,7 @@ def seconds_of(spark: SparkSession, source: Path, folder: Path, patterns: int) -
     with Pond(spark, folder) as pond:
         pond.load(f"CREATE TABLE tx ({SCHEMA}) USING parquet OPTIONS (path '{source}', maxFilesPerTrigger 1)")
         for i, name in enumerate(names):
-            pond.add(name, PATTERN.format(5 + i), sink=Sink("memory"))
+            pond.add(name, PATTERN.format(1 + i / 16), sink=Sink("memory"))
         pond.open()
         began = perf_counter()
         pond.run(once=True, drain=True)

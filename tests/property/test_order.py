@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from kit.inputs.examples import seeds
+from kit.naive.row_patterns import matches
 from kit.simulator.changing_pond import ChangingPond
 from millpond.log.cursor import Cursor
 from millpond.log.manifest import Manifest
@@ -22,10 +23,12 @@ from millpond.log.records import Entry, EpochRecord, Fates
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, call, literal
+from millpond.model.patterns.grammar import parse
+from millpond.model.patterns.variables import PREVIOUS, Variable
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Counted, Range, Sliding
+from millpond.model.windows import Counted, Pattern, Range, Sliding, Window
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.packets.event_counts import add_fates
 from millpond.runtime.packets.packet import SourceFates
@@ -260,7 +263,11 @@ def test_the_watermark_waits_for_every_partition_that_is_expected(tmp_path: Path
     assert len(kept.rows["short"]) == 5  # windows that end at 10, 20, … 50: the watermark is 57 s
 
 
-def framed(name: str, window: Range | Counted, delay: int) -> Query:
+RISES = Variable("B", call("gt", (Column("v", "double"), Column(f"{PREVIOUS}0", "double")), "boolean"))
+RISING = Pattern("A B{1,3}", 8 * SECOND, (Variable("A", LARGE), RISES), previous=(Column("v", "double"),))
+
+
+def framed(name: str, window: Range | Counted | Pattern, delay: int) -> Query:
     value = Column("v", "double")
     aggregates = (Aggregate("sum", value, None, "double"), Aggregate("last", value, None, "double"))
     outputs = (
@@ -276,6 +283,7 @@ def test_events_of_one_time_count_by_partition_and_offset(seed: int, tmp_path: P
     queries = [
         framed("last three", Counted(3, 2), 3), framed("every four", Counted(4, 4), 15),
         framed("seconds", Range(9 * SECOND), 3), framed("patient", Range(20 * SECOND), 15),
+        framed("rising", RISING, 3), framed("overlapping", replace(RISING, overlapping=True), 15),
     ]  # fmt: skip
     for cut in range(2):
         kept = run(tmp_path / str(cut), streams, random.Random(10 * cut + seed), queries)
@@ -295,16 +303,26 @@ def naive_frames(each: Query, streams: list[list[Event]]) -> list[tuple[str, ...
     taken.sort(key=lambda event: (event["ts"], str(event["p"]), event["o"]))
     rows = []
     for key in "ab":
-        mine = [event for event in taken if event["k"] == key]
-        for i, event in enumerate(mine):
-            if isinstance(each.window, Range):
-                since = event["ts"] - each.window.preceding_us
-                frame = [other for other in mine if since <= other["ts"] <= event["ts"]]
-                end = event["ts"] + 1
-            elif isinstance(each.window, Counted) and (i + 1) % each.window.every == 0:
-                frame, end = mine[max(0, i + 1 - each.window.size) : i + 1], event["ts"]
-            else:
-                continue
+        for frame, end in frames_of(each.window, [event for event in taken if event["k"] == key]):
             shown = str(datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=end))
             rows.append((key, shown, str(math.fsum(one["v"] for one in frame)), str(frame[-1]["v"])))
     return sorted(rows)
+
+
+def frames_of(window: Window, mine: list[Event]) -> Iterator[tuple[list[Event], int]]:
+    """The frames of a key's events in order, each with its end."""
+    if isinstance(window, Pattern):
+        times = [event["ts"] for event in mine]
+        held = [{"A"} if event["v"] > 0.5 else set[str]() for event in mine]
+        for before, event, met in zip(mine, mine[1:], held[1:], strict=False):
+            if event["ts"] - before["ts"] <= window.within_us and event["v"] > before["v"]:
+                met.add("B")
+        for match in matches(parse(window.text), held, times, window.within_us, overlapping=window.overlapping):
+            frame = mine[match.start :][: len(match.variables)]
+            yield frame, frame[-1]["ts"]
+    for i, event in enumerate(mine):
+        if isinstance(window, Range):
+            since = event["ts"] - window.preceding_us
+            yield [other for other in mine if since <= other["ts"] <= event["ts"]], event["ts"] + 1
+        elif isinstance(window, Counted) and (i + 1) % window.every == 0:
+            yield mine[max(0, i + 1 - window.size) : i + 1], event["ts"]
