@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, places_of
 from millpond.model.patterns.grammar import Choice, Element, Repeat, Series, Single, parse, variables_of
 
 DEAD, START = 0, 1
@@ -72,7 +72,7 @@ class Automaton:
         """The codes of events, given as bit sets of the variables whose conditions they meet."""
         if len(self._states) > _MOST_STATES:
             self._clear()
-        distinct, places = np.unique(bits, return_inverse=True)
+        distinct, places = places_of(bits)
         for symbol in distinct.tolist():
             if symbol not in self._codes:
                 self._codes[symbol] = len(self._symbols)
@@ -80,7 +80,7 @@ class Automaton:
         more = len(self._symbols) - self._next.shape[1]
         if more > 0:
             self._next, self._transition = (_grown(table, 1, more) for table in (self._next, self._transition))
-        return np.array([self._codes[symbol] for symbol in distinct.tolist()], np.int64)[places.reshape(-1)]
+        return np.array([self._codes[symbol] for symbol in distinct.tolist()], np.int64)[places]
 
     def step(self, states: Ints, codes: Ints) -> Ints:
         """The states after one more event each."""

@@ -62,7 +62,7 @@ class OrderedEvents:
 
     def __init__(self, events: Events) -> None:
         self.events = events
-        self._met: dict[tuple[Expression, int, tuple[Expression, ...]], Mask] = {}
+        self._met: dict[tuple[Expression, tuple[int, tuple[Expression, ...]] | None], Mask] = {}
 
     @cached_property
     def ends(self) -> Ints:
@@ -92,15 +92,16 @@ class OrderedEvents:
         return bits
 
     def _mask(self, plan: QueryPlan, condition: Expression) -> Mask:
-        if not reads_previous(condition):
-            return passed_mask(self.events.columns, condition)
         pattern = pattern_of(plan)
-        # the other two decide what the columns of the previous event mean
-        meaning = condition, pattern.within_us, pattern.previous
-        if meaning not in self._met:
-            values = checked(plan, self._with_previous(pattern)(condition))
-            self._met[meaning] = np.broadcast_to(values.is_true(), (self.events.rows,))
-        return self._met[meaning]
+        # what a column of the previous event means depends on the pattern
+        near = (pattern.within_us, pattern.previous) if reads_previous(condition) else None
+        if (condition, near) not in self._met:
+            if near is None:
+                met = passed_mask(self.events.columns, condition)
+            else:
+                met = checked(plan, self._with_previous(pattern)(condition)).is_true()
+            self._met[condition, near] = np.broadcast_to(met, (self.events.rows,))
+        return self._met[condition, near]
 
     def _with_previous(self, pattern: Pattern) -> Evaluator:
         """Evaluates expressions over the values of events and of the previous events of their keys."""
