@@ -18,7 +18,7 @@ from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from kit.naive.queries.deduplicate import without_repeats
 from kit.naive.queries.output_modes import told_by_epoch
-from kit.naive.queries.query_chain import as_events, chain_by_epoch
+from kit.naive.queries.query_chain import as_events, chain_by_epoch, union_by_epoch
 from kit.simulator.changing_pond import DyingLog, ForgetfulFiles
 from millpond.errors import QueryTypeError
 from millpond.model.aggregates import Aggregate
@@ -28,7 +28,8 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Field, Order
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
-from millpond.plan.chains.upstream import bounds_of, chained_stream
+from millpond.plan.chains.steps import united_names
+from millpond.plan.chains.upstream import bounds_of, chained_stream, united_stream
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.plan.options.output_modes import with_mode
 from millpond.testing.compare import assert_same_rows, rows_of
@@ -125,6 +126,44 @@ def test_each_epoch_answers_with_what_the_epoch_before_committed(
             table = rows.pop(number, None)
             assert_same_rows(wanted, [] if table is None else rows_of(table))
         assert not rows
+
+
+def random_branch(dice: random.Random) -> Query | Selection:
+    """A query with the columns k, total, n and the event time t: an aggregation, or a stateless one."""
+    if dice.randint(0, 2) == 0:
+        columns = [Named("k", Column("k", "string")), Named("total", Column("g", "bigint"))]
+        columns += [Named("n", literal(1, "bigint")), Named("t", Column("ts", "timestamp"))]
+        return Selection("", STREAM.name, tuple(columns), event_time="ts", delay_us=dice.choice(DELAYS[:4]))
+    made = random_query(dice, "", None)
+    return replace(made, output=tuple(item for item in made.output if item.name in ("k", "total", "n", "t")))
+
+
+@settings(PROPERTY, max_examples=examples(12))
+@given(seed=st.integers(0, 2**32), branches=st.integers(2, 3), instances=st.integers(1, 3), drained=st.booleans())
+def test_a_query_over_united_rows_waits_for_all_branches(
+    seed: int, branches: int, instances: int, drained: bool, folders: Iterator[Path]
+) -> None:
+    dice, folder = random.Random(seed), next(folders)
+    chosen = [random_branch(dice) for _ in range(branches)]
+    chosen[-1] = dice.choice([chosen[0], chosen[-1]])
+    name, names = united_names(chosen, "t")
+    chosen = [replace(one, name=of) for one, of in zip(chosen, names, strict=True)]
+    upstream = replace(random_query(dice, name, None), output=(Named("t", Column("window.end", "timestamp")),))
+    reader = random_query(dice, "reader", upstream)
+    epochs = random_epochs(dice)
+    expected = union_by_epoch(chosen, reader, epochs, drained=drained)
+    run, deal = Run(folder, [reader], instances, others=[united_stream(name, chosen)]), dealt(seed)
+    for rows in epochs:
+        run.epoch(deal(rows))
+    if drained:
+        run.pond.drain()
+    assert not run.pond.manifest.quarantined
+    found = dict(run.sinks["reader"].epochs())
+    first = run.pond.manifest.n - len(expected) + 1
+    for number, wanted in enumerate(expected, first):
+        table = found.pop(number, None)
+        assert_same_rows(wanted, [] if table is None else rows_of(table))
+    assert not found
 
 
 def pair(**more: Any) -> tuple[Query, Query]:

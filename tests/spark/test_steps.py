@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from millpond.errors import ChangeRefused, MillpondError
 from millpond.model.endpoints import Sink, Source
 from millpond.model.query import Query
 from millpond.model.stream import Field, Stream
+from millpond.plan.explain.plan_text import explain
+from millpond.reconfigure.inner_reports import labels, relabelled
 
 COLUMNS = "v INT, k STRING, t TIMESTAMP"
 DELAY = "WATERMARK t DELAY OF INTERVAL 10 SECONDS"
@@ -55,6 +58,22 @@ TEXTS = {
     f"SELECT v, t FROM {READ} WHERE v > 0) GROUP BY ALL",
     "join_of_join": f"""SELECT x.k, x.v, c.v AS u FROM ({NEAR}) AS x JOIN {READ} AS c
       ON c.k = x.k AND c.t BETWEEN x.t - INTERVAL 1 SECOND AND x.t + INTERVAL 1 SECOND""",
+    "united": f"""SELECT w.end AS e, k, n FROM ({COUNTS}) UNION ALL SELECT window(t, '10 seconds').start, k, count(v)
+      FROM {READ} GROUP BY window(t, '10 seconds'), k HAVING count(*) > 1""",
+    "united_twice": f"SELECT n, k FROM ({COUNTS}) UNION ALL SELECT n, k FROM ({COUNTS})",
+    "with_events": f"SELECT k, v + 1L AS v FROM {READ} WHERE v > 2 UNION ALL SELECT k, n FROM ({COUNTS})",
+    "of_united": f"""SELECT window(w, '20 seconds') AS w, sum(n) AS s, count(*) AS c FROM (SELECT w, n FROM ({COUNTS})
+      UNION ALL SELECT window(t, '4 seconds') AS w, count(*) AS n FROM {READ} GROUP BY ALL) WHERE n < 9 GROUP BY ALL""",
+    "of_equal_windows": f"""SELECT w, k, sum(n) AS s FROM (SELECT w, k, n FROM ({COUNTS}) UNION ALL
+      SELECT window(t, '5 seconds') AS w, k, v FROM {READ} GROUP BY ALL) GROUP BY w, k""",
+    "of_united_joins": f"""SELECT window(t, '9 seconds') AS w, count(*) AS c FROM (SELECT t FROM ({NEAR}) UNION ALL
+      SELECT window_time(w) AS t FROM ({COUNTS})) GROUP BY ALL""",
+    "of_events_too": f"""SELECT window(x, '9 seconds') AS w, sum(n) AS s, count(*) AS c FROM (SELECT t AS x, v AS n
+      FROM {READ} WHERE v > 1 UNION ALL SELECT window_time(w), n FROM ({COUNTS})) GROUP BY ALL""",
+    "of_two_delays": f"""SELECT window(t, '9 seconds') AS w, k, sum(v) AS s FROM (SELECT k, v, t FROM {READ} UNION ALL
+      SELECT k, -2 * v AS v, t FROM {READ.replace("10", "20")} WHERE v <> 5) GROUP BY ALL""",
+    "join_of_united": f"""WITH c AS ({COUNTS}) SELECT c.k, u.n FROM c JOIN (SELECT w, k, n FROM c UNION ALL
+      SELECT window(t, '5 seconds') AS w, k, max(v) FROM {READ} GROUP BY ALL) AS u ON c.w = u.w AND c.k = u.k""",
 }  # fmt: skip
 
 
@@ -91,7 +110,7 @@ def count(pond: Pond) -> int:
 
 def batch(spark: SparkSession, folder: Path, text: str) -> list[str]:
     spark.read.schema(COLUMNS).json(str(folder)).createOrReplaceTempView("tx")
-    table = spark.sql(text.replace(DELAY, "").replace("STREAM tx", "tx")).toArrow()
+    table = spark.sql(re.sub(r"STREAM (\w+) WATERMARK t DELAY OF INTERVAL \d+ SECONDS", r"\1", text)).toArrow()
     spark.catalog.dropTempView("tx")
     return plain(table.to_pylist())
 
@@ -197,6 +216,35 @@ def test_it_is_explained_as_one_query(spark: SparkSession, tmp_path: Path, tmp_p
         assert all("inner@" not in cause.text for cause in pond.why("q").causes)
 
 
+def test_a_union_is_added_explained_and_dropped_live(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:
+    folder = tmp_path / "in"
+    write(folder, "1.json", [(5, "a", 1), (5, "a", 12)])
+    with Pond(spark, tmp_pond, instances=2) as pond:
+        pond.stream(stream(folder))
+        pond.add("again", TEXTS["again"])
+        pond.run()
+        pond.add("u", TEXTS["of_events_too"])
+        pond.add("v", TEXTS["with_events"])
+        assert count(pond) == 8
+        pond.scale(1)
+        shown = explain(pond.plan, pond.streams)
+        assert "its watermark follows the query that is furthest behind" in shown
+        labelled = relabelled(shown, labels(pond.queries, pond.streams))
+        assert "union of u: the rows of step 1 of u and step 2 of u" in labelled and "inner@" not in labelled
+        write(folder, "2.json", [(2, "b", 18), (3, "b", 20), (4, "a", 30), (4, "a", 39)])
+        pond.run(drain=True)
+        # both branches begin after the events that were read before
+        assert [(row["w"]["start"].second, row["s"], row["c"]) for row in pond.table("u").to_pylist()] == [
+            (18, 7, 4), (27, 5, 2), (36, 5, 2)
+        ]  # fmt: skip
+        rows = [(row["k"], row["v"]) for row in pond.table("v").to_pylist()]
+        assert sorted(rows) == [("a", 1), ("a", 1), ("a", 5), ("a", 5), ("b", 1), ("b", 1), ("b", 4)]
+        assert pond.counts()["u"].whole.late == 0
+        pond.drop("u")
+        pond.drop("v")
+        assert count(pond) == 2 and {query.name for query in pond.queries} == {"again"}
+
+
 def test_dataframes_have_steps_too(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:
     folder = tmp_path / "in"
     write(folder, "1.json", [event for events in random_events(2) for event in events])
@@ -218,7 +266,6 @@ REFUSED = {
     "has no window, so its rows change": f"SELECT max(n) AS n FROM (SELECT k, count(*) AS n FROM {READ} GROUP BY k)",
     "not the tumbling window": f"""SELECT w, max(n) AS n FROM (SELECT window(t, '6 seconds', '3 seconds') AS w, k,
       count(*) AS n FROM {READ} GROUP BY ALL) GROUP BY w""",
-    "cannot be united": f"SELECT count(*) AS n FROM ({COUNTS} UNION ALL {COUNTS}) GROUP BY window(w, '1 hour')",
     "live parameters": f"SELECT max(n) AS n FROM ({COUNTS}) WHERE n > :least GROUP BY window(w, '1 hour')",
     "overlaps more than 200": f"""SELECT max(n) AS n FROM (SELECT window(t, '1 day', '1 second') AS w, count(*) AS n
       FROM {READ} GROUP BY ALL) GROUP BY window(w, '2 days')""",

@@ -20,8 +20,9 @@ from millpond.model.windows import Pattern
 class Selection(msgspec.Struct, frozen=True, cache_hash=True):
     """A query without a window: each event that WHERE takes is emitted as one row, in the epoch that reads it.
 
-    `where` and `output` are over the stream's columns. The query has no key, so it is not served. It has no delay, so
-    no event is late for it.
+    `where` and `output` are over the stream's columns. The query has no key, so it is not served. No event is late for
+    it. `event_time` and `delay_us` are set for a branch of a UNION ALL whose readers use the event time: they say when
+    rows up to some time are complete.
     """
 
     name: str
@@ -31,6 +32,15 @@ class Selection(msgspec.Struct, frozen=True, cache_hash=True):
     sink: Sink = Sink()
     text: str = ""
     budget: Budget | msgspec.UnsetType = msgspec.UNSET
+    event_time: str | msgspec.UnsetType = msgspec.UNSET
+    delay_us: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def timing(self) -> tuple[str, int] | None:
+        """The event-time column and its delay; None if no reader of the rows uses the event time."""
+        if isinstance(self.event_time, msgspec.UnsetType) or isinstance(self.delay_us, msgspec.UnsetType):
+            return None
+        return self.event_time, self.delay_us
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -50,6 +60,14 @@ class Selection(msgspec.Struct, frozen=True, cache_hash=True):
 
 AnyQuery: TypeAlias = Query | Selection | Join
 """A query of any kind."""
+
+INNER = "inner@x"
+"""Begins the name of each inner query; a query of a user has no `@` in its name."""
+
+
+def is_inner(name: str) -> bool:
+    """Whether a name is that of an inner query, which its user does not know."""
+    return name.startswith(INNER)
 
 
 @lru_cache(1 << 12)

@@ -104,7 +104,8 @@ class Stream(msgspec.Struct, frozen=True):
     `plan.chains.upstream`. `malformed`: the policy for malformed records, if the source can recognize them. `retain`:
     the data that is kept for queries that are added later. `partitioned`: the column that is the key of the topic's
     records. `computed`: the columns that are GENERATED; they are not among `columns`, which are read. `inner`: the
-    query whose rows are the events, if it is a step of other queries and not a query of its own.
+    query whose rows are the events, if it is a step of other queries and not a query of its own. `united`: several
+    such queries, the branches of a UNION ALL, whose rows together are the events.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Stream(msgspec.Struct, frozen=True):
     partitioned: str | msgspec.UnsetType = msgspec.UNSET
     computed: tuple[Generated, ...] | msgspec.UnsetType = msgspec.UNSET
     inner: StoredQuery | msgspec.UnsetType = msgspec.UNSET
+    united: tuple[StoredQuery, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def generated(self) -> tuple[Generated, ...]:
@@ -156,19 +158,22 @@ class Stream(msgspec.Struct, frozen=True):
         return None if isinstance(self.made_of, msgspec.UnsetType) else self.made_of
 
     @property
-    def upstream(self) -> str | None:
-        """The query whose rows are the events; None: the stream is read or derived."""
-        return None if isinstance(self.rows_of, msgspec.UnsetType) else self.rows_of
+    def upstreams(self) -> tuple[str, ...]:
+        """The queries whose rows are the events; empty: the stream is read or derived."""
+        of_one = () if isinstance(self.rows_of, msgspec.UnsetType) else (self.rows_of,)
+        return of_one or tuple(step.name for step in self.steps)
 
     @property
-    def step(self) -> AnyQuery | None:
-        """The inner query whose rows are the events; None for all other streams."""
-        return None if isinstance(self.inner, msgspec.UnsetType) else self.inner.query
+    def steps(self) -> tuple[AnyQuery, ...]:
+        """The inner queries whose rows are the events; empty for all other streams."""
+        if not isinstance(self.united, msgspec.UnsetType):
+            return tuple(stored.query for stored in self.united)
+        return () if isinstance(self.inner, msgspec.UnsetType) else (self.inner.query,)
 
 
 def inner_queries(streams: Iterable[Stream]) -> tuple[AnyQuery, ...]:
     """The inner queries whose rows are among the streams."""
-    return tuple(step for stream in streams if (step := stream.step) is not None)
+    return tuple(step for stream in streams for step in stream.steps)
 
 
 def inheriting(derived: Stream, bases: Sequence[Stream], plain: Collection[str]) -> Stream:

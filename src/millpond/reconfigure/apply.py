@@ -11,11 +11,10 @@ import msgspec
 from millpond.log.manifest import Manifest
 from millpond.log.protocol import Run
 from millpond.log.records import STATE, ChangeRecord, Receipt
-from millpond.model.selection import Selection
+from millpond.model.selection import Selection, is_inner
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
 from millpond.plan.chains.parameter_feeds import feeds_of
-from millpond.plan.chains.steps import is_inner
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.late_sinks import late_sinks
@@ -33,7 +32,7 @@ def is_read(setting: Setting) -> bool:
     have = {layout.name: {column.name for column in layout.columns} for layout in setting.layout.streams}
     late = late_sinks(setting.plan, setting.streams)
     for stream in setting.streams:
-        if stream.upstream is not None:
+        if stream.upstreams:
             continue
         needed = {*needed_columns(setting.plan, stream.name)}
         needed.update(name for sink in late.get(stream.name, ()) for name in sink.columns)
@@ -69,7 +68,7 @@ def arranged(setting: Setting, spec: PondSpec) -> Setting:
     paused = frozenset(left.paused) | {name for name, of in replaced if of in left.paused}
     still = {name: value for name, value in left.parameters.items() if name not in left.feeds}
     return setting._replace(
-        streams=tuple(stream for stream in spec.streams if stream.upstream not in halted),
+        streams=tuple(stream for stream in spec.streams if halted.isdisjoint(stream.upstreams)),
         plan=with_parameters(plan_of(spec), still), paused=paused, replaced=replaced,
         parameters=tuple(sorted(left.parameters.items())),
         recalled=tuple((name, one.n, one.from_us) for name, one in sorted(left.recalled.items())),

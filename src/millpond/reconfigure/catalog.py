@@ -16,7 +16,7 @@ from millpond.model.change_json import Move, Resharded, Scale
 from millpond.model.endpoints import Sink
 from millpond.model.join import Join
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec, from_json
 from millpond.model.stream import Relation, Stream, inner_queries
 from millpond.plan.chains.steps import streams_of, with_inner
@@ -371,7 +371,7 @@ def seen(spec: PondSpec) -> PondSpec:
 
 def is_read(stream: Stream) -> bool:
     """Whether a stream is read from a source, and is neither derived nor the rows of a query."""
-    return stream.derived is None and stream.upstream is None
+    return stream.derived is None and not stream.upstreams
 
 
 def event_times_of(queries: Iterable[AnyQuery]) -> dict[str, str]:
@@ -382,6 +382,8 @@ def event_times_of(queries: Iterable[AnyQuery]) -> dict[str, str]:
             event_times |= {side.stream: side.event_time for side in query.sides.values()}
         elif isinstance(query, Query) and query.event_time:
             event_times[query.stream] = query.event_time
+        elif isinstance(query, Selection) and query.timing is not None:
+            event_times[query.stream] = query.timing[0]
     return event_times
 
 

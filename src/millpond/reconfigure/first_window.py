@@ -8,13 +8,12 @@ import msgspec
 
 from millpond.errors import ChangeRefused
 from millpond.log.manifest import Manifest
-from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream, inner_queries
 from millpond.model.windows import RUNNING, Session
-from millpond.plan.chains.steps import streams_of
+from millpond.plan.chains.steps import streams_of, times_in
 from millpond.plan.chains.upstream import first_row_us, levels
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
@@ -37,21 +36,19 @@ def beginnings(
     """
     by_name = {query.name: query for query in queries}
     since = {query.name: known.since[query.name] for query in queries if query.name in known.since}
-    order, upstream = levels(streams, queries), {stream.name: stream.upstream for stream in streams}
-    chained = any(upstream.values())  # otherwise no time line depends on the plan
+    order, upstreams = levels(streams, queries), {stream.name: stream.upstreams for stream in streams}
+    chained = any(upstreams.values())  # otherwise no time line depends on the plan
     lines = chained_lines(build_plan(queries), streams, manifest, watermarks(manifest)) if chained else {}
     new = set(queries) - set(known.computed)
     for query in sorted(new, key=lambda query: max(order[stream] for stream in query.streams)):
         starts = []
         for name in query.streams:
             seen = [*manifest.max_time.get(name, {}).values()]
-            line, before = lines.get(name), by_name.get(upstream[name] or "")
+            line = lines.get(name)
             seen += [] if line is None or line.reaches_us is None else [line.reaches_us]
             starts += [max(seen) + 1] if seen else []
-            if before is not None and before.name in since and not isinstance(query, Selection):
-                parts = query.sides.values() if isinstance(query, Join) else [query]
-                times = {part.event_time for part in parts if part.stream == name and part.event_time}
-                starts += [first_row_us(before, time, since[before.name]) for time in times]
+            before = [by_name[one] for one in upstreams[name] if one in since]
+            starts += [first_row_us(one, time, since[one.name]) for one in before for time in times_in(query, name)]
         if not starts and isinstance(query, Query) and not query.event_time and manifest.epoch_n >= 0:
             starts = [manifest.epoch_n]  # not a time, but it says that there are earlier events
         if starts:
@@ -125,7 +122,7 @@ def _check_observed(
 ) -> None:
     """Refuse a stream if some of its events were read while no query observed their times."""
     told = event_times_of(known.computed) | known.left.times
-    if stream.name in told or stream.upstream is not None:
+    if stream.name in told or stream.upstreams:
         return
     sources = (stream.name,) if is_read(stream) else () if stream.derived is None else stream.derived.reads
     if not any(source in manifest.offsets for source in sources) or {*time_sources.get(stream.name, ())} & {*told}:

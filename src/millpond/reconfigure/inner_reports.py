@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from millpond.log.records import EpochRecord, Fates
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import INNER, AnyQuery, is_inner
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.plan.chains.steps import PREFIX, inner_of, is_inner
+from millpond.plan.chains.steps import inner_of, streams_of
 
-_NAME = re.compile(rf"{PREFIX}[0-9a-f]+")
+_NAME = re.compile(rf"{INNER}[0-9a-f]+")
 _LOST = ("late", "dead")
 
 
 def seen_record(record: EpochRecord, spec: PondSpec) -> EpochRecord:
     """The record of an epoch in which inner queries are parts of the queries that use them."""
-    if not any(stream.step is not None for stream in spec.streams):
+    if not any(stream.steps for stream in spec.streams):
         return record
     return msgspec.structs.replace(
         record, counts=_counts(record.counts, spec), fates=_fates(record.fates, spec),
@@ -52,12 +52,18 @@ def relabelled(text: str, names: Mapping[str, str]) -> str:
 
 
 def labels(queries: Iterable[AnyQuery], streams: Iterable[Stream]) -> dict[str, str]:
-    """A readable name for each inner query: its number among the steps of the first query that uses it."""
+    """A readable name for each inner query: its number among the steps of the first query that uses it.
+
+    The stream of a UNION ALL has a name like an inner query, and a label, too.
+    """
     by_name = {stream.name: stream for stream in streams}
     found: dict[str, str] = {}
     for query in sorted((query for query in queries if not is_inner(query.name)), key=lambda query: query.name):
         for number, step in enumerate(inner_of(query, by_name), 1):
             found.setdefault(step.name, f"step {number} of {query.name}")
+        for name in streams_of(query, by_name):
+            if name in by_name and len(by_name[name].upstreams) > 1:
+                found.setdefault(name, f"union of {query.name}")
     return found
 
 

@@ -133,7 +133,7 @@ def check_compared(spec: PondSpec, name: str) -> None:
 
 def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
     """Refuse what this kind of query does not allow."""
-    rows = {stream.name for stream in spec.streams if stream.upstream == query.name}
+    rows = {stream.name for stream in spec.streams if query.name in stream.upstreams}
     by_name = {stream.name: stream for stream in spec.streams}
     readers = sorted(reader.name for reader in current(spec) if rows & {*streams_of(reader, by_name)})
     if kind == "halt":
@@ -162,12 +162,11 @@ def check_upstream(spec: PondSpec, query: AnyQuery, streams: Iterable[Stream]) -
     """
     by_name = {stream.name: stream for stream in streams}
     for stream in by_name.values():
-        if stream.name not in streams_of(query, by_name) or stream.upstream is None:
-            continue
-        state = state_of(spec, stream.upstream)
-        if state not in (RUNNING, ABSENT):  # a query that is added by the same request is absent
-            what = f"{query.name} reads the rows of {stream.upstream}, which is {state}."
-            raise ChangeRefused(what, _READ[state])
+        for upstream in stream.upstreams if stream.name in streams_of(query, by_name) else ():
+            state = state_of(spec, upstream)
+            if state not in (RUNNING, ABSENT):  # a query that is added by the same request is absent
+                what = f"{query.name} reads the rows of {upstream}, which is {state}."
+                raise ChangeRefused(what, _READ[state])
 
 
 def check_feeds(spec: PondSpec, name: str, done: str) -> None:

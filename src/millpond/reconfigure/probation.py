@@ -132,7 +132,7 @@ def readers(spec: PondSpec, name: str) -> Iterator[str]:
     by_name = {stream.name: stream for stream in spec.streams}
     for query in current(spec):
         if query.name not in spec.left.halted and any(
-            by_name[stream].upstream == name for stream in streams_of(query, by_name)
+            name in by_name[stream].upstreams for stream in streams_of(query, by_name)
         ):
             yield from readers(spec, query.name)
             yield query.name

@@ -310,6 +310,10 @@ def drain_floors(
             for stream in join.streams:  # one of the two streams may have had no event yet
                 final = last_final_us(join, time)
                 floors[stream] = max(floors.get(stream, final), final)
+    for branch in plan.selections:  # its rows are out, so its readers need not wait for the delay
+        time = newest([branch.stream]) if branch.timing is not None else None
+        if time is not None and (ready is None or branch.name in ready):
+            floors[branch.stream] = max(time, floors.get(branch.stream, time))
     # a floor that a join of a higher level has set may be above what the queries of this level need
     return {stream: max(floor, manifest.watermark_floor.get(stream, floor)) for stream, floor in floors.items()}
 
@@ -324,9 +328,10 @@ def last_rows(setting: Setting, manifest: Manifest, at: Mapping[str, int]) -> di
     latest: dict[str, int] = {}
     for stream in sorted(setting.streams, key=lambda stream: at[stream.name]):
         event_time = event_time_of(setting.plan, stream.name)
-        if stream.upstream is not None and event_time is not None:
-            row = last_row_us(queries[stream.upstream], event_time, times | latest)
-            latest |= {} if row is None else {stream.name: row}
+        if event_time is not None:
+            rows = [last_row_us(queries[name], event_time, times | latest) for name in stream.upstreams]
+            known = [row for row in rows if row is not None]
+            latest |= {stream.name: max(known)} if known and len(known) == len(rows) else {}
     return latest
 
 

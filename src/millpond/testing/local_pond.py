@@ -99,7 +99,7 @@ class LocalPond:
         self._perform(self._writer.take_over(0, "localhost", 0, "0", lambda _: to_json(with_owners(spec, owned))))
 
     def _lay_out(self) -> None:
-        read = [stream for stream in self.setting.streams if stream.upstream is None]
+        read = [stream for stream in self.setting.streams if not stream.upstreams]
         self._streams = {stream.name: stream for stream in read}
         late = late_sinks(self.plan, self.setting.streams)
         layout, at = [], 1

@@ -327,7 +327,7 @@ class Trial:
 
     def _known(self, stream: str) -> Stream:
         if stream in self._read:
-            if self._read[stream].upstream is not None:
+            if self._read[stream].upstreams:
                 raise QueryTypeError(f"The events of {stream} are the rows of a query.", "Feed what that reads.")
             return self._read[stream]
         made = [other for other in self._read.values() if other.derived and stream in other.derived.reads]

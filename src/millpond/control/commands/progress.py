@@ -15,7 +15,7 @@ from millpond.control.pond.event_totals import Tally
 from millpond.control.pond.report import QUERY
 from millpond.followers.prune import PruneFollower
 from millpond.followers.runner import FollowerStatus
-from millpond.plan.chains.steps import is_inner
+from millpond.model.selection import is_inner
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.task.counters import WHOLE_POND

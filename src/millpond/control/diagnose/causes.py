@@ -127,7 +127,7 @@ def _nothing_read(facts: Facts) -> Cause:
         text = f"{_epochs(facts)}, but not one event of the stream {stream} was read{_span(facts)}."
     else:
         text = f"No event of the stream {stream} was read: no epoch has been committed."
-    if facts.stream.upstream is not None:
+    if facts.stream.upstreams:
         return Cause("nothing-read", text)
     place = source_folder(facts.stream)
     if place is None:
@@ -314,7 +314,7 @@ def _both_awaited(facts: Facts, query: Join) -> Cause:
         what = f"the watermarks of {both} have both passed it; that of {facts.stream.name} is behind"
     else:
         what = f"the watermark of {facts.stream.name} has passed it; it is"
-    of_rows = facts.stream.upstream is not None
+    of_rows = bool(facts.stream.upstreams)
     if facts.newest_us is None:
         what = "row" if of_rows else "event"
         return Cause("join-open", f"No {what} of {facts.stream.name} was seen, so no row of the join can be final.")

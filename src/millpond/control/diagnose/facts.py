@@ -26,11 +26,11 @@ from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
 from millpond.model.change_json import map_change_in
 from millpond.model.join import Join, Side
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, is_inner
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.placement.moves import maps_in
-from millpond.plan.chains.steps import inputs_of, is_inner
+from millpond.plan.chains.steps import inputs_of
 from millpond.plan.chains.upstream import before
 from millpond.plan.groups.build import build_plan
 from millpond.plan.options.first_complete_window import first_window
@@ -167,7 +167,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         slower = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))
         mark_us = marks[slower]
     stream = streams[slower]
-    if stream.step is not None and not manifest.max_time.get(slower):
+    if stream.steps and not manifest.max_time.get(slower):
         stream = streams[inputs_of(query, streams)[0]]
     upstream = dict.fromkeys(one for name in query.streams for one in before(name, streams, by_name))
     complete_us = complete_from(spec, name)

@@ -1,45 +1,48 @@
 """Steps: inner queries of one text that keeps state several times, such as an aggregation of an aggregation.
 
 The text is one query for its user. Its last step is the registered query; each earlier step is an *inner query*, which
-is stored in the stream of its rows (`Stream.inner`). So an inner query exists as long as some query reads its rows,
-directly or through other inner queries. Its name is a digest of what it computes, so equal steps of different queries
-are one inner query.
+is stored in the stream of its rows (`Stream.inner`, or `Stream.united` for the branches of a UNION ALL). So an inner
+query exists as long as some query reads its rows, directly or through other inner queries. Its name is a digest of what
+it computes, so equal steps of different queries are one inner query.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from millpond.model.join import Join
-from millpond.model.query import Query
-from millpond.model.selection import AnyQuery, Selection
+from millpond.model.selection import INNER, AnyQuery, Selection
 from millpond.model.stream import Stream
-
-PREFIX = "inner@x"
-"""Begins the name of each inner query; a query of a user has no `@` in its name."""
 
 
 def step_name(query: AnyQuery, event_time: str) -> str:
     """The name of an inner query; `event_time`: the column that its reader uses, as a stream has one event time."""
-    plain = msgspec.structs.replace(query, name="", text="")
-    digest = hashlib.sha256(msgspec.json.encode([plain, event_time], order="deterministic")).hexdigest()
-    return f"{PREFIX}{digest[:16]}"
+    return _digest(_plain(query), event_time)
 
 
-def is_inner(name: str) -> bool:
-    """Whether a name is that of an inner query, which its user does not know."""
-    return name.startswith(PREFIX)
+def united_names(queries: Sequence[AnyQuery], event_time: str) -> tuple[str, list[str]]:
+    """The name of the stream of a UNION ALL, and the name of each of its branches, which may be equal queries."""
+    name = _digest(*map(_plain, queries), event_time)
+    return name, [_digest(name, number) for number in range(len(queries))]
+
+
+def _plain(query: AnyQuery) -> AnyQuery:
+    return msgspec.structs.replace(query, name="", text="")
+
+
+def _digest(*parts: object) -> str:
+    digest = hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()
+    return f"{INNER}{digest[:16]}"
 
 
 def inner_of(query: AnyQuery, streams: Mapping[str, Stream]) -> tuple[AnyQuery, ...]:
     """The inner queries of one query, lowest first."""
     found: dict[str, AnyQuery] = {}
     for name in query.streams:
-        step = streams[name].step if name in streams else None
-        if step is not None:
+        for step in streams[name].steps if name in streams else ():
             found |= {one.name: one for one in (*inner_of(step, streams), step)}
     return tuple(found.values())
 
@@ -59,7 +62,7 @@ def streams_of(query: AnyQuery, streams: Mapping[str, Stream]) -> tuple[str, ...
 
 def inputs_of(query: AnyQuery, streams: Mapping[str, Stream]) -> tuple[str, ...]:
     """The streams that a query reads as its user sees it: without the rows of its inner queries."""
-    return tuple(name for name in streams_of(query, streams) if name not in streams or streams[name].step is None)
+    return tuple(name for name in streams_of(query, streams) if name not in streams or not streams[name].steps)
 
 
 def ttl_us_of(query: AnyQuery, streams: Mapping[str, Stream]) -> int | None:
@@ -83,4 +86,6 @@ def times_in(query: AnyQuery, stream: str) -> tuple[str, ...]:
     if isinstance(query, Join):
         times = (side.event_time for side in query.sides.values() if side.stream == stream)
         return tuple(dict.fromkeys(times))
-    return (query.event_time,) if isinstance(query, Query) and query.stream == stream else ()
+    if isinstance(query, Selection):
+        return () if query.timing is None or query.stream != stream else (query.timing[0],)
+    return (query.event_time,) if query.event_time and query.stream == stream else ()

@@ -48,12 +48,16 @@ def chained_stream(upstream: AnyQuery) -> Stream:
             f"A row of {upstream.name} {how}, and results that used it cannot be retracted.",
             f"Read a query like {upstream.name} whose rows are final: without 'emit' and 'correct.for'.",
         )
+    return Stream(upstream.name, _columns(upstream), max_ahead_us=None, rows_of=upstream.name)
+
+
+def _columns(upstream: AnyQuery) -> tuple[Field, ...]:
     fields = []
     for item in upstream.output:
         fields.append(Field(item.name, item.expression.type))
         if item.expression.type == WINDOW:
             fields += [Field(f"{item.name}.{part}", "timestamp") for part in _BOUNDS]
-    return Stream(upstream.name, tuple(fields), max_ahead_us=None, rows_of=upstream.name)
+    return tuple(fields)
 
 
 def inner_stream(query: AnyQuery) -> Stream:
@@ -63,6 +67,22 @@ def inner_stream(query: AnyQuery) -> Stream:
         UnsupportedQuery: see `chained_stream`.
     """
     return msgspec.structs.replace(chained_stream(query), inner=StoredQuery.of(query))
+
+
+def united_stream(name: str, branches: Sequence[AnyQuery]) -> Stream:
+    """The rows of the branches of a UNION ALL as one stream; the branches emit columns of equal names and types.
+
+    Raises:
+        UnsupportedQuery: the rows of a branch are not final.
+    """
+    columns = {_columns(branch): None for branch in branches}
+    for branch in branches:
+        if not isinstance(branch, Selection):
+            chained_stream(branch)
+    if len(columns) > 1:
+        raise UnsupportedQuery("The branches of the UNION ALL have columns of different types.", "Cast them.")
+    stored = tuple(map(StoredQuery.of, branches))
+    return Stream(name, next(iter(columns)), max_ahead_us=None, united=stored)
 
 
 def bounds_of(upstream: Query) -> dict[str, str]:
@@ -84,7 +104,21 @@ def bounds_of(upstream: Query) -> dict[str, str]:
 
 def times_of(upstream: AnyQuery) -> tuple[str, ...]:
     """The columns that can be the event time of the upstream's rows."""
+    if isinstance(upstream, Selection):
+        times = ((name, passed_column(upstream, name)) for name in (field.name for field in _columns(upstream)))
+        return tuple(name for name, time in times if time is not None and time == upstream.event_time)
     return tuple(join_times(upstream) if isinstance(upstream, Join) else bounds_of(_windowed(upstream)))
+
+
+def passed_column(selection: Selection, name: str) -> str | None:
+    """The column of a stateless query's input that it emits unchanged as `name`, which may be a bound of a window."""
+    whole, _, part = name.rpartition(".")
+    for item in selection.output:
+        if isinstance(item.expression, Column) and item.name == name:
+            return item.expression.name
+        if isinstance(item.expression, Column) and item.name == whole and item.expression.type == WINDOW:
+            return f"{item.expression.name}.{part}"
+    return None
 
 
 def after_us(upstream: AnyQuery, column: str, other: str) -> int | None:
@@ -92,6 +126,8 @@ def after_us(upstream: AnyQuery, column: str, other: str) -> int | None:
     if isinstance(upstream, Join):
         time, other_time = (join_times(upstream)[name] for name in (column, other))
         return time.after_us - other_time.after_us if time.sides == other_time.sides else None
+    if isinstance(upstream, Selection):
+        return 0  # all of them are the same event time
     (window, part), (_, of_other) = _window_and_bound(upstream, column), _window_and_bound(upstream, other)
     if isinstance(window, Pattern):
         return 0 if part == of_other else None
@@ -128,6 +164,8 @@ def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
     """
     if isinstance(upstream, Join):
         return join_reached_us(upstream, join_times(upstream)[event_time], watermark_us)
+    if isinstance(upstream, Selection):
+        return watermark_us
     window, part = _window_and_bound(upstream, event_time)
     if isinstance(window, Pattern):  # a match that is not decided began later than this
         return watermark_us - window.within_us
@@ -145,6 +183,8 @@ def first_row_us(upstream: AnyQuery, event_time: str, since_us: int) -> int:
     """The time such that rows at or after it need no event before `since_us`; for sessions, `since_us` itself."""
     if isinstance(upstream, Join):
         return join_first_us(upstream, join_times(upstream)[event_time], since_us)
+    if isinstance(upstream, Selection):
+        return since_us
     window, part = _window_and_bound(upstream, event_time)
     if isinstance(window, Pattern):
         return _bound(part, since_us, since_us + window.within_us)
@@ -163,6 +203,8 @@ def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int
         if isinstance(window, Sliding) and not join_time.sides:
             first = window.assign(first)[-1].start_us
         return first + join_time.after_us
+    if isinstance(upstream, Selection):
+        return newest[0]
     last, part = _window_and_bound(upstream, event_time)
     if isinstance(last, Sliding):
         return _bound(part, *last.assign(newest[0])[-1])
@@ -203,14 +245,14 @@ def levels(streams: Sequence[Stream], queries: Iterable[AnyQuery]) -> dict[str, 
     level_of: dict[str, int] = {}
 
     def level(name: str, behind: tuple[str, ...]) -> int:
-        upstream = of_stream[name].upstream if name in of_stream else None
-        if upstream is None:
-            return 0
-        if upstream not in by_name or name in behind:
-            what = "follows itself" if upstream in by_name else "is missing"
-            raise QueryTypeError(f"The query {upstream}, whose rows others read, {what}.", "Add it first.")
+        upstreams = of_stream[name].upstreams if name in of_stream else ()
+        for upstream in upstreams:
+            if upstream not in by_name or name in behind:
+                what = "follows itself" if upstream in by_name else "is missing"
+                raise QueryTypeError(f"The query {upstream}, whose rows others read, {what}.", "Add it first.")
         if name not in level_of:
-            level_of[name] = max(level(one, (*behind, name)) for one in by_name[upstream].streams) + 1
+            below = (one for upstream in upstreams for one in by_name[upstream].streams)
+            level_of[name] = max((level(one, (*behind, name)) + 1 for one in below), default=0)
         return level_of[name]
 
     return {stream.name: level(stream.name, ()) for stream in streams}
@@ -224,13 +266,12 @@ def halted(streams: Sequence[Stream], queries: Iterable[AnyQuery], stopped: Coll
 
 def upstream_queries(streams: Iterable[Stream]) -> frozenset[str]:
     """The queries whose rows are read by other queries."""
-    return frozenset(stream.upstream for stream in streams if stream.upstream is not None)
+    return frozenset(name for stream in streams for name in stream.upstreams)
 
 
 def before(stream: str, streams: Mapping[str, Stream], queries: Mapping[str, AnyQuery]) -> tuple[str, ...]:
     """All queries upstream of a stream, the nearest first."""
-    upstream = streams[stream].upstream
-    if upstream is None:
-        return ()
-    behind = (one for name in queries[upstream].streams for one in before(name, streams, queries))
-    return (upstream, *dict.fromkeys(behind))
+    upstreams = streams[stream].upstreams
+    read = (name for upstream in upstreams for name in queries[upstream].streams)
+    behind = (one for name in read for one in before(name, streams, queries))
+    return (*upstreams, *dict.fromkeys(behind))

@@ -40,10 +40,12 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
         columns = ", ".join(needed_columns(plan, stream))
         known = next((one for one in declared if one.name == stream), Stream(stream, ()))
         origin = known.derived
-        if known.upstream is not None:
-            lines.append(f"  {stream}: the rows of the query {known.upstream}, one epoch later: {columns}")
-            joined = any(one.join.name == known.upstream for one in plan.joins.plans)
+        if known.upstreams:
+            what = f"the rows of {'the query ' if len(known.upstreams) == 1 else ''}{' and '.join(known.upstreams)}"
+            lines.append(f"  {stream}: {what}, one epoch later: {columns}")
+            joined = any(one.join.name in known.upstreams for one in plan.joins.plans)
             follows = "final rows of that join" if joined else "closed windows of that query"
+            follows = follows if len(known.upstreams) == 1 else "query that is furthest behind"
             lines.append(f"    its watermark follows the {follows}: no row is late")
             continue
         if origin is None:

@@ -126,7 +126,7 @@ def _first(
     operators = [] if derived is None else [f"multi-input: {derived.text}"]
     operators += [] if query.where is None else [f"filter {render(query.where)}"]
     others = [other for other in readers if other.name != query.name]
-    kept = "the derived stream" if derived else "the read" if stream.upstream is None else "the rows it reads"
+    kept = "the derived stream" if derived else "the rows it reads" if stream.upstreams else "the read"
     alike = [one for one in others if query.where is not None and one.where == query.where]
     shared = [Shared(kept, _names(others)), Shared("the filter", _names(alike))]
     return SubQuery(part, (*operators, *does), tuple(_inputs(stream, asked)), _with_queries(shared))
@@ -160,11 +160,12 @@ def _joined(plan: JoinPlan, joins: Joins) -> SubQuery:
 
 
 def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Exchange]:
-    if stream.upstream is not None:
-        before = asked.get(stream.upstream)
-        part = 3 if isinstance(before, Join) else 2
+    for upstream in stream.upstreams:
+        before = asked.get(upstream)
+        part = 3 if isinstance(before, Join) else 1 if isinstance(before, Selection) else 2
         how = "a task for each instance that wrote rows, in the next epoch"
-        yield Exchange(f"{stream.upstream}.{part}", "point-to-point", how)
+        yield Exchange(f"{upstream}.{part}", "point-to-point", how)
+    if stream.upstreams:
         return
     for name in stream.derived.reads if stream.derived else (stream.name,):
         yield Exchange(name, "point-to-point", "a task for each source partition")

@@ -99,6 +99,8 @@ def _planned(
     """The plan of these queries and spans; cached, as the plans before and after a change are needed repeatedly."""
     selections = tuple(query for query in ordered if isinstance(query, Selection))
     joins = [query for query in ordered if isinstance(query, Join)]
+    branches = {one.stream: one.timing[0] for one in selections if one.timing is not None}
+    times = tuple(sorted((branches | dict(times)).items()))
     check_event_times((*(query for query in ordered if isinstance(query, Query)), *joins), dict(times))
     groups: dict[tuple[object, ...], tuple[list[Query], list[_Span]]] = {}
     for query, span in zip(ordered, spans, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from millpond.model.expressions import Column, Expression, Foreign, Literal, may_raise, walk
-from millpond.model.selection import Selection
+from millpond.model.selection import Selection, is_inner
 from millpond.model.types import INTEGERS, is_decimal
 
 Bit = tuple[Expression | None, tuple[Expression, ...]]
@@ -22,11 +22,12 @@ def bit_of(selection: Selection) -> Bit:
 
 
 def moved_selections(selections: Iterable[Selection], compared: Collection[str] = ()) -> tuple[Selection, ...]:
-    """The stateless queries whose rows are transferred: those with a sink other than `noop`, and `compared` ones.
+    """The stateless queries whose rows are transferred: those with a sink other than `noop` or whose rows are read by
+    other queries, and `compared` ones.
 
     The rows of the other queries are only counted by the task that reads them.
     """
-    return tuple(one for one in selections if not one.sink.goes_nowhere or one.name in compared)
+    return tuple(one for one in selections if not one.sink.goes_nowhere or is_inner(one.name) or one.name in compared)
 
 
 def carried(selections: Sequence[Selection]) -> tuple[Expression, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millpond.model.expressions import columns_of
 from millpond.model.join import Join
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery, expressions_of
+from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.plan.options.late_sinks import late_columns
 
@@ -24,4 +24,6 @@ def columns_read(query: AnyQuery, stream: Stream) -> set[str]:
         names |= {query.event_time} - {""}
         if query.late_sink is not None:
             names.update(late_columns(query, stream))
+    if isinstance(query, Selection) and query.timing is not None:
+        names.add(query.timing[0])
     return names

@@ -18,8 +18,7 @@ from millpond.arrays import IPC_READ
 from millpond.errors import CorruptError
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.model.join import Join
-from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 from millpond.plan.chains.upstream import reached_us, upstream_queries
 from millpond.plan.groups.build import needed_columns
@@ -51,7 +50,7 @@ def with_chained(layout: ReadLayout | None, streams: Iterable[Stream], plan: Pla
     late = late_sinks(plan, all_streams)
     layouts = []
     for stream in all_streams:
-        if stream.upstream is not None:
+        if stream.upstreams:
             types = {field.name: field.type for field in stream.columns}
             late_columns = {name for sink in late.get(stream.name, ()) for name in sink.columns}
             names = sorted({*needed_columns(plan, stream.name)} | late_columns)
@@ -67,9 +66,9 @@ def chained_rows(manifest: Manifest, streams: Iterable[Stream], layout: ReadLayo
     committed = _committed(manifest, upstream_queries(all_streams))
     parts = []
     for position, columns in enumerate(layout.streams):
-        upstream = next((one.upstream for one in all_streams if one.name == columns.name), None)
+        upstreams = next((one.upstreams for one in all_streams if one.name == columns.name), ())
         for rows in committed if columns.chained else ():
-            if rows.query == upstream:
+            if rows.query in upstreams:
                 places = tuple(map(place_of, rows.sections))
                 parts.append(ChainedRows(columns.name, position, rows.instance, places))
     return tuple(parts)
@@ -89,33 +88,41 @@ def chained_lines(
 ) -> dict[str, TimeLine]:
     """The watermark of each stream made of query rows before the next epoch, and the event time that the epoch reaches.
 
-    The event time of a stream whose query is quarantined does not advance, because windows over it would close without
-    the missing rows.
+    The event time of a UNION ALL is the least of its branches'. The event time of a stream whose query is quarantined
+    does not advance, because windows over it would close without the missing rows.
     """
     lines = {}
+    queries = {query.name: query for query in plan.all_queries}
     for stream in streams:
-        if stream.upstream is not None:
-            reaches = None
+        if stream.upstreams:
+            reaches: list[int | None] = [None]
             event_time = event_time_of(plan, stream.name)
-            if event_time is not None and stream.upstream not in manifest.quarantined:
-                upstream = next(query for query in plan.all_queries if query.name == stream.upstream)
-                at = _mark(upstream, marks)
-                reaches = None if at is None else reached_us(upstream, event_time, at)
-            lines[stream.name] = TimeLine(marks.get(stream.name, Watermark()), reaches_us=reaches)
+            if event_time is not None and manifest.quarantined.keys().isdisjoint(stream.upstreams):
+                reaches = [_reached(queries[name], event_time, marks) for name in stream.upstreams]
+            known = [time for time in reaches if time is not None]
+            least = min(known) if len(known) == len(reaches) else None
+            lines[stream.name] = TimeLine(marks.get(stream.name, Watermark()), reaches_us=least)
     return lines
+
+
+def _reached(upstream: AnyQuery, event_time: str, marks: Mapping[str, Watermark]) -> int | None:
+    at = _mark(upstream, marks)
+    return None if at is None else reached_us(upstream, event_time, at)
 
 
 def event_time_of(plan: Plan, stream: str) -> str | None:
     """The event-time column that the queries of a stream use; None if no query uses its time."""
     windowed = (group.event_time for group in plan.groups if group.stream == stream and group.event_time)
-    return next(windowed, None) or next((log.event_time for log in plan.joins.logs_of(stream)), None)
+    joined = (log.event_time for log in plan.joins.logs_of(stream))
+    return next(windowed, None) or next(joined, None) or plan.watched.get(stream)
 
 
 def _mark(upstream: AnyQuery, marks: Mapping[str, Watermark]) -> int | None:
     """The watermark in microseconds up to which an upstream query has emitted rows; None before its first event."""
     if isinstance(upstream, Join):
         return lesser_mark(upstream, marks)
-    assert isinstance(upstream, Query)  # `chained_stream` refuses others
+    if isinstance(upstream, Selection):
+        return None if upstream.timing is None else marks.get(upstream.stream, Watermark()).at(upstream.timing[1])
     return marks.get(upstream.stream, Watermark()).at(upstream.delay_us)
 
 

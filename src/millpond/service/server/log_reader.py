@@ -93,7 +93,7 @@ class LogReader:
         truth, spec = found
         marks = watermarks(truth.manifest)
         newest = {name: mark.max_time_us for name, mark in marks.items()}
-        return [_stream(one, newest.get(one.name)) for one in seen(spec).streams if one.step is None]
+        return [_stream(one, newest.get(one.name)) for one in seen(spec).streams if not one.steps]
 
     def queries(self, counts: Counts) -> list[QueryShown]:
         """The queries in force by name; `counts` returns the counts of each."""
@@ -165,7 +165,7 @@ def _after(truth: Truth) -> Iterator[Entry]:
 
 def _stream(stream: Stream, newest_us: int | None) -> StreamShown:
     source = stream.source.format if stream.source is not None else "derived"
-    source = source if stream.upstream is None else f"rows of {stream.upstream}"
+    source = f"rows of {stream.upstreams[0]}" if stream.upstreams else source
     kept = stream.retention
     retain = Retained(*msgspec.structs.astuple(kept)) if kept != Retention() else None
     columns = tuple(ColumnShown(field.name, field.type) for field in stream.columns)

@@ -441,7 +441,7 @@ def timing_of(plan: InputPlan, stream: Stream, meaning: Callable[[JavaObject], E
 
     Of the rows of another query it is the end of their window.
     """
-    if stream.upstream is not None:
+    if stream.upstreams:
         ends = (field.name for field in stream.columns if field.name.endswith(".end"))
         return next((Timing(Column(name, "timestamp"), 0) for name in ends), None)
     columns = outputs(plan.leaf) if plan.watermark is None else items(plan.watermark.output)

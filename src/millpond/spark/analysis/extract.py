@@ -137,7 +137,7 @@ class Reader:
         self._grouping: tuple[GroupingSet, ...] = ()
         self._pattern: Pattern | None = None
         self._row_parts: dict[int, str] = {}
-        of_rows = source.stream.upstream is not None
+        of_rows = bool(source.stream.upstreams)
         self._down = Translator(catalyst, self._column, self._projected, self.bound, structs=of_rows)
         self._up = Translator(catalyst, self._result, self._above, self._field, rounding=True, structs=True)
 
@@ -200,7 +200,7 @@ class Reader:
         """The event time as a column of the stream, and its delay in microseconds."""
         if isinstance(time, Column):
             return time, 0
-        declared = self._stream.upstream is None or self._input_plan.watermark is not None
+        declared = not self._stream.upstreams or self._input_plan.watermark is not None
         delay = delay_ms(time) if declared else 0  # no row is late: the rows of a closed window are complete
         if delay is None:
             raise QueryTypeError(
@@ -341,8 +341,8 @@ class Reader:
             self._row_parts = rows.parts
             return Column(rows.event_time, "timestamp"), rows.window
         time = next((column for column in items(below.output()) if delay_ms(column) is not None), None)
-        step = self._stream.step
-        if time is None or (step is not None and not (isinstance(step, Query) and isinstance(step.window, Distinct))):
+        windowed = (not (isinstance(one, Query) and isinstance(one.window, Distinct)) for one in self._stream.steps)
+        if time is None or any(windowed):
             raise without_time(self._stream, by_text=bool(self._terms.text))
         return time, RUNNING
 
@@ -362,7 +362,7 @@ class Reader:
                 window = identity
                 self._scope[identity] = Column(name, WINDOW if name == "window" else "timestamp")
                 continue
-            check_key(group, self._terms.name if self._terms.serve else None, of_rows=self._stream.upstream is not None)
+            check_key(group, self._terms.name if self._terms.serve else None, of_rows=bool(self._stream.upstreams))
             before = len(keys)
             self._scope[identity] = key_of(self._down(below), keys)
             if self._sets.id is not None:

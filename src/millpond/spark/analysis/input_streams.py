@@ -90,7 +90,7 @@ class QueryInput:
     - `probes`: for each join, the stream's side of its keys; for elements, an expression that raises if they do.
     - `times`: the column with the event time by the expression id of the attribute that has the watermark, if the
       event time is an expression.
-    - `upstream`: the query whose rows the stream contains; `grids`: the tumbling windows of these rows, by column.
+    - `upstreams`: the queries whose rows the stream contains; `grids`: the tumbling windows of these rows, by column.
     """
 
     stream: Stream
@@ -101,12 +101,12 @@ class QueryInput:
     markers: dict[int, str] = field(default_factory=dict)
     probes: dict[int, list[JavaObject]] = field(default_factory=dict)
     times: dict[int, str] = field(default_factory=dict)
-    upstream: AnyQuery | None = None
+    upstreams: tuple[AnyQuery, ...] = ()
     grids: Mapping[str, Sliding] = field(default_factory=dict)
 
     def bound(self, plan: InputPlan, node: JavaObject) -> Column | None:
         """Translate a bound of a window in the rows of another query; None for other nodes."""
-        if self.stream.upstream is None:
+        if not self.stream.upstreams:
             return None
         if kind_of(node) == "PreciseTimestampConversion":  # window_time: see `extract.Reader._field`
             end = self.bound(plan, children(children(node.child())[0])[0]) if children(node.child()) else None
@@ -135,7 +135,7 @@ def find_source(
     if kind_of(plan.leaf) in STREAMS and not any(step.makes_rows for step in plan.steps):
         known = next((stream for stream in streams if stream.name == relation), None)
         stream = known or named_stream(stream_of(plan.leaf), streams)
-        if time is None or kind_of(time) == "AttributeReference" or stream.upstream is not None:
+        if time is None or kind_of(time) == "AttributeReference" or stream.upstreams:
             return QueryInput(stream, {column.id: column.name for column in attributes_of(plan.leaf)})
     return _Deriver(catalyst, plan, streams, time).query_input()
 
@@ -178,7 +178,7 @@ def rows_path(query: str) -> str:
 def named_stream(stream: Stream, streams: Sequence[Stream]) -> Stream:
     """The stream in `streams` that equals this one, or else this stream with a name made from its digest."""
     path = _options(stream.source).get("path", "") if stream.source else ""
-    known = next((other for other in streams if other.upstream is not None and path == rows_path(other.name)), None)
+    known = next((other for other in streams if other.upstreams and path == rows_path(other.name)), None)
     known = known or next((other for other in streams if path and path == stand_in_path(other)), None)
     known = known or next((other for other in streams if same_source(other, stream)), None)
     if known is not None:

@@ -39,6 +39,11 @@ class Extraction(NamedTuple):
     inner: tuple[Extraction, ...] = ()
 
     @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The streams that the query reads."""
+        return (self.stream, *(stream for stream, _ in self.also))
+
+    @property
     def texts(self) -> Iterator[str]:
         """The texts of all that Spark evaluates for the derived streams of the query and of its inner queries."""
         for one in (*self.inner, self):

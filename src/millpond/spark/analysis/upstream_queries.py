@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Foreign, walk
 from millpond.model.join import Join, Side
-from millpond.model.selection import AnyQuery, Selection, expressions_of
+from millpond.model.selection import AnyQuery, expressions_of, is_inner
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW
-from millpond.plan.chains.steps import is_inner
+from millpond.plan.chains.steps import times_in
 from millpond.plan.chains.upstream import chained_stream, check_event_time
 from millpond.spark.analysis.input_streams import rows_path
 from millpond.spark.analysis.query_terms import Extraction
@@ -43,12 +43,13 @@ def check_chained(found: Extraction, upstreams: Iterable[AnyQuery]) -> None:
     Raises:
         UnsupportedQuery: the query has one of these.
     """
-    by_name = {upstream.name: upstream for upstream in (*upstreams, *(one.query for one in found.inner))}
+    by_name: dict[str, tuple[AnyQuery, ...]] = {upstream.name: (upstream,) for upstream in upstreams}
     for step in (*found.inner, found):
+        by_name |= {stream.name: stream.steps for stream in step.streams if stream.steps}
         _check_step(step, by_name)
 
 
-def _check_step(found: Extraction, by_name: Mapping[str, AnyQuery]) -> None:
+def _check_step(found: Extraction, by_name: Mapping[str, tuple[AnyQuery, ...]]) -> None:
     query = found.query
     for _, derived in ((found.stream, found.derived), *found.also):
         for name in () if derived is None else (branch.base.name for branch in derived.branches):
@@ -73,8 +74,9 @@ def _check_step(found: Extraction, by_name: Mapping[str, AnyQuery]) -> None:
                 f"`{foreign[0].sql}` is evaluated by Spark, which does not see the rows of {part.stream}.",
                 _cure(part.stream, foreign[0].sql),
             )
-        if not isinstance(part, Selection) and part.event_time:
-            check_event_time(by_name[part.stream], part.event_time)
+        for time in times_in(query, part.stream):
+            for upstream in by_name[part.stream]:
+                check_event_time(upstream, time)
 
 
 def _cure(upstream: str, sql: str) -> str:

@@ -67,8 +67,8 @@ ANY_STATEMENT = f"{_STREAM} {_QUERY}"
 
 def without_time(stream: Stream, *, by_text: bool) -> UnsupportedQuery:
     """The error for a query without a window whose stream has no known event time."""
-    if stream.upstream is not None:
-        upstream = stream.upstream if stream.step is None else "the inner query"
+    if stream.upstreams:
+        upstream = "the inner query" if stream.steps else stream.name
         return UnsupportedQuery(
             f"The query does not group by a window, and the rows of {upstream} belong to windows.",
             f"Write GROUP BY window(w, '1 hour'), where w is the window column of {upstream}.",

@@ -24,7 +24,6 @@ from millpond.model.selection import AnyQuery, foreign_keys
 from millpond.model.spec import PondSpec, relations_of
 from millpond.model.stream import Relation, Stream, can_be_stored, check_order, check_retention
 from millpond.plan.chains.steps import inner_of, streams_of, ttl_us_of, with_inner
-from millpond.plan.chains.upstream import inner_stream
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.spark.analysis.derived_streams import Derived, Side
@@ -358,7 +357,7 @@ class FrontEnd:
         by_name = {projected.value.name: projected for projected in self._foreigns.values()}
         found = []
         for name, stream in self.streams.items():
-            if name not in needed or stream.upstream is not None:
+            if name not in needed or stream.upstreams:
                 continue
             plain = tuple(field.name for field in stream.columns if field.name in needed[name])
             rest = sorted(needed[name] - set(plain))
@@ -393,7 +392,7 @@ class FrontEnd:
         """
         by_name = {stream.name: stream for stream in spec.streams}
         for stream in spec.streams:
-            if stream.derived is None and stream.upstream is None:
+            if stream.derived is None and not stream.upstreams:
                 self.declare(stream)
         for relation in spec.relations:
             self._declare_again(relation)
@@ -404,8 +403,8 @@ class FrontEnd:
             if not self._is_known(query, by_name):
                 raise not_stored(query.name)
         for stream in spec.streams:
-            if (upstream := stream.upstream) is not None:
-                shown = stream if stream.step is not None else show_rows(self._spark, self._queries[upstream])
+            if stream.upstreams:
+                shown = stream if stream.steps else show_rows(self._spark, self._queries[stream.name])
                 self._chained[stream.name] = shown
 
     def adopt(self, streams: Iterable[Stream]) -> None:
@@ -478,7 +477,8 @@ class FrontEnd:
             self.homes[query.name] = os.getcwd()
             for step in (*found.inner, found):
                 self._keep(step)
-            self._chained |= {step.query.name: inner_stream(step.query) for step in found.inner}
+            read = (stream for one in (*found.inner, found) for stream in one.streams)
+            self._chained |= {stream.name: stream for stream in read if stream.steps}
             if remember:
                 self._queries.setdefault(query.name, query)
         return query
@@ -486,7 +486,7 @@ class FrontEnd:
     def _keep(self, found: Extraction) -> None:
         for read, derived in ((found.stream, found.derived), *found.also):
             for stream in [read] if derived is None else [branch.base for branch in derived.branches]:
-                if stream.name not in self._streams and stream.upstream is None:
+                if stream.name not in self._streams and not stream.upstreams:
                     self.declare(stream)
             if derived is not None:
                 self._derived.setdefault(derived.stream.name, derived)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kit.naive.queries.windows import Batch, Result, answer_by_epoch, watermarks
+from msgspec.structs import replace
+
+from kit.naive.queries.windows import Batch, Result, Row, answer_by_epoch, watermarks
+from millpond.model.expressions import Column, Literal
 from millpond.model.query import Query
+from millpond.model.selection import Selection
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session
 from millpond.plan.chains.upstream import bounds_of
@@ -33,6 +37,42 @@ def chain_by_epoch(
             marks = marks[:-1]
             answered.append(answer_by_epoch(query, events[:-1], marks=marks))
     return answered
+
+
+def union_by_epoch(
+    branches: Sequence[Query | Selection], reader: Query, epochs: Sequence[Batch], *, drained: bool = False
+) -> list[list[Result]]:
+    """The rows in each epoch of a query over the rows of all `branches`, whose watermark is the least of theirs.
+
+    A stateless branch emits its events as they come. `drained`: two more epochs follow, one per level.
+    """
+    rows: list[Batch] = [[] for _ in range(len(epochs) + drained)]
+    marks: list[list[int | None]] = []
+    for branch in branches:
+        if isinstance(branch, Query):
+            answered = [as_events(branch, rows) for rows in answer_by_epoch(branch, epochs, drained=drained)]
+            reached = [None if mark is None else mark_of_rows(branch, "t", mark) for mark in watermarks(branch, epochs)]
+        else:
+            assert branch.timing is not None
+            answered = [[_emitted(branch, event) for event in epoch] for epoch in epochs]
+            reached = watermarks(replace(reader, event_time=branch.timing[0], delay_us=branch.timing[1]), epochs)
+        rows = [[*before, *found] for before, found in zip(rows, [*answered, []], strict=False)]
+        marks.append(reached)
+    least = [None if None in of else min(of) for of in zip(*marks, strict=True)]
+    read = [None, *(None if mark is None else mark - reader.delay_us for mark in least)]
+    if drained:
+        *out, last, rest = answer_by_epoch(reader, [[], *rows], drained=True, marks=[*read, None])
+        return [*out, last + rest]
+    return answer_by_epoch(reader, [[], *rows[:-1]], marks=read[:-1])
+
+
+def _emitted(branch: Selection, event: Row) -> Result:
+    """The row of an event; the outputs of such a branch are columns or constants."""
+    row: Result = {}
+    for item in branch.output:
+        assert isinstance(item.expression, Column | Literal)
+        row[item.name] = event[item.expression.name] if isinstance(item.expression, Column) else item.expression.value
+    return row
 
 
 def as_events(upstream: Query, rows: Sequence[Result]) -> list[Result]:

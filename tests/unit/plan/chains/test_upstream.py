@@ -47,7 +47,7 @@ TX = Stream("tx", ())
 
 def test_rows_are_a_stream_with_the_bounds_of_windows_as_columns() -> None:
     made = chained_stream(SPEND)
-    assert made.upstream == made.name == "spend"
+    assert made.upstreams == (made.name,) == ("spend",)
     assert made.max_ahead_us is None
     assert made.columns == (
         Field("k", "string"), Field("w", WINDOW), Field("w.start", "timestamp"), Field("w.end", "timestamp"),

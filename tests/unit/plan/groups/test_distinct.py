@@ -108,7 +108,7 @@ def test_a_version_with_other_outputs_keeps_the_keys() -> None:
 def test_future_rows_are_later_than_the_watermark() -> None:
     q = distinct_rows(ROWS, [ID], LATE)
     assert bounds_of(q) == {"at": "time"}
-    assert chained_stream(q).upstream == "q"
+    assert chained_stream(q).upstreams == ("q",)
     assert reached_us(q, "at", 100) == 100
     assert last_row_us(q, "at", {"tx": 7}) == 7
 

@@ -14,7 +14,6 @@ from msgspec import UNSET
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import RANKS, Aggregate
 from millpond.model.expressions import Column, Expression, Literal, call, conjunction, literal
-from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, is_known
 from millpond.model.windows import Range
 from millpond.plan.chains.upstream_joins import made_window
@@ -69,7 +68,7 @@ def read_ranks(
     if len(windows) == 1 and one_per_key(node, 0) is not None:
         whole = above[0] if above else node
         input_plan = read_input_plan(catalyst, whole)
-        if not input_plan.is_step and (source := inputs.source(input_plan, terms, ())).upstream is None:
+        if not input_plan.is_step and not (source := inputs.source(input_plan, terms, ())).upstreams:
             return Reader(catalyst, terms, source, input_plan, functions).distinct(items(whole.output()))
     what = text_of(items(node.windowExpressions())[0].child().windowFunction())
     reader = _reader(catalyst, windows[-1].child(), f"`{what}` OVER (…)", terms, inputs, functions)
@@ -114,22 +113,20 @@ def _reader(
     """Reads the rows that are ranked; `below`: the plan whose rows they are."""
     input_plan = read_input_plan(catalyst, below)
     source = inputs.source(input_plan, terms, ids_of(below))
-    upstream = source.upstream
-    if upstream is None:
+    if not source.upstreams:
         raise UnsupportedQuery(f"{what} is over single events, which belong to no window.", _WINDOW_FIRST)
-    return _RankReader(catalyst, terms, source, input_plan, functions, upstream)
+    return _RankReader(catalyst, terms, source, input_plan, functions)
 
 
 class _RankReader(Reader):
-    """Reads ranks over the rows of `upstream`."""
+    """Reads ranks over the rows of upstream queries."""
 
     def __init__(
-        self, catalyst: Catalyst, terms: Terms, source: QueryInput, input_plan: InputPlan, functions: UserFunctions,
-        upstream: AnyQuery,
+        self, catalyst: Catalyst, terms: Terms, source: QueryInput, input_plan: InputPlan, functions: UserFunctions
     ) -> None:  # fmt: skip
         super().__init__(catalyst, terms, source, input_plan, functions)
-        self._upstream = upstream
-        self._rows = RowsSide(catalyst, self, source.names, upstream, outputs(input_plan.leaf))
+        self._upstream = source.upstreams[0]
+        self._rows = RowsSide(catalyst, self, source.names, source.upstreams, outputs(input_plan.leaf))
         self._parts: tuple[Expression, ...] | None = None
         self._found: list[Aggregate] = []
 

@@ -24,10 +24,10 @@ class RowsSide:
     """
 
     def __init__(
-        self, catalyst: Catalyst, reader: Reader, names: Mapping[int, str], upstream: AnyQuery,
+        self, catalyst: Catalyst, reader: Reader, names: Mapping[int, str], upstreams: Sequence[AnyQuery],
         outputs: Sequence[JavaObject],
     ) -> None:  # fmt: skip
-        self._catalyst, self._reader, self._names, self._upstream = catalyst, reader, names, upstream
+        self._catalyst, self._reader, self._names, self._upstreams = catalyst, reader, names, upstreams
         declared = reader.input_plan.watermark is not None  # otherwise it is the delay of the upstream query itself
         delays = (delay for column in outputs if (delay := delay_ms(column)) is not None and declared)
         self.delay_us = max(delays, default=0) * 1000  # no row is late, and a longer delay would only emit rows later
@@ -36,13 +36,15 @@ class RowsSide:
     @property
     def sliding(self) -> Sliding | None:
         """The windows of the rows, if they are hopping or tumbling windows."""
-        window = self._upstream.window if isinstance(self._upstream, Query) else None
-        return window if isinstance(window, Sliding) else None
+        windows = {one.window if isinstance(one, Query) else None for one in self._upstreams}
+        window = windows.pop()
+        return window if isinstance(window, Sliding) and not windows else None
 
     @property
     def times(self) -> tuple[str, ...]:
         """The columns that give the time of the rows."""
-        return times_of(self._upstream)
+        first, *others = map(times_of, self._upstreams)
+        return tuple(time for time in first if all(time in other for other in others))
 
     def window(self, expression: JavaObject) -> str | None:
         """The name of the window if an expression is a complete window; otherwise None."""
@@ -74,9 +76,14 @@ class RowsSide:
         if column not in times:
             return None
         if self.event_time is None:
-            alike = (time for time in times if after_us(self._upstream, time, column) is not None)
+            alike = (time for time in times if self._apart_us(time, column) is not None)
             self.event_time = next((time for time in alike if time.endswith(".time")), column)
-        return after_us(self._upstream, column, self.event_time)
+        return self._apart_us(column, self.event_time)
+
+    def _apart_us(self, column: str, other: str) -> int | None:
+        """How many µs one time column is after another in every row; None if this differs between rows."""
+        found = {after_us(upstream, column, other) for upstream in self._upstreams}
+        return found.pop() if len(found) == 1 else None
 
     def _over_stream(self, expression: JavaObject) -> JavaObject:
         """The expression over the columns of the stream, without an alias."""

@@ -134,8 +134,8 @@ class _JoinReader:
             found = inputs.source(input_plan, terms, needed)
             self._sides[side] = Reader(catalyst, terms, found, input_plan, UserFunctions(catalyst))
             outputs = items(plan.output())
-            if found.upstream is not None:
-                self._rows[side] = RowsSide(catalyst, self._sides[side], found.names, found.upstream, outputs)
+            if found.upstreams:
+                self._rows[side] = RowsSide(catalyst, self._sides[side], found.names, found.upstreams, outputs)
             self._owned |= {id_of(column): side for column in outputs}
         self._times: dict[str, JavaObject] = {}
         self._values: dict[str, list[Expression]] = {LEFT: [], RIGHT: []}

@@ -58,6 +58,8 @@ def cut_below(node: JavaObject, *, at_repeats: bool = False) -> JavaObject | Non
     """
     path: list[JavaObject] = []
     while not (kind_of(node) == "Aggregate" or joins_streams(node) or (at_repeats and kind_of(node) in REPEATS)):
+        if kind_of(node) == "Union":
+            return node if _is_cut(node) else None
         if kind_of(node) not in _UNARY:
             return None
         path.append(node)
@@ -67,6 +69,17 @@ def cut_below(node: JavaObject, *, at_repeats: bool = False) -> JavaObject | Non
             break  # the analyser's filter of NULL under a window
         node = path.pop()
     return node
+
+
+def _is_cut(union: JavaObject) -> bool:
+    """Whether the branches of a UNION ALL are steps of their own: one keeps state, or they wait differently for late
+    events.
+    """
+    if not union.isStreaming():
+        return False
+    branches = children(union)
+    delays = ([delay_ms(column) for column in outputs(branch)] for branch in branches)
+    return len({tuple(own) for own in delays}) > 1 or any(cut_below(branch) is not None for branch in branches)
 
 
 def _makes_window(node: JavaObject) -> bool:

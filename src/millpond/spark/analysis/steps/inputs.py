@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import msgspec
 
-from millpond.errors import UnsupportedQuery
+from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
-from millpond.model.windows import RUNNING
-from millpond.plan.chains.steps import over, step_name, times_in
-from millpond.plan.chains.upstream import inner_stream
+from millpond.model.windows import RUNNING, Sliding
+from millpond.plan.chains.steps import over, step_name, times_in, united_names
+from millpond.plan.chains.upstream import inner_stream, passed_column, united_stream
 from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.steps.cut import columns_read, rows_not_seen
 from millpond.spark.analysis.steps.row_windows import grids_of
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, id_of, kind_of, outputs
 
 
 class Inputs:
@@ -36,20 +36,33 @@ class Inputs:
     ) -> None:  # fmt: skip
         self._catalyst, self._streams, self._relation, self._earlier = catalyst, streams, relation, earlier
         self._extract = extract
-        self._below: list[Extraction] = []
+        self._below: dict[str, list[Extraction]] = {}
 
     def source(self, plan: InputPlan, terms: Terms, needed: Collection[int], *, timed: bool = True) -> QueryInput:
         """The input of a plan, of which the columns with the expression ids `needed` are read; see `find_source`."""
         if not plan.is_step:
             found = find_source(self._catalyst, plan, self._streams, self._relation, timed=timed)
-            upstream = self._earlier.get(found.stream.upstream or "")
-            grids = {} if upstream is None else grids_of(upstream, self._earlier)
-            return replace(found, upstream=upstream, grids=grids)
+            upstreams = tuple(self._earlier[name] for name in found.stream.upstreams if name in self._earlier)
+            return replace(found, upstreams=upstreams, grids=self._grids(upstreams, self._earlier))
         if any(step.makes_rows for step in plan.steps):
             raise rows_not_seen("exploded or joined with a table")
         columns = columns_read(plan.leaf, plan.nodes, needed)
         name = f"step {len(self._below)}"  # until the query that reads it is known, see `finished`
-        below = self._extract(plan.leaf, terms._replace(name=name, sink=Sink(), serve=False, columns=columns))
+        terms = terms._replace(name=name, sink=Sink(), serve=False, columns=columns)
+        if kind_of(plan.leaf) != "Union":
+            below = [self._lower(plan.leaf, terms)]
+            stream = inner_stream(below[0].query)
+        else:
+            below = [self._branch(plan.leaf, branch, terms) for branch in children(plan.leaf)]
+            stream = united_stream(name, [one.query for one in below])
+        self._below[name] = below
+        known = {**self._earlier, **{one.query.name: one.query for lower in below for one in lower.inner}}
+        queries = tuple(one.query for one in below)
+        return QueryInput(stream, dict(columns), upstreams=queries, grids=self._grids(queries, known))
+
+    def _lower(self, node: JavaObject, terms: Terms) -> Extraction:
+        """The step that emits the rows of a plan node."""
+        below = self._extract(node, terms)
         query = msgspec.structs.replace(below.query, text="")
         if isinstance(query, Query) and query.window == RUNNING:
             raise UnsupportedQuery(
@@ -57,24 +70,62 @@ class Inputs:
                 "cannot be retracted.",
                 "Group it by a window, too.",
             )
-        self._below.append(below._replace(query=query))
-        known = {**self._earlier, **{one.query.name: one.query for one in below.inner}}
-        return QueryInput(inner_stream(query), dict(columns), upstream=query, grids=grids_of(query, known))
+        return below._replace(query=query)
+
+    def _branch(self, union: JavaObject, branch: JavaObject, terms: Terms) -> Extraction:
+        """The step of a branch of a UNION ALL, whose columns get the names of the union's."""
+        assert terms.columns is not None
+        if not branch.isStreaming():
+            raise QueryTypeError("A branch of the union is no stream.", "Write its rows where the stream is read.")
+        pairs = zip(outputs(branch), outputs(union), strict=True)
+        columns = {id_of(own): terms.columns[id_of(one)] for own, one in pairs if id_of(one) in terms.columns}
+        return self._lower(branch, terms._replace(columns=columns))
+
+    def _grids(self, upstreams: Sequence[AnyQuery], known: Mapping[str, AnyQuery]) -> Mapping[str, Sliding]:
+        """The tumbling windows that the rows of all of these queries have, by column; see `grids_of`."""
+        if not upstreams:
+            return {}
+        first, *others = [grids_of(upstream, known) for upstream in upstreams]
+        return {name: grid for name, grid in first.items() if all(other.get(name) == grid for other in others)}
 
     def finished(self, found: Extraction) -> Extraction:
         """The extraction of the step, with the final names of the steps below it."""
         names: dict[str, str] = {}
         inner: dict[str, Extraction] = {}
-        for below in self._below:
-            temporary = below.query.name
-            names[temporary] = step_name(below.query, next(iter(times_in(found.query, temporary)), ""))
-            final = msgspec.structs.replace(below.query, name=names[temporary])
-            inner |= {one.query.name: one for one in (*below.inner, below._replace(query=final, inner=()))}
+        streams: dict[str, Stream] = {}
+        for temporary, below in self._below.items():
+            event_time = next(iter(times_in(found.query, temporary)), "")
+            united = len(below) > 1
+            queries = [_timed(one, event_time) if united else one.query for one in below]
+            if united:
+                names[temporary], of_branches = united_names(queries, event_time)
+            else:
+                names[temporary] = step_name(queries[0], event_time)
+                of_branches = [names[temporary]]
+            final = [msgspec.structs.replace(query, name=of) for query, of in zip(queries, of_branches, strict=True)]
+            streams[temporary] = united_stream(names[temporary], final) if united else inner_stream(final[0])
+            for one, query in zip(below, final, strict=True):
+                inner |= {step.query.name: step for step in (*one.inner, one._replace(query=query, inner=()))}
 
         def renamed(stream: Stream) -> Stream:
-            return inner_stream(inner[names[stream.name]].query) if stream.name in names else stream
+            return streams.get(stream.name, stream)
 
         return found._replace(
             query=over(found.query, names), stream=renamed(found.stream),
             also=tuple((renamed(stream), derived) for stream, derived in found.also), inner=tuple(inner.values()),
         )  # fmt: skip
+
+
+def _timed(branch: Extraction, event_time: str) -> AnyQuery:
+    """The query of a branch of a UNION ALL; a stateless one says when its rows are complete if `event_time` is used."""
+    query = branch.query
+    if not isinstance(query, Selection) or not event_time:
+        return query
+    column = passed_column(query, event_time)
+    if branch.stream.upstreams:  # no row is late
+        delay_us = 0
+    elif branch.timing is not None and branch.timing.event_time.name == column:
+        delay_us = branch.timing.delay_us
+    else:
+        return query
+    return query if column is None else msgspec.structs.replace(query, event_time=column, delay_us=delay_us)

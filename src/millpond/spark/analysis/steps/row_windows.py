@@ -13,10 +13,10 @@ from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression
 from millpond.model.join import Join
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, Selection
 from millpond.model.types import WINDOW
 from millpond.model.windows import RUNNING, Sliding
-from millpond.plan.chains.upstream import bounds_of, times_of
+from millpond.plan.chains.upstream import bounds_of, passed_column, times_of
 from millpond.plan.chains.upstream_joins import join_times
 from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput
@@ -44,7 +44,7 @@ def unqualified(catalyst: Catalyst, names: Mapping[int, str], expression: JavaOb
 
 def row_column(node: JavaObject, plan: InputPlan, source: QueryInput) -> str | None:
     """The name of the column of an upstream query's rows that an expression is; None if it is none."""
-    if source.upstream is None:
+    if not source.upstreams:
         return None
     node = plan.unaliased(node)
     if kind_of(node) == "AttributeReference":
@@ -59,12 +59,16 @@ def grouped_rows(keys: Mapping[int, str | None], source: QueryInput) -> RowWindo
     `keys` are the results of `row_column` by expression id.
 
     Raises:
-        UnsupportedQuery: see `row_window`.
+        UnsupportedQuery: see `row_window`; or the branches of a UNION ALL have different windows.
     """
-    if source.upstream is None:
-        return None
     named = {identity: name for identity, name in keys.items() if name is not None}
-    return row_window(named, source.upstream, source.grids)
+    found = [row_window(named, upstream, source.grids) for upstream in source.upstreams]
+    if any(one != found[0] for one in found):
+        raise UnsupportedQuery(
+            f"Rows are grouped by {', '.join(named.values())}, but the branches of the union have different windows.",
+            "Group by a window over it, such as window(w, '1 hour').",
+        )
+    return found[0] if found else None
 
 
 def row_window(keys: Mapping[int, str], upstream: AnyQuery, grids: Mapping[str, Sliding]) -> RowWindow | None:
@@ -106,6 +110,9 @@ def grids_of(query: AnyQuery, queries: Mapping[str, AnyQuery]) -> dict[str, Slid
             continue
         if isinstance(query, Join):
             window = _of_join(query, item.expression, queries)
+        elif isinstance(query, Selection):
+            column, upstream = passed_column(query, item.name), queries.get(query.stream)
+            window = None if upstream is None else grids_of(upstream, queries).get(column or "")
         else:
             window = query.window if isinstance(query, Query) and isinstance(query.window, Sliding) else None
         if window is not None and window.tumbling and window != RUNNING:
