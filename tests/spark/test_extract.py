@@ -757,7 +757,6 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
         "not deterministic": lambda: source.groupBy(shout.asNondeterministic()("kind"), hour).count(),
         "has no bound": lambda: source.join(other, "id").groupBy(hour).count(),
         "SEMI": lambda: source.join(static, "id", "left_semi").groupBy(hour).count(),
-        "wait differently": lambda: source.union(bare.withWatermark("ts", "1 second")).groupBy(hour).count(),
         "below a union": lambda: source.select(hour).union(source.select(hour)).groupBy("window").count(),
         "no stream": lambda: source.select("ts").union(static.select(F.timestamp_seconds("id"))).groupBy(hour).count(),
         "Limit": lambda: source.join(static.orderBy("id").limit(3), "id").groupBy(hour).count(),
@@ -768,7 +767,7 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
 @pytest.mark.parametrize("what", [
     "rand|not deterministic|run to run", "run to run", "uuid", "whole columns", "not deterministic",
     "hidden",
-    "has no bound", "SEMI", "wait differently",
+    "has no bound", "SEMI",
     "below a union", "no stream", "Limit", "`current_timestamp",
 ])  # fmt: skip
 def test_frames_refused(spark: SparkSession, front: FrontEnd, folder: Path, what: str) -> None:

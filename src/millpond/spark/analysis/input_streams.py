@@ -273,14 +273,8 @@ class _Deriver:
         for child in children(leaf):
             if not child.isStreaming():
                 raise QueryTypeError("A branch of the union is no stream.", "Write its rows where the stream is read.")
-            layer = []
-            for column, source in zip(outputs(leaf), outputs(child), strict=True):
-                if delay_ms(column) != delay_ms(source):
-                    raise UnsupportedQuery(
-                        f"The branches of a union wait differently for late events of {column.name()}.",
-                        "Give each branch the same watermark, or set one above the union.",
-                    )
-                layer.append(self._catalyst.alias(source, str(column.name()), column))
+            pairs = zip(outputs(leaf), outputs(child), strict=True)
+            layer = [self._catalyst.alias(source, str(column.name()), column) for column, source in pairs]
             ways += [path._replace(layers=[layer, *path.layers]) for path in self._branches(child)]
         return ways
 
