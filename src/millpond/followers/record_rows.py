@@ -19,7 +19,7 @@ from millpond.log.records import Entry, EpochRecord, Receipt, Section, SectionKi
 from millpond.model.expressions import Call, Column, Expression
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
-from millpond.model.windows import RUNNING, Distinct
+from millpond.model.windows import RUNNING, Distinct, Processed
 from millpond.runtime.packets.row_batches import leaving
 from millpond.state.ports.files import Files
 
@@ -164,14 +164,14 @@ def _index_of(entry: Entry, kind: SectionKind, instance: int | None) -> _Index:
 
 
 def key_columns(query: AnyQuery) -> tuple[str, ...]:
-    """The output columns that identify a row: its window, then its key; none for rows of single events.
+    """The output columns that identify a row: its window, then its key; none for single events and processors.
 
     Raises:
         UnsupportedQuery: the query does not output all of these columns.
     """
     if isinstance(query, Query) and isinstance(query.window, Distinct) and query.updating:
         return _keys_of_event(query)
-    if not isinstance(query, Query) or query.of_event:
+    if not isinstance(query, Query) or query.of_event or isinstance(query.window, Processed):
         return ()
     shown = {part.name: item.name for item in query.output for part in _identifying(item.expression)}
     windows = [shown[name] for name in ("window", "window.start", "window.end") if name in shown]

@@ -263,21 +263,40 @@ class Pattern(msgspec.Struct, frozen=True, tag_field="window", tag="pattern"):
         return (*self.conditions, *self.values)
 
 
-Framed: TypeAlias = Range | Counted | Distinct | Pattern
+class Processed(msgspec.Struct, frozen=True, tag_field="window", tag="processed"):
+    """The rows of a processor of the user's, which keeps state of each key.
+
+    An event is processed when the watermark reaches its time, because then all earlier events have arrived. `kept_us`:
+    the state of a key is forgotten this long after its last event; unset: never.
+    """
+
+    kept_us: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def lasts_us(self) -> int | None:
+        """How long the state of a key is kept without an event; None: for ever."""
+        return None if isinstance(self.kept_us, msgspec.UnsetType) else self.kept_us
+
+    def assign(self, time_us: int) -> list[Interval]:
+        """The window of a row."""
+        return [Interval(time_us, time_us + 1)]
+
+
+Framed: TypeAlias = Range | Counted | Distinct | Pattern | Processed
 """Windows that are runs of a key's events; they are answered from events and have no cells."""
 
-Window: TypeAlias = Sliding | Session | Range | Counted | Distinct | Pattern
+Window: TypeAlias = Sliding | Session | Range | Counted | Distinct | Pattern | Processed
 """Any window of a query."""
 
 
 def has_no_start(window: Window) -> bool:
     """Whether a query that is added later takes every event from then on, instead of beginning with a window."""
-    return window == RUNNING or isinstance(window, Distinct)
+    return window == RUNNING or isinstance(window, Distinct | Processed)
 
 
 def length_us(window: Window) -> int:
     """The size of a window; for sessions the gap, which is their least length; 0 for windows that are not a time."""
-    if isinstance(window, Counted | Distinct | Pattern):
+    if isinstance(window, Counted | Distinct | Pattern | Processed):
         return 0
     if isinstance(window, Range):
         return window.preceding_us + 1

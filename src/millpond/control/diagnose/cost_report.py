@@ -12,7 +12,7 @@ from millpond.control.wiring.truth import Truth
 from millpond.log.places.address import Given
 from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import PondSpec
-from millpond.model.windows import Distinct, Framed
+from millpond.model.windows import Distinct, Framed, Processed
 from millpond.placement.moves import maps_in
 from millpond.plan.explain.event_log_text import event_bytes, kept_text
 from millpond.plan.explain.price import Price
@@ -91,7 +91,7 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
     """Lines on the bytes of state per key that a query would add: an estimate if the pond has run, and a maximum."""
     if isinstance(price.query.window, Framed):
         _, mine = build_plan([price.query]).of_query(price.query.name)
-        if isinstance(price.query.window, Distinct):
+        if isinstance(price.query.window, Distinct | Processed):
             return [kept_text([mine])]
         return [f"about {event_bytes(mine):,} bytes for each stored event, {kept_text([mine])}; plus the keys"]
     cells = None

@@ -71,10 +71,15 @@ class Declarations:
         return self.front.declare(stream)
 
     def function(
-        self, name: str, module: str, *, kind: str, takes: Sequence[str], returns: str, version: str = "1",
-        deadline: str = "5 seconds", memory: str = "256 MB", form: str = "arrow",
+        self, name: str, module: str, *, kind: str, takes: Sequence[str] | Mapping[str, str],
+        returns: str | Mapping[str, str], version: str = "1", deadline: str = "5 seconds", memory: str = "256 MB",
+        form: str = "arrow", state: Mapping[str, str] | None = None, ttl: str | None = None, timers: str | None = None,
     ) -> Callable[..., Any]:  # fmt: skip
         """Make an installed function (`package.module:attribute`) an aggregate that queries call by `name`.
+
+        A `stateful` function is a processor, whose rows a query shows with `inline(name(…))`. Its `takes`, `returns`
+        and `state` have names and types; the state of a key is forgotten `ttl` after its last event, and a timer is
+        set at least `timers` after the event that sets it.
 
         It runs in a process of its own, which is killed when a call takes longer than `deadline` or uses more than
         `memory`. Then, or if the function raises, the queries that call it are quarantined. See
@@ -88,8 +93,9 @@ class Declarations:
         """
         with self.front.lock:
             return self.front.function(
-                name, module, kind, takes, returns, version=version, deadline=deadline, memory=memory, form=form
-            )
+                name, module, kind, takes, returns, version=version, deadline=deadline, memory=memory, form=form,
+                state=state, ttl=ttl, timers=timers,
+            )  # fmt: skip
 
     @property
     def functions(self) -> tuple[UserFunction, ...]:

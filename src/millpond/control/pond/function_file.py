@@ -26,12 +26,15 @@ class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     module: str
     kind: str
-    takes: tuple[str, ...]
-    returns: str
+    takes: tuple[str, ...] | dict[str, str]
+    returns: str | dict[str, str]
     version: str = "1"
     deadline: str = "5 seconds"
     memory: str = "256 MB"
     form: str = "arrow"
+    state: dict[str, str] | None = None
+    ttl: str | None = None
+    timers: str | None = None
 
 
 def declared_functions(environ: Mapping[str, str] | None = None) -> dict[str, Declared]:

@@ -19,12 +19,13 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Distinct, Pattern, Session, Sliding, Window
+from millpond.model.windows import Distinct, Pattern, Processed, Session, Sliding, Window
 from millpond.plan.chains.upstream_joins import join_first_us, join_reached_us, join_times
 
 _BOUNDS = ("start", "end", "time")
 _BOUNDS_SHOWN: dict[type, tuple[str, ...]] = {
     Sliding: _BOUNDS, Session: ("end", "time"), Distinct: ("time",), Pattern: ("start", "end"),
+    Processed: ("time",),
 }  # fmt: skip
 """By kind of window, the bounds for which the watermark gives a lower limit of all future rows."""
 
@@ -169,7 +170,7 @@ def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
     window, part = _window_and_bound(upstream, event_time)
     if isinstance(window, Pattern):  # a match that is not decided began later than this
         return watermark_us - window.within_us
-    if isinstance(window, Distinct):  # events that are not late, each emitted at once
+    if isinstance(window, Distinct | Processed):  # of events that are not late, emitted at once or by the watermark
         start, end = watermark_us + 1, watermark_us + 2
     elif not isinstance(window, Sliding):
         start, end = watermark_us, watermark_us + 1
@@ -208,7 +209,7 @@ def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int
     last, part = _window_and_bound(upstream, event_time)
     if isinstance(last, Sliding):
         return _bound(part, *last.assign(newest[0])[-1])
-    if isinstance(last, Distinct | Pattern):
+    if isinstance(last, Distinct | Pattern | Processed):
         return newest[0]
     if isinstance(last, Session) and last.own_end is None:
         return _bound(part, newest[0], newest[0] + last.gap_us)

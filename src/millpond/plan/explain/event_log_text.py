@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from millpond.model.aggregates import RANKS
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
-from millpond.model.windows import Counted, Distinct, Framed, Pattern, Range
+from millpond.model.windows import Counted, Distinct, Framed, Pattern, Processed, Range
 from millpond.plan.explain.words import count_of, duration, predicate_text
 from millpond.plan.groups.build import build_plan, logged_of, tallies_asked
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
@@ -92,6 +92,11 @@ def _asked(group: GroupPlan, plan: QueryPlan) -> Iterator[tuple[tuple[Expression
 def kept_text(plans: Sequence[QueryPlan]) -> str:
     """How long events are kept for queries of one kind, as text."""
     windows = [plan.query.window for plan in plans]
+    processed = [window.lasts_us for window in windows if isinstance(window, Processed)]
+    if processed:
+        ttl = processed[0]
+        lasts = "for ever" if ttl is None else f"for {duration(ttl)} of event time after its last event"
+        return f"until the watermark reaches them; and one state of each key, {lasts}"
     sizes = [window.size for window in windows if isinstance(window, Counted)]
     if any(isinstance(window, Distinct) and window.keeps for window in windows):
         return "one event of each key, for ever"

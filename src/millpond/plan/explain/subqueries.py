@@ -21,7 +21,7 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
-from millpond.model.windows import Counted, Distinct, Pattern
+from millpond.model.windows import Counted, Distinct, Pattern, Processed
 from millpond.plan.explain.join_text import near_text
 from millpond.plan.explain.words import count_of, grouping_text, keys_text
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
@@ -89,7 +89,7 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
         places = {one.query.name: _places(one) for one in group.queries}
         stream = by_name.get(group.stream, Stream(group.stream, ()))
         does = [f"map to keys and {'events' if group.events is not None else 'values'}"]
-        if group.deduplicated is None and group.kind != "distinct":
+        if group.deduplicated is None and group.kind not in ("distinct", "processed"):
             does.append("split into atoms" if group.gaps_us else "add up by key and slice")
         for one in group.queries:
             # repeats are removed before WHERE is evaluated, and only on the instance that owns the key
@@ -186,6 +186,8 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     verb = f"keep the {query.window.keeps or 'first'} event" if isinstance(query.window, Distinct) else verb
     verb = "keep the earliest event" if isinstance(query.window, Counted) and query.window.once else verb
     verb = "match the pattern" if isinstance(query.window, Pattern) else verb
+    if isinstance(query.window, Processed):
+        verb = f"process with {', '.join(function.label for function in query.user_functions.values())}"
     operators.append(f"{verb} {grouping_text(query)}")
     operators += [] if query.having is None else ["filter by HAVING"]
     operators.append(f"map {', '.join(item.name for item in query.output)}")
@@ -193,13 +195,15 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     form = "atoms" if group.gaps_us else "partial results or values, whichever are smaller"
     form = f"events, {form}" if group.events is not None else form
     form = f"bins, {form}" if group.tallies else form
-    form = "events" if query.deduplicated is not None or isinstance(query.window, Distinct) else form
+    is_of_events = isinstance(query.window, Distinct | Processed)
+    form = "events" if query.deduplicated is not None or is_of_events else form
     where = "one instance has the state" if not query.keys else "the instance that owns the key has its state"
     inputs = Exchange(first, "by key", f"{form}; {where}"), Exchange(first, "broadcast", "the newest event times")
     others = [name for name in places if name != query.name]
     kept = "the dictionary and the atoms" if group.gaps_us else "the dictionary and the slices"
     kept = "the keys and their first events" if isinstance(query.window, Distinct) else kept
     kept = "the dictionary and the events" if isinstance(query.window, Pattern) else kept
+    kept = "the dictionary, the waiting events and the states" if isinstance(query.window, Processed) else kept
     shared = [Shared(kept, tuple(others))]
     mine = places[query.name]
     counts: dict[int, list[str]] = {}

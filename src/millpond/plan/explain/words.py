@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Pattern, Range, Session, Window
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Pattern, Processed, Range, Session, Window
 
 if TYPE_CHECKING:
     from millpond.plan.groups.plan import GroupPlan
@@ -75,6 +75,9 @@ def window_text(window: Window) -> str:
     if isinstance(window, Distinct):
         kept = "for ever" if window.lasts_us is None else f"for {duration(window.lasts_us)} of event time"
         return f"the first event of each key, which is remembered {kept}"
+    if isinstance(window, Processed):
+        kept = "" if window.lasts_us is None else f", for {duration(window.lasts_us)} of event time"
+        return f"the state of each key{kept}"
     if isinstance(window, Range):
         before = f"{duration(window.preceding_us)} before each event"
         return before if window.preceding_us else "the events of the same key and time"

@@ -40,6 +40,7 @@ from millpond.model.windows import (
     Distinct,
     Framed,
     Pattern,
+    Processed,
     Range,
     Session,
     Sliding,
@@ -109,7 +110,7 @@ def _planned(
         identity = _needs_of(query).identity
         if query.window == RUNNING:  # running totals of earlier queries may lack its measures
             identity = (*identity, "running", span.since_us)
-        if isinstance(query.window, Distinct) and span.since_us is not None:  # it has not seen the earlier keys
+        if isinstance(query.window, Distinct | Processed) and span.since_us is not None:  # it has not seen earlier keys
             identity = (*identity, "since", span.since_us, query.name)
         if span.own_group:
             identity = (*identity, "signed")
@@ -170,6 +171,8 @@ def _identity(query: Query) -> tuple[object, ...]:
     if isinstance(query.window, Distinct):  # which event is the first depends on all of these
         event = () if isinstance(query.window.keeps, msgspec.UnsetType) else query.of_event  # they decide between ties
         return (*common, query.window, presence_filter(query), query.delay_us, *event)
+    if isinstance(query.window, Processed):  # the state depends on all of these
+        return (*common, query.window, presence_filter(query), query.delay_us, *query.aggregates, query.functions)
     if query.late_by_window and isinstance(query.window, Sliding):  # the window decides which events are late
         return (*common, "late by", query.window)
     if not isinstance(query.window, Session):
@@ -185,7 +188,7 @@ def _order(window: Window) -> tuple[int, ...]:
         return (1, window.preceding_us)  # sorted after windows that cut slices
     if isinstance(window, Counted):
         return window.size, window.every
-    if isinstance(window, Distinct):
+    if isinstance(window, Distinct | Processed):
         return () if window.lasts_us is None else (window.lasts_us,)
     if isinstance(window, Pattern):
         return window.within_us, int(fingerprint(window), 16)
@@ -298,7 +301,7 @@ def logged_of(query: Query) -> tuple[tuple[tuple[Expression, ...], Expression | 
 
 def _logged_of(query: Query) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
     presence = presence_filter(query)
-    if isinstance(query.window, Framed):
+    if isinstance(query.window, Framed) and not isinstance(query.window, Processed):
         yield query.of_event, presence
     if isinstance(query.window, Counted):  # they order events of equal time
         arguments = (one for aggregate in query.aggregates for one in aggregate.arguments)

@@ -15,13 +15,13 @@ from millpond.model.expressions import Column, Expression
 from millpond.model.query import Deduplication, GroupingSet, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Retention
-from millpond.model.windows import Counted, Distinct, Framed, Pattern, Session, Sliding, Window
+from millpond.model.windows import Counted, Distinct, Framed, Pattern, Processed, Session, Sliding, Window
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.filter_ladders import Ladder, ladders_of
 from millpond.plan.groups.joins import Joins
 from millpond.plan.groups.tallies import Tally
 
-GroupKind = Literal["time", "session", "count", "distinct", "chosen", "pattern"]
+GroupKind = Literal["time", "session", "count", "distinct", "chosen", "pattern", "processed"]
 """How the windows of a group are bounded: by time, by gaps in a key's events, by a number of events, or by matches of
 patterns; or whether the group has one row for each distinct key, that of the first event or of the earliest or latest.
 """
@@ -213,6 +213,8 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
             return "distinct" if isinstance(self.windows[0].keeps, msgspec.UnsetType) else "chosen"
         if isinstance(self.windows[0], Pattern):
             return "pattern"
+        if isinstance(self.windows[0], Processed):
+            return "processed"
         return "count" if self.counted else "session" if self.gaps_us else "time"
 
     @cached_property

@@ -9,7 +9,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Framed, Sliding
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Framed, Processed, Sliding
 
 OP = "_op"
 """Column of updating results: `upsert`, or `delete` for a row that no longer meets HAVING or whose session has changed
@@ -53,7 +53,7 @@ def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
             f"{query.name} {what}, but has no window: each event is a row, once.",
             "Leave 'emit' and 'correct.for' out, or aggregate.",
         )
-    if isinstance(query, Query) and isinstance(query.window, Distinct):
+    if isinstance(query, Query) and isinstance(query.window, Distinct | Processed):
         raise UnsupportedQuery(
             f"{query.name} {what}, but each of its rows is emitted once, and never changes.",
             "Leave 'emit' and 'correct.for' out.",

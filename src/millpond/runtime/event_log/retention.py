@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millpond.model.windows import Counted, Distinct, Pattern, Range, Session
+from millpond.model.windows import Counted, Distinct, Pattern, Processed, Range, Session
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.task.task_values import SectionPlace, Watermark
@@ -29,6 +29,11 @@ def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
             continue
         if isinstance(window, Pattern):
             times.append(at + 1 - window.reaches_us)  # matches that begin later are not decided
+            continue
+        if isinstance(window, Processed):
+            if window.lasts_us is None:
+                return None
+            times.append(at + 2 - window.lasts_us)  # the next event is later than the watermark
             continue
         if isinstance(window, Range):
             times.append(at + 1 - window.preceding_us)  # the next event that has no row yet

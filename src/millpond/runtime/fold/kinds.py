@@ -10,13 +10,14 @@ from millpond.runtime.fold.chosen_state import ChosenState
 from millpond.runtime.fold.count_state import CountState
 from millpond.runtime.fold.distinct_state import DistinctState
 from millpond.runtime.fold.pattern_state import PatternState
+from millpond.runtime.fold.processed_state import ProcessedState
 from millpond.runtime.fold.session_state import SessionState
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.time_state import TimeState
 
 STATES: Mapping[GroupKind, type[State]] = {
     "time": TimeState, "session": SessionState, "count": CountState, "distinct": DistinctState,
-    "chosen": ChosenState, "pattern": PatternState,
+    "chosen": ChosenState, "pattern": PatternState, "processed": ProcessedState,
 }  # fmt: skip
 
 

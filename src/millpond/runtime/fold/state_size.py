@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask, distinct_of
 from millpond.plan.explain.event_log_text import event_bytes
+from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.fold.event_sizes import LoggedSize, TalliedSize
@@ -69,11 +70,12 @@ class Stored(NamedTuple):
         keys = [read_section(self.files, place) for place in self.state.keys[:1]]
         return CurrentCells(self.files, self.state, self.state.segments, keys, self.group.delays_us)
 
-    def log(self) -> GroupLog:
-        """The event log of the group, which must have one."""
-        assert self.group.events is not None
+    def log(self, plan: LogPlan | None = None) -> GroupLog:
+        """The event log of the group, with the columns of `plan` (None: those of its events)."""
+        plan = plan or self.group.events
+        assert plan is not None
         keys = [read_section(self.files, place) for place in self.state.keys]
-        return GroupLog(self.files, self.group, self.group.events, self.state, keys)
+        return GroupLog(self.files, self.group, plan, self.state, keys)
 
 
 def sizes_of_cells(

@@ -24,13 +24,13 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 
 from millpond.clock import lap_us
-from millpond.runtime.functions.kinds import Wrong, grouped, holistic, mergeable
+from millpond.runtime.functions.kinds import STEPS, Wrong, grouped, holistic, mergeable, processed
 from millpond.runtime.functions.wire import HEAD, decode_header, decode_tables, encode
 
 GRACE_S = 5.0
 """Seconds after the deadline at which a child ends itself."""
 
-_STEPS = {"holistic": (), "grouped": (), "mergeable": ("create", "update", "merge", "finish")}
+_STEPS = {"holistic": (), "grouped": (), "mergeable": ("create", "update", "merge", "finish"), "stateful": STEPS[:1]}
 
 
 class _LoadedFunction(NamedTuple):
@@ -71,7 +71,7 @@ def main(progress: int) -> None:
             if loaded is None:
                 loaded, reply = _load(header, tables[0].schema)
             else:
-                reply, answers = {}, [_answer(loaded, header["rows"], tables, report_progress)]
+                reply, answers = {}, _answer(loaded, header, tables, report_progress)
         except BaseException as error:  # `SystemExit` too, as the function raised it
             reply = _failure(error, shared[0], "" if loaded is None else loaded.file)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -97,9 +97,10 @@ def _load(header: dict[str, Any], schema: pa.Schema) -> tuple[_LoadedFunction, d
     module_name, _, attribute = header["module"].partition(":")
     module = import_module(module_name)
     function: Any = reduce(getattr, attribute.split("."), module)
-    if isinstance(function, type) and header["kind"] == "mergeable":
+    if isinstance(function, type) and _STEPS[header["kind"]]:
         function = function()
-    missing = [step for step in _STEPS[header["kind"]] if not callable(getattr(function, step, None))]
+    steps = STEPS if header.get("timers") else _STEPS[header["kind"]]
+    missing = [step for step in steps if not callable(getattr(function, step, None))]
     if missing or not (_STEPS[header["kind"]] or callable(function)):
         raise Wrong(f"is no {header['kind']} function: it lacks {', '.join(missing) or 'a call'}")
     origin = getattr(module.__spec__, "origin", None)
@@ -128,8 +129,11 @@ def _limit(memory: int) -> None:
 
 
 def _answer(
-    loaded: _LoadedFunction, rows: int, tables: list[pa.Table], report_progress: Callable[[int], None]
-) -> pa.Table:  # fmt: skip
+    loaded: _LoadedFunction, header: dict[str, Any], tables: list[pa.Table], report_progress: Callable[[int], None]
+) -> list[pa.Table]:  # fmt: skip
+    rows = header["rows"]
+    if loaded.kind == "stateful":
+        return processed(loaded.function, header["step"], tables[0], tables[1], loaded.result_type)
     if loaded.kind == "holistic":
         column = holistic(loaded.function, tables[0], rows, loaded.result_type, loaded.convert, report_progress)
     elif loaded.kind == "grouped":
@@ -137,7 +141,7 @@ def _answer(
     else:
         cells = tables[1].column(0) if len(tables) > 1 else None
         column = mergeable(loaded.function, tables[0], rows, loaded.result_type, cells)
-    return pa.table({"value": column})
+    return [pa.table({"value": column})]
 
 
 def _failure(error: BaseException, row: int, file: str) -> dict[str, Any]:

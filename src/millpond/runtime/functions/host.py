@@ -18,8 +18,8 @@ import pyarrow as pa
 from millpond.arrays import Ints
 from millpond.errors import UserFunctionError
 from millpond.kernels.columns import arrow_type
-from millpond.model.functions import UserFunction
-from millpond.runtime.functions.kinds import KEY, VALUE
+from millpond.model.functions import STATEFUL, UserFunction
+from millpond.runtime.functions.kinds import KEY, TIME, VALUE
 from millpond.runtime.functions.process import Child, ChildFailed
 
 MOST_CHILDREN = 8
@@ -65,12 +65,28 @@ class FunctionHost:
             column = _checked(answers, len(call.rows), arrow_type(function.returns))
         except ValueError as error:
             self._end(function)
-            raise _error(function, f"answered with bytes that do not read: {error}") from error
+            raise function_error(function, f"answered with bytes that do not read: {error}") from error
         if len(call.rows) == rows:
             return column
         position = np.full(rows, -1)
         position[call.rows] = np.arange(len(call.rows))
         return column.take(pa.array(position, mask=position < 0))
+
+    def step(self, function: UserFunction, step: str, events: pa.Table, state: pa.Table) -> list[pa.Table]:
+        """Calls a processor's `process` or `timer`; returns its rows, with their `key`, and the new states.
+
+        `events` has `key` (ascending, the row in `state`), `time` and, for `process`, the arguments.
+
+        Raises:
+            UserFunctionError: it raised an error, timed out, crashed, exceeded its memory or returned wrong tables.
+        """
+        fields = [pa.field(KEY, pa.int64()), *arrow_type(function.returns)]
+        answers = self._answers(function, _Call(np.arange(len(state)), [events, state]), step)
+        try:
+            return _checked_tables(answers, (pa.schema(fields), state.schema), len(state))
+        except ValueError as error:
+            self._end(function)
+            raise function_error(function, f"answered with bytes that do not read: {error}") from error
 
     def close(self) -> None:
         """Ends all children."""
@@ -101,12 +117,13 @@ class FunctionHost:
             "form": function.form,
             "memory_bytes": function.memory_bytes,
             "path": search_path(),
+            "timers": function.kind == STATEFUL and function.state.timer_after_us is not None,
         }
         reply, _ = self._exchange(function, child, header, [pa.schema(types).empty_table()], LOADING_MS)
         digest = str(reply["digest"])
         if function.digest not in ("", digest):
             self._end(function)
-            raise _error(
+            raise function_error(
                 function,
                 f"is no longer what it was: the file of {function.module} was changed",
                 cure="Give the changed function a new version, or put the old file back.",
@@ -114,12 +131,12 @@ class FunctionHost:
         self._children[function] = child, digest
         return self._children[function]
 
-    def _answers(self, function: UserFunction, call: _Call) -> list[pa.Table]:
+    def _answers(self, function: UserFunction, call: _Call, step: str = "") -> list[pa.Table]:
         """The tables that a function returns; if its process dies or lacks memory, a new one is called once.
 
         So a function that leaks memory costs a process now and then. A new process that lacks memory is not replaced.
         """
-        reused, header = function in self._children, {"rows": len(call.rows)}
+        reused, header = function in self._children, {"rows": len(call.rows), "step": step}
         for attempt in (0, 1):
             child, _ = self._child(function)
             try:
@@ -157,7 +174,7 @@ class FunctionHost:
         at = None
         if result_rows is not None and isinstance(row, int) and 0 <= row < len(result_rows):
             at = int(result_rows[row])
-        error = _error(function, str(reason), at)
+        error = function_error(function, str(reason), at)
         error.died, error.hungry = died, hungry
         raise error
 
@@ -211,7 +228,24 @@ def _checked(answers: Sequence[pa.Table], rows: int, kind: pa.DataType) -> pa.Ar
     return column
 
 
-def _error(function: UserFunction, what: str, row: int | None = None, cure: str = "") -> UserFunctionError:
+def _checked_tables(answers: Sequence[pa.Table], schemas: Sequence[pa.Schema], states: int) -> list[pa.Table]:
+    """Validates the rows and states that a child sent.
+
+    Raises:
+        ValueError: the columns, a key or the number of states is wrong, or the data is invalid.
+    """
+    if [one.schema for one in answers] != list(schemas) or answers[1].num_rows != states:
+        raise ValueError("other tables than rows and states")
+    for one in answers:
+        one.validate(full=True)
+    keys = answers[0].column(KEY).to_numpy()
+    if answers[0].column(TIME).null_count or (len(keys) and not 0 <= keys.min() <= keys.max() < states):
+        raise ValueError("rows of other keys, or without a time")
+    return list(answers)
+
+
+def function_error(function: UserFunction, what: str, row: int | None = None, cure: str = "") -> UserFunctionError:
+    """The error of a function; `row`: the row that it was processing, if known."""
     error = UserFunctionError(
         f"The function {function.label} {what}.", cure or "Mend it and register it under a new version."
     )

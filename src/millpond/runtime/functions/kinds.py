@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.arrays import Ints, ordered
 
@@ -86,6 +87,50 @@ def mergeable(
     if cells is not None:
         state = _merged(function, state, cells.combine_chunks())
     return as_column(function.finish(state), rows, answer)
+
+
+STEPS = ("process", "timer")
+"""The methods of a processor: for new events of keys, and for timers that are due."""
+
+TIME = "time"
+"""The column with the time of an event, a timer or a row."""
+
+TIMER = "timer"
+"""The column of a state with the time at which `timer` is called for the key; NULL: it is not."""
+
+
+def processed(function: Any, step: str, events: pa.Table, state: pa.Table, row_type: pa.StructType) -> list[pa.Table]:
+    """Calls a processor for all keys; returns the rows (`key` and the fields of `row_type`) and the new states.
+
+    Row i of `state` is that of key i. A state whose values are all NULL is the same as none.
+    """
+    found = getattr(function, step)(events, state)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise Wrong(f"returned {_short(found)} from {step}, not a pair of rows and states")
+    rows, states = (pa.Table.from_batches([one]) if isinstance(one, pa.RecordBatch) else one for one in found)
+    fields = [pa.field(KEY, pa.int64()), *row_type]
+    made = pa.schema(fields).empty_table() if rows is None else _as_table(rows, pa.schema(fields), "rows")
+    outside = [made.column(name).null_count for name in (KEY, TIME)]
+    if any(outside) or (len(made) and not 0 <= pc.min(made.column(KEY)).as_py() <= _last(made) < len(state)):
+        raise Wrong(f"gave rows without a {TIME}, or with a {KEY} that the states do not have")
+    kept = _as_table(states, state.schema, "states")
+    if len(kept) != len(state):
+        raise Wrong(f"gave {len(kept)} states for {len(state)} keys")
+    return [made, kept]
+
+
+def _last(rows: pa.Table) -> int:
+    return int(pc.max(rows.column(KEY)).as_py())
+
+
+def _as_table(found: Any, schema: pa.Schema, what: str) -> pa.Table:
+    """The columns of `schema` of a table that a processor returned; other columns are refused."""
+    if not isinstance(found, pa.Table):
+        raise Wrong(f"gave a {type(found).__name__} for a table of {what}")
+    if sorted(found.column_names) != sorted(schema.names):
+        raise Wrong(f"gave {what} with the columns {', '.join(found.column_names)}, not {', '.join(schema.names)}")
+    columns = [as_column(found.column(field.name), len(found), field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _merged(function: Any, state: pa.Table, cells: pa.ListArray) -> pa.Table:
@@ -185,10 +230,19 @@ def as_column(found: Any, rows: int, answer: pa.DataType) -> pa.Array:
         raise Wrong(f"gave a column of {found.type} that is none of {answer}: {error}") from None
 
 
+_NESTED = (
+    (pa.types.is_list, "list"), (pa.types.is_large_list, "list"), (pa.types.is_map, "map"),
+    (pa.types.is_struct, "struct"),
+)  # fmt: skip
+
+
 def _family(kind: pa.DataType) -> str:
     """The family of a type; types of one family are converted to each other."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return "number"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return "string"
+    for is_kind, name in _NESTED:
+        if is_kind(kind):
+            return name
     return "timestamp" if pa.types.is_timestamp(kind) and kind.tz is not None else str(kind).split("[")[0]

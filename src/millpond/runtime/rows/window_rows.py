@@ -384,10 +384,15 @@ def of_events(
     try:
         return answered(function, aggregate_input, windows)
     except UserFunctionError as error:
-        if error.row is None:
-            raise
-        key, _ = served_key(keys.take(slots[[error.row]]), 1, 1, None)
-        raise error.at_key(key[0].as_py()) from error
+        raise with_key(error, slots, keys) from error
+
+
+def with_key(error: UserFunctionError, slots: Ints, keys: BlockKeys) -> UserFunctionError:
+    """The error of a user function, with the key at which it failed, if that is known."""
+    if error.row is None:
+        return error
+    key, _ = served_key(keys.take(slots[[error.row]]), 1, 1, None)
+    return error.at_key(key[0].as_py())
 
 
 def checked(plan: QueryPlan, values: Values) -> Values:

@@ -1,4 +1,4 @@
-"""Supports user aggregates in queries: Spark analyses a stand-in of the same name, and extraction replaces it.
+"""Supports user functions in queries: Spark analyses a stand-in of the same name, and extraction replaces it.
 
 The stand-in is a Python aggregate of Spark that never runs. Spark accepts no FILTER on such a function. So in a text
 the condition is moved into the call as one more argument, and in a DataFrame the user writes it as an argument.
@@ -7,7 +7,7 @@ the condition is moved into the call as one more argument, and in a DataFrame th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 import msgspec
@@ -18,9 +18,10 @@ from pyspark.util import PythonEvalType
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Expression, call
-from millpond.model.functions import UserFunction
+from millpond.model.functions import STATEFUL, UserFunction, bytes_of, columns_of_function
 from millpond.model.types import is_number
 from millpond.spark.analysis.expressions import Translator
+from millpond.spark.analysis.properties import duration_us
 from millpond.spark.catalyst.allow_list import FUNCTIONS
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -38,6 +39,30 @@ from millpond.spark.catalyst.private_names import (
 _FILTER = re.compile(r"\)\s*FILTER\s*\(\s*WHERE\b", re.IGNORECASE)
 _COMMENT = re.compile(r"--|/\*")
 _WIDTHS = ("tinyint", "smallint", "int", "bigint", "float", "double")
+
+
+def declared_function(
+    catalyst: Catalyst, name: str, module: str, kind: str, takes: Sequence[str] | Mapping[str, str],
+    returns: str | Mapping[str, str], *, version: str = "1", deadline: str = "5 seconds", memory: str = "256 MB",
+    form: str = "arrow", state: Mapping[str, str] | None = None, ttl: str | None = None, timers: str | None = None,
+) -> UserFunction:  # fmt: skip
+    """The user function with these terms, see `model.functions.UserFunction`; times are intervals in Spark's syntax.
+
+    Raises:
+        QueryTypeError: an argument is not valid.
+    """
+
+    def microseconds(what: str, interval: str | None) -> int | msgspec.UnsetType:
+        if interval is None:
+            return msgspec.UNSET
+        return duration_us(catalyst, f"the function {name}", what, interval)
+
+    deadline_us = duration_us(catalyst, f"the function {name}", "deadline", deadline)
+    types = columns_of_function(name, takes, returns, state, (microseconds("ttl", ttl), microseconds("timers", timers)))
+    return UserFunction(
+        name, version, module, kind, types.takes, types.returns, deadline_us // 1000, bytes_of(memory), "", form,
+        types.keyed,
+    )  # fmt: skip
 
 
 class UserFunctions:
@@ -77,7 +102,7 @@ class UserFunctions:
             if known is None and (name in FUNCTIONS or self._catalyst.spark.catalog.functionExists(name)):
                 raise QueryTypeError(f"{function.name} is a function that Spark has.", "Choose another name.")
             made = UserDefinedFunction(
-                _stand_in, function.returns, function.name, PythonEvalType.SQL_GROUPED_AGG_PANDAS_UDF
+                _stand_in, function.spark_type, function.name, PythonEvalType.SQL_GROUPED_AGG_PANDAS_UDF
             )
             self._catalyst.spark.udf.register(function.name, made)
             self._known[name], self._stand_ins[name] = function, made
@@ -118,12 +143,8 @@ class UserFunctions:
             text = f"{text[:start]},{blank}{text[stop:]}"
         return text
 
-    def aggregate(self, node: JavaObject, translate: Translator) -> tuple[Aggregate, UserFunction] | None:
-        """The user aggregate for an `AggregateExpression` over a stand-in; None for any other aggregate.
-
-        Raises:
-            QueryTypeError: the number or the types of the arguments do not match the function.
-        """
+    def called(self, node: JavaObject) -> UserFunction | None:
+        """The function whose stand-in an `AggregateExpression` calls; None for any other aggregate."""
         function_call = node.aggregateFunction()
         if kind_of(function_call) != "PythonUDAF":
             return None
@@ -131,6 +152,27 @@ class UserFunctions:
         function = self._known.get(name)
         if function is None or command_of(function_call) != command_of(self._stand_ins[name]._judf):
             return None
+        return function
+
+    def aggregate(
+        self, node: JavaObject, translate: Translator, *, stateful: bool = False
+    ) -> tuple[Aggregate, UserFunction] | None:
+        """The user aggregate for an `AggregateExpression` over a stand-in; None for any other aggregate.
+
+        `stateful`: it is called where a processor may be.
+
+        Raises:
+            QueryTypeError: the number or the types of the arguments do not match the function.
+            UnsupportedQuery: a processor is called elsewhere.
+        """
+        function, function_call = self.called(node), node.aggregateFunction()
+        if function is None:
+            return None
+        if function.kind == STATEFUL and not stateful:
+            raise UnsupportedQuery(
+                f"`{text_of(function_call)}` is called beside other aggregates, in a window or in an expression.",
+                f"{function.name} makes rows: SELECT key, inline({function.name}(…)) FROM … GROUP BY key.",
+            )
         given = children(function_call)
         condition: Expression | None = None
         if len(given) == len(function.takes) + 1 and type_of(given[-1]) == "boolean":

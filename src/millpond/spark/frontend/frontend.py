@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -19,7 +20,7 @@ from pyspark.sql.types import StructType
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery, from_text
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Literal
-from millpond.model.functions import UserFunction, bytes_of
+from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery, foreign_keys
 from millpond.model.spec import PondSpec, relations_of
 from millpond.model.stream import Relation, Stream, can_be_stored, check_order, check_retention
@@ -33,7 +34,7 @@ from millpond.spark.analysis.live_parameters import marked
 from millpond.spark.analysis.properties import Mode, Repeats, duration_us, ttl_us
 from millpond.spark.analysis.query_terms import Extraction, OutputOptions, Terms, leaving_of
 from millpond.spark.analysis.upstream_queries import check_chained, show_rows
-from millpond.spark.analysis.user_aggregates import UserFunctions
+from millpond.spark.analysis.user_aggregates import UserFunctions, declared_function
 from millpond.spark.analysis.windows import Twin, tumbling_twin
 from millpond.spark.catalyst.deadline import keeping
 from millpond.spark.catalyst.private_names import Catalyst, analysed
@@ -173,19 +174,18 @@ class FrontEnd:
 
     @unlogged()
     def function(
-        self, name: str, module: str, kind: str, takes: Sequence[str], returns: str, *, version: str = "1",
-        deadline: str = "5 seconds", memory: str = "256 MB", form: str = "arrow",
+        self, name: str, module: str, kind: str, takes: Sequence[str] | Mapping[str, str],
+        returns: str | Mapping[str, str], **options: Any,
     ) -> Callable[..., Column]:  # fmt: skip
         """Register a user function under its name, as it is installed now; return it for DataFrames.
 
-        See `model.functions.UserFunction`; `deadline` is an interval in Spark's syntax.
+        The arguments and `options` are those of `declared_function`.
 
         Raises:
             QueryTypeError: an argument is not valid, or the name is taken.
             UserFunctionError: the function cannot be imported, or is not of this kind.
         """
-        ms = duration_us(self._catalyst, f"the function {name}", "deadline", deadline) // 1000
-        made = UserFunction(name, version, module, kind, tuple(takes), returns, ms, bytes_of(memory), "", form)
+        made = declared_function(self._catalyst, name, module, kind, takes, returns, **options)
         with FunctionHost() as host:
             return self._functions.register(host.load(made))
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -228,3 +229,121 @@ def joined_all(table: pa.Table) -> pa.Array:
     for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
         found[key] = found.get(key, "") + ("-," if value is None else f"{value:g},")
     return pa.array([found[key] for key in range(len(found))])
+
+
+def streak_event(state: dict[str, Any] | None, time: Any, approved: bool | None, amount: float | None) -> Any:
+    """Three declines in a row, then an approval; a timer of ten seconds after a decline gives up. Returns rows, state.
+    """
+    second = timedelta(seconds=1)
+    state = state or {"declines": 0, "amounts": [], "seen": [], "timer": None}
+    if not approved:
+        seen = dict(state["seen"])
+        seen[str(approved)] = seen.get(str(approved), 0) + 1
+        amounts = [*state["amounts"], amount]
+        kept = {"declines": state["declines"] + 1, "amounts": amounts, "seen": sorted(seen.items())}
+        return [], {**kept, "timer": time + 10 * second}
+    if state["declines"] >= 2:
+        return [{"what": "approved", "declines": state["declines"], "amounts": state["amounts"]}], None
+    return [], None
+
+
+def streak_timer(state: dict[str, Any], time: Any) -> Any:
+    row = {"what": "gave up", "declines": state["declines"], "amounts": state["amounts"]}
+    if state["declines"] % 2:
+        return [row], {**state, "declines": state["declines"] + 1, "timer": time + timedelta(seconds=10)}
+    return [row], None
+
+
+class Streaks:
+    """A processor that calls the functions above for each event; with timers, lists and maps."""
+
+    timers = True
+
+    def process(self, events: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
+        states, rows = self._states(state), []
+        for event in events.to_pylist():
+            made, states[event["key"]] = streak_event(
+                states[event["key"]], event["time"], event["approved"], event["amount"]
+            )
+            rows += [{"key": event["key"], "time": event["time"], **row} for row in made]
+        return self._tables(rows, states, state.schema)
+
+    def timer(self, timers: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
+        states, rows = self._states(state), []
+        for due in timers.to_pylist():
+            made, states[due["key"]] = streak_timer(states[due["key"]], due["time"])
+            rows += [{"key": due["key"], "time": due["time"], **row} for row in made]
+        return self._tables(rows, states, state.schema)
+
+    def _states(self, state: pa.Table) -> list[dict[str, Any] | None]:
+        return [None if one["declines"] is None else one for one in state.to_pylist()]
+
+    def _tables(self, rows: list[Any], states: list[Any], schema: pa.Schema) -> tuple[pa.Table, pa.Table]:
+        fields = [("key", pa.int64()), ("time", pa.timestamp("us", "UTC")), ("what", pa.string()),
+                  ("declines", pa.int64()), ("amounts", pa.list_(pa.float64()))]  # fmt: skip
+        plain = [{name: None if one is None else one.get(name) for name in schema.names} for one in states]
+        return pa.Table.from_pylist(rows, schema=pa.schema(fields)), pa.Table.from_pylist(plain, schema=schema)
+
+
+class PlainStreaks(Streaks):
+    """The same without timers."""
+
+    def process(self, events: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
+        no_timers = pa.nulls(len(state), pa.timestamp("us", "UTC"))
+        rows, states = super().process(events, state.append_column("timer", no_timers))
+        return rows, states.drop_columns(["timer"])
+
+
+class Totals:
+    """A processor without a loop: the running total of each key, one row per event."""
+
+    def process(self, events: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
+        keys, amounts = events["key"].to_numpy(), events["amount"].fill_null(0).to_numpy()
+        totals, before = np.cumsum(amounts), np.searchsorted(keys, np.arange(len(state)))
+        known = state["total"].fill_null(0).to_numpy()
+        running = totals - np.concatenate([[0], totals])[before][keys] + known[keys]
+        rows = pa.table({"key": events["key"], "time": events["time"], "total": running})
+        return rows, pa.table({"total": running[np.searchsorted(keys, np.arange(len(state)), "right") - 1]})
+
+
+class Raises(Streaks):
+    def process(self, events: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
+        raise ValueError("no")
+
+
+class WrongRows(Streaks):
+    def process(self, events: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
+        return events.select(["key", "time"]), state
+
+
+class WrongCount(Streaks):
+    def process(self, events: pa.Table, state: pa.Table) -> Any:
+        return None, state.slice(1)
+
+
+class EarlyTimer(Streaks):
+    def process(self, events: pa.Table, state: pa.Table) -> Any:
+        at = state.schema.get_field_index("timer")
+        soon = pa.array([events["time"][0].as_py()] * len(state), pa.timestamp("us", "UTC"))
+        return None, state.set_column(at, "timer", soon)
+
+
+class WrongTime(Streaks):
+    def process(self, events: pa.Table, state: pa.Table) -> Any:
+        rows, _ = self._tables(
+            [{"key": 0, "time": events["time"][0].as_py() - timedelta(days=1)}], [None] * len(state), state.schema
+        )
+        return rows, state
+
+
+class CallCounter(PlainStreaks):
+    """Wrong: its rows depend on how the events are cut into calls."""
+
+    def process(self, events: pa.Table, state: pa.Table) -> Any:
+        row = {"key": len(state) - 1, "time": events["time"][-1].as_py(), "what": "call"}
+        return self._tables([row], [None] * len(state), state.schema)
+
+
+class NoPair(Streaks):
+    def process(self, events: pa.Table, state: pa.Table) -> Any:
+        return state
