@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from millpond import Pond
 from millpond.errors import MillpondError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Order, Retention, Stream
@@ -41,8 +42,9 @@ CREATE STREAMING TABLE quiet AS {SELECT}
         ),
     )
     spend, quiet = pond.queries
-    assert (spend.name, spend.text, spend.serve, spend.line) == ("spend", SELECT, True, 5)
-    assert (spend.sink, quiet.sink, quiet.serve) == (Sink("parquet", "out/spend"), Sink("noop"), False)
+    assert (spend.name, spend.text, spend.declared.serve, spend.line) == ("spend", SELECT, True, 5)
+    sinks = (spend.declared.sink, quiet.declared.sink, quiet.declared.serve)
+    assert sinks == (Sink("parquet", "out/spend"), Sink("noop"), False)
 
 
 ORDERED = """CREATE TABLE log (part INT, off BIGINT, seen TIMESTAMP) USING json OPTIONS (path 'log')
@@ -62,9 +64,9 @@ CREATE STREAMING TABLE d AS {SELECT}"""
     assert log.order == Order("part", "off", ("0", "1"), 30_000_000)
     assert log.max_ahead_us == 7_200_000_000
     assert (tx.order, tx.max_ahead_us) == (None, None)
-    lates = [query.late for query in pond.queries]
+    lates = [query.declared.late for query in pond.queries]
     assert lates == [Sink("json", "out/late"), Sink("parquet", "out/b"), Sink("console"), None]
-    assert [query.sink.format for query in pond.queries] == ["json", "noop", "noop", "noop"]
+    assert [query.declared.sink.format for query in pond.queries] == ["json", "noop", "noop", "noop"]
 
 
 def test_a_stream_states_what_it_retains(spark: SparkSession) -> None:
@@ -79,7 +81,7 @@ def test_a_sink_takes_its_own_properties(spark: SparkSession) -> None:
 CREATE STREAMING TABLE a USING postgres TBLPROPERTIES ('table' = 's.t', 'key' = 'id', 'connection' = 'db') AS {SELECT};
 CREATE STREAMING TABLE b USING webhook TBLPROPERTIES ('Rows' = '10') AS {SELECT};
 CREATE STREAMING TABLE c USING delta TBLPROPERTIES ('path' = 'out/c') AS {SELECT}"""
-    assert [query.sink for query in parse_file(spark, text).queries] == [
+    assert [query.declared.sink for query in parse_file(spark, text).queries] == [
         Sink("postgres", None, (("connection", "db"), ("key", "id"), ("table", "s.t"))),
         Sink("webhook", None, (("rows", "10"),)),
         Sink("delta", "out/c"),
@@ -168,6 +170,8 @@ def test_a_view_is_judged_like_a_query(
         FrontEnd(spark).load_file(f"{TX.replace('data/tx', str(tmp_path))};\n{text}")
 
 
+INTO_A = f"INSERT INTO a {SELECT}"
+INTO = "CREATE STREAMING TABLE a USING json TBLPROPERTIES ('path' = 'o')"
 REFUSED = [
     ("CREATE VIEW v AS SELECT 1", QueryRefused, "may not have CREATE VIEW"),
     ("CREATE GLOBAL TEMPORARY VIEW v AS SELECT 1", QueryRefused, "outlive"),
@@ -195,14 +199,14 @@ REFUSED = [
     ("CREATE TABLE a (b INT) USING parquet OPTIONS (pth 'x')", QueryTypeError, "`pth` is not an option.*path"),
     ("CREATE TABLE a (b INT) USING json OPTIONS (path 'x', sep ',')", QueryTypeError, "`sep` is not an option"),
     ("CREATE TABLE a (b INT) USING rate", QueryTypeError, "other columns"),
-    ("CREATE TABLE a (b INT) USING csv OPTIONS (path 'x') PARTITIONED BY (b)", QueryRefused, "PARTITIONED BY"),
+    ("CREATE TABLE a (b INT) USING csv OPTIONS (path 'x') PARTITIONED BY (c)", QueryTypeError, "PARTITIONED BY c"),
+    ("CREATE TABLE a (b INT) USING csv LOCATION 'x' CLUSTERED BY (b) INTO 2 BUCKETS", QueryRefused, "PARTITIONED BY"),
     ("CREATE TABLE a.b (b INT) USING csv OPTIONS (path 'x')", QueryRefused, "several parts"),
     ("CREATE TABLE a (b INT) USING csv OPTIONS (path '${env:HOME}')", QueryRefused, r"\$\{"),
     ("CREATE TABLE a USING parquet AS SELECT 1", QueryRefused, "may not have CREATE TABLE AS SELECT"),
     ("DROP TABLE a", QueryRefused, "may not have DROP TABLE"),
     ("SELECT 1", QueryRefused, "may not have a SELECT on its own"),
     ("CREATE TABLE a (b INT USING parquet", QuerySyntaxError, "line 1"),
-    ("CREATE STREAMING TABLE a (b INT)", QueryRefused, "without AS SELECT"),
     (f"CREATE STREAMING TABLE a USING parquet AS {SELECT}", QueryTypeError, "has no path"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('path'='x') AS {SELECT}", QueryTypeError, "noop is no folder"),
     (f"CREATE STREAMING TABLE a USING iceberg AS {SELECT}", UnsupportedQuery, "written as iceberg"),
@@ -228,6 +232,23 @@ REFUSED = [
     (ORDERED.replace("30 sec", "0 sec"), QueryTypeError, "idle_after of the stream log is not above zero"),
     (ORDERED.replace("'part'", "'prt'"), QueryTypeError, "no column prt for the partition"),
     (ORDERED.replace("'off'", "'seen'"), QueryTypeError, "seen of log is timestamp, which cannot be the offset"),
+    ("CREATE STREAMING TABLE a (b INT)", QueryTypeError, "a has no SELECT"),
+    (f"INSERT INTO a {SELECT}", QueryTypeError, "no statement before it declares this sink"),
+    (f"{INTO}; INSERT INTO a {SELECT}; INSERT INTO a {SELECT}", QueryTypeError, "line 2: a has a SELECT already"),
+    (f"{INTO}; INSERT OVERWRITE a {SELECT}", QueryRefused, "INSERT OVERWRITE"),
+    (f"{INTO}; INSERT INTO a (b) {SELECT}", QueryRefused, "lists columns"),
+    (f"{INTO}; INSERT INTO a PARTITION (dt = 1) {SELECT}", QueryRefused, "names a partition"),
+    (f"{INTO}; INSERT INTO a VALUES (1)", QueryRefused, "without a SELECT"),
+    (f"CREATE TABLE a (b INT DEFAULT 1) USING json LOCATION 'o'; {INTO_A}", QueryRefused, "has a DEFAULT"),
+    (f"CREATE TABLE a (b INT); INSERT INTO a {SELECT}", UnsupportedQuery, "no USING clause"),
+    ("SHOW TABLES", QueryRefused, "may not have SHOW TABLES"),
+    ("SHOW CREATE TABLE a", QueryRefused, "may not have SHOW"),
+    ("-- x\nDESCRIBE EXTENDED a", QueryRefused, "may not have DESCRIBE"),
+    ("EXPLAIN SELECT 1", QueryRefused, "may not have EXPLAIN"),
+    ("ALTER TABLE a ADD COLUMNS (b INT)", QueryRefused, "may not have ALTER"),
+    ("UPDATE a SET b = 1", QueryRefused, "may not have UPDATE"),
+    ("SELECT a FROM t ORDER BY a", QueryRefused, "may not have a SELECT on its own"),
+    ("BEGIN SELECT 1; END", QuerySyntaxError, "line 1"),
     (f"CREATE STREAMING TABLE a CLUSTER BY (id) AS {SELECT}", QueryRefused, "CLUSTER BY"),
 ]  # fmt: skip
 
@@ -242,3 +263,99 @@ def test_refusals(spark: SparkSession, text: str, error: type[MillpondError], wh
 def test_a_location_is_a_path(spark: SparkSession) -> None:
     pond = parse_file(spark, f"{TX.split(' OPTIONS')[0]} LOCATION '/data/tx'")
     assert pond.streams[0].source == Source("parquet", (("path", "/data/tx"),))
+
+
+def test_insert_into_makes_the_query_of_the_sink_that_it_names(spark: SparkSession) -> None:
+    text = f"""CREATE STREAMING TABLE a USING parquet TBLPROPERTIES ('path' = 'out/a', 'serve' = 'true');
+{TX};
+CREATE TABLE b (id BIGINT, w STRUCT<start: TIMESTAMP, end: TIMESTAMP>, s DOUBLE) USING json
+OPTIONS (path 'out/b') TBLPROPERTIES ('emit' = 'update');
+INSERT /* ; */ INTO TABLE `A` -- to a (b)
+{SELECT};
+INSERT INTO b BY NAME (SELECT 1)"""
+    pond = parse_file(spark, text)
+    assert [stream.name for stream in pond.streams] == ["tx"]
+    first, second = pond.queries
+    assert (first.name, first.text, first.line, first.by_name) == ("a", SELECT, 5, False)
+    assert text[first.start :].startswith(SELECT)
+    assert (first.declared.sink, first.declared.serve) == (Sink("parquet", "out/a"), True)
+    assert (second.name, second.text, second.by_name) == ("b", "(SELECT 1)", True)
+    assert (second.declared.sink, second.declared.mode.emit) == (Sink("json", "out/b"), "update")
+    assert [column.name for column in second.declared.columns] == ["id", "w", "s"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "by", "what"),
+    [
+        ("one BIGINT, w STRUCT<start: TIMESTAMP, end: TIMESTAMP>, total DOUBLE", "", "one w total"),
+        ("s DOUBLE, w STRUCT<start: TIMESTAMP, end: TIMESTAMP>, ID BIGINT", "BY NAME", "s w ID"),
+        ("s DOUBLE, w STRUCT<start: TIMESTAMP, end: TIMESTAMP>, id BIGINT", "", r"s of the sink a is double.*bigint"),
+        ("id BIGINT, s DOUBLE", "", "has the columns id, s, and its SELECT has id, w, s"),
+        ("id BIGINT, w STRUCT<start: TIMESTAMP, end: TIMESTAMP>, t DOUBLE", "BY NAME", "its SELECT has id, w, s"),
+    ],
+)
+def test_the_columns_of_a_sink_name_those_of_the_select(
+    spark: SparkSession, tmp_path: Path, columns: str, by: str, what: str
+) -> None:
+    text = f"{TX.replace('data/tx', str(tmp_path))}; CREATE TABLE a ({columns}) USING json LOCATION 'o'; "
+    door = FrontEnd(spark)
+    if what.split()[0] in columns and " of " not in what and "has" not in what:
+        (query,) = door.load_file(f"{text} INSERT INTO a {by} {SELECT}")
+        assert " ".join(column.name for column in query.output) == what
+    else:
+        with pytest.raises(QueryTypeError, match=what):
+            door.load_file(f"{text} INSERT INTO a {by} {SELECT}")
+
+
+def test_or_replace_changes_nothing(spark: SparkSession) -> None:
+    text = f"""CREATE OR REPLACE {TX.removeprefix("CREATE ")};
+CREATE OR REPLACE TEMPORARY VIEW v AS SELECT 1;
+-- a query
+CREATE OR
+ REFRESH STREAMING TABLE a AS {SELECT};
+CREATE OR REPLACE STREAMING TABLE b AS {SELECT};
+DECLARE OR REPLACE VARIABLE p DOUBLE DEFAULT 1.5;"""
+    pond = parse_file(spark, text)
+    assert parse_file(spark, TX).streams == pond.streams
+    assert [query.text for query in pond.queries] == [SELECT, SELECT]
+    assert ([view.name for view in pond.views], [one.name for one in pond.variables]) == (["v"], ["p"])
+
+
+@pytest.mark.parametrize(
+    "columns", ["b INT, dt STRING) USING json PARTITIONED BY (dt", "b INT) USING json PARTITIONED BY (dt STRING"]
+)
+def test_columns_in_the_names_of_folders_are_columns(spark: SparkSession, columns: str) -> None:
+    (stream,) = parse_file(spark, f"CREATE TABLE a ({columns}) OPTIONS (path 'x')").streams
+    assert stream.columns == (Field("b", "int"), Field("dt", "string"))
+    assert not stream.partitioned
+
+
+STATEMENTS = """
+CREATE OR REPLACE TABLE tx (id BIGINT, ts TIMESTAMP) USING json OPTIONS (path '{folder}/tx') PARTITIONED BY (dt DATE);
+CREATE TABLE days (day DATE, w STRUCT<start: TIMESTAMP, end: TIMESTAMP>, events BIGINT)
+  USING json OPTIONS (path '{folder}/days');
+CREATE STREAMING TABLE ids USING json TBLPROPERTIES ('path' = '{folder}/ids');
+INSERT INTO days SELECT dt, window(ts, '1 hour'), count(*)
+  FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY ALL;
+INSERT INTO ids SELECT id, dt FROM STREAM tx;
+"""
+
+
+@pytest.mark.slow
+def test_statements_of_a_spark_user_make_queries_that_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Partition columns come from the folders' names; a second run has the same queries."""
+    for day in (1, 2):
+        folder = tmp_path / "tx" / f"dt=2026-01-0{day}"
+        folder.mkdir(parents=True)
+        rows = [f'{{"id": {day * 10 + i}, "ts": "2026-01-0{day}T00:0{i}:00Z"}}' for i in range(3)]
+        (folder / "a.json").write_text("\n".join(rows))
+        with Pond(spark, tmp_path / "pond") as pond:
+            pond.load(STATEMENTS.format(folder=tmp_path))
+            pond.run(once=True)
+    ids = spark.read.json(str(tmp_path / "ids")).orderBy("id").collect()
+    assert [(row.id, row.dt) for row in ids] == [
+        (10, "2026-01-01"), (11, "2026-01-01"), (12, "2026-01-01"),
+        (20, "2026-01-02"), (21, "2026-01-02"), (22, "2026-01-02"),
+    ]  # fmt: skip
+    (row,) = spark.read.json(str(tmp_path / "days")).collect()
+    assert (row.day, row.events) == ("2026-01-01", 3)

@@ -226,8 +226,7 @@ def check_partitioned(stream: Stream) -> None:
     if stream.source is None or not stream.source.has_topics:
         raise QueryRefused(
             f"The stream {stream.name} has PARTITIONED BY, which is for topics of Kafka.",
-            "Of a folder of files leave it out, and declare the column: Spark finds it in the folders' names "
-            f"({stream.partitioned_by}=…).",
+            "Leave it out. (Of a folder of files, it lists the columns in the names of the folders.)",
         )
     if kind is None or not (kind == "string" or is_integer(kind)):
         raise QueryTypeError(

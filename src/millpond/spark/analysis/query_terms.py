@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -79,11 +79,15 @@ class Terms(NamedTuple):
 
 
 class OutputOptions(NamedTuple):
-    """The sink of a query's late events, its output mode, and which of its events count as repeated."""
+    """The sink of a query's late events, its output mode, and which of its events count as repeated.
+
+    `fit` gives the query the columns that its sink declares.
+    """
 
     late: Sink | None = None
     mode: Mode = Mode()
     repeats: Repeats = Repeats()
+    fit: Callable[[AnyQuery], AnyQuery] = lambda query: query
 
     def of(self, catalyst: Catalyst, query: AnyQuery, found: Extraction) -> AnyQuery:
         """The query of an extraction with these options.
@@ -94,7 +98,7 @@ class OutputOptions(NamedTuple):
         stream, timing = found.stream, found.timing
         if found.inner:
             self._check_steps(query.name)
-        query = self.mode.of(catalyst, self.repeats.of(catalyst, query, stream, timing))
+        query = self.mode.of(catalyst, self.repeats.of(catalyst, self.fit(query), stream, timing))
         if self.late is None:
             return query
         if isinstance(query, Selection):

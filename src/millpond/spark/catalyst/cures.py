@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from millpond.errors import UnsupportedQuery
 from millpond.model.stream import Stream
 
@@ -19,6 +21,23 @@ PER_VALUE = (
 TABLE_JOIN = "Join the stream with a table: FROM STREAM s … JOIN (SELECT DISTINCT k FROM t) t ON s.k = t.k."
 
 CLAUSES = {
+    "Intersect": ("INTERSECT", TABLE_JOIN),
+    "Except": ("EXCEPT", TABLE_JOIN),
+    "Sample": ("TABLESAMPLE", "Filter by a hash of a column: WHERE pmod(hash(id), 100) < 10."),
+    "LocalRelation": ("VALUES", "Put the rows into a file, and declare it as a view: CREATE TEMPORARY VIEW …."),
+    "UnresolvedInlineTable": ("VALUES", "Put the rows into a file, and declare it: CREATE TEMPORARY VIEW …."),
+    "Unpivot": ("UNPIVOT", "Write explode(map('a', a, 'b', b)), which makes a row of each column."),
+    "LateralJoin": ("LATERAL (SELECT …)", "Join the stream with a table, or use LATERAL VIEW explode(…)."),
+    "WithWindowDefinition": ("WINDOW name AS (…)", "Write the window in OVER (…) itself."),
+    "RepartitionByExpression": ("DISTRIBUTE BY", "Leave it out: a pond distributes rows by the keys of the queries."),
+    "UnresolvedTableValuedFunction": ("a function as a table", "Declare its rows as a view over a file."),
+    "UnresolvedHint": ("a hint", "Leave it out: a pond plans its joins itself."),
+    "RelationTimeTravel": (
+        "VERSION or TIMESTAMP AS OF",
+        "Read the stream from a point with the options of its source.",
+    ),
+    "ScriptTransformation": ("TRANSFORM", "Use a function that the operator registers (docs/functions.md)."),
+    "TransformScript": ("TRANSFORM", "Use a function that the operator registers (docs/functions.md)."),
     "GlobalLimit": ("LIMIT", TOP_N),
     "LocalLimit": ("LIMIT", TOP_N),
     "Limit": ("LIMIT", TOP_N),
@@ -46,21 +65,74 @@ FUNCTIONS = dict.fromkeys(_RANKS, TOP_N) | dict.fromkeys(
 _QUERY = "For a query, write CREATE STREAMING TABLE name AS SELECT …."
 _STREAM = "For a stream, write CREATE TABLE name (…) USING source OPTIONS (…)."
 _SETTING = "Leave it out: settings belong to the Spark session that runs the pond, not to its file."
+_LIST = "Leave it out: `millpond list` lists the queries of a served pond, `millpond explain FILE.sql` those of a file."
+_SHOW = (
+    "Leave it out: `millpond show NAME` shows the text and the columns of a query of a served pond, and"
+    " `millpond explain FILE.sql` explains the queries of a file."
+)
+_EVENTS = "Leave it out: a pond never changes events or rows that were written."
+_BATCH = "Leave it out: a pond reads its streams and tables anew, and keeps no table."
 
 STATEMENTS = {
-    "InsertIntoStatement": ("INSERT INTO", _QUERY),
-    "SetCommand": ("SET", _SETTING),
-    "ResetCommand": ("RESET", _SETTING),
-    "SetCatalogAndNamespace": ("USE", "Leave it out: names in a pond file have one part."),
-    "Project": ("a SELECT on its own", _QUERY),
-    "Aggregate": ("a SELECT on its own", _QUERY),
-    "CreateView": ("CREATE VIEW", "Write CREATE TEMPORARY VIEW name AS SELECT … of a stream."),
-    "CreateMaterializedViewAsSelect": ("CREATE MATERIALIZED VIEW", _QUERY),
-    "CreateTableAsSelect": ("CREATE TABLE AS SELECT", _QUERY),
-    "DropTable": ("DROP TABLE", "Leave it out, and drop a query of a pond in use with `millpond drop name`."),
-    "DropView": ("DROP VIEW", "Leave the view out of the file."),
-}
-"""Statement of a pond file -> its name in SQL, and what to write instead."""
+    "INSERT OVERWRITE": "Write INSERT INTO sink SELECT …: results are only added.",
+    "SET VARIABLE": "Write DECLARE VARIABLE name TYPE DEFAULT value; `millpond param set name=value` changes it.",
+    "SET VAR": "Write DECLARE VARIABLE name TYPE DEFAULT value; `millpond param set name=value` changes it.",
+    "SET": _SETTING,
+    "RESET": _SETTING,
+    "USE": "Leave it out: names in a pond file have one part.",
+    **dict.fromkeys(("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(", "CREATE TABLE AS SELECT"), _QUERY),
+    "CREATE VIEW": "Write CREATE TEMPORARY VIEW name AS SELECT … of a stream.",
+    "CREATE OR REPLACE VIEW": "Write CREATE TEMPORARY VIEW name AS SELECT … of a stream.",
+    "CREATE MATERIALIZED VIEW": _QUERY,
+    "CREATE FLOW": "Write INSERT INTO sink SELECT … without CREATE FLOW.",
+    "CREATE FUNCTION": "Leave it out: the operator registers functions, in Python or with MILLPOND_FUNCTIONS.",
+    "CREATE DATABASE": "Leave it out: names in a pond file have one part.",
+    "CREATE SCHEMA": "Leave it out: names in a pond file have one part.",
+    "REPLACE TABLE": "Write CREATE OR REPLACE TABLE.",
+    "DROP TABLE": "Leave it out, and drop a query of a pond in use with `millpond drop name`.",
+    "DROP VIEW": "Leave the view out of the file.",
+    "DROP": "Leave it out, and drop a query of a pond in use with `millpond drop name`.",
+    "ALTER": "Change the statement that creates it; `millpond alter name` changes a query of a pond in use.",
+    "SHOW FUNCTIONS": f"Leave it out: `millpond functions` lists your own functions. {FUNCTION_LIST}",
+    "SHOW TABLES": _LIST, "SHOW VIEWS": _LIST, "SHOW": _SHOW, "DESCRIBE FUNCTION": f"Leave it out. {FUNCTION_LIST}",
+    "DESC FUNCTION": f"Leave it out. {FUNCTION_LIST}", "DESCRIBE": _SHOW, "DESC": _SHOW,
+    "EXPLAIN": "Leave it out: `millpond explain FILE.sql` explains the queries of a file.",
+    "DELETE": _EVENTS, "UPDATE": _EVENTS, "MERGE": _EVENTS, "TRUNCATE": _EVENTS,
+    "CACHE": _BATCH, "UNCACHE": _BATCH, "REFRESH": _BATCH, "ANALYZE": _BATCH, "LOAD": _BATCH,
+    "ADD": "Leave it out: jars belong to the Spark session that runs the pond (`spark.jars`).",
+}  # fmt: skip
+"""The first words of a statement that a pond file may not have, and what to write instead."""
+
+A_SELECT = "a SELECT on its own"
+IN_A_TEXT = (
+    "Give the SELECT alone. The name, the sink and the other options are arguments: `millpond add NAME 'SELECT …'"
+    " --sink parquet`, or `pond.add(name, text, sink=…)`; `alter` replaces a query."
+)
+_SELECTS = ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(")
+_COMMENTS = re.compile(r"--[^\r\n]*|/\*.*?\*/", re.DOTALL)
+_WORD = re.compile(r"\w+|\(")
+_AS_SELECT = re.compile(r"CREATE (OR REPLACE )?TABLE .*\bAS (SELECT|WITH|\()")
+
+
+def statement_name(text: str) -> str:
+    """The name of a statement that is not supported, from its first words.
+
+    >>> statement_name("DROP TABLE a"), statement_name("SELECT 1 ORDER BY 1"), statement_name("GRANT SELECT ON a TO b")
+    ('DROP TABLE', 'a SELECT on its own', 'GRANT SELECT')
+    """
+    words = _WORD.findall(_COMMENTS.sub(" ", text).upper())
+    if _AS_SELECT.match(" ".join(words)):
+        return "CREATE TABLE AS SELECT"
+    starts = (" ".join(words[:count]) for count in range(min(4, len(words)), 0, -1))
+    start = next((start for start in starts if start in STATEMENTS), " ".join(words[:2]))
+    return A_SELECT if start in _SELECTS else start
+
+
+def in_a_file(text: str) -> tuple[str, str]:
+    """The name of a statement that a pond file may not have, and what to write instead."""
+    name = statement_name(text)
+    return name, _QUERY if name == A_SELECT else STATEMENTS.get(name, ANY_STATEMENT)
+
 
 ANY_STATEMENT = f"{_STREAM} {_QUERY}"
 

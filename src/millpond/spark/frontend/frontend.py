@@ -334,11 +334,9 @@ class FrontEnd:
         made = []
         for statement in pond.queries if queries else ():
             with within(statement.name, statement.line):
-                ttl = ttl_us(self._catalyst, statement.name, statement.ttl)
-                terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text, ttl_us=ttl)
-                leaving = OutputOptions(statement.late, statement.mode, statement.repeats)
-                query = self._query(terms, blank(text[: statement.start]) + statement.text, leaving)
-                made.append(msgspec.structs.replace(query, budget=statement.budget or msgspec.UNSET))
+                positioned = blank(text[: statement.start]) + statement.text
+                query = self._query(statement.terms(self._catalyst), positioned, statement.leaving)
+                made.append(msgspec.structs.replace(query, budget=statement.declared.budget or msgspec.UNSET))
         return made
 
     def wanted(

@@ -27,7 +27,7 @@ from millpond.spark.catalyst.allow_list import (
     WHY_REFUSED,
     WINDOWS,
 )
-from millpond.spark.catalyst.cures import CLAUSES, FUNCTION_LIST, PARTS
+from millpond.spark.catalyst.cures import A_SELECT, CLAUSES, FUNCTION_LIST, IN_A_TEXT, PARTS, statement_name
 from millpond.spark.catalyst.cures import FUNCTIONS as INSTEAD
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, span_of, type_of
 from millpond.spark.catalyst.refusals import positioned
@@ -215,8 +215,7 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
     node, depth, relations, bound = visit.node, visit.depth + 1, visit.relations, visit.bound
     kind = kind_of(node)
     if kind not in PLANS:
-        other = f"the statement or clause {kind}", "Use SELECT … FROM … WHERE … GROUP BY … HAVING."
-        raise _refused(node, *CLAUSES.get(kind, other))
+        raise _refused(node, *CLAUSES.get(kind) or _statement(node, visit.depth))
     judged.nodes.setdefault(kind, node)
     if kind == "Aggregate":
         _judge_sets(node)
@@ -234,6 +233,14 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
     found.extend(_Visit(child, depth, True, relations, bound) for child in children(node))
     found.extend(_Visit(part, depth, False, relations, bound) for part in items(node.expressions()))
     return found
+
+
+def _statement(node: JavaObject, depth: int) -> tuple[str, str]:
+    """The words for a statement in place of a SELECT, or for a clause of a SELECT; and what to write instead."""
+    span = span_of(node)
+    if depth == 0 and span is not None and (name := statement_name(span.text[: span.stop])) != A_SELECT:
+        return f"the statement {name}", IN_A_TEXT
+    return "this clause", "Use SELECT … FROM … JOIN … WHERE … GROUP BY … HAVING, and WITH for named parts."
 
 
 def _judge_sets(node: JavaObject) -> None:
@@ -265,7 +272,7 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
     node = visit.node
     kind = kind_of(node)
     if kind not in EXPRESSIONS:
-        raise _refused(node, *PARTS.get(kind, (f"the expression {kind}", FUNCTION_LIST)))
+        raise _refused(node, *PARTS.get(kind, ("this expression", FUNCTION_LIST)))
     if kind == "Literal" and type_of(node) in MOMENTS:
         span = span_of(node)
         if span is not None and span.piece[:1].isalpha() and not _FIXED.match(span.piece):

@@ -1,7 +1,8 @@
 """Parses pond files.
 
 `CREATE TABLE` declares a stream, `CREATE STREAMING TABLE … AS SELECT` a query, `CREATE TEMPORARY VIEW` a name for a
-SELECT or a batch table, and `DECLARE VARIABLE` a live parameter.
+SELECT or a batch table, and `DECLARE VARIABLE` a live parameter. `INSERT INTO` names a table of the file, which is then
+a sink, and its SELECT is the query. `OR REPLACE` has no effect, because a file creates each name once.
 
 Spark parses all of them, but nothing in a file is executed as a statement: the parsed tree is read. A relative path
 is relative to the current directory, as in Spark.
@@ -9,25 +10,26 @@ is relative to the current directory, as in Spark.
 
 from __future__ import annotations
 
-import difflib
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from millpond.errors import QueryError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
-from millpond.followers.sinks.kinds import BUILT_IN, QUERY_PROPERTIES, SinkKind, declared_names, late_names, sink_kind
-from millpond.model.budget import Budget, budget_of
-from millpond.model.endpoints import NOWHERE, Sink, Source, SourceKind, source_kind, stream_names, table_names
+from millpond.model.endpoints import Source, SourceKind, source_kind, stream_names, table_names
 from millpond.model.stream import Field, Generated, Stream
-from millpond.plan.options.output_modes import BY_EVENT, FINAL
-from millpond.spark.analysis.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
-from millpond.spark.catalyst.cures import ANY_STATEMENT, STATEMENTS
+from millpond.spark.analysis.properties import STREAM_PROPERTIES, with_times
+from millpond.spark.catalyst.cures import in_a_file
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.frontend.create_clauses import columns_of, refuse_clauses, refuse_view_clauses, view_columns
 from millpond.spark.frontend.gate import check_size, parse
+from millpond.spark.frontend.insert_into import INSERT, insert_of, parsable, target_of
 from millpond.spark.frontend.match_recognize import blanked
+from millpond.spark.frontend.options import check_known, name_of, options_of, properties_of
+from millpond.spark.frontend.query_statements import SELECTED, TABLES, Declared, QueryStatement, declared_query
 from millpond.spark.frontend.variables import Variable, variable_of
 from millpond.spark.reading.event_source import completed
 from millpond.spark.sources.kafka import refuse_kafka
@@ -53,22 +55,6 @@ class Statement(NamedTuple):
     text: str
     line: int
     start: int
-
-
-class QueryStatement(NamedTuple):
-    """A `CREATE STREAMING TABLE`: `text` is its SELECT, exactly as written, from character `start` of the file."""
-
-    name: str
-    text: str
-    sink: Sink
-    serve: bool
-    line: int
-    start: int
-    late: Sink | None = None
-    mode: Mode = Mode()
-    repeats: Repeats = Repeats()
-    budget: Budget | None = None
-    ttl: str | None = None
 
 
 class ViewStatement(NamedTuple):
@@ -104,31 +90,80 @@ def parse_file(spark: SparkSession, text: str) -> PondFile:
         UnsupportedQuery: this version does not support a source or sink.
     """
     catalyst = Catalyst(spark)
-    streams: dict[str, Stream] = {}
-    views: dict[str, ViewStatement] = {}
-    queries: dict[str, QueryStatement] = {}
-    variables: dict[str, Variable] = {}
+    parsed: list[tuple[Statement, JavaObject]] = []
     for statement in split(text):
-        try:
-            made = _read(catalyst, statement, blank(text[: statement.start]))
-            name = made.name.lower()
-            if isinstance(made, Variable):
-                known = made.name in variables  # names of parameters are case-sensitive, and separate from other names
-            else:
-                known = name in streams or name in views or name in queries
-            if known:
-                raise QueryTypeError(f"{made.name} is created twice.", "Give one of them another name.")
-        except QueryError as error:
-            raise type(error)(f"In the statement on line {statement.line}: {error.what}", error.cure) from error
-        if isinstance(made, Variable):
-            variables[made.name] = made
-        elif isinstance(made, Stream):
-            streams[name] = made
-        elif isinstance(made, ViewStatement):
-            views[name] = made
-        else:
-            queries[name] = made
-    return PondFile((*streams.values(),), (*views.values(),), (*queries.values(),), (*variables.values(),))
+        with _of(statement):
+            check_size(statement.text)
+            parsed.append((statement, parse(catalyst, blank(text[: statement.start]) + _parsed(statement))))
+    sinks = frozenset(target_of(plan) for _, plan in parsed if kind_of(plan) == INSERT)
+    made = _Made()
+    for statement, plan in parsed:
+        with _of(statement):
+            _read(catalyst, plan, statement, made, sinks)
+    for name, (declared, statement) in made.sinks.items():
+        with _of(statement):
+            raise QueryTypeError(
+                f"{declared.name} has no SELECT, and no statement inserts into it.",
+                f"Write CREATE STREAMING TABLE {name} AS SELECT …, or add INSERT INTO {name} SELECT ….",
+            )
+    return made.file
+
+
+@contextmanager
+def _of(statement: Statement) -> Iterator[None]:
+    """A context that adds to errors which statement they are about."""
+    try:
+        yield
+    except QueryError as error:
+        raise type(error)(f"In the statement on line {statement.line}: {error.what}", error.cure) from error
+
+
+class _Made:
+    """What the statements of a file have declared until now, by name in lower case (parameters: by name).
+
+    `sinks` are those that no INSERT INTO has named yet, with their statements.
+    """
+
+    def __init__(self) -> None:
+        self.streams: dict[str, Stream] = {}
+        self.views: dict[str, ViewStatement] = {}
+        self.queries: dict[str, QueryStatement] = {}
+        self.variables: dict[str, Variable] = {}
+        self.sinks: dict[str, tuple[Declared, Statement]] = {}
+
+    @property
+    def file(self) -> PondFile:
+        """All of it."""
+        return PondFile(
+            (*self.streams.values(),), (*self.views.values(),), (*self.queries.values(),), (*self.variables.values(),)
+        )
+
+    def check_free(self, name: str) -> None:
+        """Refuse a name that the file has created already.
+
+        Raises:
+            QueryTypeError: it has.
+        """
+        if any(name.lower() in known for known in (self.streams, self.views, self.queries, self.sinks)):
+            raise QueryTypeError(f"{name} is created twice.", "Give one of them another name.")
+
+    def inserted(self, name: str) -> Declared:
+        """The sink that an INSERT INTO names.
+
+        Raises:
+            QueryTypeError: the file does not declare it, or it has a SELECT already.
+        """
+        if name in self.queries:
+            raise QueryTypeError(
+                f"{name} has a SELECT already, and a query has one.",
+                "Join both with UNION ALL, or insert into another sink.",
+            )
+        if name not in self.sinks:
+            raise QueryTypeError(
+                f"INSERT INTO names {name}, and no statement before it declares this sink.",
+                f"Write CREATE STREAMING TABLE {name} USING parquet TBLPROPERTIES ('path' = '…') before it.",
+            )
+        return self.sinks.pop(name)[0]
 
 
 def blank(text: str) -> str:
@@ -186,49 +221,82 @@ def _unclosed(text: str, position: int, what: str) -> QuerySyntaxError:
     )
 
 
-def _read(catalyst: Catalyst, statement: Statement, before: str) -> Stream | ViewStatement | QueryStatement | Variable:
-    check_size(statement.text)
-    plan = parse(catalyst, before + blanked(statement.text))
+def _read(
+    catalyst: Catalyst, plan: JavaObject, statement: Statement, made: _Made, sinks: frozenset[str]
+) -> None:  # fmt: skip
+    """Add what a statement declares; `sinks` are the names after INSERT INTO in the file."""
     kind = kind_of(plan)
-    if kind == "CreateTable":
-        return _stream(catalyst, plan)
-    if kind == "CreateStreamingTableAsSelect":
-        return _query(plan, statement)
-    if kind == "CreateViewCommand":
-        return _view(plan, statement)
-    if kind == "CreateTempViewUsing":
-        return _table_view(plan, statement.line)
     if kind == "CreateVariable":
-        return variable_of(plan)
-    what, cure = STATEMENTS.get(kind, (f"the statement {kind}", ANY_STATEMENT))
-    if kind == "CreateStreamingTable":
-        what = "a streaming table without AS SELECT"
-    raise QueryRefused(f"A pond file may not have {what}.", cure)
+        variable = variable_of(plan)
+        if variable.name in made.variables:  # names of parameters are case-sensitive, and separate from other names
+            raise QueryTypeError(f"{variable.name} is created twice.", "Give one of them another name.")
+        made.variables[variable.name] = variable
+    elif kind == INSERT:
+        insert = insert_of(plan, statement.text)
+        declared = made.inserted(insert.sink)
+        made.queries[insert.sink] = QueryStatement(
+            declared, insert.text, statement.line, statement.start + insert.start, insert.by_name
+        )
+    elif kind == "CreateStreamingTable" or (kind in TABLES and name_of(plan.name()).lower() in sinks):
+        declared = declared_query(catalyst, plan)
+        made.check_free(declared.name)
+        made.sinks[declared.name.lower()] = declared, statement
+    elif kind == SELECTED:
+        declared = declared_query(catalyst, plan)
+        made.check_free(declared.name)
+        text = _written(str(plan.originalText()), statement)
+        start = statement.start + statement.text.rindex(text)
+        made.queries[declared.name.lower()] = QueryStatement(declared, text, statement.line, start)
+    elif kind in ("CreateViewCommand", "CreateTempViewUsing"):
+        view = _view(plan, statement) if kind == "CreateViewCommand" else _table_view(plan, statement.line)
+        made.check_free(view.name)
+        made.views[view.name.lower()] = view
+    elif kind in TABLES and (kind == "CreateTable" or plan.orCreate()):
+        stream = _stream(catalyst, plan)
+        made.check_free(stream.name)
+        made.streams[stream.name.lower()] = stream
+    else:
+        what, cure = in_a_file(statement.text)
+        raise QueryRefused(f"A pond file may not have {what}.", cure)
 
 
-def _name(node: JavaObject) -> str:
-    parts = [str(part) for part in items(node.nameParts())]
-    if len(parts) != 1:
-        raise QueryRefused(f"The name {'.'.join(parts)} has several parts.", "Use one plain name.")
-    return parts[0]
+def _partitioned(name: str, plan: JavaObject, kind: SourceKind, columns: Sequence[Field]) -> str | msgspec.UnsetType:
+    """The column by which the producers of a stream's topic choose partitions, if the statement declares it.
 
-
-def _partitioned(name: str, plan: JavaObject) -> str | msgspec.UnsetType:
-    """The column by which the producers of a stream's topic choose partitions, if the statement declares it."""
+    For a folder of files, PARTITIONED BY lists the columns that Spark finds in the names of its folders (`dt=…`). They
+    are columns like others, so the list is only checked.
+    """
     found = items(plan.partitioning())
     if not found:
         return msgspec.UNSET
-    plain = kind_of(found[0]) == "IdentityTransform"
-    fields = [str(part) for part in found[0].reference().fieldNames()] if plain else []
-    if len(found) > 1 or len(fields) != 1:
+    fields = [_column_of(one) for one in found]
+    wrong = None in fields or (len(fields) > 1 and not kind.files)
+    if wrong:
         raise QueryRefused(
             f"{name} has PARTITIONED BY or CLUSTER BY of another form than a column.", "Write PARTITIONED BY (column)."
         )
-    return fields[0]
+    if not kind.files:
+        return fields[0] or msgspec.UNSET
+    known = {column.name.lower() for column in columns}
+    for field in fields:
+        if field is not None and field.lower() not in known:
+            raise QueryTypeError(
+                f"{name} is PARTITIONED BY {field}, which is not one of its columns.",
+                f"Add it with its type: PARTITIONED BY ({field} STRING), or in the list of columns.",
+            )
+    return msgspec.UNSET
+
+
+def _column_of(transform: JavaObject) -> str | None:
+    """The column of a partitioning; None: it is something else, such as a bucket of a column."""
+    if kind_of(transform) != "IdentityTransform":
+        return None
+    fields = [str(part) for part in transform.reference().fieldNames()]
+    return fields[0] if len(fields) == 1 else None
 
 
 def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
-    name = _name(plan.name())
+    name = name_of(plan.name())
     spec = plan.tableSpec()
     refuse_clauses(name, spec)
     provider = str(optional(spec.provider()) or "").lower()
@@ -239,23 +307,20 @@ def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
         if kind.table_options:
             cure += f"; a batch table is a CREATE TEMPORARY VIEW {name} USING {provider} OPTIONS (…)"
         raise UnsupportedQuery(f"The stream {name} has {what}.", f"{cure}.")
-    options = {str(entry._1()): _text(name, entry) for entry in items(spec.optionExpression().options())}
-    location = optional(spec.location())
-    if location is not None:
-        options["path"] = _plain_path(str(location))
+    options = options_of(name, spec)
     known = {option.lower(): option for option in kind.options}
     for option in options:
         if kind.topics:
             refuse_kafka(name, option)
-        _known(option, known, f"an option of {provider}")
+        check_known(option, known, f"an option of {provider}")
     declared = columns_of(catalyst, plan, name, provider)
     columns = tuple(column for column in declared if isinstance(column, Field))
     generated = tuple(column for column in declared if isinstance(column, Generated))
     made = Stream(name, _columns(name, kind, columns, options), _source(provider, options, known))
     stream = completed(msgspec.structs.replace(
-        made, partitioned=_partitioned(name, plan), computed=generated or msgspec.UNSET
+        made, partitioned=_partitioned(name, plan, kind, columns), computed=generated or msgspec.UNSET
     ))  # fmt: skip
-    return with_times(catalyst, stream, _properties(spec, STREAM_PROPERTIES, "a property of a stream"))
+    return with_times(catalyst, stream, properties_of(spec, STREAM_PROPERTIES, "a property of a stream"))
 
 
 def _source(provider: str, options: dict[str, str], known: dict[str, str]) -> Source:
@@ -301,7 +366,7 @@ def _table_view(plan: JavaObject, line: int) -> ViewStatement:
     known = {option.lower(): option for option in kind.table_options}
     options = dict(pairs(plan.options()))
     for option in options:
-        _known(option, known | {_REFRESH: _REFRESH}, f"an option of {provider}")
+        check_known(option, known | {_REFRESH: _REFRESH}, f"an option of {provider}")
     refresh = next((value for option, value in options.items() if option.lower() == _REFRESH), None)
     source = _source(provider, {key: value for key, value in options.items() if key.lower() != _REFRESH}, known)
     schema = optional(plan.userSpecifiedSchema())
@@ -310,109 +375,12 @@ def _table_view(plan: JavaObject, line: int) -> ViewStatement:
     return ViewStatement(name, None, source, view_columns(name, schema), line, refresh)
 
 
+def _parsed(statement: Statement) -> str:
+    """The text that Spark parses: the statement with blanks in place of what Spark's parser lacks."""
+    return blanked(parsable(statement.text))
+
+
 def _written(parsed_text: str, statement: Statement) -> str:
     """The SELECT at the end of a statement, as it is written; Spark parsed it as `parsed_text`."""
-    parsed = blanked(statement.text)
+    parsed = _parsed(statement)
     return parsed_text if parsed == statement.text else statement.text[parsed.rindex(parsed_text) :]
-
-
-def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
-    name = _name(plan.name())
-    spec = plan.tableSpec()
-    refuse_clauses(name, spec)
-    if plan.partitioning().size():
-        raise QueryRefused(f"{name} has PARTITIONED BY or CLUSTER BY, which a query cannot have.", "Leave it out.")
-    if plan.columns().size():
-        raise QueryRefused(f"{name} lists columns; they follow from its SELECT.", "Leave the list out.")
-    if spec.options().size():
-        raise QueryTypeError(f"{name} has OPTIONS.", "Use TBLPROPERTIES ('path' = '…').")
-    kind = _kind(f"{name} is", str(optional(spec.provider()) or NOWHERE).lower(), declared_names())
-    options = (option for one in (*BUILT_IN, kind) for option in one.options)
-    properties = _properties(spec, (*QUERY_PROPERTIES, *dict.fromkeys(options)), "a property of a query")
-    sink = _sink(name, kind, "path", properties.get("path"))
-    sink = msgspec.structs.replace(sink, options=_sink_options(name, kind, properties))
-    serve = properties.get("serve", "false").lower()
-    if serve not in ("true", "false"):
-        raise QueryTypeError(f"'serve' of {name} is {serve}.", "Write 'true' or 'false'.")
-    late = _late(name, kind, properties)
-    text = _written(str(plan.originalText()), statement)
-    start = statement.start + statement.text.rindex(text)
-    late_by = properties.get("late.by", BY_EVENT).lower()
-    mode = Mode(properties.get("emit", FINAL).lower(), properties.get("correct.for"), late_by)
-    columns = tuple(one.strip() for one in properties.get("deduplicate", "").split(",") if one.strip())
-    repeats = Repeats(columns, properties.get("deduplicate.within"))
-    budget = budget_of(properties["budget"]) if "budget" in properties else None
-    ttl = properties.get("state.ttl")
-    return QueryStatement(name, text, sink, serve == "true", statement.line, start, late, mode, repeats, budget, ttl)
-
-
-def _kind(subject: str, sink: str, known: tuple[str, ...]) -> SinkKind:
-    if sink not in known:
-        raise UnsupportedQuery(f"{subject} to be written as {sink}.", f"Use one of {', '.join(known)}.")
-    return sink_kind(sink)
-
-
-def _sink_options(name: str, kind: SinkKind, properties: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    """The sink's options from TBLPROPERTIES; a property of another sink is refused."""
-    for option, other in ((option, one.name) for one in BUILT_IN for option in one.options):
-        if option in properties and option not in kind.options:
-            raise QueryTypeError(f"{name} has a {option}, but is written as {kind.name}.", f"Write USING {other}.")
-    kind.check_env(name, properties)
-    return tuple(sorted((option, properties[option]) for option in kind.options if option in properties))
-
-
-def _late(name: str, kind: SinkKind, properties: dict[str, str]) -> Sink | None:
-    """The sink of late rows: a folder in the query's own format or in another one."""
-    path, format_ = properties.get("late.path"), properties.get("late.format", "").lower()
-    if path is None and not format_:
-        return None
-    if not format_:
-        if not (kind.late and kind.path):
-            raise QueryTypeError(f"'late.path' of {name} has no format.", "Add 'late.format' = 'parquet'.")
-        format_ = kind.name
-    subject = f"The late rows of {name} are"
-    of_late = _kind(subject, format_, declared_names())
-    if not of_late.late:
-        raise UnsupportedQuery(f"{subject} to be written as {format_}.", f"Use one of {', '.join(late_names())}.")
-    return _sink(name, of_late, "late.path", path)
-
-
-def _sink(name: str, kind: SinkKind, key: str, path: str | None) -> Sink:
-    if kind.path and not path:
-        cure = f"Add TBLPROPERTIES ('{key}' = '…')."
-        raise QueryTypeError(f"{name} is written as {kind.name}, but has no {key}.", cure)
-    if path and not kind.path:
-        known = ", ".join(one.name for one in BUILT_IN if one.path)
-        raise QueryTypeError(f"{name} has a {key}, but {kind.name} is no folder.", f"Use one of {known}.")
-    return Sink(kind.name, path)
-
-
-def _properties(spec: JavaObject, known: tuple[str, ...], what: str) -> dict[str, str]:
-    properties = dict(pairs(spec.properties()))
-    for key in properties:
-        _known(key, {name: name for name in known}, what)
-    return {key.lower(): value for key, value in properties.items()}
-
-
-def _known(name: str, known: dict[str, str], what: str) -> None:
-    if name.lower() not in known:
-        near = difflib.get_close_matches(name.lower(), known, 3, 0.5)
-        names = " or ".join(known[key] for key in near) if near else ", ".join(known.values())
-        raise QueryTypeError(f"`{name}` is not {what}.", f"Did you mean: {names}?")
-
-
-def _text(name: str, entry: JavaObject) -> str:
-    value = entry._2()
-    if kind_of(value) != "Literal":
-        raise QueryTypeError(f"The option {entry._1()} of {name} is no literal.", "Write the value itself.")
-    plain = value.eval(None)
-    return str(plain).lower() if isinstance(plain, bool | int | float) else str(plain.toString())
-
-
-def _plain_path(location: str) -> str:
-    # Spark returns a path as a URI.
-    return (
-        location.removeprefix("file:")
-        if location.startswith("file:/") and not location.startswith("file://")
-        else location
-    )

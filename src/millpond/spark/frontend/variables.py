@@ -36,8 +36,6 @@ def variable_of(plan: JavaObject) -> Variable:
     if len(names) != 1 or _NAME.fullmatch(names[0]) is None:
         raise QueryRefused(f"{', '.join(names)} cannot be declared as one variable.", _FORM)
     name, found = names[0], plan.defaultExpr().child()
-    if plan.replace():
-        raise QueryRefused(f"The variable {name} is declared with OR REPLACE, which has no effect.", "Leave it out.")
     kind = None
     if kind_of(found) == "Cast":
         kind, found = str(found.dataType().catalogString()), found.child()
