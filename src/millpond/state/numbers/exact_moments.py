@@ -14,8 +14,10 @@ from millpond.arrays import Ints
 from millpond.state.numbers.exact_sums import (
     SHIFT,
     Doubles,
+    Parts,
     Words,
     add_digits,
+    carried_total,
     digits_of_words,
     product_and_error,
     times,
@@ -49,21 +51,18 @@ def sums_of_powers(cells: Ints, values: Doubles, power: int, size: int) -> Words
 def third_numerators(count: Ints, sums: Sequence[Words]) -> Doubles:
     """`n² Σx³ − 3 n Σx Σx² + 2 (Σx)³` from the sums of the first to the third power, exact and rounded once."""
     n, (x, xx, xxx) = digits_of_words({0: count}), [digits_of_words(words) for words in sums]
-    parts = [(1, [n, n, xxx]), (-3, [n, x, xx]), (2, [x, x, x])]
-    return _rounded(count, parts, SHIFT["power3"])
+    inner = carried_total([(1, times(n, xxx)), (-3, times(x, xx))])
+    return _rounded(count, [(1, times(n, inner)), (2, times(times(x, x), x))], SHIFT["power3"])
 
 
 def fourth_numerators(count: Ints, sums: Sequence[Words]) -> Doubles:
     """`n³ Σx⁴ − 4 n² Σx Σx³ + 6 n (Σx)² Σx² − 3 (Σx)⁴` from the sums of the first to the fourth power."""
     n, (x, xx, xxx, xxxx) = digits_of_words({0: count}), [digits_of_words(words) for words in sums]
-    parts = [(1, [n, n, n, xxxx]), (-4, [n, n, x, xxx]), (6, [n, x, x, xx]), (-3, [x, x, x, x])]
-    return _rounded(count, parts, SHIFT["power4"])
+    square = times(x, x)
+    inner = carried_total([(1, times(n, xxxx)), (-4, times(x, xxx))])
+    inner = carried_total([(1, times(n, inner)), (6, times(square, xx))])
+    return _rounded(count, [(1, times(n, inner)), (-3, times(square, square))], SHIFT["power4"])
 
 
-def _rounded(count: Ints, parts: list[tuple[int, list[dict[int, Ints]]]], shift: int) -> Doubles:
-    found: list[dict[int, Ints]] = []
-    for factor, (product, *factors) in parts:
-        for other in factors:
-            product = times(product, other)
-        found.append({place: factor * digit for place, digit in product.items()})
-    return to_doubles(words_of_digits(total(found)) or {0: np.zeros_like(count)}, shift)
+def _rounded(count: Ints, parts: Parts, shift: int) -> Doubles:
+    return to_doubles(words_of_digits(total(parts)) or {0: np.zeros_like(count)}, shift)

@@ -19,6 +19,8 @@ from millpond.arrays import Ints, Wide
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Words: TypeAlias = dict[int, Ints]
+Parts: TypeAlias = Sequence[tuple[int, Mapping[int, Ints]]]
+"""Numbers in digits, each with a small factor."""
 
 SHIFT = {"integer": 0, "double": 12, "squares": 24, "power3": 36, "power4": 48}
 """The unit of word 0 is 2**-SHIFT."""
@@ -166,24 +168,32 @@ def add_digits(digits: dict[int, Ints], cells: Ints, values: Doubles, size: int,
 
 
 def words_of_digits(digits: Mapping[int, Ints]) -> Words:
-    """Converts sums of 26-bit digits (each below 2**53) to balanced words."""
+    """Converts sums of 26-bit digits (each below 2**62) to balanced words."""
+    words: Words = {}
+    for place, digit in _carried(digits).items():
+        part = digit << _HALF_BITS if place % 2 else digit
+        words[place // 2] = words[place // 2] + part if place // 2 in words else part
+    if not words:
+        return {}
+    return normalise(words)
+
+
+def _carried(digits: Mapping[int, Ints]) -> dict[int, Ints]:
+    """The same sums with every digit in [-2**25, 2**25)."""
     if not digits:
         return {}
     carried = dict(digits)
-    place = min(carried)
-    while place <= max(carried):
+    place, last = min(carried), max(carried)
+    while place <= last:
         digit = carried.get(place)
         if digit is not None:
             carry = (digit + (1 << 25)) >> _HALF_BITS
             if carry.any():
                 carried[place] = digit - (carry << _HALF_BITS)
                 carried[place + 1] = carried[place + 1] + carry if place + 1 in carried else carry
+                last = max(last, place + 1)
         place += 1
-    words: Words = {}
-    for place, digit in carried.items():
-        part = digit << _HALF_BITS if place % 2 else digit
-        words[place // 2] = words[place // 2] + part if place // 2 in words else part
-    return normalise(words)
+    return carried
 
 
 def _shifted(words: Words, bits: int) -> Words:
@@ -204,14 +214,15 @@ def _shifted(words: Words, bits: int) -> Words:
 def normalise(words: Words) -> Words:
     """The same sums with every word in [-2**51, 2**51); words that are zero everywhere are removed."""
     result = dict(words)
-    place = min(result)
-    while place <= max(result):
+    place, last = min(result), max(result)
+    while place <= last:
         word = result.get(place)
         if word is not None:
             carry = (word + (1 << (WORD_BITS - 1))) >> WORD_BITS
             if carry.any():
                 result[place] = word - (carry << WORD_BITS)
                 result[place + 1] = result[place + 1] + carry if place + 1 in result else carry
+                last = max(last, place + 1)
         place += 1
     kept = {place: word for place, word in sorted(result.items()) if word.any()}
     return kept or {0: np.zeros_like(next(iter(words.values())))}
@@ -235,11 +246,13 @@ def _rounded(words: list[Ints], lowest: int, shift: int) -> Doubles:
     words, negative = _magnitudes(words)
     shape = words[0].shape
     high, middle, low = (np.zeros(shape, np.int64) for _ in range(3))
-    sticky = np.zeros(shape, bool)
+    sticky, below = np.zeros(shape, bool), np.zeros(shape, bool)
     place = np.zeros(shape, np.int64)
     for k, word in enumerate(words):  # ascending: move the window of three words up wherever this word is not zero
         lead = word != 0
-        sticky = np.where(lead, _any_below(words, k - 2, shape), sticky)
+        if k > 2:
+            below = below | (words[k - 3] != 0)
+        sticky = np.where(lead, below, sticky)
         low = np.where(lead, words[k - 2] if k >= 2 else 0, low)
         middle = np.where(lead, words[k - 1] if k >= 1 else 0, middle)
         high = np.where(lead, word, high)
@@ -272,13 +285,6 @@ def _halved(leading: Ints, cut: Ints) -> Ints:
     rest = leading - (kept << cut)
     up: Ints = ((rest > half) | ((rest == half) & (kept & 1 == 1))).astype(np.int64)
     return kept + up
-
-
-def _any_below(words: list[Ints], end: int, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
-    found = np.zeros(shape, bool)
-    for word in words[: max(end, 0)]:
-        found |= word != 0
-    return found
 
 
 def _magnitudes(words: list[Ints]) -> tuple[list[Ints], npt.NDArray[np.bool_]]:
@@ -326,16 +332,21 @@ def times(left: Mapping[int, Ints], right: Mapping[int, Ints]) -> dict[int, Ints
     for i, part in left.items():
         for j, other in right.items():
             _accumulate(result, i + j, part * other)
-    return _digits(words_of_digits(result)) if result else {}
+    return {place: digit for place, digit in _carried(result).items() if digit.any()}
 
 
-def total(parts: Sequence[Mapping[int, Ints]]) -> dict[int, Ints]:
-    """The sum of numbers in digits, without carrying."""
+def total(parts: Parts) -> dict[int, Ints]:
+    """The sum of numbers in digits, each times its small factor, without carrying."""
     result: dict[int, Ints] = {}
-    for part in parts:
+    for factor, part in parts:
         for place, digit in part.items():
-            result[place] = result[place] + digit if place in result else digit
+            _accumulate(result, place, factor * digit if factor != 1 else digit)
     return result
+
+
+def carried_total(parts: Parts) -> dict[int, Ints]:
+    """The same sum in balanced digits."""
+    return _carried(total(parts))
 
 
 def digits_of_words(words: Words) -> dict[int, Ints]:
@@ -348,10 +359,8 @@ def _balanced(count: Ints) -> Words:
 
 
 def _accumulate(result: dict[int, Ints], place: int, product: Ints) -> None:
-    """Adds a product of two 26-bit digits, split into two halves, so that each column stays far below 2**53."""
-    carry = (product + (1 << 25)) >> _HALF_BITS
-    for at, part in ((place, product - (carry << _HALF_BITS)), (place + 1, carry)):
-        result[at] = result[at] + part if at in result else part
+    """Adds a product of two balanced digits, at most 2**50; a fourth power has 332 digits, so sums are below 2**59."""
+    result[place] = result[place] + product if place in result else product
 
 
 def _digits(words: Words) -> dict[int, Ints]:
