@@ -99,6 +99,7 @@ def test_one_text_aggregates_and_ranks(spark: SparkSession, pond: Pond, tmp_path
         other.add("first", ONE_TEXT[name].format(SPEND.format(SLIDING, late, SLIDING)))
         other.run(once=True, drain=True)
         ours = other.table("first").select(["card", "shop", "total", "w"]).to_pylist()
+        assert "each task sends only its first 3 rows of each partition" in explain(other.plan, other.streams)
     columns = "card, shop, total, w"
     first = f"QUALIFY row_number() OVER (PARTITION BY w ORDER BY total DESC{TIES}) <= 3"
     theirs = spark.sql(f"SELECT {columns} FROM batch_spend {first}").toArrow().to_pylist()

@@ -12,6 +12,7 @@ from millpond.plan.explain.words import count_of, duration, predicate_text
 from millpond.plan.groups.build import build_plan, logged_of, tallies_asked
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.groups.tallies import bits_of, error_of, keeps_tallies
+from millpond.plan.groups.top_rows import order_of, tops_of
 
 _WORD_BYTES = 8
 
@@ -75,9 +76,15 @@ def rank_lines(query: Query) -> Iterator[str]:
         if aggregate.function not in RANKS:
             continue
         read = [one.name for one in query.output if f"agg:{i}" in columns_of(one.expression)]
-        directions = aggregate.parameters if isinstance(aggregate.parameters, tuple) else ()
-        by = zip(map(render, aggregate.arguments), (str(one.value) for one in directions), strict=True)
-        yield f"      rank  {', '.join(read) or 'HAVING'}: {aggregate.function} by {', '.join(map(' '.join, by))}"
+        by = ", ".join(f"{render(value)} {direction}" for value, direction in order_of(aggregate))
+        yield f"      rank  {', '.join(read) or 'HAVING'}: {aggregate.function} by {by}"
+
+
+def top_lines(group: GroupPlan) -> Iterator[str]:
+    """A line with the numbers of first rows that each task sends of a partition, if it leaves out the others."""
+    first = sorted({top.rows for top in tops_of(group)})
+    if first:
+        yield f"  top rows  each task sends only its first {' or '.join(map(str, first))} rows of each partition"
 
 
 def _asked(group: GroupPlan, plan: QueryPlan) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:

@@ -12,7 +12,7 @@ from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliding
-from millpond.plan.explain.event_log_text import error_lines, event_lines, rank_lines, tally_lines
+from millpond.plan.explain.event_log_text import error_lines, event_lines, rank_lines, tally_lines, top_lines
 from millpond.plan.explain.join_text import join_lines, log_lines
 from millpond.plan.explain.subqueries import subquery_lines
 from millpond.plan.explain.words import count_of, duration, grouping_text, predicate_text, waiting_text, window_text
@@ -145,6 +145,7 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
         names = ", ".join(name if times == 1 else f"{name} ({times} times)" for name, times in by.items())
         yield f"    {measure_text(measure)}  <- {names}"
     yield from event_lines(group)
+    yield from top_lines(group)
     yield from tally_lines(group)
     yield "  queries"
     for query in group.queries:

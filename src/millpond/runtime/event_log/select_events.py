@@ -62,15 +62,27 @@ class LoggedRows:
         self, log: LogPlan, rows: Rows, times_us: Ints, late: Ints, order: tuple[pa.Array | None, Ints | None]
     ) -> None:
         """`times_us`, `late` and `order` (source partition and offset) are given for the whole chunk."""
-        self._log, self._rows = log, rows
+        self._log, self._rows, self._every = log, rows, np.ones(rows.count, bool)
         self._masks = [self._passed(condition) for condition in log.filters]
-        taken = np.ones(rows.count, bool) if log.takes_all or not self._masks else np.logical_or.reduce(self._masks)
+        taken = self._every if log.takes_all or not self._masks else np.logical_or.reduce(self._masks)
         self.index = np.flatnonzero(taken)
         self._times, self._late, self._order = rows.take(times_us), rows.take(late), order
 
     def _passed(self, condition: Expression) -> Mask:
         passed = self._rows.passed(self._rows.filter_of(condition))
-        return np.ones(self._rows.count, bool) if passed is None else np.broadcast_to(passed, (self._rows.count,))
+        return self._every if passed is None else np.broadcast_to(passed, (self._rows.count,))
+
+    def passing(self, condition: Expression | None) -> Mask:
+        """Which rows of the group pass a filter of the log; None: all."""
+        return self._every if condition is None else self._masks[self._log.filters.index(condition)]
+
+    def values(self, value: Expression, chosen: Ints) -> pa.Array:
+        """The values of a stored expression at `chosen` (positions among the group's rows)."""
+        return self._column(value).take(pa.array(chosen if self._rows.index is None else self._rows.index[chosen]))
+
+    def _column(self, value: Expression) -> pa.Array:
+        known = self._rows.evaluator(value)
+        return to_arrow(known._replace(null=known.null | known.error), value.type, self._rows.evaluator.rows)
 
     def events(self, chosen: Ints, keys: Ints) -> Events:
         """The events at `chosen` (positions among the group's rows); `keys` are the codes of their keys."""
@@ -78,9 +90,7 @@ class LoggedRows:
         whole = chosen if rows.index is None else rows.index[chosen]
         places, columns = pa.array(whole), {}
         for value in self._log.values:
-            known = rows.evaluator(value)
-            column = to_arrow(known._replace(null=known.null | known.error), value.type, rows.evaluator.rows)
-            columns[value_name(value)] = column.take(places)
+            columns[value_name(value)] = self._column(value).take(places)
         for condition, mask in zip(self._log.filters, self._masks, strict=True):
             columns[filter_name(condition)] = pa.array(mask[chosen])
         partition, offset = self._order

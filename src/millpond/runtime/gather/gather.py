@@ -34,6 +34,7 @@ from millpond.runtime.gather.retained_events import dealt_out, kept_rows
 from millpond.runtime.gather.selected_rows import select_rows
 from millpond.runtime.gather.session_atoms import atoms_of_rows, cut_atoms
 from millpond.runtime.gather.stream_columns import StreamColumns
+from millpond.runtime.gather.top_rows import keep_first_rows
 from millpond.runtime.joins.keyless_grid import dealt_events
 from millpond.runtime.packets.event_counts import ChunkCounts, Passed, Sources, count_rows, count_side
 from millpond.runtime.packets.packet import GroupPart, Header, encode_packet
@@ -138,7 +139,7 @@ def _gather_chunk(
     for group in task.plan.groups:
         if group.stream != stream.name:
             continue
-        group_began, timed = lap_us(), np.ones(table.num_rows, bool)
+        group_began, timed, withheld = lap_us(), np.ones(table.num_rows, bool), dict[str, int]()
         times_us, late = np.zeros((2, table.num_rows), np.int64)  # without an event time, no event is late
         if group.event_time:
             times = columns[group.event_time]
@@ -146,8 +147,9 @@ def _gather_chunk(
                 judged = judge.judge(times.data, times.null, *order)
             timed, times_us = judged.timed, times.data
             late = late_classes(judged_times(times_us, group.late_by), judged, floor, group.delays_us)
-        passed = group_parts(task, group, evaluator, timed, times_us, late, order, parts)
+        passed = group_parts(task, group, evaluator, timed, times_us, late, order, parts, withheld)
         count_rows(counts, group, evaluator, timed, late, sources, passed)
+        counts.withhold(withheld)
         late_collector.add_group(group, evaluator, late)
         counts.counters[group.id] = Counts(group_us=lap_us() - group_began)
     for log in task.plan.joins.logs_of(stream.name):
@@ -233,18 +235,21 @@ def _needed_bundles(group: GroupPlan, bundles: Sequence[Bundle], late_rows: Ints
 
 def group_parts(
     task: GatherTask, group: GroupPlan, evaluator: Evaluator, timed: Mask, times_us: Ints, late: Ints,
-    order: tuple[pa.Array | None, Ints | None], parts: list[list[GroupPart]],
+    order: tuple[pa.Array | None, Ints | None], parts: list[list[GroupPart]], withheld: dict[str, int],
 ) -> Passed | None:  # fmt: skip
-    """Add the rows of a chunk that a group takes to each instance's packet; returns the same as `_gather_group`."""
+    """Add the rows of a chunk that a group takes to each instance's packet; returns the same as `_gather_group`.
+
+    `withheld` gets for each query the number of rows that are left out because HAVING withholds them in any case.
+    """
     chosen = Rows(evaluator, timed & (late < len(group.delays_us)))
     if not group.signed and group.deduplicated is None:  # other events may repeat an event that no query takes
         chosen = Rows(evaluator, _needed_rows(group, chosen, late))
-    return _gather_group(task, group, chosen, times_us, late, order, parts)
+    return _gather_group(task, group, chosen, times_us, late, order, parts, withheld)
 
 
 def _gather_group(
     task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints,
-    order: tuple[pa.Array | None, Ints | None], parts: list[list[GroupPart]],
+    order: tuple[pa.Array | None, Ints | None], parts: list[list[GroupPart]], withheld: dict[str, int],
 ) -> Passed | None:  # fmt: skip
     """Add the group's part to each instance's packet; returns how many events passed each filter, if already known."""
     if not rows.count:
@@ -257,6 +262,7 @@ def _gather_group(
             _add_atoms(group, rows, one, times, late_rows, logged, parts)
         return None
     if logged is not None and (group.deduplicated is not None or not group.celled):
+        withheld |= keep_first_rows(group, logged, keys[0].codes, times, late_rows)
         for one in keys:
             _add_events(group, logged, one.owned, one.codes, parts)
         return None

@@ -145,4 +145,4 @@ def _add_group(
     judged = Judged(timed, np.asarray(batch.column(BASE)), {})
     late = late_classes(judged_times(times, group.late_by), judged, None, group.delays_us)
     order = (batch.column(PARTITION), np.asarray(batch.column(OFFSET))) if OFFSET in positions else (None, None)
-    group_parts(task, group, evaluator, timed, times, late, order, parts)
+    group_parts(task, group, evaluator, timed, times, late, order, parts, {})

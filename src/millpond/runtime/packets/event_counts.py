@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,6 +52,11 @@ class ChunkCounts(NamedTuple):
 
     counters: Counters
     fates: list[packet.SourceFates]
+
+    def withhold(self, rows: Mapping[str, int]) -> None:
+        """Set the number of rows that HAVING of each query withholds; several queries may share their other counts."""
+        for query, count in rows.items():
+            self.counters[query] = msgspec.structs.replace(self.counters[query], withheld=count)
 
 
 Passed: TypeAlias = Mapping[Expression | None, Sequence[int]]

@@ -27,7 +27,7 @@ from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.event_log.event_aggregates import input_of_frames
 from millpond.runtime.event_log.event_order import in_order, with_position
-from millpond.runtime.event_log.rank_events import ranked
+from millpond.runtime.event_log.rank_events import RankedEvents
 from millpond.runtime.event_log.select_events import passed_mask, value_column, value_name
 from millpond.runtime.rows.query_families import Family, QueryRows
 from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_results
@@ -99,11 +99,11 @@ def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Value
     ordered = isinstance(query.window, Counted) and query.row_per_event  # the last event of a frame is that of the row
     if ordered or isinstance(query.window, Pattern):
         events = with_position(due.events, np.arange(due.events.rows))
-    frames = _Frames(due.events)
+    frames, ranked = _Frames(due.events), RankedEvents(query.aggregates, due.events, due.at)
     inputs = {}
     for i, (aggregate, low) in enumerate(zip(query.aggregates, due.lows, strict=False)):
         if aggregate.function in RANKS:
-            values = ranked(aggregate, due.events, due.at)
+            values = ranked.values(aggregate)
         elif aggregate.logged:
             aggregate_input = input_of_frames(aggregate, presence, events, low, due.highs)
             values = of_events(plan, aggregate_input, due.events.slots[due.at].astype(np.int64), keys)

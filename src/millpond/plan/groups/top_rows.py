@@ -1,0 +1,77 @@
+"""Finds queries that show only the first rows of each window, of which each task leaves out most before a shuffle.
+
+HAVING of such a query limits a rank, as in `row_number() OVER (PARTITION BY w ORDER BY s DESC) <= 10`. A row that is
+not among the first 10 of its task is not among the first 10 of all tasks, and no row that is needs it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from millpond.model.aggregates import RANKS, Aggregate
+from millpond.model.expressions import Column, Expression
+from millpond.model.query import Query
+from millpond.plan.groups.filter_ladders import comparison_of, parts_of
+from millpond.plan.groups.plan import GroupPlan
+
+Ordering: TypeAlias = tuple[tuple[Expression, str], ...]
+"""The expressions of ORDER BY, each with one of `DIRECTIONS`."""
+
+_MORE = {"le": 0, "eq": 0, "lt": -1}
+"""Comparison of a rank with n -> what n is added to for the last rank that matters."""
+
+
+class TopRows(NamedTuple):
+    """The rows that a query needs of a partition: those whose `rank` is at most `rows`."""
+
+    rank: Aggregate
+    rows: int
+
+    @property
+    def distinct(self) -> bool:
+        """Whether rows of equal rank count once."""
+        return self.rank.function == "dense_rank"
+
+
+def order_of(rank: Aggregate) -> Ordering:
+    """What a rank orders by."""
+    directions = rank.parameters if isinstance(rank.parameters, tuple) else ()
+    return tuple((value, str(one.value)) for value, one in zip(rank.arguments, directions, strict=True))
+
+
+@lru_cache(1 << 10)
+def top_rows(query: Query) -> TopRows | None:
+    """The rows that a query needs of each partition; None: all.
+
+    Its other ranks must be right although the rows after the first ones are missing. They are if one ORDER BY begins
+    with the other.
+    """
+    if not query.aggregates or any(one.function not in RANKS or one.filter for one in query.aggregates):
+        return None
+    limited = dict[Aggregate, int]()
+    for part in parts_of(query.having):
+        found = comparison_of(part)
+        if found is None or found.op not in _MORE or not isinstance(found.value, Column):
+            continue
+        kind, _, place = found.value.name.partition(":")
+        if kind == "agg" and isinstance(found.limit.value, int):
+            rank, rows = query.aggregates[int(place)], max(found.limit.value + _MORE[found.op], 1)
+            limited[rank] = min(rows, limited.get(rank, rows))
+    fitting = (TopRows(*one) for one in limited.items() if all(_agree(one[0], other) for other in query.aggregates))
+    return min(fitting, key=_rows, default=None)
+
+
+def tops_of(group: GroupPlan) -> list[TopRows]:
+    """The rows that each query of a group needs; empty if one of the queries needs all."""
+    found = [top_rows(plan.query) if group.deduplicated is None else None for plan in group.queries]
+    return [] if None in found else [one for one in found if one is not None]
+
+
+def _rows(top: TopRows) -> int:
+    return top.rows
+
+
+def _agree(rank: Aggregate, other: Aggregate) -> bool:
+    short, long = sorted((order_of(rank), order_of(other)), key=len)
+    return long[: len(short)] == short

@@ -1,0 +1,80 @@
+"""Leaves out the rows of a chunk that cannot be among the first of their window, before they are sent to instances.
+
+A chunk has the rows that one task gathers, so of 100,000 keys per window each task sends only its own first 10. The
+ranks are computed by the instance that receives the rows of all tasks (`runtime.event_log.rank_events`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+
+from millpond.arrays import Ints, Mask, distinct_rows
+from millpond.kernels.ranks import directed, ranks
+from millpond.model.expressions import Expression
+from millpond.plan.groups.build import presence_filter
+from millpond.plan.groups.plan import GroupPlan
+from millpond.plan.groups.top_rows import order_of, tops_of
+from millpond.runtime.event_log.select_events import LoggedRows
+
+SortKey: TypeAlias = Callable[[Ints], list[Ints]]
+"""Sort keys of an expression of ORDER BY for the rows at some positions, the major one last."""
+
+
+def keep_first_rows(group: GroupPlan, logged: LoggedRows, codes: Ints, times_us: Ints, late: Ints) -> dict[str, int]:
+    """Drops rows of `logged` that no query of the group shows; returns how many rows each query thereby withholds.
+
+    `codes`, `times_us` and `late` are the key, event time and late class of each row of the group.
+    """
+    tops = tops_of(group)
+    if not tops:
+        return {}
+    partitions = distinct_rows([codes, times_us])[1]
+    kept, taken = np.zeros(len(codes), bool), list[Mask]()
+    for plan, top in zip(group.queries, tops, strict=True):
+        taken.append((late <= plan.delay) & logged.passing(presence_filter(plan.query)))
+        some = np.flatnonzero(taken[-1])
+        keys = [partial(_sort_keys, logged, some, *one) for one in order_of(top.rank)]
+        kept[some[first_rows(partitions[some], keys, top.rows, distinct=top.distinct)]] = True
+    logged.index = np.flatnonzero(kept)
+    pairs = zip(group.queries, taken, strict=True)
+    dropped = {plan.query.name: rows & ~kept & (times_us >= plan.from_us) for plan, rows in pairs}
+    return {name: int(np.count_nonzero(rows)) for name, rows in dropped.items() if rows.any()}
+
+
+def first_rows(partitions: Ints, keys: Sequence[SortKey], rows: int, *, distinct: bool = False) -> Ints:
+    """The positions of rows that are among the first of their partition (numbered from 0), and perhaps of some more.
+
+    `distinct`: rows that are equal in all keys count once. A row that is not among the first by a part of the keys is
+    not among them by all. So a key is only computed for the rows that are left by the previous ones.
+    """
+    kept = np.arange(len(partitions))
+    sort_keys, enough = [partitions], 2 * rows * (int(partitions.max()) + 1) if len(partitions) else 0
+    for key in keys:
+        if len(kept) <= enough:
+            break
+        sort_keys = [*key(kept), *sort_keys]
+        order = np.lexsort(sort_keys)
+        begins = _changes(sort_keys[-1:], order)
+        differs = begins | _changes(sort_keys[:-1], order)
+        numbers = np.cumsum(differs) if distinct else np.maximum.accumulate(np.where(differs, np.arange(len(order)), 0))
+        first = order[numbers - np.maximum.accumulate(np.where(begins, numbers, 0)) < rows]
+        kept, sort_keys = kept[first], [one[first] for one in sort_keys]
+    return kept
+
+
+def _sort_keys(logged: LoggedRows, some: Ints, value: Expression, direction: str, chosen: Ints) -> list[Ints]:
+    return directed(ranks(logged.values(value, some[chosen]), value.type), direction)
+
+
+def _changes(keys: Sequence[Ints], order: Ints) -> Mask:
+    """Where a sorted row differs in a key from the previous one."""
+    changes = np.zeros(len(order), bool)
+    changes[:1] = True
+    for key in keys:
+        sorted_key = key[order]
+        changes[1:] |= sorted_key[1:] != sorted_key[:-1]
+    return changes
