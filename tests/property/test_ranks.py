@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from kit.inputs.cases import DOUBLES, SECOND, STREAM, TEXTS, Case
 from kit.inputs.examples import examples
 from kit.judges.answers import answers, dealt
 from kit.judges.naive_judge import held_against_twin
-from millpond.model.aggregates import DIRECTIONS, RANKS, Aggregate
+from millpond.model.aggregates import DIRECTIONS, FRAMES, NEIGHBOURS, RANKS, SHARES, Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Range
@@ -43,10 +44,35 @@ def coarser(dice: random.Random, rank: Aggregate) -> Aggregate:
     return Aggregate(function, by[0], None, "int", *by[1:2], parameters=rank.parameters[: len(by)], more=by[2:])
 
 
+def ordered_of(dice: random.Random) -> Aggregate:
+    """A function that reads all events of the key and time, in an order without ties where these matter."""
+    function = dice.choice([*SHARES, *NEIGHBOURS])
+    rank = rank_of(dice, "rank" if function in SHARES[:2] else "row_number")
+    assert isinstance(rank.parameters, tuple)
+    if function in SHARES:
+        extra = (literal(dice.randint(1, 5), "int"),) if function == "ntile" else ()
+        kind = "int" if function == "ntile" else "double"
+        return replace(rank, function=function, type=kind, parameters=(*rank.parameters, *extra))
+    value = dice.choice(COLUMNS)
+    extra = (literal(dice.randint(0, 3), "int"), literal(dice.choice([None, *_DEFAULTS[value.name]]), value.type))
+    if function == "nth_value":
+        tied = literal(dice.randint(0, len(rank.parameters)), "int")
+        extra = (literal(dice.randint(1, 4), "int"), literal(dice.choice(FRAMES), "string"), tied)
+    others = (*rank.arguments[1:], value)
+    return replace(
+        rank, function=function, type=value.type, other=others[0], more=others[1:],
+        parameters=(*rank.parameters, *extra),
+    )  # fmt: skip
+
+
+_DEFAULTS: dict[str, list[Any]] = {"k": ["", "x"], "f": [0.5], "v": [7], "p": [Decimal("9.00")]}
+
+
 def ranking(dice: random.Random, name: str) -> Query:
     """Some ranks of each event, of all events or of the best ones, beside the number of events of its key and time."""
     keys = dice.choice([(), (Column("flag", "boolean"),)])
     made = [rank_of(dice, dice.choice(RANKS)) for _ in range(dice.randint(1, 3))]
+    made += [ordered_of(dice) for _ in range(dice.randint(0, 2))]
     made.append(Aggregate("count", None, None, "bigint"))
     output = [Named("id", Column("event:0", "bigint")), Named("t", Column("window.time", "timestamp"))]
     output += [Named(f"a{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(made)]
@@ -61,12 +87,17 @@ def limited(dice: random.Random, name: str) -> Query:
     """A query that shows only the first events of a rank; its other ranks fit, so tasks leave most events out."""
     query, rank = ranking(dice, name), rank_of(dice, dice.choice(RANKS))
     made = [coarser(dice, rank) for _ in range(dice.randint(0, 2))]
+    if rank.function == "row_number":
+        assert isinstance(rank.parameters, tuple)
+        more, constants = (*rank.arguments[1:], COLUMNS[0]), (literal(1, "int"), literal("none", "string"))
+        earlier = replace(rank, function="lag", type="string", other=more[0], more=more[1:])
+        made.append(replace(earlier, parameters=(*rank.parameters, *constants)))
     place = dice.randint(0, len(made))
     made.insert(place, rank)
     op, rows = dice.choice(["le", "lt", "eq", "ge", "gt"]), literal(dice.randint(0, 3), "int")
     found = Column(f"agg:{place}", "int")
     first = call(op, (rows, found) if op[0] == "g" else (found, rows), "boolean")
-    output = [*query.output[:2], *(Named(f"a{i}", Column(f"agg:{i}", "int")) for i in range(len(made)))]
+    output = [*query.output[:2], *(Named(f"a{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(made))]
     some = call("gt", (Column("v", "int"), literal(0, "int")), "boolean") if dice.randint(0, 1) else None
     return replace(query, aggregates=tuple(made), output=tuple(output), where=some, having=first)
 

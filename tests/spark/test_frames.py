@@ -147,6 +147,9 @@ FRAMES = {
     "first_value(kind) OVER (PARTITION BY card ORDER BY ts ROWS 1 PRECEDING) AS a, "
     "last_value(qty) OVER (PARTITION BY card ORDER BY ts ROWS 1 PRECEDING) AS b, "
     "count(*) OVER (PARTITION BY card ORDER BY ts ROWS 2 PRECEDING) AS n FROM tx WHERE id % 2 = 0",
+    "lags": "SELECT id, ts, lag(qty) OVER (PARTITION BY card ORDER BY ts) AS a, amount - lag(amount, 2, 0D) OVER "
+    "(PARTITION BY card ORDER BY ts) AS b, max(qty) OVER (PARTITION BY card ORDER BY ts ROWS 3 PRECEDING) AS c, "
+    "lag(kind, 1, 'none') OVER (PARTITION BY card ORDER BY ts) AS d FROM tx WHERE id % 2 = 0",
     "above": f"SELECT id, s * 2 AS t FROM (SELECT id, sum(amount) {TEN} AS s FROM tx) WHERE s > 20",
     "approximate": f"SELECT id, approx_count_distinct(kind) {TEN} AS a FROM tx",
 }

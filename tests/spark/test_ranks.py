@@ -31,6 +31,17 @@ RANKS = {
     "dense_rank() OVER (PARTITION BY w ORDER BY n DESC NULLS FIRST) AS b, "
     "row_number() OVER (PARTITION BY w ORDER BY shop DESC NULLS LAST, total{ties}) AS c, "
     "sum(n) OVER (PARTITION BY w) AS d FROM {spend}",
+    "neighbours": "SELECT card, shop, w, lag(total) OVER (PARTITION BY w ORDER BY n DESC{ties}) AS a, "
+    "lead(shop, 2, 'none') OVER (PARTITION BY w ORDER BY n DESC{ties}) AS b, nth_value(most, 2) OVER (PARTITION BY w "
+    "ORDER BY n) AS c, nth_value(n, 3) OVER (PARTITION BY w ORDER BY total{ties} ROWS UNBOUNDED PRECEDING) AS d, "
+    "nth_value(card, 1) OVER (PARTITION BY w ORDER BY total{ties} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED "
+    "FOLLOWING) AS e FROM {spend}",
+    "places": "SELECT card, shop, w, ntile(4) OVER (PARTITION BY w ORDER BY most{ties}) AS a, "
+    "percent_rank() OVER (PARTITION BY w ORDER BY n DESC) AS b, cume_dist() OVER (PARTITION BY w ORDER BY most) AS c, "
+    "rank() OVER (PARTITION BY w ORDER BY most) AS d FROM {spend}",
+    "before": "SELECT card, shop, w.end AS until, total - lag(total) OVER (PARTITION BY card, shop ORDER BY w.end) AS "
+    "more, lag(n, 2, 0L) OVER (PARTITION BY card, shop ORDER BY w.end) AS m FROM {spend}",
+    "early": "SELECT card, shop, w, lag(n) OVER (PARTITION BY card, shop ORDER BY w) AS m FROM {spend}",
     "shares": "SELECT card, shop, w, total / sum(total) OVER (PARTITION BY w) AS part FROM {spend}",
 }
 LIMITS = {
@@ -118,7 +129,14 @@ REFUSED = {
     "FROM STREAM spend": "two different PARTITION BY",
     "SELECT card, rank() OVER (PARTITION BY w ORDER BY n) AS a, sum(n) OVER (PARTITION BY w ORDER BY n) AS b "
     "FROM STREAM spend": "is not answered beside ranks",
-    "SELECT card, ntile(4) OVER (PARTITION BY w ORDER BY n) AS a FROM STREAM spend": "ntile",
+    "SELECT card, lead(n) OVER (PARTITION BY card ORDER BY w) AS a FROM STREAM spend": "has no window of spend",
+    "SELECT card, lag(n, 1, total) OVER (PARTITION BY w ORDER BY n) AS a FROM STREAM spend": "is not a constant",
+    "SELECT card, lag(n) IGNORE NULLS OVER (PARTITION BY w ORDER BY n) AS a FROM STREAM spend": "ignores NULLs",
+    "SELECT card, lag(n) OVER (PARTITION BY card ORDER BY total) AS a FROM STREAM spend": "ORDER BY total",
+    "SELECT card, lag(amount, -1) OVER (PARTITION BY card ORDER BY ts) AS a FROM STREAM tx": "of a later event",
+    "SELECT card, lead(amount) OVER (PARTITION BY card ORDER BY ts) AS a FROM STREAM tx": "is over single events",
+    "SELECT card, nth_value(n, 2) OVER (PARTITION BY w ORDER BY n ROWS 3 PRECEDING) AS a FROM STREAM spend":
+    "The frame `ROWS",
 }
 
 

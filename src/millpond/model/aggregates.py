@@ -32,6 +32,26 @@ The arguments are the expressions of ORDER BY, and `parameters` has one of `DIRE
 `row_number` go on with other columns of the event, which decide ties, so that equal ranks mean equal rows.
 """
 
+SHARES = ("percent_rank", "cume_dist", "ntile")
+"""Functions that say where an event is among all events of its key and time; otherwise as `RANKS`.
+
+`ntile` has its number of parts as a last parameter, and orders ties like `row_number`.
+"""
+
+NEIGHBOURS = ("lag", "lead", "nth_value")
+"""Functions that read a value of another event of the same key and time; otherwise as `row_number`.
+
+The value is a last argument. After the directions, the parameters are: how many events before (`lag`) or after (`lead`)
+the event, and the result if there is no such event; or for `nth_value` the number of the event, one of `FRAMES`, and
+the number of expressions in which events that tie are equal.
+"""
+
+FRAMES = ("peers", "rows", "partition")
+"""Where the frame of `nth_value` ends: with the last event that ties, with the event itself, or with the partition."""
+
+ORDERED = (*RANKS, *SHARES, *NEIGHBOURS)
+"""Functions of the events of a key and time in an order; only queries with a `Range` window have them."""
+
 LISTAGGS = ("listagg", "listagg_distinct")
 """The functions of `LOGGED` that concatenate strings."""
 
@@ -77,4 +97,4 @@ class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
         """Whether the aggregate is answered from the event log: its function, or the type it compares, has no cells."""
         extreme = self.argument if self.function in ("min", "max") else None
         in_log = extreme is not None and (extreme.type == "string" or not is_known(extreme.type))
-        return in_log or self.function in (*LOGGED, *RANKS) or self.function.startswith(PREFIX)
+        return in_log or self.function in (*LOGGED, *ORDERED) or self.function.startswith(PREFIX)

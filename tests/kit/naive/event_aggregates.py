@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cmp_to_key
 from typing import Any
 
 from kit.naive.aggregates import histogram
 from kit.naive.expressions import Raised, Row, Value, evaluate, order
-from millpond.model.aggregates import LISTAGGS, RANKS, Aggregate
+from millpond.model.aggregates import LISTAGGS, NEIGHBOURS, ORDERED, Aggregate
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
 from millpond.plan.groups.event_log import ties_of
@@ -19,8 +20,8 @@ Plain = Callable[[Aggregate, Sequence[Value]], Value]
 def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
     """The aggregate of (place, argument, …) of the events it takes; `plain` computes functions that ignore order."""
     function, count = wanted.function, len(wanted.arguments)
-    if function in RANKS:
-        return _ranked(wanted, events[0], events[1:])
+    if function in ORDERED:
+        return _ordered(wanted, events[0], events[1:])
     if function not in ("first", "last"):
         needed = [1] if function in ("min_by", "max_by") else [0] if function in LISTAGGS else range(count)
         events = [event for event in events if all(event[1 + i] is not None for i in needed)]
@@ -107,24 +108,42 @@ def _joined(wanted: Aggregate, in_time: Sequence[Any]) -> str | None:
     return delimiter.join(event[1] for event in events) if events else None
 
 
-def _ranked(wanted: Aggregate, own: Any, events: Sequence[Any]) -> int:
-    """The rank of one event among all events of its key and time, itself included; a sort key per expression."""
+def _ordered(wanted: Aggregate, own: Any, events: Sequence[Any]) -> Any:
+    """A function of one event among all events of its key and time, itself included; a sort key per expression."""
     assert isinstance(wanted.parameters, tuple)
-    directions = [str(one.value) for one in wanted.parameters]
+    count = len(wanted.arguments) - (wanted.function in NEIGHBOURS)
+    directions = [str(one.value) for one in wanted.parameters[:count]]
+    constants: list[Any] = [one.value for one in wanted.parameters[count:]]
 
     def place(event: Any) -> list[Any]:
         keys: list[Any] = []
-        for value, direction in zip(event[1:], directions, strict=True):
+        for value, direction in zip(event[1 : 1 + count], directions, strict=True):
             shown: Any = 0 if value is None else _Least(value) if direction.startswith("desc") else order(value)
             keys.append(((value is None) == direction.endswith("last"), shown))
-        if wanted.function == "row_number":
-            keys += [[math.copysign(1, value) if isinstance(value, float) else 0 for value in event[1:]]]
+        if wanted.function not in ("rank", "dense_rank", "percent_rank", "cume_dist"):
+            keys += [[math.copysign(1, value) if isinstance(value, float) else 0 for value in event[1 : 1 + count]]]
         return keys
 
     before = [event for event in events if place(event) < place(own)]
-    if wanted.function != "dense_rank":
-        return 1 + len(before)
-    return 1 + sum(not any(place(a) == place(b) for b in before[:i]) for i, a in enumerate(before))
+    rank, size = 1 + len(before), len(events)
+    if wanted.function == "dense_rank":
+        return 1 + sum(not any(place(a) == place(b) for b in before[:i]) for i, a in enumerate(before))
+    if wanted.function == "percent_rank":
+        return (rank - 1) / (size - 1) if size > 1 else 0.0
+    if wanted.function == "cume_dist":
+        return sum(not place(own) < place(event) for event in events) / size
+    if wanted.function == "ntile":
+        sizes = [size // constants[0] + (part < size % constants[0]) for part in range(constants[0])]
+        return next(part for part in range(1, constants[0] + 1) if rank <= sum(sizes[:part]))
+    if wanted.function not in NEIGHBOURS:
+        return rank
+    ordered = sorted(events, key=cmp_to_key(lambda a, b: -1 if place(a) < place(b) else int(place(b) < place(a))))
+    if wanted.function == "nth_value":
+        peers = sum(not place(own)[: constants[2]] < place(event)[: constants[2]] for event in events)
+        frames = {"rows": rank, "partition": size, "peers": peers}
+        return ordered[constants[0] - 1][-1] if constants[0] <= frames[constants[1]] else None
+    at = rank - 1 + (constants[0] if wanted.function == "lead" else -constants[0])
+    return ordered[at][-1] if 0 <= at < size else constants[1]
 
 
 def _by(wanted: Aggregate, in_time: Sequence[Any]) -> Any:

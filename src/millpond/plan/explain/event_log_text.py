@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millpond.model.aggregates import RANKS
+from millpond.model.aggregates import ORDERED
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
 from millpond.model.windows import Counted, Distinct, Framed, Pattern, Processed, Range
@@ -73,7 +73,7 @@ def error_lines(query: Query) -> Iterator[str]:
 def rank_lines(query: Query) -> Iterator[str]:
     """Lines with the order of each rank of a query."""
     for i, aggregate in enumerate(query.aggregates):
-        if aggregate.function not in RANKS:
+        if aggregate.function not in ORDERED:
             continue
         read = [one.name for one in query.output if f"agg:{i}" in columns_of(one.expression)]
         by = ", ".join(f"{render(value)} {direction}" for value, direction in order_of(aggregate))

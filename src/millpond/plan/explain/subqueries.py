@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from millpond.model.aggregates import RANKS
+from millpond.model.aggregates import ORDERED
 from millpond.model.endpoints import REDIS
 from millpond.model.expressions import Expression, render
 from millpond.model.join import Join
@@ -182,7 +182,7 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     """The sub-query that stores state by key and emits rows from it."""
     operators = [] if query.deduplicated is None else ["drop repeated events"]
     operators += [] if query.deduplicated is None or query.where is None else [f"filter {render(query.where)}"]
-    verb = "rank" if any(one.function in RANKS for one in query.aggregates) else "aggregate"
+    verb = "rank" if any(one.function in ORDERED for one in query.aggregates) else "aggregate"
     verb = f"keep the {query.window.keeps or 'first'} event" if isinstance(query.window, Distinct) else verb
     verb = "keep the earliest event" if isinstance(query.window, Counted) and query.window.once else verb
     verb = "match the pattern" if isinstance(query.window, Pattern) else verb

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from millpond.model.aggregates import DISTINCT, RANKS
+from millpond.model.aggregates import DISTINCT, ORDERED
 from millpond.model.functions import PREFIX
 from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal, is_integer, is_number
 
@@ -25,7 +25,7 @@ ANY = Types("values of any type", lambda _: True)
 INTEGERS = Types("integers", is_integer)
 DOUBLES = Types("numbers, as doubles", lambda kind: kind == "double")
 NUMBERS = Types("numbers", lambda kind: is_number(kind) or is_decimal(kind))
-ORDERED = Types(
+ORDERABLE = Types(
     "numbers, times, dates, booleans and strings",  # strings are compared in the event log
     lambda kind: NUMBERS.includes(kind) or kind in ("timestamp", "date", "boolean"),
 )
@@ -87,8 +87,8 @@ _CORRELATION = ("sum", "squares", "other sum", "other squares", "products", "cou
 _ROWS = (
     Function("count", "Count", ("count",), _bigint, ANY, ("count", "count_if", "regr_count")),
     Function("sum", "Sum", ("sum", "count"), _sum, NUMBERS, ("sum",)),
-    Function("min", "Min", ("min", "count"), _same, ORDERED, ("min", "bool_and", "every")),
-    Function("max", "Max", ("max", "count"), _same, ORDERED, ("max", "bool_or", "some", "any")),
+    Function("min", "Min", ("min", "count"), _same, ORDERABLE, ("min", "bool_and", "every")),
+    Function("max", "Max", ("max", "count"), _same, ORDERABLE, ("max", "bool_or", "some", "any")),
     Function("avg", "Average", ("sum", "count"), _average, NUMBERS, ("avg", "mean", "regr_avgx", "regr_avgy")),
     Function("bit_and", "BitAndAgg", ("and", "count"), _same, INTEGERS, ("bit_and",)),
     Function("bit_or", "BitOrAgg", ("or", "count"), _same, INTEGERS, ("bit_or",)),
@@ -156,7 +156,7 @@ EVENT_FUNCTIONS = (
 _USER = EventFunction("", "", (), (), True, ())
 _BY_NAME = {function.name: function for function in EVENT_FUNCTIONS}
 _BY_NAME |= {name: EventFunction(name, "", (), ()) for name in FUNCTIONS}  # such as `min` of texts
-_BY_NAME |= {name: EventFunction(name, "", (), (name,), False, ()) for name in RANKS}
+_BY_NAME |= {name: EventFunction(name, "", (), (name,), False, ()) for name in ORDERED}
 
 
 def event_function(name: str) -> EventFunction:

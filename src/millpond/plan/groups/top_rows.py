@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from millpond.model.aggregates import RANKS, Aggregate
+from millpond.model.aggregates import NEIGHBOURS, RANKS, Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.query import Query
 from millpond.plan.groups.filter_ladders import comparison_of, parts_of
@@ -17,6 +17,9 @@ from millpond.plan.groups.plan import GroupPlan
 
 Ordering: TypeAlias = tuple[tuple[Expression, str], ...]
 """The expressions of ORDER BY, each with one of `DIRECTIONS`."""
+
+_EARLIER = (*RANKS, "lag")
+"""Functions that depend only on rows before their own."""
 
 _MORE = {"le": 0, "eq": 0, "lt": -1}
 """Comparison of a rank with n -> what n is added to for the last rank that matters."""
@@ -34,20 +37,21 @@ class TopRows(NamedTuple):
         return self.rank.function == "dense_rank"
 
 
-def order_of(rank: Aggregate) -> Ordering:
-    """What a rank orders by."""
-    directions = rank.parameters if isinstance(rank.parameters, tuple) else ()
-    return tuple((value, str(one.value)) for value, one in zip(rank.arguments, directions, strict=True))
+def order_of(ordered: Aggregate) -> Ordering:
+    """What a function of `ORDERED` orders by."""
+    values = ordered.arguments[:-1] if ordered.function in NEIGHBOURS else ordered.arguments
+    directions = ordered.parameters if isinstance(ordered.parameters, tuple) else ()
+    return tuple((value, str(one.value)) for value, one in zip(values, directions, strict=False))
 
 
 @lru_cache(1 << 10)
 def top_rows(query: Query) -> TopRows | None:
     """The rows that a query needs of each partition; None: all.
 
-    Its other ranks must be right although the rows after the first ones are missing. They are if one ORDER BY begins
-    with the other.
+    Its other functions must be right although the rows after the first ones are missing. Ranks and `lag` are if one
+    ORDER BY begins with the other.
     """
-    if not query.aggregates or any(one.function not in RANKS or one.filter for one in query.aggregates):
+    if not query.aggregates or any(one.function not in _EARLIER or one.filter for one in query.aggregates):
         return None
     limited = dict[Aggregate, int]()
     for part in parts_of(query.having):
@@ -55,7 +59,7 @@ def top_rows(query: Query) -> TopRows | None:
         if found is None or found.op not in _MORE or not isinstance(found.value, Column):
             continue
         kind, _, place = found.value.name.partition(":")
-        if kind == "agg" and isinstance(found.limit.value, int):
+        if kind == "agg" and isinstance(found.limit.value, int) and query.aggregates[int(place)].function in RANKS:
             rank, rows = query.aggregates[int(place)], max(found.limit.value + _MORE[found.op], 1)
             limited[rank] = min(rows, limited.get(rank, rows))
     fitting = (TopRows(*one) for one in limited.items() if all(_agree(one[0], other) for other in query.aggregates))

@@ -1,21 +1,27 @@
-"""Ranks events among the events of their key and time: `row_number`, `rank` and `dense_rank`."""
+"""Computes functions of the events of a key and time in an order: ranks, shares and neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask
-from millpond.kernels.columns import Values
+from millpond.kernels.columns import Values, from_arrow, to_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.kernels.ranks import directed, ranks, signs
-from millpond.model.aggregates import RANKS, Aggregate
-from millpond.model.expressions import Expression
+from millpond.model.aggregates import NEIGHBOURS, ORDERED, Aggregate
+from millpond.model.expressions import Expression, Literal, literal
 from millpond.model.types import has_floats
 from millpond.plan.groups.top_rows import Ordering, order_of
 from millpond.runtime.event_log.select_events import value_column
 from millpond.state.layout.event_log import Events
+
+Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 class _Sorted(NamedTuple):
@@ -30,33 +36,63 @@ class _Sorted(NamedTuple):
     first: Ints
     changes: list[Mask]
 
+    def ends(self, begins: Mask) -> Ints:
+        """Where the run of events ends that begins with the last of `begins`."""
+        starts = np.flatnonzero(begins)
+        ends: Ints = np.append(starts[1:], len(begins))[np.cumsum(begins) - 1]
+        return ends
+
+    @property
+    def sizes(self) -> Ints:
+        """The number of events in the partition of each event."""
+        return self.ends(self.changes[0]) - self.first
+
 
 class RankedEvents:
-    """The ranks of the events at `at`; `events` has all events of their keys and times.
+    """The values of functions of `ORDERED` for the events at `at`; `events` has all events of their keys and times.
 
-    One sort by (key, time, order) answers all partitions at once. It also answers every rank whose ORDER BY begins in
-    the same way, so equal orders are sorted once.
+    One sort by (key, time, order) answers all partitions at once. It also answers every function whose ORDER BY begins
+    in the same way, so equal orders are sorted once.
     """
 
     def __init__(self, aggregates: Sequence[Aggregate], events: Events, at: Ints) -> None:
         self._events, self._at = events, at
-        self._orders = sorted((order_of(one) for one in aggregates if one.function in RANKS), key=len, reverse=True)
+        self._orders = sorted((order_of(one) for one in aggregates if one.function in ORDERED), key=len, reverse=True)
         self._codes: dict[Expression, Ints] = {}
         self._sorted: dict[Ordering, _Sorted] = {}
 
     def values(self, aggregate: Aggregate) -> Values:
-        """The ranks of one aggregate."""
+        """The values of one function."""
         by = order_of(aggregate)
         found = self._in_order(next(one for one in self._orders if one[: len(by)] == by))
-        numbers = np.arange(len(found.places))
-        differs = found.changes[len(by)]
-        if aggregate.function == "rank":
-            numbers = np.maximum.accumulate(np.where(differs, numbers, 0))
-        elif aggregate.function == "dense_rank":
-            numbers = np.cumsum(differs)
-        result = np.empty(len(numbers), np.int64)
-        result[found.places] = numbers - (numbers[found.first] if aggregate.function == "dense_rank" else found.first)
-        return Values(result[self._at] + 1)
+        if aggregate.function in NEIGHBOURS:
+            return self._neighbours(aggregate, found)
+        values = _FUNCTIONS[aggregate.function](aggregate, found, found.changes[len(by)])
+        result = np.empty(len(values), values.dtype)
+        result[found.places] = values
+        return Values(result[self._at])
+
+    def _neighbours(self, aggregate: Aggregate, found: _Sorted) -> Values:
+        """The value of another event of the partition, or what the function returns without one."""
+        amount, last, *tied = _constants(aggregate)
+        assert isinstance(amount.value, int)
+        places, ends = np.arange(len(found.places)), found.ends(found.changes[0])
+        if aggregate.function == "nth_value":
+            wanted, instead = found.first + amount.value - 1, literal(None, aggregate.type)
+            if last.value == "peers":
+                ends = found.ends(found.changes[int(str(tied[0].value))])
+            exists = wanted < (places + 1 if last.value == "rows" else ends)
+        else:
+            wanted, instead = places + (amount.value if aggregate.function == "lead" else -amount.value), last
+            exists = (wanted >= found.first) & (wanted < ends)
+        others = np.empty(len(places), np.int64)
+        others[found.places] = np.where(exists, found.places[np.where(exists, wanted, 0)], -1)
+        own = others[self._at]
+        column = value_column(self._events, aggregate.arguments[-1]).take(pa.array(own, mask=own < 0))
+        if instead.text is not None:
+            constant = to_arrow(Evaluator({}, len(own))(instead), aggregate.type, len(own))
+            column = pc.if_else(pa.array(own < 0), constant, column)
+        return from_arrow(column, aggregate.type)
 
     def _in_order(self, by: Ordering) -> _Sorted:
         if by not in self._sorted:
@@ -76,6 +112,51 @@ class RankedEvents:
         if value not in self._codes:
             self._codes[value] = ranks(value_column(self._events, value), value.type)
         return self._codes[value]
+
+
+def _constants(aggregate: Aggregate) -> tuple[Literal, ...]:
+    """The parameters after the directions."""
+    assert isinstance(aggregate.parameters, tuple)
+    return aggregate.parameters[len(order_of(aggregate)) :]
+
+
+def _row_number(_: Aggregate, found: _Sorted, __: Mask) -> Ints:
+    return np.arange(len(found.places)) - found.first + 1
+
+
+def _rank(_: Aggregate, found: _Sorted, differs: Mask) -> Ints:
+    return np.maximum.accumulate(np.where(differs, np.arange(len(differs)), 0)) - found.first + 1
+
+
+def _dense_rank(_: Aggregate, found: _Sorted, differs: Mask) -> Ints:
+    numbers: Ints = np.cumsum(differs)
+    number: Ints = numbers - numbers[found.first] + 1
+    return number
+
+
+def _percent_rank(aggregate: Aggregate, found: _Sorted, differs: Mask) -> Floats:
+    return (_rank(aggregate, found, differs) - 1) / np.maximum(found.sizes - 1, 1)
+
+
+def _cume_dist(_: Aggregate, found: _Sorted, differs: Mask) -> Floats:
+    return (found.ends(differs) - found.first) / found.sizes
+
+
+def _ntile(aggregate: Aggregate, found: _Sorted, _: Mask) -> Ints:
+    """Parts of equal size; the first ones have one event more, if the events cannot be divided equally."""
+    parts = _constants(aggregate)[0].value
+    assert isinstance(parts, int)
+    place, (size, longer) = np.arange(len(found.places)) - found.first, np.divmod(found.sizes, parts)
+    rest = place - longer * (size + 1)
+    tile: Ints = np.where(rest < 0, place // (size + 1), longer + rest // np.maximum(size, 1)) + 1
+    return tile
+
+
+_FUNCTIONS = {
+    "row_number": _row_number, "rank": _rank, "dense_rank": _dense_rank, "percent_rank": _percent_rank,
+    "cume_dist": _cume_dist, "ntile": _ntile,
+}  # fmt: skip
+"""For each event in the order, its result; the last argument says where an event differs from the previous one."""
 
 
 def _changes(keys: Sequence[Ints], order: Ints) -> Mask:

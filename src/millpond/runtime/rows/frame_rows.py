@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, places_of
 from millpond.kernels.columns import Array, Values, from_arrow
-from millpond.model.aggregates import RANKS
+from millpond.model.aggregates import ORDERED
 from millpond.model.expressions import Expression
 from millpond.model.windows import Counted, Pattern
 from millpond.plan.groups.build import presence_filter
@@ -61,7 +61,7 @@ class DueFrames(NamedTuple):
         """The rows in parts that are computed one after the other."""
         if not len(self.at):
             return
-        reads_events = any(one.logged and one.function not in RANKS for one in plan.query.aggregates)
+        reads_events = any(one.logged and one.function not in ORDERED for one in plan.query.aggregates)
         cost = self.highs - self.lows[-1] if reads_events else np.ones(len(self.at), np.int64)
         part = (np.cumsum(cost) - cost) // AT_ONCE
         bounds = np.flatnonzero(np.diff(part, prepend=-1, append=part[-1] + 1))
@@ -102,7 +102,7 @@ def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Value
     frames, ranked = _Frames(due.events), RankedEvents(query.aggregates, due.events, due.at)
     inputs = {}
     for i, (aggregate, low) in enumerate(zip(query.aggregates, due.lows, strict=False)):
-        if aggregate.function in RANKS:
+        if aggregate.function in ORDERED:
             values = ranked.values(aggregate)
         elif aggregate.logged:
             aggregate_input = input_of_frames(aggregate, presence, events, low, due.highs)

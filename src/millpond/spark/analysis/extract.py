@@ -39,7 +39,7 @@ from millpond.spark.analysis.expressions_above import (
     projected_above,
     with_bounds,
 )
-from millpond.spark.analysis.frames import Frames, frames_of
+from millpond.spark.analysis.frames import Frames
 from millpond.spark.analysis.grouping.grouping_sets import Sets, by_set, check_column_of_sets, grouping_sets, sets_of
 from millpond.spark.analysis.grouping.pivots import flattened, is_pivot
 from millpond.spark.analysis.grouping.row_patterns import PatternNote, pattern_of, with_matched
@@ -83,12 +83,6 @@ def extract_query(
     while kind_of(plan) in ("Project", "Filter", "SubqueryAlias"):
         above.append(plan)
         plan = plan.child()
-    if kind_of(plan) == "Window":
-        frames = frames_of(catalyst, plan)
-        input_plan = read_input_plan(catalyst, plan.child())
-        source = inputs.source(input_plan, terms, ids_of(plan))
-        reader = Reader(catalyst, terms, source, input_plan, functions)
-        return reader.frames(frames, items(plan.output()), above)
     if kind_of(plan) != "Aggregate":
         if kind_of(plan) in CLAUSES:
             what, cure = CLAUSES[kind_of(plan)]
@@ -157,11 +151,8 @@ class Reader:
         keys = self._keys(found.keys)
         aggregates: list[Aggregate] = []
         for call_ in found.calls:
-            aggregate = found.over(self._aggregate(call_.aggregate), call_)
-            if aggregate not in aggregates:
-                aggregates.append(aggregate)
-            self._scope[call_.identity] = Column(f"agg:{aggregates.index(aggregate)}", aggregate.type)
-        self._event, self._event_time = [], self._column(found.time)
+            self._scope[call_.identity] = found.value(call_, self._aggregate, self.meaning, aggregates)
+        self._event, self._event_time = [], self._timed(found.time)[0]
         for key in found.keys:
             # the event keeps its own zero and NaN, the key has only one of each
             if has_floats(type_of(key)):

@@ -8,7 +8,7 @@ an allowed function would do more.
 
 from __future__ import annotations
 
-from millpond.model.aggregates import RANKS
+from millpond.model.aggregates import ORDERED
 from millpond.plan.groups.aggregate_functions import SPELLINGS
 
 
@@ -88,7 +88,7 @@ SCALARS = _words(
 GENERATORS = _words("explode explode_outer posexplode posexplode_outer inline inline_outer")
 """Functions that make a row for each element of an array or map."""
 
-FUNCTIONS = WINDOWS | AGGREGATES | SCALARS | GENERATORS | frozenset(RANKS)
+FUNCTIONS = WINDOWS | AGGREGATES | SCALARS | GENERATORS | frozenset(ORDERED)
 """All functions that query text may call, in lower case."""
 
 REFUSED = {
@@ -135,9 +135,7 @@ REFUSED = {
         theta_union_agg tuple_intersection_agg_double tuple_intersection_agg_integer tuple_sketch_agg_double
         tuple_sketch_agg_integer tuple_union_agg_double tuple_union_agg_integer vector_avg vector_sum"""
     ),
-    "needs rows in an order": _words(
-        """counter_diff cume_dist lag lead nth_value ntile percent_rank"""
-    ),
+    "needs rows in an order": _words("counter_diff"),
     "makes rows, which only explode, posexplode and inline may do": _words("json_tuple stack"),
 }
 """Why queries may not call the other functions of Spark's registry: reason -> names."""

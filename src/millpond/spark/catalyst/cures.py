@@ -10,9 +10,10 @@ from millpond.model.stream import Stream
 FUNCTION_LIST = "docs/sql-functions.md lists the functions that queries may call."
 
 TOP_N = (
-    "Rows of a continuous query have no order. For the first 10 of each window, read this query from a second one: "
-    "SELECT * FROM STREAM lower ORDER BY value DESC LIMIT 10, or with row_number() OVER (PARTITION BY w ORDER BY …), "
-    "where w is the window of lower."
+    "Rows of a continuous query have no order. For the first 10 of each window, read the rows of this query, in FROM "
+    "(…) or as FROM STREAM lower, and end with ORDER BY value DESC LIMIT 10, or with QUALIFY row_number() OVER "
+    "(PARTITION BY w ORDER BY value DESC) <= 10, where w is its window. max_by(x, value, 10) gives them as a "
+    "list, also of events."
 )
 PER_VALUE = (
     "Write one aggregate per value: sum(v) FILTER (WHERE k = 'a') AS a in SQL, "
@@ -53,13 +54,7 @@ PARTS = {
 }
 """Expression node -> its name in SQL, and what to write instead."""
 
-_RANKS = ("percent_rank", "ntile", "cume_dist")
-_NEIGHBOURS = ("lag", "lead", "nth_value")
-FUNCTIONS = dict.fromkeys(_RANKS, TOP_N) | dict.fromkeys(
-    _NEIGHBOURS,
-    "OVER (…) takes aggregates (count, sum, avg, min, max, …) of the events before each event: RANGE BETWEEN INTERVAL "
-    "1 HOUR PRECEDING AND CURRENT ROW.",
-)
+FUNCTIONS = {"counter_diff": "Subtract the earlier value: v - lag(v) OVER (PARTITION BY k ORDER BY ts)."}
 """Function -> what to write instead; only functions that have a replacement are listed."""
 
 _QUERY = "For a query, write CREATE STREAMING TABLE name AS SELECT …."

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kit.naive.expressions import Value, order
-from millpond.model.aggregates import LISTAGGS, RANKS, Aggregate
+from millpond.model.aggregates import LISTAGGS, ORDERED, Aggregate
 from millpond.model.query import Query
 from millpond.model.windows import Counted, Interval, Range
 
@@ -106,7 +106,7 @@ def _range_frame(query: Query, event: Event, every: Sequence[Event]) -> Frame:
     same = [other for other in every if other.identity == event.identity and other.time <= event.time]
     arguments = []
     for i, aggregate in enumerate(query.aggregates):
-        if aggregate.function in RANKS:  # the event itself, then all events of its key and time
+        if aggregate.function in ORDERED:  # the event itself, then all events of its key and time
             peers = [value for other in same if other.time == event.time for j, value in other.taken if j == i]
             arguments.append([dict(event.taken)[i], *peers])
             continue

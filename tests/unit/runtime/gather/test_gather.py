@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Column, Expression, Foreign
+from millpond.model.expressions import Column, Expression, Foreign, call, literal
 from millpond.model.query import Named, Query
-from millpond.model.windows import Sliding
+from millpond.model.windows import Range, Sliding
 from millpond.placement.slots import buckets_of, even_owners, slots_of
 from millpond.plan.groups.build import build_plan
+from millpond.runtime.event_log.select_events import value_name
 from millpond.runtime.gather import gather as gathering
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.packets.packet import Header, decode_packet
@@ -255,3 +256,17 @@ def test_slices_are_those_of_the_group_s_windows() -> None:
     task = task_of([query("a"), query("b", size=4, slide=4)])
     found = cells_of(task, packets(task, [batch([("a", 9, 1.0), ("a", 11, 1.0)])]))
     assert {(start // S, end // S) for _, _, (start, end, _) in found} == {(8, 10), (10, 12)}
+
+
+def test_only_the_first_rows_of_a_rank_are_sent() -> None:
+    """Three of 1,000 events at each of two times, and both events that tie for the last place."""
+    value, directions = Column("v", "double"), (literal("desc nulls last", "string"),)
+    rank = Aggregate("rank", value, None, "int", parameters=directions)
+    having = call("le", (Column("agg:0", "int"), literal(3, "int")), "boolean")
+    output = (Named("v", Column("event:0", "double")),)
+    top = Query("top", "tx", "ts", 0, Range(0), (), (rank,), output, having=having, event=(value,))
+    events = [("a", second, float(i) + (i == 996)) for second in (1, 2) for i in range(1000)]
+    found = packets(task_of([top], 2), [batch(events)])
+    sent = [one for _, _, parts in found for part in parts for one in part.body.columns[value_name(value)].to_pylist()]
+    assert sorted(sent) == [*[997.0] * 4, 998.0, 998.0, 999.0, 999.0]
+    assert sum(header.counts["top"].withheld for _, header, _ in found if "top" in header.counts) == 2 * 996

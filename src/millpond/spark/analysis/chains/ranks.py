@@ -1,4 +1,4 @@
-"""Reads `row_number`, `rank` and `dense_rank` over the rows of an upstream query, and ORDER BY … LIMIT per window.
+"""Reads ranks, `lag` and the like over the rows of an upstream query's windows, and ORDER BY … LIMIT per window.
 
 All rows of a window have the same event time, and are events of one epoch. So a rank is a value of a frame that has
 only the events of one key and time: a `Range` window of length 0. The condition on the rank is its HAVING.
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec import UNSET
-
 from millpond.errors import UnsupportedQuery
-from millpond.model.aggregates import RANKS, Aggregate
+from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, Literal, call, conjunction, literal
 from millpond.model.types import WINDOW, is_known
 from millpond.model.windows import Range
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import InputPlan, one_per_key, read_input_plan
+from millpond.spark.analysis.chains.ordered_functions import is_ordered, ordered_function, rank_by
 from millpond.spark.analysis.chains.sides import RowsSide
 from millpond.spark.analysis.extract import Reader
+from millpond.spark.analysis.frames import frames_of
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.steps.cut import ids_of
@@ -27,10 +27,10 @@ from millpond.spark.analysis.steps.inputs import Inputs
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, items, kind_of, outputs, text_of
 
-_FUNCTIONS = dict(zip(("RowNumber", "Rank", "DenseRank"), RANKS, strict=True))
 _WINDOW_FIRST = (
-    "Read the rows of an earlier query that aggregates by a window w: … OVER (PARTITION BY w ORDER BY …) FROM STREAM "
-    "lower."
+    "Aggregate by a window w first, in FROM (…) or in an earlier query: … OVER (PARTITION BY w ORDER BY …) FROM STREAM "
+    "lower. Of events, lag(x) OVER (PARTITION BY k ORDER BY ts) gives an earlier value, and max_by(x, y, 10) the first "
+    "10 of a window."
 )
 
 
@@ -44,8 +44,7 @@ class _Order(NamedTuple):
 def ranks_rows(node: JavaObject) -> bool:
     """Whether a `Window` node, or one directly below it, ranks rows or reads all rows of its partition."""
     while kind_of(node) == "Window":
-        functions = (alias.child().windowFunction() for alias in items(node.windowExpressions()))
-        if any(kind_of(function) in _FUNCTIONS for function in functions) or not items(node.orderSpec()):
+        if is_ordered(node):
             return True
         node = node.child()
     return False
@@ -73,6 +72,24 @@ def read_ranks(
     what = text_of(items(node.windowExpressions())[0].child().windowFunction())
     reader = _reader(catalyst, windows[-1].child(), f"`{what}` OVER (…)", terms, inputs, functions)
     return reader.ranks(windows, above)
+
+
+def read_frames(
+    catalyst: Catalyst, node: JavaObject, above: list[JavaObject], terms: Terms, inputs: Inputs,
+    functions: UserFunctions,
+) -> Extraction:  # fmt: skip
+    """The query of a `Window` node with frames before each event, or before each row of an upstream query.
+
+    Raises:
+        UnsupportedQuery: an order, a frame or a function is not supported.
+    """
+    found, input_plan = frames_of(catalyst, node), read_input_plan(catalyst, node.child())
+    source = inputs.source(input_plan, terms, ids_of(node))
+    reader = Reader(catalyst, terms, source, input_plan, functions)
+    if source.upstreams and found.has_lag:  # other frames keep the event time that their state has
+        reader = _RankReader(catalyst, terms, source, input_plan, functions)
+        reader.check_order(found.time)
+    return reader.frames(found, items(node.output()), above)
 
 
 class Limit(NamedTuple):
@@ -142,6 +159,16 @@ class _RankReader(Reader):
                 self._scope[id_of(alias)] = Column(f"agg:{self._found.index(aggregate)}", aggregate.type)
         return self._ranked(items(windows[0].output()), above)
 
+    def check_order(self, time: JavaObject) -> None:
+        """Refuses an ORDER BY of frames that is not the time of the rows."""
+        window = self._rows.window(time)
+        after = self._rows.named_after_us(f"{window}.end") if window else self._rows.after_us(time)
+        if after is None:
+            raise UnsupportedQuery(
+                f"OVER (… ORDER BY {text_of(time)}) is not in the order of the windows of {self._upstream.name}.",
+                f"Order by {' or '.join(self._rows.times)}.",
+            )
+
     def first_rows(self, limit: Limit, rows: int) -> Extraction:
         """The query of the first rows of each window."""
         time = next((time for time in self._rows.times if self._rows.named_after_us(time) is not None), None)
@@ -152,7 +179,9 @@ class _RankReader(Reader):
                 "Write row_number() OVER (PARTITION BY …) instead.",
             )
         order = [self._order(one) for one in items(limit.sort.order())]
-        number = self._rank("row_number", order)
+        by = self._by(order)
+        by |= {tie: "asc nulls first" for tie in self._ties() if tie not in by}
+        number = rank_by("row_number", by)
         self._found.append(number)
         first = call("le", (Column("agg:0", number.type), literal(rows, "int")), "boolean")
         return self._ranked(items(limit.sort.output()), limit.above, first)
@@ -197,27 +226,16 @@ class _RankReader(Reader):
         return _Order(self.meaning(order.child()), f"{direction} {nulls}")
 
     def _call(self, over: JavaObject, order: Sequence[_Order]) -> Aggregate:
-        """A rank, or an aggregate over all rows of the partition."""
-        function = over.windowFunction()
-        name = _FUNCTIONS.get(kind_of(function))
-        if name is None and kind_of(function) == "AggregateExpression" and not order:
-            return self._aggregate(function)
-        if name is None:
-            raise UnsupportedQuery(
-                f"`{text_of(function)}` OVER (… ORDER BY …) is not answered beside ranks.",
-                f"Use {', '.join(RANKS)}, or an aggregate without ORDER BY.",
-            )
-        return self._rank(name, order)
+        """A function of the rows in an order, or an aggregate over all rows of the partition."""
+        if kind_of(over.windowFunction()) == "AggregateExpression" and not order:
+            return self._aggregate(over.windowFunction())
+        ties: dict[Expression, str] = dict.fromkeys(self._ties(), "asc nulls first")
+        return ordered_function(self._catalyst, over, self._by(order), ties, self.meaning)
 
-    def _rank(self, name: str, order: Sequence[_Order]) -> Aggregate:
+    def _by(self, order: Sequence[_Order]) -> dict[Expression, str]:
+        """The distinct expressions of ORDER BY with their directions; a constant does not affect the order."""
         by = {one.value: one.direction for one in reversed(order) if not isinstance(one.value, Literal)}
-        by = dict(reversed(by.items()))
-        if name == "row_number":
-            by = by | {tie: "asc nulls first" for tie in self._ties() if tie not in by}
-        values = tuple(by)
-        first, second = values[0] if values else None, values[1] if len(values) > 1 else UNSET
-        directions = tuple(literal(direction, "string") for direction in by.values())
-        return Aggregate(name, first, None, "int", second, directions, values[2:] or UNSET)
+        return dict(reversed(by.items()))
 
     def _ties(self) -> list[Column]:
         """The columns that decide between rows with equal values of ORDER BY: all others, in the order of the rows."""

@@ -27,7 +27,7 @@ from millpond.plan.chains.upstream_joins import made_window
 from millpond.plan.groups.distinct import Timing
 from millpond.spark.analysis.aggregation_input import WindowPart, read_input_plan, timing_of
 from millpond.spark.analysis.chains.processors import read_processor, rows_of_processor
-from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_limit, read_ranks
+from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_frames, read_limit, read_ranks
 from millpond.spark.analysis.chains.sides import RowsSide, same_window
 from millpond.spark.analysis.expressions import Translator, conditions, conjunction
 from millpond.spark.analysis.extract import Reader, extract_query
@@ -103,8 +103,9 @@ def _extract(
         if above:
             raise UnsupportedQuery("ORDER BY … LIMIT is not the end of the query.", "Leave out what follows it.")
         return read_limit(catalyst, limit, terms, inputs)
-    if kind_of(node) == "Window" and ranks_rows(node):
-        return read_ranks(catalyst, node, above, terms, inputs, functions)
+    if kind_of(node) == "Window":
+        read = read_ranks if ranks_rows(node) else read_frames
+        return read(catalyst, node, above, terms, inputs, functions)
     if (made := rows_of_processor(catalyst, node, functions)) is not None:
         return read_processor(catalyst, made, above, terms, inputs, functions)
     return extract_query(catalyst, plan, terms, inputs, functions)

@@ -1,0 +1,103 @@
+"""Reads functions of the rows of a window in an order: ranks, shares, and values of other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import UNSET
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.aggregates import NEIGHBOURS, ORDERED, Aggregate
+from millpond.model.expressions import Expression, Literal, literal
+from millpond.model.types import WINDOW
+from millpond.spark.analysis.frames import check_nulls, constant_default
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, text_of, type_of
+
+_NAMES = {
+    "RowNumber": "row_number", "Rank": "rank", "DenseRank": "dense_rank", "PercentRank": "percent_rank",
+    "CumeDist": "cume_dist", "NTile": "ntile", "Lag": "lag", "Lead": "lead", "NthValue": "nth_value",
+}  # fmt: skip
+"""Spark's expression -> the function of the model."""
+
+_TIED = ("rank", "dense_rank", "percent_rank", "cume_dist")
+"""Functions that treat rows with equal values of ORDER BY alike."""
+
+_FRAMES = {
+    ("RangeFrame", "UnboundedPreceding", "CurrentRow"): "peers",
+    ("RowFrame", "UnboundedPreceding", "CurrentRow"): "rows",
+    ("RangeFrame", "UnboundedPreceding", "UnboundedFollowing"): "partition",
+    ("RowFrame", "UnboundedPreceding", "UnboundedFollowing"): "partition",
+}
+"""The frames of `nth_value` that are supported."""
+
+_PARTITIONS = ("timestamp", WINDOW)
+
+
+def is_ordered(node: JavaObject) -> bool:
+    """Whether a `Window` node has a function of the rows of a window in an order, or of all rows of its partition.
+
+    `lag` in the order of event time, without a window in PARTITION BY, is a frame of earlier events instead.
+    """
+    kinds = [kind_of(alias.child().windowFunction()) for alias in items(node.windowExpressions())]
+    if any(kind in _NAMES for kind in kinds if kind != "Lag") or not items(node.orderSpec()):
+        return True
+    return "Lag" in kinds and any(type_of(key) in _PARTITIONS for key in items(node.partitionSpec()))
+
+
+def ordered_function(
+    catalyst: Catalyst, over: JavaObject, by: Mapping[Expression, str], ties: Mapping[Expression, str],
+    meaning: Callable[[JavaObject], Expression],
+) -> Aggregate:  # fmt: skip
+    """A function OVER (… ORDER BY …); `by` and `ties`: what it orders by, and what decides between equal rows.
+
+    Raises:
+        UnsupportedQuery: the function, or its form, is not supported.
+    """
+    function = over.windowFunction()
+    name = _NAMES.get(kind_of(function))
+    if name is None:
+        raise UnsupportedQuery(
+            f"`{text_of(function)}` OVER (… ORDER BY …) is not answered beside ranks.",
+            f"Use {', '.join(ORDERED)}, or an aggregate without ORDER BY.",
+        )
+    order = dict(by) if name in _TIED else {**by, **{tie: how for tie, how in ties.items() if tie not in by}}
+    value = meaning(function.input()) if name in NEIGHBOURS else None
+    return rank_by(name, order, value, _constants(catalyst, over, name, len(by), meaning))
+
+
+def rank_by(
+    name: str, order: Mapping[Expression, str], value: Expression | None = None, constants: Sequence[Literal] = ()
+) -> Aggregate:
+    """A function of rows in an order, as the model has it; see `model.aggregates.ORDERED`."""
+    kind = value.type if value is not None else "double" if name in ("percent_rank", "cume_dist") else "int"
+    arguments = [*order, *([] if value is None else [value])]
+    parameters = (*(literal(how, "string") for how in order.values()), *constants)
+    first, second = arguments[0] if arguments else None, arguments[1] if len(arguments) > 1 else UNSET
+    return Aggregate(name, first, None, kind, second, parameters, tuple(arguments[2:]) or UNSET)
+
+
+def _constants(
+    catalyst: Catalyst, over: JavaObject, name: str, tied: int, meaning: Callable[[JavaObject], Expression]
+) -> list[Literal]:
+    """The parameters after the directions; `tied`: the number of expressions of ORDER BY."""
+    function = over.windowFunction()
+    if name == "ntile":
+        return [literal(_whole(catalyst, function.buckets()), "int")]
+    if name in ("lag", "lead"):
+        rows = _whole(catalyst, function.inputOffset() if name == "lag" else function.offset())
+        return [literal(rows, "int"), constant_default(function, meaning)]
+    if name != "nth_value":
+        return []
+    check_nulls(function)
+    frame = over.windowSpec().frameSpecification()
+    ends = _FRAMES.get((kind_of(frame.frameType()), kind_of(frame.lower()), kind_of(frame.upper())))
+    if ends is None:
+        raise UnsupportedQuery(
+            f"The frame `{frame.sql()}` of `{text_of(function)}` is not answered.",
+            "Leave the frame out, or write ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING.",
+        )
+    return [literal(_whole(catalyst, function.offset()), "int"), literal(ends, "string"), literal(tied, "int")]
+
+
+def _whole(catalyst: Catalyst, number: JavaObject) -> int:
+    return int(str(catalyst.constant(number)))
