@@ -174,7 +174,7 @@ def not_answered(spec: PondSpec) -> frozenset[str]:
 
 def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
     old, version = query_of(spec, change.name), spec.left.versions.get(change.name, 1)
-    asked, since = [change.stored.query], dict(spec.since)
+    asked, since = [change.stored.query], dict(spec.since) | change.steps_us
     was_apart, apart = change.name in left.apart, _without(left.apart, change.name)
     if change.apart or (was_apart and isinstance(change.since_us, msgspec.UnsetType)):
         apart = (*apart, change.name)

@@ -97,7 +97,8 @@ class Alter(_QueryChange, frozen=True, tag_field="kind", tag="alter", omit_defau
     """Replaces a query by a new version under the same name.
 
     `since_us`: the first window of the new version starts then or later; UNSET: as that of the old version.
-    `until_us`: the old version emits only windows that start before this time; UNSET: it ends at once.
+    `until_us`: the old version emits only windows that start before this time; UNSET: it ends at once. `steps_us`: as
+    `since_us`, for new inner queries.
     """
 
     streams: tuple[Stream, ...] = ()
@@ -108,6 +109,7 @@ class Alter(_QueryChange, frozen=True, tag_field="kind", tag="alter", omit_defau
     signed: tuple[str, ...] = ()
     apart: bool = False
     named: tuple[Relation, ...] = ()
+    steps_us: dict[str, int] = {}
 
 
 class End(msgspec.Struct, frozen=True, tag_field="kind", tag="end", omit_defaults=True):

@@ -21,7 +21,7 @@ from millpond.model.stream import Stream, inner_queries
 from millpond.model.types import has_json
 from millpond.model.windows import RUNNING, Distinct, Sliding
 from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
-from millpond.plan.chains.steps import inner_of
+from millpond.plan.chains.steps import inner_of, inputs_of
 from millpond.plan.groups.build import check_event_times, presence_filter
 from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in, parameters_in, users_of
@@ -154,7 +154,7 @@ def alter(
     old = query_of(pond.spec, query.name)
     _check_parameters(pond.spec, query)
     fresh = _new(pond.spec, streams)
-    query = _in_place_of(old, query, (*pond.spec.streams, *fresh))
+    query = _in_place_of(old, query, (*pond.spec.streams, *fresh), other_steps=True)
     if isinstance(query, Query) and newest_by(query) is None:
         check_feeds(pond.spec, query.name, "altered so")
     check_upstream(pond.spec, query, (*pond.spec.streams, *fresh))
@@ -168,9 +168,11 @@ def alter(
     since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, time_sources)
     if not can_hand_over(old, query):
         return Alter(StoredQuery.of(query), fresh, since, who=who)
+    steps_us = steps_begin(pond.spec, pond.manifest, query, fresh, time_sources)
     since = _handed_over(pond, old, query, since)
     ended = since is msgspec.UNSET or has_closed_all(pond.spec, pond.manifest, old, since)
-    return Alter(StoredQuery.of(query), fresh, since, msgspec.UNSET if ended else since, who)
+    until = msgspec.UNSET if ended else since
+    return Alter(StoredQuery.of(query), fresh, since, until, who, steps_us=steps_us)
 
 
 def param(pond: KnownPond, name: str, value: Constant, who: str = "") -> SetParameter:
@@ -378,8 +380,12 @@ def _new(spec: PondSpec, streams: Sequence[Stream]) -> tuple[Stream, ...]:
     return tuple(stream for stream in streams if stream.name not in known)
 
 
-def _in_place_of(old: AnyQuery, new: AnyQuery, streams: Sequence[Stream]) -> AnyQuery:
+def _in_place_of(
+    old: AnyQuery, new: AnyQuery, streams: Sequence[Stream], *, other_steps: bool = False
+) -> AnyQuery:
     """The new version with the sinks and the mode of the old one, and its column `_complete` if the old one has it.
+
+    `other_steps`: the versions may have different inner queries, if each of their windows is known by its start.
 
     Raises:
         ChangeRefused: its rows do not fit the sink.
@@ -388,12 +394,14 @@ def _in_place_of(old: AnyQuery, new: AnyQuery, streams: Sequence[Stream]) -> Any
     if has_complete_column(old) and not has_complete_column(new):
         new = with_complete(new)
     by_name = {stream.name: stream for stream in streams}
-    if old.streams != new.streams and any(inner_of(query, by_name) for query in (old, new)):
+    handed = isinstance(old, Query) and isinstance(new, Query) and other_steps and can_hand_over(old, new)
+    steps_differ = old.streams != new.streams and any(inner_of(query, by_name) for query in (old, new))
+    if steps_differ and not handed:
         raise ChangeRefused(
             f"The new version of {new.name} would differ from it in an inner query.",
             "Change only its last step, or add it under another name, then drop this one.",
         )
-    if type(old) is not type(new) or old.streams != new.streams:
+    if type(old) is not type(new) or {*inputs_of(old, by_name)} != {*inputs_of(new, by_name)}:
         raise ChangeRefused(
             f"The new version of {new.name} is of another kind, or reads another stream.",
             "Add it under another name, then drop this one.",
