@@ -77,6 +77,7 @@ CLAUSE = (
     "SELECT * FROM tx MATCH_RECOGNIZE (PARTITION BY card ORDER BY ts MEASURES COUNT(*) AS n "
     "PATTERN (A B+) WITHIN '1 hour' DEFINE A AS amount < 5, B AS amount > 5)"
 )
+LARGER = CLAUSE.replace("B AS amount > 5", "B AS amount > A.amount AND upper(kind) <> FIRST(kind)")
 REFUSED = [
     ("WITHIN '1 hour'", "", UnsupportedQuery, "no WITHIN"),
     ("WITHIN '1 hour'", "WITHIN INTERVAL 1 MONTH", QueryTypeError, "counts months"),
@@ -85,10 +86,11 @@ REFUSED = [
     ("PATTERN (A B+)", "PATTERN (A* B*)", QueryTypeError, "can match no event"),
     ("PATTERN (A B+)", "ALL ROWS PER MATCH PATTERN (A B+)", UnsupportedQuery, "ALL ROWS PER MATCH"),
     ("PATTERN (A B+)", "AFTER MATCH SKIP TO LAST B PATTERN (A B+)", UnsupportedQuery, "SKIP TO LAST B"),
-    ("B AS amount > 5", "B AS amount > A.amount", UnsupportedQuery, "B reads other events .* line 1, column 157"),
+    ("A AS amount < 5", "A AS amount < B.amount", UnsupportedQuery, "A reads other .* line 1, column 140"),
+    ("B AS amount > 5", "B AS amount > PREV(A.amount)", UnsupportedQuery, "another event inside"),
     ("B AS amount > 5", "B AS amount > AVG(B.amount)", UnsupportedQuery, "B reads other events"),
-    ("B AS amount > 5", "B AS amount > PREV(amount, 2)", UnsupportedQuery, "further back"),
-    ("B AS amount > 5", "B AS format_number(PREV(amount), 2) = '1'", UnsupportedQuery, "PREV inside a function"),
+    ("B AS amount > 5", "B AS amount > PREV(amount, 2)", UnsupportedQuery, "further away"),
+    ("B AS amount > 5", "B AS format_number(PREV(amount), 2) = '1'", UnsupportedQuery, "another event inside"),
     ("B AS amount > 5", "C AS amount > 5", QueryTypeError, "C, which is no variable"),
     ("B AS amount > 5", "B AS amuont > 5", QueryTypeError, "amuont"),
     ("COUNT(*) AS n", "COUNT(*)", QuerySyntaxError, "without a name"),
@@ -115,11 +117,19 @@ def test_a_text_that_reads_files_stays_refused(front: FrontEnd) -> None:
             front.query_from_sql("q", CLAUSE.replace("MEASURES COUNT(*) AS n", part))
 
 
+def test_a_condition_reads_the_first_event_of_the_match(front: FrontEnd) -> None:
+    query = front.query_from_sql("q", LARGER)
+    assert isinstance(query, Query) and isinstance(query.window, Pattern)
+    assert (query.window.previous, query.window.first) == ((), (AMOUNT, KIND))
+    with pytest.raises(UnsupportedQuery, match="B reads other events"):
+        front.query_from_sql("q", LARGER.replace("(A B+)", "(A+ B)"))
+
+
 def test_a_condition_may_have_a_live_parameter(front: FrontEnd) -> None:
     front.parameters["floor"] = literal(5.0, "double")
     query = front.query_from_sql("q", CLAUSE.replace("amount > 5", "amount > :floor"))
     assert parameters_in(query) == {"floor"}
-    with pytest.raises(UnsupportedQuery, match="live parameter and PREV"):
+    with pytest.raises(UnsupportedQuery, match="live parameter and reads another event"):
         front.query_from_sql("q", CLAUSE.replace("amount > 5", "amount > :floor + PREV(amount)"))
 
 
@@ -169,7 +179,7 @@ def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "tx"))
         frame = match_recognize(
             stream.withWatermark("ts", "3 hours"), partition_by=["card"], order_by="ts", pattern="A+ B{1,2} C??",
-            within="1 day", define={"A": "kind = 'a'", "B": "kind = 'b'", "C": "kind = 'c'"},
+            within="1 day", define={"A": "kind = 'a'", "B": "kind = 'b' AND id > FIRST(id)", "C": "kind = 'c'"},
             measures={"first": "FIRST(A.id)", "n": "COUNT(*)"},
         )  # fmt: skip
         pond.add("framed", frame, serve=True)

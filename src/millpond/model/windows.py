@@ -9,7 +9,7 @@ import msgspec
 from millpond.errors import QueryTypeError
 from millpond.model.expressions import Expression
 from millpond.model.patterns.grammar import parse, variables_of
-from millpond.model.patterns.variables import Variable, leaves_of, reads_previous
+from millpond.model.patterns.variables import Variable, leaves_of, reads_others
 
 
 class Interval(NamedTuple):
@@ -212,6 +212,7 @@ class Pattern(msgspec.Struct, frozen=True, tag_field="window", tag="pattern"):
     A window begins at the time of the first event and ends at that of the last one. Its row is emitted when the
     watermark has passed the events that decide that no preferred match exists. `previous`: the expressions that
     conditions read of the previous event of the key; they are NULL if that event is more than `within_us` earlier.
+    `first`: the expressions that conditions read of the first event of the match.
 
     Raises:
         QueryTypeError: the pattern does not parse, can match no event at all, or is too large; a condition belongs to
@@ -223,6 +224,7 @@ class Pattern(msgspec.Struct, frozen=True, tag_field="window", tag="pattern"):
     variables: tuple[Variable, ...]
     overlapping: bool = False
     previous: tuple[Expression, ...] = ()
+    first: tuple[Expression, ...] = ()
 
     def __post_init__(self) -> None:
         named = variables_of(parse(self.text))
@@ -249,13 +251,13 @@ class Pattern(msgspec.Struct, frozen=True, tag_field="window", tag="pattern"):
     @property
     def conditions(self) -> tuple[Expression, ...]:
         """The conditions that are about one event only; the gather evaluates them."""
-        return tuple(one.condition for one in self.variables if not reads_previous(one.condition))
+        return tuple(one.condition for one in self.variables if not reads_others(one.condition))
 
     @property
     def values(self) -> tuple[Expression, ...]:
-        """The expressions whose values are stored, for conditions that read the previous event."""
-        leaves = (leaf for one in self.variables if reads_previous(one.condition) for leaf in leaves_of(one.condition))
-        return tuple(dict.fromkeys((*self.previous, *leaves)))
+        """The expressions whose values are stored, for conditions that read other events."""
+        leaves = (leaf for one in self.variables if reads_others(one.condition) for leaf in leaves_of(one.condition))
+        return tuple(dict.fromkeys((*self.previous, *self.first, *leaves)))
 
     @property
     def expressions(self) -> tuple[Expression, ...]:

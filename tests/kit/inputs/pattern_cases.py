@@ -9,12 +9,13 @@ from kit.inputs.cases import SECOND, Case
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, conjunction, literal
 from millpond.model.patterns.grammar import parse, variables_of
-from millpond.model.patterns.variables import PREVIOUS, Variable, matched
+from millpond.model.patterns.variables import FIRST, PREVIOUS, Variable, matched
 from millpond.model.query import Named, Query
 from millpond.model.windows import Pattern
 
 K, V, AMOUNT, FLAG = Column("k", "string"), Column("v", "int"), Column("amount", "double"), Column("flag", "boolean")
 RISES = call("gt", (AMOUNT, Column(f"{PREVIOUS}0", "double")), "boolean")
+EXCEEDS = call("gt", (AMOUNT, Column(f"{FIRST}0", "double")), "boolean")
 TEXTS = (
     "A B", "A B+ C", "A B* C", "A+? B", "(A | B) C", "A (B | C){1,3}", "A B{2,}", "B B", "A C? B??", "C+ A", "(A B)+",
 )  # fmt: skip
@@ -43,11 +44,14 @@ def random_query(dice: random.Random, name: str) -> Query:
     conditions = {"A": FLAG, "B": more_than(V, dice.choice((1, 3))), "C": more_than(AMOUNT, 4.0)}
     if dice.random() < 0.5:
         conditions[dice.choice("ABC")] = RISES
+    if dice.random() < 0.4:
+        conditions[dice.choice("BC")] = EXCEEDS
     if dice.random() < 0.3:
         del conditions[dice.choice("ABC")]  # it then matches every event
     variables = tuple(Variable(one, condition) for one, condition in conditions.items() if one in text)
     previous = (AMOUNT,) if any(one.condition == RISES for one in variables) else ()
-    window = Pattern(text, dice.choice((3, 10, 40)) * SECOND, variables, dice.random() < 0.4, previous)
+    first = (AMOUNT,) if any(one.condition == EXCEEDS for one in variables) else ()
+    window = Pattern(text, dice.choice((3, 10, 40)) * SECOND, variables, dice.random() < 0.4, previous, first)
     where = more_than(AMOUNT, 1.0) if dice.random() < 0.3 else None
     return pattern_query(name, window, dice.choice((0, 5)) * SECOND, where)
 

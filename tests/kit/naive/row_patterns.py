@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from millpond.model.patterns.grammar import Choice, Element, Repeat, Series, Single
@@ -16,12 +16,17 @@ class Match(NamedTuple):
 
 
 def matches(
-    element: Element, events: Sequence[set[str]], times: Sequence[int], within: int, *, overlapping: bool
+    element: Element, events: Sequence[set[str]], times: Sequence[int], within: int, *, overlapping: bool,
+    relative: Callable[[int, int], set[str]] = lambda _start, _at: set(),
 ) -> list[Match]:  # fmt: skip
-    """The matches among all events of a key; `events`: the variables whose conditions each event meets."""
+    """The matches among all events of a key; `events`: the variables whose conditions each event meets.
+
+    `relative`: more of these, given the positions of the first event of a match and of the event.
+    """
     found, start = [], 0
     while start < len(events):
-        match = first_match(element, events, times, within, start)
+        held = [some | relative(start, at) for at, some in enumerate(events)]
+        match = first_match(element, held, times, within, start)
         if match is None:
             start += 1
             continue

@@ -56,6 +56,18 @@ def variables_of(element: Element) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for part in parts for name in variables_of(part)))
 
 
+def head(element: Element) -> str | None:
+    """The variable as which the first event of each match is matched, and no other event; None if there is none.
+
+    >>> head(parse("A B+")), head(parse("A+ B")), head(parse("A B A"))
+    ('A', None, None)
+    """
+    first, *rest = element.parts if isinstance(element, Series) else (element,)
+    if isinstance(first, Single) and all(first.variable not in variables_of(part) for part in rest):
+        return first.variable
+    return None
+
+
 def parse(text: str) -> Element:
     """The tree of a pattern.
 

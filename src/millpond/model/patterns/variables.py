@@ -14,6 +14,9 @@ MATCHED = "matched:"
 PREVIOUS = "previous:"
 """In a condition, the column `previous:i` is the value of `Pattern.previous[i]` for the previous event of the key."""
 
+FIRST = "first:"
+"""In a condition, the column `first:i` is the value of `Pattern.first[i]` for the first event of the match."""
+
 
 class Variable(msgspec.Struct, frozen=True):
     """A variable of a pattern, and the condition that an event must meet to be matched as it."""
@@ -22,9 +25,14 @@ class Variable(msgspec.Struct, frozen=True):
     condition: Expression
 
 
-def reads_previous(condition: Expression) -> bool:
-    """Whether a condition reads values of the previous event."""
-    return any(name.startswith(PREVIOUS) for name in columns_of(condition))
+def reads_first(condition: Expression) -> bool:
+    """Whether a condition reads values of the first event of the match."""
+    return any(name.startswith(FIRST) for name in columns_of(condition))
+
+
+def reads_others(condition: Expression) -> bool:
+    """Whether a condition reads values of another event: the previous one, or the first one of the match."""
+    return any(name.startswith((PREVIOUS, FIRST)) for name in columns_of(condition))
 
 
 def leaves_of(condition: Expression) -> Iterator[Expression]:
@@ -32,7 +40,7 @@ def leaves_of(condition: Expression) -> Iterator[Expression]:
     if isinstance(condition, Call):
         for one in condition.args:
             yield from leaves_of(one)
-    elif columns_of(condition) and not reads_previous(condition):
+    elif columns_of(condition) and not reads_others(condition):
         yield condition
 
 

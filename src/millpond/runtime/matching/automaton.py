@@ -68,10 +68,13 @@ class Automaton:
         self._number(())
         self._add((), [(element, 0) for element in self._first], -1)
 
-    def encode(self, bits: Ints) -> Ints:
-        """The codes of events, given as bit sets of the variables whose conditions they meet."""
+    def begin(self) -> None:
+        """Forget all states if there are many; those of an earlier call are not valid any more."""
         if len(self._states) > _MOST_STATES:
             self._clear()
+
+    def encode(self, bits: Ints) -> Ints:
+        """The codes of events, given as bit sets of the variables whose conditions they meet."""
         distinct, places = places_of(bits)
         for symbol in distinct.tolist():
             if symbol not in self._codes:

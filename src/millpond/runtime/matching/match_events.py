@@ -6,7 +6,8 @@ all attempts advance by one event at a time, so loops run over the longest attem
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,14 +34,18 @@ class MatchedEvents(NamedTuple):
     offsets: Ints
 
 
-def attempted(automaton: Automaton, codes: Ints, times_us: Ints, ends: Ints, starts: Ints, within_us: int) -> Attempts:
+Codes: TypeAlias = Callable[[Ints, Ints], Ints]
+"""What `Automaton.encode` returns for events, given the positions of the first events of the attempts, and theirs."""
+
+
+def attempted(automaton: Automaton, codes: Codes, times_us: Ints, ends: Ints, starts: Ints, within_us: int) -> Attempts:
     """An attempt from each event at `starts` that may begin a match.
 
-    `codes`: what `Automaton.encode` returned for the events. `ends`: the position after the last event of the key of
+    `ends`: the position after the last event of the key of
     each event. While more events of a key may arrive, an attempt that reached its last event is decided only when the
     watermark has passed `within_us` after the first event.
     """
-    states = automaton.step(np.full(len(starts), START), codes[starts])
+    states = automaton.step(np.full(len(starts), START), codes(starts, starts))
     begun = states != DEAD
     starts, states = starts[begun], states[begun]
     found, decided = np.zeros(len(starts), np.int64), times_us[starts] + within_us
@@ -54,7 +59,7 @@ def attempted(automaton: Automaton, codes: Ints, times_us: Ints, ends: Ints, sta
         going = np.flatnonzero(~over & (at < ends[starts[lanes]]))
         going = going[times_us[at[going]] <= limits[lanes[going]]]
         lanes, states, at = lanes[going], states[going], at[going]
-        states = automaton.step(states, codes[at])
+        states = automaton.step(states, codes(starts[lanes], at))
         failed = states == DEAD
         decided[lanes[failed]] = times_us[at[failed]]
         lanes, states, at = lanes[~failed], states[~failed], at[~failed]
@@ -85,7 +90,7 @@ def one_after_another(attempts: Attempts, ends: Ints, known_us: int) -> Mask:
         following = further
 
 
-def matched_events(automaton: Automaton, codes: Ints, starts: Ints, ends: Ints) -> MatchedEvents:
+def matched_events(automaton: Automaton, codes: Codes, starts: Ints, ends: Ints) -> MatchedEvents:
     """The events of matches from `starts` up to `ends`, with the number of the variable that each was matched as."""
     lengths = ends - starts
     match, nth = repeated(lengths)
@@ -96,7 +101,7 @@ def matched_events(automaton: Automaton, codes: Ints, starts: Ints, ends: Ints) 
     states, moves = np.empty(len(places), np.int64), np.empty(len(places), np.int64)
     state = np.full(len(starts), START)
     for i, count in enumerate(longer):
-        code, at = codes[begins[:count] + i], firsts[:count] + i
+        code, at = codes(begins[:count], begins[:count] + i), firsts[:count] + i
         before, state = state[:count], automaton.step(state[:count], code)
         moves[at] = automaton.transitions(before, code)
         states[at] = state

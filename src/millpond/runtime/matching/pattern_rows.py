@@ -16,7 +16,7 @@ from millpond.plan.groups.measures import measures_of
 from millpond.plan.groups.plan import QueryPlan, fingerprint
 from millpond.runtime.event_log.select_events import filter_name, passed_mask, value_name
 from millpond.runtime.matching.automaton import Automaton, automaton_of
-from millpond.runtime.matching.match_events import attempted, matched_events, one_after_another
+from millpond.runtime.matching.match_events import Codes, attempted, matched_events, one_after_another
 from millpond.runtime.matching.read_events import EventOrders, pattern_of
 from millpond.runtime.rows.frame_rows import AT_ONCE, DueFrames
 from millpond.state.layout.cells import Cells, Piece, Slices
@@ -53,7 +53,7 @@ class Due(NamedTuple):
     plan: QueryPlan
     automaton: Automaton
     events: Events
-    codes: Ints
+    codes: Codes
     starts: Ints
     ends: Ints
     numbers: Ints
@@ -123,7 +123,8 @@ def due_matches(
     """
     pattern, ordered = pattern_of(plan), orders.of(plan)
     events, numbers, automaton = ordered.events, ordered.numbers, automaton_of(pattern.text)
-    codes = automaton.encode(ordered.bits(plan, automaton.names))
+    automaton.begin()
+    codes = ordered.codes(plan, automaton)
     starts = np.arange(events.rows) if low is None else np.flatnonzero(events.times_us > low - pattern.within_us)
     if not pattern.overlapping:
         last = LastMatches.stored(before, plan, keys)

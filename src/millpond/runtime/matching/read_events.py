@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +13,7 @@ from millpond.kernels.columns import Values, from_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.kernels.ranks import ranks, ranks_and_signs
 from millpond.model.expressions import Column, Expression, Foreign, Literal
-from millpond.model.patterns.variables import PREVIOUS, reads_previous
+from millpond.model.patterns.variables import FIRST, PREVIOUS, reads_first, reads_others
 from millpond.model.windows import Pattern
 from millpond.plan.groups.build import of_event_alone, presence_filter
 from millpond.plan.groups.plan import QueryPlan
@@ -21,6 +21,8 @@ from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import passed_mask, value_column
 from millpond.runtime.keys.current_slots import used_slots
+from millpond.runtime.matching.automaton import Automaton
+from millpond.runtime.matching.match_events import Codes
 from millpond.runtime.rows.window_rows import checked
 from millpond.state.layout.event_log import OFFSET, PARTITION, Events
 
@@ -78,43 +80,77 @@ class OrderedEvents:
         firsts = np.flatnonzero(new)
         return np.arange(len(slots)) - np.repeat(firsts, np.diff(np.append(firsts, len(slots)))) + 1
 
-    def bits(self, plan: QueryPlan, names: Sequence[str]) -> Ints:
-        """For each event, the set of the variables `names` of a query whose conditions it meets, as bits.
+    def codes(self, plan: QueryPlan, automaton: Automaton) -> Codes:
+        """The codes of the events for the automaton of a query's pattern.
 
         Raises:
-            OverflowedError: a condition that reads the previous event fails.
+            OverflowedError: a condition that reads another event fails; also when the codes are read.
         """
         defined = {one.name: one.condition for one in pattern_of(plan).variables}
-        bits = np.zeros(self.events.rows, np.int64)
-        for i, name in enumerate(names):
+        bits, relative = np.zeros(self.events.rows, np.int64), dict[int, Expression]()
+        for i, name in enumerate(automaton.names):
+            if name in defined and reads_first(defined[name]):
+                relative[i] = defined[name]
+                continue
             met = self._mask(plan, defined[name]) if name in defined else np.ones(self.events.rows, bool)
             bits |= met.astype(np.int64) << i
-        return bits
+        if relative:
+            return RelativeCodes(plan, automaton, self.events, bits, relative)
+        fixed = automaton.encode(bits)
+        return lambda _starts, at: fixed[at]
 
     def _mask(self, plan: QueryPlan, condition: Expression) -> Mask:
         pattern = pattern_of(plan)
         # what a column of the previous event means depends on the pattern
-        near = (pattern.within_us, pattern.previous) if reads_previous(condition) else None
+        near = (pattern.within_us, pattern.previous) if reads_others(condition) else None
         if (condition, near) not in self._met:
             if near is None:
                 met = passed_mask(self.events.columns, condition)
             else:
-                met = checked(plan, self._with_previous(pattern)(condition)).is_true()
+                read = _read(pattern, self.events)
+                columns = {name: from_arrow(column, kind) for name, (column, kind) in read.items()}
+                met = checked(plan, Evaluator(columns, self.events.rows)(condition)).is_true()
             self._met[condition, near] = np.broadcast_to(met, (self.events.rows,))
         return self._met[condition, near]
 
-    def _with_previous(self, pattern: Pattern) -> Evaluator:
-        """Evaluates expressions over the values of events and of the previous events of their keys."""
-        events, columns = self.events, dict[str, Values]()
-        for value in pattern.values:
-            if isinstance(value, Column | Foreign):
-                columns[value.name] = from_arrow(value_column(events, value), value.type)
-        near = np.zeros(events.rows, bool)
-        near[1:] = (events.slots[1:] == events.slots[:-1]) & (np.diff(events.times_us) <= pattern.within_us)
-        before = pa.array(np.arange(events.rows) - 1, mask=~near)
-        for i, value in enumerate(pattern.previous):
-            columns[f"{PREVIOUS}{i}"] = from_arrow(value_column(events, value).take(before), value.type)
-        return Evaluator(columns, events.rows)
+
+class RelativeCodes:
+    """The codes of events of which some conditions depend on the first event of the match.
+
+    `bits`: the variables whose other conditions the events meet. `relative`: the conditions that depend on it.
+    """
+
+    def __init__(
+        self, plan: QueryPlan, automaton: Automaton, events: Events, bits: Ints, relative: Mapping[int, Expression]
+    ) -> None:
+        self._plan, self._automaton, self._bits, self._relative = plan, automaton, bits, relative
+        pattern = pattern_of(plan)
+        self._own = _read(pattern, events)
+        self._first = {f"{FIRST}{i}": (value_column(events, one), one.type) for i, one in enumerate(pattern.first)}
+
+    def __call__(self, starts: Ints, at: Ints) -> Ints:
+        columns = dict[str, Values]()
+        for places, some in ((pa.array(at), self._own), (pa.array(starts), self._first)):
+            columns |= {name: from_arrow(column.take(places), kind) for name, (column, kind) in some.items()}
+        evaluate, bits = Evaluator(columns, len(at)), self._bits[at]
+        for i, condition in self._relative.items():
+            met = np.broadcast_to(checked(self._plan, evaluate(condition)).is_true(), (len(at),))
+            bits |= met.astype(np.int64) << i
+        return self._automaton.encode(bits)
+
+
+def _read(pattern: Pattern, events: Events) -> dict[str, tuple[pa.Array, str]]:
+    """The columns of events and of the previous events of their keys that conditions read, with their types."""
+    columns = {}
+    for value in pattern.values:
+        if isinstance(value, Column | Foreign):
+            columns[value.name] = value_column(events, value), value.type
+    near = np.zeros(events.rows, bool)
+    near[1:] = (events.slots[1:] == events.slots[:-1]) & (np.diff(events.times_us) <= pattern.within_us)
+    before = pa.array(np.arange(events.rows) - 1, mask=~near)
+    for i, value in enumerate(pattern.previous):
+        columns[f"{PREVIOUS}{i}"] = value_column(events, value).take(before), value.type
+    return columns
 
 
 class EventOrders:

@@ -26,7 +26,7 @@ from millpond.model.expressions import (
     walk,
 )
 from millpond.model.join import Join
-from millpond.model.patterns.variables import Variable, reads_previous
+from millpond.model.patterns.variables import Variable, reads_others
 from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.types import element_of
@@ -241,9 +241,9 @@ def _changed(query: AnyQuery, marks: Marked) -> AnyQuery:
 def _changed_pattern(query: str, pattern: Pattern, change: Callable[[Expression], Expression]) -> Pattern:
     variables = tuple(Variable(one.name, change(one.condition)) for one in pattern.variables)
     for one in variables:
-        if reads_previous(one.condition) and parameters_of(one.condition):
+        if reads_others(one.condition) and parameters_of(one.condition):
             raise UnsupportedQuery(
-                f"In {query}, the condition of {one.name} has a live parameter and PREV.",
+                f"In {query}, the condition of {one.name} has a live parameter and reads another event.",
                 "Write the value itself, or compare with the parameter in the condition of another variable.",
             )
     return msgspec.structs.replace(pattern, variables=variables)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from millpond.errors import QuerySyntaxError, QueryTypeError, UnsupportedQuery
-from millpond.model.patterns.grammar import parse, variables_of
+from millpond.model.patterns.grammar import parse
 from millpond.spark.analysis.grouping.row_patterns import PatternText, window_sql
 from millpond.spark.analysis.windows import check_length
 from millpond.spark.catalyst.private_names import Catalyst
@@ -143,7 +143,7 @@ class _Reader:
         if len(pattern) < 3 or pattern[0].text != "(" or closing(pattern, 0) != len(pattern) - 1:
             raise QuerySyntaxError(f"PATTERN {self._source(pattern)} is not in parentheses.", "Write PATTERN (A B+).")
         written = " ".join(self._source(pattern[1:-1]).split())
-        terms = Terms(text, time, variables_of(parse(written)))
+        terms = Terms(text, time, parse(written))
         if "WITHIN" not in parts:
             raise UnsupportedQuery(
                 f"The pattern {written} has no WITHIN, so its events would be stored indefinitely.",

@@ -1,6 +1,7 @@
 """Reads the conditions and measures of MATCH_RECOGNIZE, and writes them in the SQL of Spark.
 
-A condition may read the event itself, as `x` or `A.x`, and the previous event, as `PREV(x)`. A measure is an aggregate
+A condition may read the event itself, as `x` or `A.x`, the previous event, as `PREV(x)`, and the first event of the
+match, as `FIRST(x)`, or `A.x` if A is matched as that event only. A measure is an aggregate
 of the events of the match, or of those of one variable: `SUM(A.x)` becomes `SUM(x) FILTER (WHERE …)`.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millpond.errors import QuerySyntaxError, QueryTypeError, UnsupportedQuery
-from millpond.spark.analysis.grouping.row_patterns import matched_sql, previous_sql
+from millpond.model.patterns.grammar import Element, head, variables_of
+from millpond.spark.analysis.grouping.row_patterns import first_sql, matched_sql, previous_sql
 from millpond.spark.catalyst.allow_list import AGGREGATES
 from millpond.spark.frontend.sql_tokens import (
     Replacement,
@@ -21,22 +23,25 @@ from millpond.spark.frontend.sql_tokens import (
     source_of,
 )
 
-_PREVIOUS = "PREV"
-_OF_OTHERS = ("NEXT", "FIRST", "LAST", "COUNT", "SUM", "AVG", "MIN", "MAX", "CLASSIFIER", "MATCH_NUMBER")
+_PREVIOUS, _FIRST = "PREV", "FIRST"
+_OF_OTHERS = ("NEXT", "LAST", "COUNT", "SUM", "AVG", "MIN", "MAX", "CLASSIFIER", "MATCH_NUMBER")
 """What the standard allows in conditions, and this version does not."""
 _UNKNOWN = (_PREVIOUS, "NEXT", "CLASSIFIER", "MATCH_NUMBER")
 """What the standard allows in measures, and this version does not."""
 _BOUNDS = {"FIRST": "start", "LAST": "end"}
 """The bounds of a match are the times of its first and last event; queries over its rows can use them as event time."""
-_CURE = "A condition reads the event itself and, by PREV(x), the previous one."
+_CURE = (
+    "A condition reads the event itself, the previous event by PREV(x), and the first event of the match by FIRST(x), "
+    "or by A.x if the pattern begins with one A."
+)
 
 
 class Terms:
-    """The terms of one clause; `text` is what it was read from, `time` the column of ORDER BY, `names` the variables.
+    """The terms of one clause; `text` is what it was read from, `time` the column of ORDER BY, `pattern` the pattern.
     """
 
-    def __init__(self, text: str, time: str, names: Sequence[str]) -> None:
-        self._text, self._time, self._names = text, time, names
+    def __init__(self, text: str, time: str, pattern: Element) -> None:
+        self._text, self._time, self._names, self._head = text, time, variables_of(pattern), head(pattern)
 
     def condition(self, tokens: Sequence[Token]) -> tuple[str, str]:
         """A variable and its condition.
@@ -67,23 +72,31 @@ class Terms:
         value = replaced(self._text, tokens[:-2], lambda some: self._of_match(some, window))
         return f"{value} AS {tokens[-1].text}"
 
-    def _of_event(self, name: str, tokens: Sequence[Token]) -> Replacement | None:
+    def _of_event(self, name: str, tokens: Sequence[Token], owner: str | None = None) -> Replacement | None:
+        """What is put in place of the first tokens of a part of the condition of a variable.
+
+        `owner`: the variable whose columns are those of the event, if it is another one, or "" for none.
+        """
+        owner = name if owner is None else owner
         first, where = tokens[0], f"at {position_of(self._text, tokens[0])}"
         called = len(tokens) > 1 and tokens[1].text == "("
-        if called and first.word == _PREVIOUS:
-            close = closing(tokens, 1)
+        if called and first.word in (_PREVIOUS, _FIRST):
+            close, is_first = closing(tokens, 1), first.word == _FIRST
             given = [] if close is None else listed(tokens[2:close])
-            if close is None or not given or [self._source(one) for one in given[1:]] not in ([], ["1"]):
-                raise UnsupportedQuery(f"The condition of {name} reads an event further back {where}.", _CURE)
-            value = replaced(self._text, given[0], lambda some: self._of_event(name, some))
-            return previous_sql(self._time, f"({value})"), close + 1
-        other = first.word in _OF_OTHERS if called else self._is_variable(tokens) and first.word != name
-        if other:
+            if close is None or not given or [self._source(one) for one in given[1:]] not in ([], ["1"][is_first:]):
+                raise UnsupportedQuery(f"The condition of {name} reads an event further away {where}.", _CURE)
+            read = (self._head or "") if is_first else owner
+            value = replaced(self._text, given[0], lambda some: self._of_event(name, some, read))
+            return (first_sql if is_first else previous_sql)(self._time, f"({value})"), close + 1
+        of_variable = self._is_variable(tokens)
+        if of_variable and not called and first.word == self._head != owner:
+            return first_sql(self._time, tokens[2].text), 3
+        if first.word in _OF_OTHERS if called else of_variable and first.word != owner:
             raise UnsupportedQuery(
                 f"The condition of {name} reads other events of the match {where}, which is planned, not answered yet.",
                 _CURE,
             )
-        return ("", 2) if self._is_variable(tokens) else None
+        return ("", 2) if of_variable else None
 
     def _of_match(self, tokens: Sequence[Token], window: str) -> Replacement | None:
         first, close = tokens[0], None

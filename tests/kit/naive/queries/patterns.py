@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from kit.naive.queries import windows
 from kit.naive.queries.windows import Batch, Result
 from kit.naive.row_patterns import Match, matches
 from millpond.model.patterns.grammar import parse, variables_of
-from millpond.model.patterns.variables import MATCHED, PREVIOUS
+from millpond.model.patterns.variables import FIRST, MATCHED, PREVIOUS, reads_first
 from millpond.model.query import Query
 from millpond.model.windows import Interval, Pattern
 from millpond.plan.groups.build import of_event_alone
@@ -64,7 +65,9 @@ def _found(query: Query, epochs: Sequence[Batch]) -> list[Found]:
         times = [row[query.event_time] for row in rows]
         held = [_met(query, pattern, row, before) for row, before in zip(rows, [None, *rows], strict=False)]
         tree = parse(pattern.text)
-        for match in matches(tree, held, times, pattern.within_us, overlapping=pattern.overlapping):
+        relative = partial(_relative, query, pattern, rows)
+        within, overlapping = pattern.within_us, pattern.overlapping
+        for match in matches(tree, held, times, within, overlapping=overlapping, relative=relative):
             found.append(Found(keys, _events(rows, match)))
     return found
 
@@ -81,8 +84,18 @@ def _met(query: Query, pattern: Pattern, row: Row, before: Row | None) -> set[st
         for i, value in enumerate(pattern.previous)
     }
     defined = {one.name: one.condition for one in pattern.variables}
-    names = _names(query)
+    names = [name for name in _names(query) if name not in defined or not reads_first(defined[name])]
     return {name for name in names if name not in defined or evaluate(defined[name], {**row, **previous}) is True}
+
+
+def _relative(query: Query, pattern: Pattern, rows: Sequence[Row], start: int, at: int) -> set[str]:
+    """The variables whose conditions an event meets in a match that begins with another event."""
+    near = at > 0 and rows[at][query.event_time] - rows[at - 1][query.event_time] <= pattern.within_us
+    others = {f"{FIRST}{i}": evaluate(value, rows[start]) for i, value in enumerate(pattern.first)}
+    for i, value in enumerate(pattern.previous):
+        others[f"{PREVIOUS}{i}"] = evaluate(value, rows[at - 1]) if near else None
+    conditions = {one.name: one.condition for one in pattern.variables if reads_first(one.condition)}
+    return {name for name, one in conditions.items() if evaluate(one, {**rows[at], **others}) is True}
 
 
 def _names(query: Query) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kit.inputs.examples import examples
 from kit.naive.row_patterns import Match, first_match, matches
+from millpond.arrays import Ints
 from millpond.errors import QueryTypeError
 from millpond.model.patterns.grammar import parse, variables_of
 from millpond.runtime.matching.automaton import Automaton
@@ -52,7 +53,11 @@ def found_in(
     times = np.array([time for _, some in keys for time in some], np.int64)
     bounds = np.cumsum([0, *(len(some) for _, some in keys)])
     ends = np.repeat(bounds[1:], np.diff(bounds))
-    codes = automaton.encode(bits)
+    fixed = automaton.encode(bits)
+
+    def codes(_starts: Ints, at: Ints) -> Ints:
+        return fixed[at]
+
     tried = attempted(automaton, codes, times, ends, np.arange(len(times)), within)
     taken = (tried.decided_us <= known) & (tried.ends > 0)
     if not overlapping:

@@ -9,7 +9,7 @@ user writes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -18,14 +18,14 @@ from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, call, conjunction, walk
 from millpond.model.patterns.grammar import parse, variables_of
-from millpond.model.patterns.variables import PREVIOUS, Variable, matched
+from millpond.model.patterns.variables import FIRST, PREVIOUS, Variable, matched
 from millpond.model.windows import Pattern
 from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, type_of
 
 _FIRST_US = -61_940_000_000_000_000
 """The constant for the first variable of a pattern, a time in the year 7; the others follow."""
-_PREVIOUS_US = _FIRST_US - 1
-_CONSTANTS = re.compile(r"-619399999999999\d\d|-6194000000000000[01]|-619400000000000\d\d")
+_PREVIOUS_US, _OF_FIRST_US = _FIRST_US - 1, _FIRST_US - 2
+_CONSTANTS = re.compile(r"-619399999999999\d\d|-6194000000000000[012]")
 _NOTE = re.compile(r"only a pond answers match_recognize ([0-9a-f]+)")
 
 
@@ -60,7 +60,12 @@ def matched_sql(time: str, place: int) -> str:
 
 def previous_sql(time: str, value: str) -> str:
     """The value of the previous event, as SQL."""
-    return f"CASE WHEN {time} = timestamp_micros({_PREVIOUS_US}L) THEN {value} END"
+    return f"(CASE WHEN {time} = timestamp_micros({_PREVIOUS_US}L) THEN {value} END)"
+
+
+def first_sql(time: str, value: str) -> str:
+    """The value of the first event of the match, as SQL."""
+    return f"(CASE WHEN {time} = timestamp_micros({_OF_FIRST_US}L) THEN {value} END)"
 
 
 def is_pattern(text: str) -> bool:
@@ -106,30 +111,36 @@ def pattern_of(note: PatternNote, translate: Callable[[JavaObject], Expression])
 
     Raises:
         QueryTypeError: the pattern does not parse.
-        UnsupportedQuery: PREV is part of an expression that only Spark evaluates.
+        UnsupportedQuery: a value of another event is part of an expression that only Spark evaluates.
     """
-    previous: dict[Expression, Column] = {}
+    previous, first = dict[Expression, Column](), dict[Expression, Column]()
+    known = {_PREVIOUS_US: (PREVIOUS, previous), _OF_FIRST_US: (FIRST, first)}
     variables = []
     for name, condition in zip(note.pattern.variables, note.conditions, strict=True):
-        found = _with_previous(translate(condition), previous)
-        if any(_has_mark(node) for node in walk(found)):
+        found = _with_others(translate(condition), known)
+        if any(_has_mark(node) for part in (found, *previous, *first) for node in walk(part)):
             raise UnsupportedQuery(
-                f"The condition of {name} has PREV inside a function that Spark evaluates.",
-                "Use PREV in comparisons, arithmetic, CASE and functions such as abs, upper or coalesce.",
+                f"The condition of {name} has a value of another event inside a function that Spark evaluates.",
+                "Use it in comparisons, arithmetic, CASE and functions such as abs, upper or coalesce.",
             )
         variables.append(Variable(name, found))
     told = note.pattern
-    return Pattern(told.text, told.within_us, tuple(variables), told.overlapping, tuple(previous))
+    return Pattern(told.text, told.within_us, tuple(variables), told.overlapping, tuple(previous), tuple(first))
 
 
-def _with_previous(expression: Expression, known: dict[Expression, Column]) -> Expression:
-    """The expression in which values of the previous event are columns; adds them to `known`."""
+def _with_others(expression: Expression, known: Mapping[int, tuple[str, dict[Expression, Column]]]) -> Expression:
+    """The expression in which values of other events are columns.
+
+    `known`: by the constant of ours, the prefix of these columns, and the columns by their values, which are added.
+    """
     if not isinstance(expression, Call):
         return expression
-    if expression.op == "case" and _constant_in(expression.args[0]) == _PREVIOUS_US:
+    constant = _constant_in(expression.args[0]) if expression.op == "case" else None
+    if constant is not None and constant in known:
+        prefix, columns = known[constant]
         value = expression.args[1]
-        return known.setdefault(value, Column(f"{PREVIOUS}{len(known)}", value.type))
-    return call(expression.op, tuple(_with_previous(one, known) for one in expression.args), expression.type)
+        return columns.setdefault(value, Column(f"{prefix}{len(columns)}", value.type))
+    return call(expression.op, tuple(_with_others(one, known) for one in expression.args), expression.type)
 
 
 def with_matched(aggregate: Aggregate, pattern: Pattern | None) -> Aggregate:
