@@ -96,7 +96,8 @@ def run(query: str, engine: str, source: Path, size: Sample, seconds: float, wor
         asked = {"passes": [pond_pass(names, source, limit) for limit in limits]}
     else:
         there = environment("flink")
-        tables = flink_tables({kind: str(one_file(source, kind)) for kind in SCHEMAS}, SCHEMAS)
+        folders = {kind: str(one_file(source, kind)) for kind in SCHEMAS}
+        tables = flink_tables({**folders, "side_input": str(source / "side_input")}, SCHEMAS)
         options = {**FLINK, **FLINK_STATE["heap"], "execution.checkpointing.dir": f"file://{work}/checkpoints"}
         asked = {"options": options, "jars": [f"file://{jar}" for jar in there.jars]}
         asked["passes"] = [flink_pass(names, tables, limit) for limit in limits]

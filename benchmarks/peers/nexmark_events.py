@@ -46,6 +46,9 @@ SCHEMAS = {
 }
 """Columns of each kind, as Spark and DuckDB read them."""
 
+SIDE_INPUT, SIDE_ROWS = "side_key BIGINT, side_value STRING", 10_000
+"""Columns and number of rows of the table that q13 joins."""
+
 Longs = npt.NDArray[np.int64]
 _POOL = 1 << 20
 
@@ -73,8 +76,12 @@ def events(first: int, count: int, seed: int = 1, per_second: int = PER_SECOND) 
 
 
 def write(folder: Path, count: int, files: int, per_second: int = PER_SECOND) -> Path:
-    """A folder with `files` Parquet files of each kind, in order of time; made once."""
+    """A folder with `files` Parquet files of each kind, in order of time, and the table `side_input`; made once."""
     if not (folder / "_DONE").exists():
+        key = pa.array(range(SIDE_ROWS))
+        side = pa.table({"side_key": key, "side_value": key.cast(pa.string())})
+        (folder / "side_input").mkdir(parents=True)
+        pq.write_table(side, folder / "side_input" / "part-0.parquet")
         per = count // files
         for number in range(files):
             for kind, table in events(number * per, per, per_second=per_second)._asdict().items():

@@ -3,8 +3,10 @@
 Numbers and meanings are those of github.com/nexmark/nexmark. Of its 23 queries
 
 * q3, q20 join two streams without any bound in time, q4 and q9 with one that is a column of the event, so a pond, which
-  forgets what no row can need any more, does not take them; q6, q18 and q19 number the rows of a partition; q10 writes
-  files, which is a sink; q13 is a join with a table; q23 is a join of three streams without bounds;
+  forgets what no row can need any more, does not take them; q6 and q19 number the rows of a partition by other columns
+  than time; q23 is a join of three streams without bounds;
+* q10 writes files by day and minute; here the rows have these columns, and each engine has the sink of all queries;
+* q13 joins a table as of the time of processing; here the table does not change, and Flink joins it as a stream;
 * q12 counts by the clock of the engine. A pond has none, so that a repeated epoch answers the same; here all engines
   count by `arrived`, the clock of the broker;
 * q14's user-defined function counts a letter; here a text without that letter is compared with the text.
@@ -15,14 +17,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from nexmark_events import SIDE_INPUT
+
 _BID = "STREAM bid WATERMARK ts DELAY OF INTERVAL 0 SECONDS"
 _TEN = "INTERVAL '10' SECOND"
 
 
 class Query(NamedTuple):
     """One query. `pond`: statements by name, each may read those before it, the last one answers; `flink`: the columns
-    of its sink and its statement; `duck`: the same rows in DuckDB; `total`: the column that grows with each version of
-    a row, where rows are told again as events come.
+    of its sink and its statement; `duck`: the same rows in DuckDB. Where a row has versions, `total` is the column that
+    grows with each of them, and `keys` are those that name the row.
     """
 
     pond: Mapping[str, str]
@@ -30,6 +34,7 @@ class Query(NamedTuple):
     flink: str
     duck: str
     total: str | None = None
+    keys: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -62,11 +67,16 @@ def _longs(text: str) -> str:
     return ", ".join(f"{part.rpartition(' AS ')[2]} BIGINT" for part in text.split(", ") if " AS " in part)
 
 
-def _daily(name: str, columns: str, select: str, flink: str, duck: str) -> Query:
+def _daily(name: str, columns: str, select: str, flink: str, duck: str, *keys: str) -> Query:
     """Counts by day that are emitted as updates."""
-    return Query(
-        {name: f"{select} FROM {_BID} GROUP BY ALL"}, columns, flink, f"{duck} FROM bid GROUP BY ALL", "total_bids"
-    )
+    pond, judge = f"{select} FROM {_BID} GROUP BY ALL", f"{duck} FROM bid GROUP BY ALL"
+    return Query({name: pond}, columns, flink, judge, "total_bids", ("day", *keys))
+
+
+def _newest(columns: str, stream: str) -> str:
+    """The newest bid of each bidder for each auction."""
+    number = "row_number() OVER (PARTITION BY bidder, auction ORDER BY ts DESC) AS rank_number"
+    return f"SELECT {columns} FROM (SELECT *, {number} FROM {stream}) WHERE rank_number <= 1"
 
 
 _EUROS = "0.908 * price"
@@ -88,6 +98,10 @@ _BIDS = _by_level("*", "bids")
 _BY_DAY = ", ".join([_BIDS, _by_level("DISTINCT bidder", "bidders"), _by_level("DISTINCT auction", "auctions")])
 _PRICES = "min(price) AS min_price, max(price) AS max_price, avg(price) AS avg_price, sum(price) AS sum_price"
 _DAY = "date_format(ts, 'yyyy-MM-dd') AS day"
+_TIMED = "SELECT auction, bidder, price, ts, extra"
+_BID_COLUMNS = "auction, bidder, price, channel, url, ts, extra"
+_SIDE = "SELECT b.auction, b.bidder, b.price, b.ts, s.side_value"
+_JOIN_SIDE = "JOIN side_input s ON MOD(b.auction, 10000) = s.side_key"
 _FLINK_DAY = "DATE_FORMAT(ts, 'yyyy-MM-dd')"
 _DUCK_DAY = "strftime(ts, '%Y-%m-%d') AS day"
 _FLINK_HOP = "TABLE(HOP(TABLE bid, DESCRIPTOR(ts), INTERVAL '2' SECOND, INTERVAL '10' SECOND))"
@@ -167,6 +181,12 @@ QUERIES: dict[str, Query] = {
         "SELECT DISTINCT p.id, p.name, time_bucket(INTERVAL 10 SECONDS, p.ts) AS since FROM person p JOIN auction a"
         " ON p.id = a.seller AND time_bucket(INTERVAL 10 SECONDS, p.ts) = time_bucket(INTERVAL 10 SECONDS, a.ts)",
     ),
+    "q10": Query(
+        {"q10": f"{_TIMED}, {_DAY}, date_format(ts, 'HH:mm') AS minute FROM STREAM bid"},
+        "auction BIGINT, bidder BIGINT, price BIGINT, ts TIMESTAMP_LTZ(3), extra STRING, day_ STRING, minute_ STRING",
+        f"{_TIMED}, {_FLINK_DAY}, DATE_FORMAT(ts, 'HH:mm') FROM bid",
+        f"{_TIMED}, {_DUCK_DAY}, strftime(ts, '%H:%M') AS minute FROM bid",
+    ),
     "q11": Query(
         {
             "q11": "SELECT bidder, count(*) AS n, session_window(ts, '10 seconds').start AS since,"
@@ -194,6 +214,11 @@ QUERIES: dict[str, Query] = {
         "SELECT bidder, count(*) AS n, time_bucket(INTERVAL 10 SECONDS, arrived) AS since,"
         " time_bucket(INTERVAL 10 SECONDS, arrived) + INTERVAL 10 SECONDS AS until FROM bid GROUP BY ALL",
     ),
+    "q13": Query(
+        {"q13": f"{_SIDE} FROM STREAM bid b {_JOIN_SIDE}"},
+        "auction BIGINT, bidder BIGINT, price BIGINT, ts TIMESTAMP_LTZ(3), side_value STRING",
+        f"{_SIDE} FROM bid b {_JOIN_SIDE}", f"{_SIDE} FROM bid b {_JOIN_SIDE}",
+    ),
     "q14": Query(
         {"q14": f"{_CALCULATED} FROM STREAM bid {_IN_BOUNDS}"},
         "auction BIGINT, bidder BIGINT, price DECIMAL(23, 3), kind STRING, ts TIMESTAMP_LTZ(3), extra STRING, c INT",
@@ -209,13 +234,18 @@ QUERIES: dict[str, Query] = {
         f"SELECT channel, {_DAY}, max(date_format(ts, 'HH:mm')) AS minute, {_BY_DAY}",
         f"SELECT channel, {_FLINK_DAY}, MAX(DATE_FORMAT(ts, 'HH:mm')), {_BY_DAY}"
         f" FROM bid GROUP BY channel, {_FLINK_DAY}",
-        f"SELECT channel, {_DUCK_DAY}, max(strftime(ts, '%H:%M')) AS minute, {_BY_DAY}",
+        f"SELECT channel, {_DUCK_DAY}, max(strftime(ts, '%H:%M')) AS minute, {_BY_DAY}", "channel",
     ),
     "q17": _daily(
         "q17", f"auction BIGINT, day_ STRING, {_longs(_BIDS)}, {_longs(_PRICES)}",
         f"SELECT auction, {_DAY}, {_BIDS}, {_PRICES}",
         f"SELECT auction, {_FLINK_DAY}, {_BIDS}, {_PRICES} FROM bid GROUP BY auction, {_FLINK_DAY}",
-        f"SELECT auction, {_DUCK_DAY}, {_BIDS}, {_PRICES}",
+        f"SELECT auction, {_DUCK_DAY}, {_BIDS}, {_PRICES}", "auction",
+    ),
+    "q18": Query(
+        {"q18": _newest(_BID_COLUMNS, _BID)},
+        "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, ts TIMESTAMP_LTZ(3), extra STRING",
+        _newest(_BID_COLUMNS, "bid"), _newest(_BID_COLUMNS, "bid"), "ts", ("auction", "bidder"),
     ),
     "q21": Query(
         {"q21": f"{_CHANNEL} FROM STREAM bid WHERE {_NUMBERED} <> '' OR {_HOT}"},
@@ -241,11 +271,12 @@ def _tables(schemas: Mapping[str, str]) -> list[tuple[str, str, str]]:
 
 def streams(folder: str, schemas: Mapping[str, str], files: int = 1) -> str:
     """The statements that declare the streams of a pond, with the number of files of each that an epoch reads."""
-    return "\n".join(
+    made = [
         f"CREATE TABLE {name} ({schemas[kind]}) USING parquet"
         f" OPTIONS (path '{folder}/{kind}', maxFilesPerTrigger '{files}');"
         for name, kind, _ in _tables(schemas)
-    )
+    ]
+    return "\n".join([*made, f"CREATE TEMPORARY VIEW side_input USING parquet OPTIONS (path '{folder}/side_input');"])
 
 
 def flink_tables(folders: Mapping[str, str], schemas: Mapping[str, str]) -> list[str]:
@@ -256,10 +287,13 @@ def flink_tables(folders: Mapping[str, str], schemas: Mapping[str, str]) -> list
         # a time attribute has three digits at most
         columns = [column.replace(f"{time} TIMESTAMP_LTZ(6)", f"{time} TIMESTAMP_LTZ(3)") for column in columns]
         made.append(
-            f"CREATE TABLE {name} ({', '.join(columns)}, WATERMARK FOR {time} AS {time})"
-            f" WITH ('connector' = 'filesystem', 'path' = 'file://{folders[kind]}', 'format' = 'parquet')"
+            f"CREATE TABLE {name} ({', '.join(columns)}, WATERMARK FOR {time} AS {time}) {_flink_files(folders[kind])}"
         )
-    return made
+    return [*made, f"CREATE TABLE side_input ({SIDE_INPUT}) {_flink_files(folders['side_input'])}"]
+
+
+def _flink_files(folder: str) -> str:
+    return f"WITH ('connector' = 'filesystem', 'path' = 'file://{folder}', 'format' = 'parquet')"
 
 
 def flink_pass(names: Sequence[str], tables: Sequence[str], seconds: float) -> dict[str, object]:
