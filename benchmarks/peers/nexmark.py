@@ -114,7 +114,7 @@ def pond_pass(names: Sequence[str], source: Path, seconds: float) -> dict[str, A
     asked = {}
     for query in (QUERIES[name] for name in names):
         for name, text in query.pond.items():
-            asked[name] = (text, "update" if query.total else "final")
+            asked[name] = (text, query.options)
     files = round(EPOCH_FILES / sum(SHARES[kind] for kind in kinds(names)))
     return {"text": streams(str(source), SCHEMAS, files), "queries": asked, "seconds": seconds}
 

@@ -2,9 +2,10 @@
 
 Numbers and meanings are those of github.com/nexmark/nexmark. Of its 23 queries
 
-* q3, q20 join two streams without any bound in time, q4 and q9 with one that is a column of the event, so a pond, which
-  forgets what no row can need any more, does not take them; q6 and q19 number the rows of a partition by other columns
-  than time; q23 is a join of three streams without bounds;
+* q3, q20 join two streams without any bound in time; a pond forgets events an hour after their time, which is more than
+  a sample lasts;
+* q4 and q9 choose bids of such a join for each auction, q6 and q19 number bids over all time, by other columns than
+  time; q23 is a join of three streams without bounds: a pond does not take these;
 * q10 writes files by day and minute; here the rows have these columns, and each engine has the sink of all queries;
 * q13 joins a table as of the time of processing; here the table does not change, and Flink joins it as a stream;
 * q12 counts by the clock of the engine. A pond has none, so that a repeated epoch answers the same; here all engines
@@ -20,13 +21,16 @@ from typing import NamedTuple
 from nexmark_events import SIDE_INPUT
 
 _BID = "STREAM bid WATERMARK ts DELAY OF INTERVAL 0 SECONDS"
+_AUCTION = "STREAM auction WATERMARK ts DELAY OF INTERVAL 0 SECONDS"
+_PERSON = "STREAM person WATERMARK ts DELAY OF INTERVAL 0 SECONDS"
 _TEN = "INTERVAL '10' SECOND"
 
 
 class Query(NamedTuple):
     """One query. `pond`: statements by name, each may read those before it, the last one answers; `flink`: the columns
     of its sink and its statement; `duck`: the same rows in DuckDB. Where a row has versions, `total` is the column that
-    grows with each of them, and `keys` are those that name the row.
+    grows with each of them, and `keys` are those that name the row. `ttl`: how long a pond keeps events of a join
+    without bounds.
     """
 
     pond: Mapping[str, str]
@@ -35,11 +39,18 @@ class Query(NamedTuple):
     duck: str
     total: str | None = None
     keys: tuple[str, ...] = ()
+    ttl: str | None = None
 
     @property
     def name(self) -> str:
         """The name of the statement that answers."""
         return list(self.pond)[-1]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options with which a pond adds the query."""
+        emit = {"emit": "update" if self.total else "final"}
+        return {**emit, "state_ttl": self.ttl} if self.ttl else emit
 
 
 def _simple(name: str, columns: str, select: str, flink: str | None = None) -> Query:
@@ -100,6 +111,13 @@ _PRICES = "min(price) AS min_price, max(price) AS max_price, avg(price) AS avg_p
 _DAY = "date_format(ts, 'yyyy-MM-dd') AS day"
 _TIMED = "SELECT auction, bidder, price, ts, extra"
 _BID_COLUMNS = "auction, bidder, price, channel, url, ts, extra"
+_SUGGESTED = "SELECT p.name, p.city, p.state, a.id"
+_IN_PLACE = "ON a.seller = p.id WHERE a.category = 10 AND p.state IN ('OR', 'ID', 'CA')"
+_EXPANDED = (
+    "SELECT auction, bidder, price, channel, url, b.ts, b.extra, item, description, initial_bid, reserve,"
+    " a.ts AS opened, expires, seller, category, a.extra AS more"
+)
+_OF_CATEGORY = "ON b.auction = a.id WHERE a.category = 10"
 _SIDE = "SELECT b.auction, b.bidder, b.price, b.ts, s.side_value"
 _JOIN_SIDE = "JOIN side_input s ON MOD(b.auction, 10000) = s.side_key"
 _FLINK_DAY = "DATE_FORMAT(ts, 'yyyy-MM-dd')"
@@ -136,6 +154,12 @@ QUERIES: dict[str, Query] = {
         "SELECT auction, price FROM bid WHERE MOD(auction, 123) = 0",
         "SELECT auction, price FROM bid WHERE auction % 123 = 0",
     ),
+    "q3": Query(
+        {"q3": f"{_SUGGESTED} FROM {_AUCTION} AS a JOIN {_PERSON} AS p {_IN_PLACE}"},
+        "name STRING, city STRING, state STRING, id BIGINT",
+        f"{_SUGGESTED} FROM auction AS a JOIN person AS p {_IN_PLACE}",
+        f"{_SUGGESTED} FROM auction AS a JOIN person AS p {_IN_PLACE}", ttl="1 hour",
+    ),
     "q5": Query(
         {
             "q5_counts": "SELECT auction, count(*) AS num, window(ts, '10 seconds', '2 seconds') AS w"
@@ -169,9 +193,9 @@ QUERIES: dict[str, Query] = {
     "q8": Query(
         {
             "q8_new": "SELECT id, name, count(*) AS n, window(ts, '10 seconds') AS w"
-            " FROM STREAM person WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY ALL",
+            f" FROM {_PERSON} GROUP BY ALL",
             "q8_sellers": "SELECT seller, count(*) AS n, window(ts, '10 seconds') AS w"
-            " FROM STREAM auction WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY ALL",
+            f" FROM {_AUCTION} GROUP BY ALL",
             "q8": "SELECT p.id, p.name, p.w.start AS since FROM STREAM q8_new p JOIN STREAM q8_sellers a"
             " ON p.id = a.seller AND p.w = a.w",
         },
@@ -246,6 +270,14 @@ QUERIES: dict[str, Query] = {
         {"q18": _newest(_BID_COLUMNS, _BID)},
         "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, ts TIMESTAMP_LTZ(3), extra STRING",
         _newest(_BID_COLUMNS, "bid"), _newest(_BID_COLUMNS, "bid"), "ts", ("auction", "bidder"),
+    ),
+    "q20": Query(
+        {"q20": f"{_EXPANDED} FROM {_BID} AS b JOIN {_AUCTION} AS a {_OF_CATEGORY}"},
+        "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, ts TIMESTAMP_LTZ(3), extra STRING,"
+        " item STRING, description STRING, initial_bid BIGINT, reserve BIGINT, opened TIMESTAMP_LTZ(3),"
+        " expires TIMESTAMP_LTZ(6), seller BIGINT, category BIGINT, more STRING",
+        f"{_EXPANDED} FROM bid AS b JOIN auction AS a {_OF_CATEGORY}",
+        f"{_EXPANDED} FROM bid AS b JOIN auction AS a {_OF_CATEGORY}", ttl="1 hour",
     ),
     "q21": Query(
         {"q21": f"{_CHANNEL} FROM STREAM bid WHERE {_NUMBERED} <> '' OR {_HOT}"},

@@ -2,7 +2,7 @@
 
 Its argument is a file of JSON: `passes`, each with `seconds` after which it is stopped, and either `source` (a folder),
 `windows` and `out` (a folder for the rows, or null), or `text` (statements that declare streams) and `queries` (by
-name: statement and how rows leave). All passes but the last are warm-up.
+name: statement and options). All passes but the last are warm-up.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def run(spark: SparkSession, folder: Path, one: dict[str, Any], marked: bool) ->
 def _ask(pond: Pond, one: dict[str, Any]) -> None:
     if "text" in one:
         pond.load(one["text"])
-        for name, (statement, emit) in one["queries"].items():
-            pond.add(name, statement, sink=Sink("noop"), emit=emit)
+        for name, (statement, options) in one["queries"].items():
+            pond.add(name, statement, sink=Sink("noop"), **options)
         return
     for number, (size, slide) in enumerate(one["windows"]):
         frame = aggregation(stream_of(pond.spark, Path(one["source"]), EPOCH_FILES), size, slide)

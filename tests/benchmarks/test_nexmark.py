@@ -76,8 +76,7 @@ def answered(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
         pond.load(streams(str(folder), nexmark_events.SCHEMAS))
         for query in QUERIES.values():
             for name, text in query.pond.items():
-                emit = "update" if query.total else "final"
-                pond.add(name, text, sink=Sink("memory" if name == query.name else "noop"), emit=emit)
+                pond.add(name, text, sink=Sink("memory" if name == query.name else "noop"), **query.options)
         pond.run(drain=True)
         return folder, {query.name: pond.table(query.name) for query in QUERIES.values()}
 
