@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from kit.naive.queries import windows
 from kit.naive.queries.deduplicate import without_repeats
 from kit.naive.queries.output_modes import told_by_epoch
 from kit.naive.queries.query_chain import as_events, chain_by_epoch, union_by_epoch
+from kit.naive.queries.windows import Result
 from kit.simulator.changing_pond import DyingLog, ForgetfulFiles
 from millpond.errors import QueryTypeError
 from millpond.model.aggregates import Aggregate
@@ -100,8 +101,16 @@ def test_each_epoch_answers_with_what_the_epoch_before_committed(
     def started() -> Run:
         return Run(folder, queries, instances, others=chained, file_store=files)
 
+    deal, named = dealt(seed), {query.name: rows for query, rows in zip(queries, expected, strict=True)}
+    check_epochs(dice, folder, started, [deal(rows) for rows in epochs], drained=drained, expected=named)
+
+
+def check_epochs(
+    dice: random.Random, folder: Path, started: Callable[[], Run], epochs: Sequence[Any], *,
+    drained: bool, expected: Mapping[str, Sequence[list[Result]]],
+) -> None:  # fmt: skip
+    """Run epochs, before or after whose commit some drivers die, and compare the rows of each with `expected`."""
     run, numbers = started(), []
-    deal = dealt(seed)
     for rows in epochs:
         if dice.randint(0, 3) == 0:
             run = started()
@@ -109,10 +118,10 @@ def test_each_epoch_answers_with_what_the_epoch_before_committed(
         if dies is not None:
             run.pond.log = DyingLog(folder, dies)
             with pytest.raises(KeyboardInterrupt):
-                run.epoch(deal(rows))
+                run.epoch(rows)
             run = started()
         if dies != "after":
-            run.epoch(deal(rows))
+            run.epoch(rows)
         numbers.append(run.pond.manifest.epoch_n)
     if drained:
         run.pond.drain()
@@ -120,8 +129,8 @@ def test_each_epoch_answers_with_what_the_epoch_before_committed(
     # a new driver's sinks begin at the first record: all rows there are
     found = started().sinks
     assert not run.pond.manifest.quarantined
-    for query, of_epochs in zip(queries, expected, strict=True):
-        rows = dict(found[query.name].epochs())
+    for name, of_epochs in expected.items():
+        rows = dict(found[name].epochs())
         for number, wanted in zip(numbers, of_epochs, strict=False):
             table = rows.pop(number, None)
             assert_same_rows(wanted, [] if table is None else rows_of(table))
@@ -152,18 +161,12 @@ def test_a_query_over_united_rows_waits_for_all_branches(
     reader = random_query(dice, "reader", upstream)
     epochs = random_epochs(dice)
     expected = union_by_epoch(chosen, reader, epochs, drained=drained)
-    run, deal = Run(folder, [reader], instances, others=[united_stream(name, chosen)]), dealt(seed)
-    for rows in epochs:
-        run.epoch(deal(rows))
-    if drained:
-        run.pond.drain()
-    assert not run.pond.manifest.quarantined
-    found = dict(run.sinks["reader"].epochs())
-    first = run.pond.manifest.n - len(expected) + 1
-    for number, wanted in enumerate(expected, first):
-        table = found.pop(number, None)
-        assert_same_rows(wanted, [] if table is None else rows_of(table))
-    assert not found
+    deal = dealt(seed)
+
+    def started() -> Run:
+        return Run(folder, [reader], instances, others=[united_stream(name, chosen)])
+
+    check_epochs(dice, folder, started, [deal(rows) for rows in epochs], drained=drained, expected={"reader": expected})
 
 
 def pair(**more: Any) -> tuple[Query, Query]:

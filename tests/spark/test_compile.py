@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from millpond import Pond
 from millpond.control.pond.compile import compile_text
-from millpond.model.compiled import from_json
+from millpond.model.compiled import from_json, to_json
 from millpond.model.endpoints import Source
 from millpond.testing import Trial, assert_same_rows
 from millpond.version import VERSION
@@ -71,6 +71,26 @@ def test_dataframes_are_compiled_too(spark: SparkSession, here: Path) -> None:
         trial.advance(stream, to="2026-01-01 13:01:00")
         hour = {"start": "2026-01-01 12:00:00", "end": "2026-01-01 13:00:00"}
         trial.expect("visits", [{"window": hour, "page": "/", "count": 3}])
+
+
+def test_texts_of_several_steps_are_compiled(spark: SparkSession, tmp_path: Path) -> None:
+    """The folder is missing, so the derived stream gets a name that is equal on all machines, and so its steps do."""
+    counts = "SELECT window(ts, '5 seconds') AS w, k, count(*) AS n FROM STREAM each GROUP BY ALL"
+    text = f"""CREATE TABLE tx (ks ARRAY<STRING>, ts TIMESTAMP) USING json OPTIONS (path '{tmp_path}/nothing');
+      CREATE TEMPORARY VIEW each AS SELECT ts, explode(ks) AS k FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND;
+      CREATE STREAMING TABLE q AS SELECT window(t, '10 seconds').start AS at, sum(n) AS n FROM (
+        SELECT window_time(w) AS t, n FROM ({counts}) UNION ALL SELECT ts, 100L FROM STREAM each WHERE k = 'b')
+      GROUP BY window(t, '10 seconds');"""
+    path = tmp_path / "q.json"
+    path.write_text(to_json(compile_text(spark, text)))
+    with Trial(path) as trial:
+        [stream], [query] = trial.streams, trial.queries
+        assert query == "q" and stream.startswith("tx_")
+        row = {field.name: True for field in trial.streams[stream].columns if field.type == "boolean"}
+        [element] = [field.name for field in trial.streams[stream].columns if field.type == "string"]
+        trial.feed(stream, [row | {"ts": f"2026-01-01 12:00:0{i}", element: "ab"[i % 2]} for i in range(8)])
+        trial.drain()
+        trial.expect("q", [{"at": "2026-01-01 12:00:00", "n": 408}])
 
 
 @pytest.mark.spark

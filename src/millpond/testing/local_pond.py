@@ -23,7 +23,7 @@ from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, to_json
-from millpond.model.stream import Stream
+from millpond.model.stream import Stream, inner_queries
 from millpond.model.types import TIMES
 from millpond.placement.alignment import Owners, owners_in, with_owners
 from millpond.placement.slots import even_owners
@@ -88,7 +88,8 @@ class LocalPond:
             spec, instances, buckets = known, known.instances, known.buckets
         else:
             registered = queries or ()
-            since = {} if known is None else beginnings(known, self._writer.manifest, streams, registered)
+            asked = (*inner_queries(streams), *registered)
+            since = {} if known is None else beginnings(known, self._writer.manifest, streams, asked)
             spec = PondSpec.of(tuple(streams), registered, instances, buckets)
             spec = msgspec.structs.replace(spec, since_us=since or msgspec.UNSET)
         owned = _owners(known, instances, buckets) if owners is None else owners

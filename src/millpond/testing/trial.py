@@ -28,7 +28,7 @@ from millpond.log.follower import Follower
 from millpond.model.endpoints import Sink
 from millpond.model.join import Join
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery, Selection
+from millpond.model.selection import AnyQuery, Selection, is_inner
 from millpond.model.stream import Field, Stream
 from millpond.model.types import FARTHEST_US
 from millpond.plan.chains.steps import inner_of, with_inner
@@ -95,7 +95,8 @@ class Trial:
         chosen = [query for query in every.values() if query.name in named]
         if not chosen:
             raise QueryTypeError("A trial has no queries.", "Name some.")
-        self._queries = {query.name: _remembered(query, self._streams[query.streams[0]]) for query in chosen}
+        own = (query for query in chosen if not is_inner(query.name))  # streams contain the inner queries
+        self._queries = {query.name: _remembered(query, self._streams[query.streams[0]]) for query in own}
         self._read = {name: self._streams[name] for query in chosen for name in query.streams}
         self._instances = instances
         self._wanted = {name: _wanted(stream, chosen) for name, stream in self._read.items()}
@@ -122,7 +123,7 @@ class Trial:
     @property
     def streams(self) -> Mapping[str, Stream]:
         """The streams that the queries read, by name."""
-        return MappingProxyType(self._read)
+        return MappingProxyType({name: stream for name, stream in self._read.items() if not stream.steps})
 
     @property
     def queries(self) -> Mapping[str, AnyQuery]:

@@ -16,10 +16,11 @@ from millpond.local_path import local_path
 from millpond.log.places.local_folder import LocalFolder
 from millpond.model.compiled import Compiled, digest, from_json, to_json
 from millpond.model.endpoints import Source
-from millpond.model.join import Join
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Derivation, Stream
+from millpond.plan.chains.steps import over, step_name, times_in, united_names, with_inner
+from millpond.plan.chains.upstream import inner_stream, united_stream
 from millpond.plan.groups.build import build_plan, needed_foreign
 from millpond.plan.options.live_parameters import parameters_in
 from millpond.spark.frontend.frontend import FrontEnd
@@ -47,17 +48,28 @@ def compile_text(spark: Session, text: str) -> Compiled:
     front = FrontEnd(spark, own_tables())
     load_functions(front)
     queries = front.load_file(text, opened)
-    streams = {name: _as_declared(stream, stand_ins) for name, stream in front.streams.items()}
+    streams, steps = dict[str, Stream](), with_inner(queries, front.streams)
+    for name, stream in front.streams.items():  # the rows of an inner query come after the streams that it reads
+        time = next((time for query in steps for time in times_in(query, name)), "")
+        streams[name] = _with_steps(stream, streams, time) if stream.steps else _as_declared(stream, stand_ins)
     queries = [_over(query, streams) for query in queries]
     return msgspec.structs.replace(compiled_of(streams.values(), queries), sql=digest(text))
 
 
 def _over(query: AnyQuery, streams: Mapping[str, Stream]) -> AnyQuery:
     """The query with the names that its streams have in the compiled file."""
-    if isinstance(query, Join):
-        sides = (msgspec.structs.replace(side, stream=streams[side.stream].name) for side in query.sides.values())
-        return msgspec.structs.replace(query, **dict(zip(query.sides, sides, strict=True)))
-    return msgspec.structs.replace(query, stream=streams[query.stream].name)
+    return over(query, {name: streams[name].name for name in query.streams})
+
+
+def _with_steps(stream: Stream, streams: Mapping[str, Stream], event_time: str) -> Stream:
+    """The rows of inner queries over `streams`; where these have new names, the inner queries have new names, too."""
+    steps = [_over(step, streams) for step in stream.steps]
+    if tuple(steps) == stream.steps:
+        return stream
+    if len(steps) == 1:
+        return inner_stream(msgspec.structs.replace(steps[0], name=step_name(steps[0], event_time)))
+    name, names = united_names(steps, event_time)
+    return united_stream(name, [msgspec.structs.replace(step, name=of) for step, of in zip(steps, names, strict=True)])
 
 
 def compiled_of(streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> Compiled:
@@ -104,8 +116,10 @@ def compile_to(path: Path, text: str, memory: str) -> Iterator[str]:
     compiled = compile_text(spark_session("local[1]", driver_memory=memory), text)
     write_compiled(path, compiled)
     yield f"{path} holds {', '.join(query.name for query in compiled.spec.all_queries)}."
+    by_name = {stream.name: stream for stream in compiled.spec.streams}
     for query in compiled.spec.all_queries:
-        for foreign in (one for stream in query.streams for one in needed_foreign(build_plan([query]), stream)):
+        plan = build_plan(with_inner([query], by_name))
+        for foreign in (one for stream in plan.streams for one in needed_foreign(plan, stream)):
             yield f"Only Spark evaluates `{foreign.sql}` of {query.name}: a test must give its values."
 
 
