@@ -35,6 +35,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW
+from millpond.plan.options.output_modes import BY_EVENT, BY_JOIN, with_late_by
 from millpond.reconfigure import validate
 from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.aggregates.partials import Rows
@@ -116,11 +117,15 @@ def random_join(dice: random.Random, name: str = "j", raising: bool = False) -> 
              , "boolean"),
         *((call("gt", (total, literal(2, "bigint")), "boolean"),) if raising else ()),
     ]  # fmt: skip
+    late_by = dice.choice((BY_EVENT, BY_EVENT, BY_JOIN))
     having = call("isnull", (of(dice.choice((LEFT, RIGHT)), 2),), "boolean")
-    return Join(
+    made = Join(
         name, sides[0], sides[1], dice.choice(KINDS), when, tuple(output), dice.choice(conditions),
         having if not dice.randint(0, 4) else None,
     )  # fmt: skip
+    judged = with_late_by(made, late_by)
+    assert isinstance(judged, Join)
+    return judged
 
 
 def fed(run: Run, batch: Batch, seed: int) -> None:
@@ -295,7 +300,9 @@ def test_joins_without_keys_on_any_grid(
     for kind in KINDS:
         join = random_join(dice, kind)
         of_sides = {name: replace(join.sides[name], stream=stream, keys=()) for name, stream in sides.items()}
-        asked.append(replace(join, kind=kind, **of_sides))
+        made = with_late_by(replace(join, kind=kind, **of_sides), join.late_by or BY_EVENT)
+        assert isinstance(made, Join)
+        asked.append(made)
     epochs = random_epochs(dice, events)
     run = started(tmp_path_factory.mktemp("pond"), asked, instances)
     for i, batch in enumerate(epochs):
@@ -421,6 +428,48 @@ def test_no_cut_changes_the_answer_of_streams_with_an_order(tmp_path: Path) -> N
             assert len(other[join.name]) > 100 or join.kind == ANTI  # nearly all events have a partner
 
 
+@pytest.mark.parametrize("seed", seeds(0, 4))
+def test_an_event_is_taken_while_either_side_waits_for_it(tmp_path: Path, seed: int) -> None:
+    """By `join`, with and without an order: each event as the twin judges it, and fewer are late than by event."""
+    dice, order = random.Random(seed), Order("v", "g", ("0",)) if seed % 2 else None
+    streams = [Stream(one.name, one.columns, order=order) for one in (STREAM, PAID)]
+    asked = [
+        with_late_by(near(kind, name=f"{kind} {rule}", left=side("events", 4), right=side("paid", 9)), rule)
+        for kind in KINDS for rule in (BY_EVENT, BY_JOIN)
+    ]  # fmt: skip
+    run, epochs, at = Run(tmp_path, asked, 2, stream=streams[0], others=streams[1:]), list[Batch](), [0, 0]
+    for i in range(12):
+        batch: Batch = {}
+        for j, stream in enumerate(streams):
+            at[j] += dice.randint(0, 12)
+            times = [at[j] + dice.randint(-20, 4) for _ in range(dice.randint(0, 8))]
+            batch[stream.name] = [event(dice.choice("ab"), t, 0) | {"g": 8 * i + n} for n, t in enumerate(times)]
+        epochs.append(batch)
+        run.epoch_of({name: [rows] for name, rows in batch.items()})
+    run.pond.drain()
+    late = {}
+    for join in asked:
+        assert isinstance(join, Join)
+        judged = naive_join.judged(join, epochs, ordered=order is not None)
+        assert_same_rows(naive_join.rows(join, judged.taken), rows_so_far(run, join.name), about=str(join))
+        counts = run.ledger.counts[join.name]
+        assert {fate: counts.get(fate, 0) for fate in naive_join.FATES} == judged.counts
+        late[join.name] = judged.counts["late"]
+    assert 0 < late["inner join"] < late["inner event"]
+
+
+def test_a_stream_joined_with_itself_waits_for_the_longer_delay() -> None:
+    own = near(left=side("events", 4), right=side("events", 9))
+    made = with_late_by(own, BY_JOIN)
+    assert isinstance(made, Join)
+    assert {one.delay_us for one in made.sides.values()} == {9 * SECOND}
+    assert not made.other_marks
+    with pytest.raises(UnsupportedQuery, match=r"Use 'late\.by' = 'join'"):
+        with_late_by(own, "window")
+    with pytest.raises(UnsupportedQuery, match="is no join"):
+        with_late_by(Selection("all", "events", (Named("k", K),)), BY_JOIN)
+
+
 def test_the_spec_remembers_joins(tmp_path: Path) -> None:
     run = started(tmp_path, [near("full")], 1)
     spec = from_json(run.pond.manifest.spec)
@@ -472,6 +521,10 @@ def test_why_a_join_is_silent(tmp_path: Path) -> None:
     truth, spec = read_truth(tmp_path)
     [waiting] = [cause for cause in explain_why(find_facts(truth, spec, "j")).causes if cause.code == "join-open"]
     assert "that of paid is behind at 1970-01-01 00:00:02Z" in waiting.text
+    run.epoch_of({"events": [[event("a", 4)]]})
+    truth, spec = read_truth(tmp_path)
+    [late] = [cause for cause in explain_why(find_facts(truth, spec, "j")).causes if cause.code == "all-late"]
+    assert "A longer DELAY or 'late.by' = 'join' waits for more" in late.text
 
 
 @pytest.mark.parametrize("seed", seeds(0, 4))

@@ -24,6 +24,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.explain.join_text import join_lines, price_of_join
 from millpond.plan.explain.plan_text import explain
+from millpond.plan.groups.build import build_plan
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.frontend.frontend import FrontEnd
 
@@ -295,6 +296,9 @@ def test_frames_are_refused_in_their_own_words(spark: SparkSession, front: Front
         with pytest.raises(QueryError, match=match) as refused:
             front.query_from_dataframe("q", left.alias("a").join(right.alias("b"), on).select("id", "no"))
         assert "DELAY OF" not in str(refused.value)
+    with pytest.raises(UnsupportedQuery, match=r"both sides of a join.*\.select\(…\) of each side"):
+        both = tx.alias("a").join(pay.alias("b"), F.expr("a.card = b.card AND a.ts = b.at AND hash(id, no) = 1"))
+        front.query_from_dataframe("q", both.select("id", "no"))
     with pytest.raises(QueryTypeError, match=r"no event time in this join.*\.withWatermark\('ts', '10 seconds'\)"):
         front.query_from_dataframe("q", tx.alias("a").join(bare.alias("b"), "card").select("id", "no"), ttl="1 hour")
 
@@ -337,6 +341,10 @@ def test_a_ttl_stands_for_what_is_not_declared(spark: SparkSession, front: Front
 
 
 def test_joins_have_no_modes(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
+    judged = front.query_from_sql("q", QUERIES["inner_near"], mode=Mode(late_by="join"))
+    assert isinstance(judged, Join)
+    assert judged.other_marks == {"left": ("pay", 20 * MINUTE), "right": ("tx", 30 * MINUTE)}
+    assert "late      if the watermark of pay has passed" in explain(build_plan([judged]))
     once = Repeats(("card",), "1 hour")
     for mode, repeats in ((Mode("update"), None), (Mode(correct_for="1 hour"), None), (None, once)):
         with pytest.raises(UnsupportedQuery, match="is a join"):

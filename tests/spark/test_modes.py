@@ -99,7 +99,7 @@ def test_a_frame_has_a_mode_too(spark: SparkSession, tmp_path: Path) -> None:
             pond.add("both", from_frame, emit="update", correct_for="1 hour")
         with pytest.raises(QueryTypeError, match="604,800 windows of often"):
             pond.add("often", events.groupBy(millpond.window("ts", "7 days", "1 second")).count(), emit="update")
-        with pytest.raises(QueryTypeError, match="Use one of event, window"):
+        with pytest.raises(QueryTypeError, match="Use one of event, window, join"):
             pond.add("rows", from_frame, late_by="row")
         with pytest.raises(UnsupportedQuery, match="no multiple of the slide"):
             pond.add("odd", events.groupBy(window("ts", "3 minutes", "2 minutes")).count(), late_by="window")

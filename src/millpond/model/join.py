@@ -65,6 +65,8 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
     the call `window` of two times: a window column of upstream rows. `having` filters all rows, including those
     without a partner. `most_pairs`: for a join without keys, the maximum number of pairs that an instance may try in
     one epoch. `ttl_us`: the `state.ttl` of the query, if bounds or a delay in this join follow from it.
+    `late_by`: `join` judges an event by the lesser watermark of both sides instead of by that of its own side; see
+    `plan.options.output_modes`.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
     most_pairs: int | msgspec.UnsetType = msgspec.UNSET
     ttl_us: int | msgspec.UnsetType = msgspec.UNSET
     budget: Budget | msgspec.UnsetType = msgspec.UNSET
+    late_by: str | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         types = [[key.type for key in side.keys] for side in (self.left, self.right)]
@@ -98,6 +101,13 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
     def streams(self) -> tuple[str, ...]:
         """The distinct streams that the join reads."""
         return tuple(dict.fromkeys((self.left.stream, self.right.stream)))
+
+    @property
+    def other_marks(self) -> dict[str, tuple[str, int]]:
+        """For each side the other stream, and its delay, whose watermark must have passed a late event as well."""
+        if self.late_by != "join" or self.left.stream == self.right.stream:
+            return {}
+        return {LEFT: (self.right.stream, self.right.delay_us), RIGHT: (self.left.stream, self.left.delay_us)}
 
     def preserves(self, side: str) -> bool:
         """Whether an event of this side is a row of its own, because it has no partner or, in a semi join, has one."""

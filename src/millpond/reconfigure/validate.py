@@ -25,7 +25,7 @@ from millpond.plan.chains.steps import inner_of, inputs_of
 from millpond.plan.groups.build import check_event_times, presence_filter
 from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in, parameters_in, users_of
-from millpond.plan.options.output_modes import BY_WINDOW, FINAL, UPDATE, with_late_by, with_mode
+from millpond.plan.options.output_modes import BY_JOIN, BY_WINDOW, FINAL, UPDATE, with_late_by, with_mode
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.backward_coverage import (
     check_backfilled,
@@ -413,6 +413,8 @@ def _in_place_of(
             f"The new version of {new.name} has other columns, or other types of columns.",
             "Add it under another name, then drop this one.",
         )
+    if isinstance(old, Join) and old.late_by == BY_JOIN:
+        new = with_late_by(new, BY_JOIN)
     if not isinstance(old, Query) or not isinstance(new, Query):
         return msgspec.structs.replace(new, sink=old.sink, budget=old.budget)
     if old.changing and not new.changing and new.window != RUNNING:

@@ -17,6 +17,7 @@ from millpond.model.selection import Selection
 from millpond.model.windows import Framed, Session
 from millpond.plan.explain.join_text import near_text
 from millpond.plan.explain.words import duration
+from millpond.plan.options.output_modes import BY_JOIN
 from millpond.reconfigure.inner_reports import plain_names
 
 _SHOWN = 3
@@ -184,13 +185,16 @@ def _reasons(facts: Facts, counts: Counts) -> dict[str, tuple[int, str]]:
     reasons["all-late"] = (
         counts.late,
         f"late: {delays} ({of}) or more behind the newest event of earlier epochs, or in a "
-        "window that a drain closed. Files are read in the order of their modification times. A longer DELAY waits "
-        "for more",
+        "window that a drain closed. Files are read in the order of their modification times. A longer DELAY "
+        f"{_OR_BY_JOIN if isinstance(query, Join) and query.late_by != BY_JOIN else ''}waits for more",
     )
     computed = "" if facts.stream.derived is None else f", cannot be computed ({facts.stream.derived.text})"
     missing = f"{times} is missing{computed} or {_ahead(facts)}"
     reasons["all-dead"] = counts.dead, f"dead: {missing}, or {raises}"
     return reasons
+
+
+_OR_BY_JOIN = "or 'late.by' = 'join' "
 
 
 def _ahead(facts: Facts) -> str:

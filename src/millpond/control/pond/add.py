@@ -55,8 +55,9 @@ class QueryAdditions:
         `late`, else they are only counted. By default a row is emitted once, when the watermark passes its window; with
         `emit="update"` in each epoch that changes it (`_op`: upsert or delete); with `correct_for="1 hour"` once, and
         again if events arrive up to an hour later than the delay (`_revision`). An event is late when the watermark has
-        passed its time; with `late_by="window"`, when the first of its windows has closed. An event is left out if it
-        equals an event at most `deduplicate_within` before it in the columns `deduplicate`. A query added to a running
+        passed its time; with `late_by="window"`, when the first of its windows has closed; with `late_by="join"`, when
+        the watermarks of both sides of the join have. An event is left out if it equals an event at most
+        `deduplicate_within` before it in the columns `deduplicate`. A query added to a running
         pond emits the windows that start after all events that were read, and those that kept data completes.
         `state_ttl="1 hour"`: how long, in event time, events of a join without bounds and keys of DISTINCT are kept.
         `incomplete`: also emit windows that are open now, from later events; `_complete` marks rows of complete ones.

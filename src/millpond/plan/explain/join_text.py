@@ -20,6 +20,8 @@ def log_lines(joins: Joins, log: SideLog) -> Iterator[str]:
     yield f"events {log.id}: {log.stream} {keys_text(log.keys)}, event time {log.event_time}"
     yield f"  values    {', '.join(map(render, log.kept.values)) or 'none'}"
     yield f"  kept      {duration(longest)} of event time, and longer while the other stream is behind"
+    if isinstance(log.late_beside, tuple):
+        yield f"  late      if the watermark of {log.late_beside[0]} has passed the event, too"
     yield f"  joins     {', '.join(names)}"
 
 

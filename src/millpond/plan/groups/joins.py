@@ -1,11 +1,11 @@
 """Plans joins: one event log per stream and key for all joins over it, and the time at which rows are final.
 
 W is the lesser of the watermarks of both sides, each for its own delay. An accepted event is above the watermark of
-its stream, so above W, when it arrives. A pair is final when W passes its final time: the later of its two times, or
-the end of its window. Both events have arrived by then, because the final time is above W while one of them is
-missing. W never decreases. So each pair is emitted exactly once, in the epoch in which W passes its final time. An
-event without a partner is final when no partner can arrive any more. The same argument holds, because that is never
-before its own time. Then also an event of a semi join is emitted that has a partner.
+its stream or of the other one when its epoch begins, so above W. A pair is final when W passes its final time: the
+later of its two times, or the end of its window. Both events have arrived by then, because the final time is above W
+while one of them is missing. W never decreases. So each pair is emitted exactly once, in the epoch in which W passes
+its final time. An event without a partner is final when no partner can arrive any more. The same argument holds,
+because that is never before its own time. Then also an event of a semi join is emitted that has a partner.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class SideLog(msgspec.Struct, frozen=True):
     """Events of one stream, kept by key for every join that has this key on some side.
 
     `kept` names the keys among its values. `dealt`: the instances that store an event of a join without keys; see the
-    function `dealt`.
+    function `dealt`. `late_beside`: an event is late only if the watermark of this other stream, for this delay, has
+    also passed it when the epoch begins.
     """
 
     id: str
@@ -39,6 +40,7 @@ class SideLog(msgspec.Struct, frozen=True):
     delays_us: tuple[int, ...]
     kept: LogPlan
     dealt: str | msgspec.UnsetType = msgspec.UNSET
+    late_beside: tuple[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class JoinPlan(msgspec.Struct, frozen=True):
@@ -102,7 +104,9 @@ def identity_of(join: Join, side: str) -> object:
     """The properties that all sides with a shared log have in common."""
     of, how = join.sides[side], dealt(join, side)
     alike = (of.stream, of.event_time, of.keys, "joined")
-    return alike if how is None else (*alike, how)
+    beside = join.other_marks.get(side)
+    judged = () if beside is None else (of.delay_us, *beside)
+    return (*alike, *judged) if how is None else (*alike, *judged, how)
 
 
 def dealt(join: Join, side: str) -> str | None:
@@ -129,7 +133,8 @@ def _log(name: str, users: Iterable[tuple[Join, str]]) -> SideLog:
         delays.add(of.delay_us)
     kept = LogPlan(tuple(values), tuple(one for one in filters if one is not None), None in filters)
     how = dealt(join, side)
-    return SideLog(name, of.stream, of.event_time, of.keys, tuple(sorted(delays)), kept, how or msgspec.UNSET)
+    beside = join.other_marks.get(side, msgspec.UNSET)
+    return SideLog(name, of.stream, of.event_time, of.keys, tuple(sorted(delays)), kept, how or msgspec.UNSET, beside)
 
 
 def presence_of(side: Side) -> Expression | None:

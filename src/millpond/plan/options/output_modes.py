@@ -21,8 +21,8 @@ REVISION = "_revision"
 FINAL, UPDATE = "final", "update"
 EMITS = (FINAL, UPDATE)
 
-BY_EVENT, BY_WINDOW = "event", "window"
-LATE_BY = (BY_EVENT, BY_WINDOW)
+BY_EVENT, BY_WINDOW, BY_JOIN = "event", "window", "join"
+LATE_BY = (BY_EVENT, BY_WINDOW, BY_JOIN)
 
 
 def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
@@ -93,17 +93,27 @@ def with_late_by(query: AnyQuery, late_by: str) -> AnyQuery:
 
     By `window`, an event is late if the watermark has reached the end of the first of its windows that closes. So an
     event of a window that is open is taken however old it is, as in Spark and Flink. Only if windows overlap, an event
-    whose first window has closed is late for its other windows too.
+    whose first window has closed is late for its other windows too. By `join`, an event is late if the watermarks of
+    both sides have passed it. Both sides of a join of a stream with itself then have the longer delay.
 
     Raises:
         QueryTypeError: the rule does not exist.
-        UnsupportedQuery: the query has no windows of fixed size whose ends cut all slices, or it drops repeated events.
+        UnsupportedQuery: the query is no join, or has no windows of fixed size whose ends cut all slices, or it drops
+            repeated events.
     """
     if late_by not in LATE_BY:
         raise QueryTypeError(f"{query.name} judges late events by {late_by!r}.", f"Use one of {', '.join(LATE_BY)}.")
     if late_by == BY_EVENT:
         return query
+    if late_by == BY_JOIN:
+        if not isinstance(query, Join):
+            raise UnsupportedQuery(
+                f"{query.name} judges late events by 'join', but is no join.", "Leave 'late.by' out."
+            )
+        return _late_by_join(query)
     what = f"{query.name} judges late events by their window"
+    if isinstance(query, Join):
+        raise UnsupportedQuery(f"{what}, but is a join.", "Use 'late.by' = 'join', or leave it out.")
     if not isinstance(query, Query) or not isinstance(query.window, Sliding) or query.window == RUNNING:
         raise UnsupportedQuery(f"{what}, but has no windows of fixed size.", "Leave 'late.by' out.")
     if query.window.size_us % query.window.slide_us:
@@ -117,6 +127,14 @@ def with_late_by(query: AnyQuery, late_by: str) -> AnyQuery:
             "Leave one of them out.",
         )
     return msgspec.structs.replace(query, late_by=late_by)
+
+
+def _late_by_join(join: Join) -> Join:
+    left, right = join.left, join.right
+    if left.stream == right.stream:
+        delay_us = max(left.delay_us, right.delay_us)
+        left, right = (msgspec.structs.replace(side, delay_us=delay_us) for side in (left, right))
+    return msgspec.structs.replace(join, left=left, right=right, late_by=BY_JOIN)
 
 
 def never_final(event_time: str) -> UnsupportedQuery:

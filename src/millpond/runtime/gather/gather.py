@@ -29,7 +29,7 @@ from millpond.runtime.event_log.tallies import TalliedRows
 from millpond.runtime.gather.chunk_keys import ChunkKeys, Owned, keys_of_sets, only_used, owned_keys
 from millpond.runtime.gather.dead_letters import DeadLetters
 from millpond.runtime.gather.late_packets import LateCollector
-from millpond.runtime.gather.lateness import Judge, Judged, judged_times, late_classes
+from millpond.runtime.gather.lateness import Judge, Judged, judged_times, late_beside, late_classes
 from millpond.runtime.gather.retained_events import dealt_out, kept_rows
 from millpond.runtime.gather.selected_rows import select_rows
 from millpond.runtime.gather.session_atoms import atoms_of_rows, cut_atoms
@@ -136,9 +136,7 @@ def _gather_chunk(
     judged: Judged | None = None
     order = _order(stream, columns)
     sources = None if order[0] is None else Sources.of(order[0])
-    for group in task.plan.groups:
-        if group.stream != stream.name:
-            continue
+    for group in (one for one in task.plan.groups if one.stream == stream.name):
         group_began, timed, withheld = lap_us(), np.ones(table.num_rows, bool), dict[str, int]()
         times_us, late = np.zeros((2, table.num_rows), np.int64)  # without an event time, no event is late
         if group.event_time:
@@ -156,7 +154,8 @@ def _gather_chunk(
         times = columns[log.event_time]
         if judged is None:
             judged = judge.judge(times.data, times.null, *order)
-        late = late_classes(times.data, judged, floor, log.delays_us)
+        own = late_classes(times.data, judged, floor, log.delays_us)
+        late = late_beside(own, times.data, task.lines, log.late_beside)
         chosen = Rows(evaluator, judged.timed & (late < len(log.delays_us)))
         _gather_side(task, log, chosen, times.data, late, order, parts)
         for join, side in task.plan.joins.users_of(log):

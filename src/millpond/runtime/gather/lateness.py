@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -119,6 +120,19 @@ def late_classes(times_us: Ints, judged: Judged, floor_us: int | None, delays_us
             break  # longer delays have lower limits
         late += missed
     return late
+
+
+def late_beside(
+    late: Ints, times_us: Ints, lines: Mapping[str, TimeLine], beside: tuple[str, int] | msgspec.UnsetType
+) -> Ints:
+    """The lateness classes `late` for a side of joins that may also wait for another stream, with a delay: an event is
+    late only if the watermark of that stream has passed it, too, when the epoch begins.
+    """
+    if isinstance(beside, msgspec.UnsetType):
+        return late
+    stream, delay_us = beside
+    mark = lines.get(stream, TimeLine()).mark.at(delay_us)
+    return np.zeros_like(late) if mark is None else np.where(times_us <= mark, late, 0)
 
 
 def judged_times(times_us: Ints, window: Sliding | None) -> Ints:

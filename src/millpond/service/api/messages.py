@@ -16,7 +16,7 @@ from millpond.followers.sinks.kinds import is_known, remote_names, sink_kind
 FileFormat = Annotated[str, msgspec.Meta(examples=sorted(remote_names(late=True)))]
 SinkFormat = Annotated[str, msgspec.Meta(examples=sorted(remote_names()))]
 Emit = Literal["final", "update"]
-LateBy = Literal["event", "window"]
+LateBy = Literal["event", "window", "join"]
 Role = Literal["starting", "standby", "leader", "stopping"]
 
 STATE_CHANGES = ("drop", "pause", "resume", "promote", "rollback", "discard")

@@ -159,7 +159,7 @@ def _changes(app: typer.Typer) -> None:
         ] = None,
         deduplicate: Deduplicated = None, deduplicate_within: Within = None, connection: Address = None,
         topic: Topic = None, state_ttl: StateTtl = None,
-        late_by: Annotated[str, typer.Option("--late-by", help="event, or window (if it has closed).")] = "event",
+        late_by: Annotated[str, typer.Option("--late-by", help="event, window (if it has closed), or join.")] = "event",
         budget: Annotated[
             Optional[str],  # noqa: UP045
             typer.Option("--budget", metavar="LIMITS", help="Limits: 'state 100 MB, keys 1000000, time 50 ms'."),

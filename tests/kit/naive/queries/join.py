@@ -33,26 +33,36 @@ class Judged(NamedTuple):
     counts: dict[str, int]
 
 
-def judged(join: Join, epochs: Sequence[Batch], never_late: Collection[str] = ()) -> Judged:
-    """The events that the join takes. Streams have no order, so an event is late compared to previous epochs; events of
-    the streams in `never_late` are not late.
+def judged(
+    join: Join, epochs: Sequence[Batch], never_late: Collection[str] = (), *, ordered: bool = False
+) -> Judged:  # fmt: skip
+    """The events that the join takes. Without an order, an event is late compared to previous epochs, and if `ordered`
+    compared to all earlier events of its stream; events of the streams in `never_late` are not late.
     """
     taken: dict[str, list[Event]] = {LEFT: [], RIGHT: []}
     counts = dict.fromkeys(FATES, 0)
     for name, side in join.sides.items():
-        newest: int | None = None
-        for batch in epochs:
-            rows = batch.get(side.stream, ())
-            mark = None if newest is None or side.stream in never_late else newest - side.delay_us
-            for row in rows:
-                fate, event = _fate(side, row, mark)
+        other = join.sides[RIGHT if name == LEFT else LEFT]
+        for i, batch in enumerate(epochs):
+            newest, beside = _newest(side, epochs[:i]), _newest(other, epochs[:i])
+            for row in batch.get(side.stream, ()):
+                limit = None if newest is None or side.stream in never_late else newest - side.delay_us
+                if limit is not None and join.late_by == "join":
+                    limit = None if beside is None else min(limit, beside - other.delay_us)
+                fate, event = _fate(side, row, limit)
                 counts["read"] += 1
                 counts[fate] += 1
                 if event is not None:
                     taken[name].append(event)
-            times = [row[side.event_time] for row in rows if row[side.event_time] is not None]
-            newest = max([*times, *([] if newest is None else [newest])], default=None)
+                time = row[side.event_time]
+                if ordered and time is not None:
+                    newest = time if newest is None else max(newest, time)
     return Judged(taken, counts)
+
+
+def _newest(side: Side, epochs: Sequence[Batch]) -> int | None:
+    times = (row[side.event_time] for batch in epochs for row in batch.get(side.stream, ()))
+    return max((time for time in times if time is not None), default=None)
 
 
 def _fate(side: Side, row: Row, watermark_us: int | None) -> tuple[str, Event | None]:
@@ -74,8 +84,7 @@ def mark_us(join: Join, epochs: Sequence[Batch]) -> int | None:
     """The smaller of both sides' watermarks after some epochs."""
     marks: list[int] = []
     for side in join.sides.values():
-        times = [row[side.event_time] for batch in epochs for row in batch.get(side.stream, ())]
-        newest = max((time for time in times if time is not None), default=None)
+        newest = _newest(side, epochs)
         if newest is None:
             return None
         marks.append(newest - side.delay_us)

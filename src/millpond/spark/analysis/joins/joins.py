@@ -122,7 +122,9 @@ class _JoinReader:
         if kind not in _KINDS:
             raise UnsupportedQuery(
                 f"A join of this kind ({join.joinType().sql()}) of two streams is not answered.",
-                "Write [INNER | LEFT | RIGHT | FULL | LEFT SEMI | LEFT ANTI] JOIN … ON ….",
+                "Write [INNER | LEFT | RIGHT | FULL | LEFT SEMI | LEFT ANTI] JOIN … ON …."
+                if terms.text
+                else "Use one of 'inner', 'left', 'right', 'full', 'left_semi', 'left_anti' in .join(other, on, how).",
             )
         self._kind = _KINDS[kind]
         self._sides: dict[str, Reader] = {}
@@ -148,6 +150,7 @@ class _JoinReader:
         self._layers: list[list[JavaObject]] = []
         self._extended = False
         self._ttl = Ttl(terms)
+        self._select = "SELECT" if terms.text else ".select(…)"
         self._over = Translator(catalyst, self._resolved, self._computed, self._field, rounding=True)
 
     def read(self, outputs: list[JavaObject], above: list[JavaObject]) -> Extraction:
@@ -378,7 +381,10 @@ class _JoinReader:
 
     def _window(self, side: str, part: WindowPart) -> Column:
         if not isinstance(self._when, Sliding):
-            raise UnsupportedQuery("The join has a window, but not in its condition.", "Add ON a.w = b.w.")
+            raise UnsupportedQuery(
+                "The join has a window, but not in its condition.",
+                "Add ON a.w = b.w." if self._terms.text else "Add F.expr('a.w = b.w') to the condition.",
+            )
         if part.field is None:
             return Column(f"{side}:window", WINDOW)
         return Column(f"{side}:window.{part.field}", "timestamp")
@@ -431,12 +437,12 @@ class _JoinReader:
         if side is None:
             raise UnsupportedQuery(
                 f"`{text_of(node)}` is computed from both sides of a join, which is not answered.",
-                "Compute its parts in a SELECT of each side, or use plain comparisons and arithmetic.",
+                f"Compute its parts in a {self._select} of each side, or use plain comparisons and arithmetic.",
             )
         if self._extended and not self._preserves(side) and not (self._kind == SEMI and side == LEFT):
             raise UnsupportedQuery(
                 f"`{text_of(node)}` is computed from events that may be missing, which is not answered.",
-                "Compute it in a SELECT of that side, below the join.",
+                f"Compute it in a {self._select} of that side, below the join.",
             )
         return self._value(side, self._sides[side].meaning(node))
 
