@@ -42,7 +42,7 @@ FILES = [
     (table(f"SELECT k, lead(v) OVER (PARTITION BY k ORDER BY ts) AS n {FROM}"), "is over single events", "lag(x) OVER"),
     (table(f"SELECT k, counter_diff(v) AS n {FROM}"), "the function counter_diff", "v - lag(v)"),
     (table("SELECT frobnicate(k) AS x FROM STREAM s"), "frobnicate", "docs/sql-functions.md"),
-    (table(f"SELECT k {FROM} WHERE k IN (SELECT k FROM STREAM s)"), "may not use IN (SELECT …)", "JOIN"),
+    (table(f"SELECT k {FROM} WHERE k IN (SELECT k FROM STREAM s)"), "has no bound in event time", "BETWEEN a.ts"),
     (table("SELECT k, v FROM STREAM s", "TBLPROPERTIES ('deduplicate' = 'k', 'deduplicate.within' = '1 hour')"),
      "its stream has no watermark", "WATERMARK ts DELAY OF"),
     ("INSERT INTO o SELECT k FROM STREAM s;", "no statement before it declares this sink", "CREATE STREAMING TABLE o"),

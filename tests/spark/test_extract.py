@@ -206,18 +206,34 @@ def test_joins_and_unions_are_streams_of_their_own(spark: SparkSession, front: F
     assert front.streams[join].derived is not None and "LEFT JOIN" in front.streams[join].derived.text
 
 
-def test_the_cure_for_a_semi_and_an_anti_join_works(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
-    spark.range(3).write.mode("overwrite").parquet(str(folder.parent / "few"))
+def test_sub_queries_over_a_table_are_joins_that_queries_share(
+    spark: SparkSession, front: FrontEnd, folder: Path
+) -> None:
+    spark.range(3).selectExpr("id", "'x' AS tag").write.mode("overwrite").parquet(str(folder.parent / "few"))
     front.table("few", Source("parquet", (("path", str(folder.parent / "few")),)))
-    for kind, instead in (
-        ("SEMI", "JOIN (SELECT DISTINCT id FROM few) AS f ON tx.id = f.id"),
-        ("ANTI", "LEFT JOIN (SELECT DISTINCT id, true AS found FROM few) AS f ON tx.id = f.id WHERE found IS NULL"),
+
+    def read(text: str) -> Query:
+        query = front.query_from_sql("q", f"SELECT count(*) AS n FROM tx {text} GROUP BY {W}")
+        assert isinstance(query, Query)
+        return query
+
+    texts = [f"WHERE {no}EXISTS (SELECT 1 FROM few WHERE few.id = tx.id)" for no in ("", "NOT ")]
+    texts += [f"LEFT {kind} JOIN few ON few.id = tx.id" for kind in ("SEMI", "ANTI")]
+    semi, anti, *joined = [read(text) for text in (*texts, "WHERE id IN (SELECT id FROM few)")]
+    assert len({query.stream for query in (semi, anti, *joined)}) == 1
+    assert [query.where for query in joined] == [semi.where, anti.where, semi.where]
+    assert semi.where != anti.where and read("WHERE id NOT IN (SELECT id FROM few)").stream != semi.stream
+    known = front.streams[semi.stream]
+    assert known.derived is not None and "EXISTENCE JOIN parquet" in known.derived.text
+    for text, what, cure in (
+        ("WHERE kind = (SELECT tag FROM few)", "more than one row", "max(v)"),
+        ("WHERE id IN (SELECT id FROM few ORDER BY id LIMIT 2)", "Limit", "to a table"),
+        ("WHERE id IN (SELECT id FROM few a WHERE EXISTS (SELECT 1 FROM few b WHERE b.id = a.id))", "another", "join"),
+        ("WHERE i < (SELECT max(id) FROM few WHERE few.id < tx.id)", "than an equality", "by equalities"),
     ):
-        refused = f"SELECT count(*) AS n FROM tx LEFT {kind} JOIN few AS f ON tx.id = f.id GROUP BY {W}"
-        with pytest.raises(UnsupportedQuery, match="SELECT DISTINCT key"):
-            front.query_from_sql("q", refused)
-        query = front.query_from_sql("q", f"SELECT count(*) AS n FROM tx {instead} GROUP BY {W}")
-        assert front.streams[query.stream].derived is not None and query.where is not None
+        with pytest.raises(UnsupportedQuery, match=what) as caught:
+            read(text)
+        assert cure in caught.value.cure
 
 
 def test_a_union_of_streams_waits_for_the_slowest(spark: SparkSession, front: FrontEnd, tmp_path: Path) -> None:
@@ -756,7 +772,6 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
         "whole columns": lambda: source.groupBy(whole("kind"), hour).count(),
         "not deterministic": lambda: source.groupBy(shout.asNondeterministic()("kind"), hour).count(),
         "has no bound": lambda: source.join(other, "id").groupBy(hour).count(),
-        "SEMI": lambda: source.join(static, "id", "left_semi").groupBy(hour).count(),
         "below a union": lambda: source.select(hour).union(source.select(hour)).groupBy("window").count(),
         "no stream": lambda: source.select("ts").union(static.select(F.timestamp_seconds("id"))).groupBy(hour).count(),
         "Limit": lambda: source.join(static.orderBy("id").limit(3), "id").groupBy(hour).count(),
@@ -767,7 +782,7 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
 @pytest.mark.parametrize("what", [
     "rand|not deterministic|run to run", "run to run", "uuid", "whole columns", "not deterministic",
     "hidden",
-    "has no bound", "SEMI",
+    "has no bound",
     "below a union", "no stream", "Limit", "`current_timestamp",
 ])  # fmt: skip
 def test_frames_refused(spark: SparkSession, front: FrontEnd, folder: Path, what: str) -> None:

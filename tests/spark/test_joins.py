@@ -62,6 +62,9 @@ QUERIES = {
         window="'10 minutes', '5 minutes'", kind="LEFT SEMI", tx=A[:-4], pay=B[:-4]),
     "tumbling": "SELECT a.card, a.w, id, no FROM " + WINDOWED.format(
         window="'10 minutes'", kind="", tx=A[:-4], pay=B[:-4]),
+    "exists": f"SELECT id, card FROM {A} WHERE EXISTS (SELECT 1 FROM {B} WHERE a.card = b.card AND {NEAR} AND "
+    "b.amount > a.amount) AND amount > 5",
+    "not_in": f"SELECT id FROM {A} WHERE card NOT IN (SELECT card FROM {B} WHERE {NEAR} AND b.no % 3 < a.id % 3)",
     "hopping": "SELECT a.w.start AS s, b.w.end AS e, id, no FROM " + WINDOWED.format(
         window="'10 minutes', '5 minutes'", kind="FULL", tx=A[:-4], pay=B[:-4]),
     "using": "SELECT card, w, id, no FROM (SELECT id, card, window(ts, '10 minutes') AS w FROM "
@@ -258,6 +261,12 @@ def test_windows_of_both_sides(spark: SparkSession, front: FrontEnd, folder: Pat
     (f"SELECT reverse(b.card) AS r FROM {A} LEFT JOIN {B} ON a.card = b.card AND {NEAR}", UnsupportedQuery, "missing"),
     (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card AND b.at BETWEEN a.ts AND a.ts - INTERVAL 1 MINUTE",
      QueryTypeError, "far apart"),
+    (f"SELECT id FROM {A} WHERE id = 3 OR EXISTS (SELECT 1 FROM {B} WHERE a.card = b.card AND {NEAR})",
+     UnsupportedQuery, "larger expression.*of its own"),
+    (f"SELECT id, (SELECT max(b.amount) FROM {B} WHERE a.card = b.card) AS m FROM {A}", UnsupportedQuery,
+     "reads a stream, and has a value"),
+    (f"SELECT nosuch FROM {A} WHERE id IN (SELECT no FROM {B} WHERE {NEAR} AND nobody = 1)", QueryTypeError,
+     "resolve a name.*nosuch.*nobody"),
 ])  # fmt: skip
 def test_joins_refused(front: FrontEnd, text: str, error: type[QueryError], match: str) -> None:
     with pytest.raises(error, match=match):

@@ -96,7 +96,15 @@ def test_which_files_an_epoch_sees(spark: SparkSession, tmp_path: Path) -> None:
     try:
         for name in names:
             pond.add(name, select(name))
+        pond.add("known", "SELECT k, ts FROM STREAM tx WHERE k IN (SELECT k FROM often)")
+        pond.add("unknown", "SELECT k, ts, (SELECT max(label) FROM often) AS m FROM STREAM tx LEFT ANTI JOIN often "
+                 "USING (k)")  # fmt: skip
         pond.run(once=True)
+        known, unknown = pond.table("known").to_pylist(), pond.table("unknown").to_pylist()
+        assert sorted((row["ts"].second, row["k"]) for row in known) == [
+            (1, 1), (2, 1), *((second, key) for second in (3, 4, 5) for key in KEYS)
+        ]  # fmt: skip
+        assert sorted((row["ts"].second, row["k"], row["m"]) for row in unknown) == [(1, 2, "old"), (2, 2, "old")]
         old, new, newest = ["old", None], ["old", "new"], ["newest of all"] * 2
         stays = dict.fromkeys(range(1, 6), old)
         assert {name: labels(pond, name) for name in ("fixed", "seldom")} == {"fixed": stays, "seldom": stays}

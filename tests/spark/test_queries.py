@@ -176,6 +176,8 @@ def test_a_pond_with_derived_streams_goes_on(spark: SparkSession, tmp_path: Path
         return {
             "join": tx.join(known, "merchant").groupBy("region", hour).count(),
             "union": both.groupBy("card", hour).count(),
+            "anti": tx.join(known, "merchant", "left_anti").groupBy("card", hour).count(),
+            "among": tx.where(tx.merchant.isin(known.select("merchant"))).select("id"),
             "function": tx.where("amount >= 1").groupBy(shift("amount").alias("k"), hour).count(),
         }
 

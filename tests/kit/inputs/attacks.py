@@ -8,6 +8,9 @@ RELATIONS = ("tx", "other")
 _W = "window(ts, '1 hour')"
 
 GOOD = [
+    "SELECT (SELECT max(x) FROM other) FROM tx",
+    "SELECT count(*) FROM tx WHERE id IN (SELECT id FROM other)",
+    "SELECT count(*) FROM tx WHERE EXISTS (SELECT 1 FROM other)",
     f"SELECT count(*) FROM tx GROUP BY {_W}",
     "SELECT sum(amount) OVER (PARTITION BY kind ORDER BY ts RANGE BETWEEN INTERVAL 1 HOUR PRECEDING AND CURRENT ROW) "
     "FROM tx",
@@ -65,9 +68,6 @@ ATTACKS = [
     "SELECT system.builtin.java_method('java.lang.System', 'getenv', 'HOME') FROM tx",
     "SELECT IDENTIFIER('java_' || 'method')('java.lang.System', 'getenv', 'HOME') FROM tx",
     "SELECT schema_of_json(java_method('java.lang.System', 'getenv', 'HOME')) FROM tx",
-    "SELECT (SELECT max(x) FROM other) FROM tx",
-    "SELECT count(*) FROM tx WHERE id IN (SELECT id FROM other)",
-    "SELECT count(*) FROM tx WHERE EXISTS (SELECT 1 FROM other)",
     "SELECT * FROM range(1000000000)",
     "SELECT * FROM VALUES (1), (2)",
     "SELECT 1",
@@ -165,6 +165,10 @@ ATTACKS = [
     "SELECT * FROM python_worker_logs()",
     "SELECT * FROM tx, VALUES (1)",
     # subqueries in every clause
+    "SELECT (SELECT max(value) FROM text.`/etc/passwd`) FROM tx",
+    "SELECT count(*) FROM tx WHERE id NOT IN (SELECT java_method('java.lang.System', 'exit', 1) FROM other)",
+    "SELECT count(*) FROM tx WHERE EXISTS (SELECT 1 FROM other WHERE EXISTS (SELECT 1 FROM csv.`/etc/passwd`))",
+    "SELECT count(*) FROM tx WHERE id IN (WITH t AS (SELECT id FROM range(9)) SELECT id FROM t)",
     "SELECT count(*) FILTER (WHERE id IN (SELECT value FROM text.`/etc/passwd`)) FROM tx",
     "SELECT count(*) FROM tx GROUP BY (SELECT 1)",
     "SELECT count(*) FROM tx GROUP BY amount HAVING count(*) > (SELECT 1)",

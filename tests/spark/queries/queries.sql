@@ -893,3 +893,57 @@ SELECT source, window(t, '1 hour') AS w, count(*) AS n FROM (
   SELECT 'tx' AS source, ts AS t FROM tx UNION ALL SELECT 'refund', at FROM refunds
   UNION ALL SELECT 'hit', ts FROM hits WHERE status >= 500)
 GROUP BY ALL;
+
+
+-- sub-queries over tables
+
+--- left_semi
+SELECT card, window(ts, '1 hour') AS w, count(*) AS n, sum(amount) AS s
+FROM tx LEFT SEMI JOIN watched ON tx.card = watched.card AND amount > least
+GROUP BY ALL;
+--- left_anti
+SELECT id, card FROM tx LEFT ANTI JOIN watched ON tx.card = watched.card AND least < id;
+--- in_table
+SELECT merchant, window(ts, '1 hour') AS w, count(*) AS n
+FROM tx WHERE card IN (SELECT card FROM watched) AND qty IN (SELECT least FROM watched)
+GROUP BY ALL;
+--- not_in_table
+SELECT id, card FROM tx WHERE card NOT IN (SELECT card FROM watched WHERE card IS NOT NULL);
+--- not_in_nothing
+SELECT window(ts, '1 hour') AS w, count(*) AS n
+FROM tx WHERE card NOT IN (SELECT card FROM watched WHERE least > 99)
+GROUP BY ALL;
+--- not_in_correlated
+SELECT id FROM tx WHERE card NOT IN (SELECT card FROM watched WHERE least = tx.qty);
+--- not_in_pairs
+SELECT id FROM tx WHERE (card, qty) NOT IN (SELECT card, least FROM watched);
+--- in_expressions
+SELECT id, card IN (SELECT card FROM watched) AS i, card NOT IN (SELECT card FROM watched) AS n,
+  qty NOT IN (SELECT least FROM watched WHERE least > 0) AS q,
+  CASE WHEN EXISTS (SELECT 1 FROM watched w WHERE w.card <=> tx.card) THEN 'yes' ELSE 'no' END AS e
+FROM tx;
+--- exists_table
+SELECT window(ts, '1 hour') AS w, count(*) AS n, count_if(EXISTS (SELECT 1 FROM limits WHERE low > amount)) AS m
+FROM tx
+WHERE EXISTS (SELECT * FROM limits l WHERE l.merchant = tx.merchant AND amount BETWEEN low AND high)
+  OR NOT EXISTS (SELECT 1 FROM watched WHERE watched.card = tx.card)
+GROUP BY ALL;
+--- exists_at_all
+SELECT id FROM tx WHERE EXISTS (SELECT 1 FROM watched WHERE least = 9) AND NOT EXISTS (SELECT 1 FROM limits WHERE low > 99);
+--- in_branches
+WITH known AS (SELECT card FROM watched WHERE least > 1)
+SELECT card, window(ts, '2 hours') AS w, count(*) AS n
+FROM (SELECT card, ts FROM tx WHERE card IN (SELECT card FROM known)
+UNION ALL SELECT card, at FROM refunds WHERE NOT EXISTS (SELECT 1 FROM known WHERE known.card = refunds.card))
+GROUP BY ALL;
+--- scalar
+SELECT card, window(ts, '1 hour') AS w, count(*) AS n, max(amount - (SELECT avg(least) FROM watched)) AS a
+FROM tx WHERE amount > (SELECT min(fee) FROM merchants)
+GROUP BY ALL;
+--- scalar_correlated
+SELECT id, (SELECT count(*) FROM watched WHERE watched.card = tx.card) AS n,
+  (SELECT max(least) FROM watched WHERE watched.card = tx.card AND least < 9) AS m
+FROM tx WHERE id > (SELECT max(least) FROM watched);
+--- nested_sub_queries
+SELECT id FROM tx WHERE merchant IN (SELECT merchant FROM merchants WHERE fee > (SELECT min(least) FROM watched)
+AND merchant IN (SELECT merchant FROM limits));

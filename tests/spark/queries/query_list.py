@@ -82,6 +82,10 @@ STATIC = {
         "SELECT * FROM VALUES ('JFK', 'US', 'New York'), ('LHR', 'GB', 'London'), ('LAX', 'US', NULL) "
         "AS t(code, country, city)",
     ),
+    "watched": (
+        "parquet",
+        "SELECT * FROM VALUES ('c1', 1), ('c4', 9), ('c4', 3), (NULL, 5), ('c5', NULL), ('zz', 2) AS t(card, least)",
+    ),
 }
 """Batch table -> format and rows."""
 
@@ -174,6 +178,19 @@ FRAMES: dict[str, Callable[[Mapping[str, DataFrame]], DataFrame]] = {
         .join(t["limits"].alias("b"), F.expr("a.merchant = b.merchant AND amount BETWEEN low AND high"), "left")
         .groupBy("a.merchant", _hour())
         .agg(F.max("high").alias("h"))
+    ),
+    "df_semi": lambda t: (
+        t["tx"].join(t["watched"], "card", "left_semi").groupBy("card", _hour()).agg(F.sum("amount").alias("s"))
+    ),
+    "df_anti": lambda t: t["tx"].join(t["rows"].where("weight > 1"), "kind", "left_anti").select("id", "kind"),
+    "df_isin": lambda t: (
+        t["tx"].where(F.col("card").isin(t["watched"].where("least > 2").select("card"))).groupBy(_hour()).count()
+    ),
+    "df_exists": lambda t: (
+        t["tx"]
+        .alias("a")
+        .where(~t["watched"].alias("b").where(F.col("a.card").outer() == F.col("b.card")).exists())
+        .select("id", t["merchants"].select(F.max("fee")).scalar().alias("most"))
     ),
     "df_rows": lambda t: t["tx"].join(t["rows"], "kind").groupBy("weight", _hour()).count(),
     "df_union": lambda t: (

@@ -18,8 +18,10 @@ from millpond.model.windows import Keeps, Sliding, Window
 from millpond.plan.groups.distinct import Timing
 from millpond.spark.analysis.grouping.row_patterns import PatternNote
 from millpond.spark.analysis.grouping.window_rows import exploded_windows, refuse_noted
+from millpond.spark.analysis.joins.plan_nodes import renamed
 from millpond.spark.analysis.steps.cut import REPEATS, child_of, cut_below
 from millpond.spark.analysis.windows import is_noted, recovered, recovered_session
+from millpond.spark.catalyst.cures import ONE_ROW
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -38,6 +40,7 @@ from millpond.spark.catalyst.private_names import (
 )
 from millpond.spark.sources.arrow_functions import MAPPED
 from millpond.spark.sources.declared_paths import STREAMS
+from millpond.spark.sources.redis_tables import keyed_in
 
 WITHIN = "DeduplicateWithinWatermark"
 _STATEFUL = {
@@ -49,14 +52,10 @@ _STATEFUL = {
 }
 _JOINS = {"Inner": True, "Cross": True, "LeftOuter": False, "RightOuter": False}
 """Supported joins with a batch relation, and whether they drop events without a partner."""
+_EXISTENCE = ("LeftSemi", "LeftAnti", "ExistenceJoin")
+"""Joins with a batch relation that only find out whether an event has a partner."""
 GENERATORS = ("Explode", "PosExplode", "Inline")
 """Spark's generators that make a row for each element of an array or map."""
-_INSTEAD = {
-    "LeftSemi": "Write stream JOIN (SELECT DISTINCT key FROM table) ON ….",
-    "LeftAnti": "Write stream LEFT JOIN (SELECT DISTINCT key, true AS found FROM table) ON … WHERE found IS NULL.",
-}
-"""Replacements for joins that are not supported."""
-
 _FIELDS = ("start", "end")
 LOWER = "Remove them in a query of its own, say `lower`, and read its rows: FROM STREAM lower."
 
@@ -95,7 +94,7 @@ class Step(NamedTuple):
 
     It is a condition on events; with `side` a join with a batch relation; with `generate` the generation of a row for
     each element of an array or map. `depth` layers of aliases are above it. `inner` says that events without a partner
-    or element are dropped.
+    or element are dropped. `exists` is the only column of a join that only finds out whether there is a partner.
     """
 
     condition: JavaObject | None
@@ -103,6 +102,7 @@ class Step(NamedTuple):
     side: JavaObject | None = None
     inner: bool = False
     generate: Generated | None = None
+    exists: JavaObject | None = None
 
     @property
     def makes_rows(self) -> bool:
@@ -223,11 +223,9 @@ def read_input_plan(
         UnsupportedQuery: the input contains an unsupported join or union, another aggregation, ….
         QueryTypeError: the relation that is read is not a stream.
     """
-    steps: list[Step] = []
-    watermark: Watermark | None = None
-    layers, repeats = list[list[JavaObject]](), None
-    definitions: dict[int, JavaObject] = {}
-    windows: dict[int, WindowColumn] = {}
+    steps, layers = list[Step](), list[list[JavaObject]]()
+    watermark, repeats = None, None
+    definitions, windows = dict[int, JavaObject](), dict[int, WindowColumn]()
     cut, nodes = cut_below(node, at_repeats=cut_at_repeats), list[JavaObject]()
     while node is not cut and not _is_leaf(node):
         kind = kind_of(node)
@@ -251,8 +249,10 @@ def read_input_plan(
             if emitted or not _has_own_condition(node.child()):
                 steps.append(Step(node.condition(), len(layers)))
         elif kind == "Join":
-            node, step = _joined(node, len(layers))
-            steps.append(step)
+            node, joined, layer = _joined(catalyst, node, len(layers))
+            steps += joined
+            layers += [layer] if layer else []
+            definitions.update((id_of(alias), alias) for alias in layer)
             cut = cut_below(node)
             continue
         elif kind == "Generate":
@@ -336,8 +336,10 @@ def _window_rows(catalyst: Catalyst, node: JavaObject) -> Generated:
     return Generated(exploded_windows(catalyst, rows), [node.output().apply(position)], text)
 
 
-def _joined(node: JavaObject, depth: int) -> tuple[JavaObject, Step]:
-    """The streaming side of a join, and the join as a step."""
+def _joined(
+    catalyst: Catalyst, node: JavaObject, depth: int
+) -> tuple[JavaObject, list[Step], list[JavaObject]]:
+    """The streaming side of a join; the join as steps, the highest first; and a layer of aliases above the lowest."""
     left, right = node.left(), node.right()
     kind = kind_of(node.joinType())
     if left.isStreaming() and right.isStreaming():
@@ -348,12 +350,49 @@ def _joined(node: JavaObject, depth: int) -> tuple[JavaObject, Step]:
     stream, side = (left, right) if left.isStreaming() else (right, left)
     if not stream.isStreaming():
         raise _refused(node, "Join")
+    if kind in _EXISTENCE and stream is left:
+        return _existence(catalyst, node, depth)
+    if kind == "LeftSingle":
+        raise UnsupportedQuery("A sub-query may have more than one row for an event.", ONE_ROW)
     if kind not in _JOINS or (kind == "LeftOuter" and stream is right) or (kind == "RightOuter" and stream is left):
         raise UnsupportedQuery(
             f"A join of this kind ({node.joinType().sql()}) is not answered.",
-            _INSTEAD.get(kind, "Write stream [INNER | LEFT] JOIN table ON …."),
+            "Write stream [INNER | LEFT | LEFT SEMI | LEFT ANTI] JOIN table ON ….",
         )
-    return stream, Step(optional(node.condition()), depth, side, _JOINS[kind])
+    return stream, [Step(optional(node.condition()), depth, side, _JOINS[kind])], []
+
+
+def _existence(
+    catalyst: Catalyst, node: JavaObject, depth: int
+) -> tuple[JavaObject, list[Step], list[JavaObject]]:
+    """The same for a join that only finds out whether an event has a partner; a semi or anti join filters by that."""
+    kind, condition = kind_of(node.joinType()), optional(node.condition())
+    side, layer = _narrowed(catalyst, node.right(), condition)
+    condition = None if condition is None else catalyst.substitute(condition, layer)
+    exists = node.joinType().exists() if kind == "ExistenceJoin" else catalyst.boolean("exists")
+    above = [] if kind == "ExistenceJoin" else [exists if kind == "LeftSemi" else catalyst.make("Not", exists)]
+    filters = [Step(one, depth) for one in above]
+    if keyed_in(side) is None:
+        return node.left(), [*filters, Step(condition, depth, side, exists=exists)], []
+    found = catalyst.boolean("partner")  # NULL without a partner
+    layer = [catalyst.alias(catalyst.not_null(found), "exists", exists)]
+    return node.left(), [*filters, Step(condition, depth + 1, side, exists=found)], layer
+
+
+def _narrowed(
+    catalyst: Catalyst, plan: JavaObject, condition: JavaObject | None
+) -> tuple[JavaObject, list[JavaObject]]:
+    """The rows of a batch plan with only the columns that a condition reads, so that more queries have an equal join.
+
+    See `renamed`.
+    """
+    ids = set() if condition is None else {id_of(column) for column in references(condition)}
+    ids &= {id_of(column) for column in outputs(plan)}
+    while kind_of(plan) in ("Project", "Distinct", "SubqueryAlias"):
+        if not ids <= {id_of(column) for column in outputs(plan.child())}:
+            break
+        plan = plan.child()
+    return renamed(catalyst, plan, ids)
 
 
 def _projected_windows(catalyst: Catalyst, aliases: list[JavaObject]) -> dict[int, WindowColumn]:

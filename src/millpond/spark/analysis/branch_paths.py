@@ -21,12 +21,16 @@ from millpond.spark.sources.redis_tables import KeyedPartner
 
 
 class Partner(NamedTuple):
-    """The batch relation of one join: its columns, their names, and the column that is TRUE if there is a partner."""
+    """The batch relation of one join: its columns, their names, and the column that is TRUE if there is a partner.
+
+    `existence`: only this column is read, see `derived_streams.Side`.
+    """
 
     plan: JavaObject
     attributes: list[JavaObject]
     names: tuple[str, ...]
     marker: JavaObject
+    existence: bool = False
     prefix: str = "join"
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from millpond.model.stream import Stream
-from millpond.spark.catalyst.private_names import JavaObject, kind_of, references
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, kind_of, references
+from millpond.spark.catalyst.spark_expressions import tree_of
 from millpond.spark.sources.arrow_functions import Batches
-from millpond.spark.sources.batch_tables import relation_text
+from millpond.spark.sources.batch_tables import relation_text, relation_tree
 from millpond.spark.sources.redis_tables import Keyed
 
 TAKEN = "taken"
@@ -22,13 +23,15 @@ class Side(NamedTuple):
     """A batch relation joined LEFT OUTER.
 
     `names` are the names of its columns within the branch. `name` is the column that is TRUE if there is a partner.
-    `condition` refers to attributes by their names.
+    `condition` refers to attributes by their names. `existence`: there is no more than the column `name`, which is
+    FALSE without a partner, and an event stays one row, however many partners it has.
     """
 
     name: str
     plan: JavaObject
     names: tuple[str, ...]
     condition: JavaObject
+    existence: bool = False
 
 
 class Elements(NamedTuple):
@@ -138,7 +141,24 @@ def _side_text(side: AnySide) -> str:
     if isinstance(side, Looked):
         table = side.keyed.reader.table
         return f" LEFT JOIN {table.form} {table.key} ({table.digest}) BY {', '.join(key.sql() for key in side.keys)}"
-    return f" LEFT JOIN {relation_text(side.plan)} ON {side.condition.sql()}"
+    kind = "EXISTENCE" if side.existence else "LEFT"
+    return f" {kind} JOIN {relation_text(side.plan)} ON {side.condition.sql()}"
+
+
+def side_tree(catalyst: Catalyst, side: AnySide) -> list[object]:
+    """The meaning of a side as plain values, with columns by their names."""
+
+    def tree(expression: JavaObject) -> list[object]:
+        return tree_of(catalyst, expression, lambda column: str(column.name()))
+
+    if isinstance(side, Function):
+        return ["map", side.batches.reference, side.batches.digest, side.batches.makes.simpleString()]
+    if isinstance(side, Elements):
+        return [side.kind, tree(side.array)]
+    if isinstance(side, Looked):
+        return ["keyed", side.keyed.reader.table.digest, list(side.columns), [tree(key) for key in side.keys]]
+    found: list[object] = [relation_tree(catalyst, side.plan), tree(side.condition)]
+    return ["exists", *found] if side.existence else found
 
 
 def read_by(branch: Branch, names: Iterable[str]) -> frozenset[str]:

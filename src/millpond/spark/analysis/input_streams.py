@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -50,6 +50,7 @@ from millpond.spark.analysis.derived_streams import (
     Side,
     branch_text,
     is_harmless,
+    side_tree,
 )
 from millpond.spark.analysis.steps.cut import rows_not_seen
 from millpond.spark.catalyst.data_types import field_of
@@ -68,7 +69,6 @@ from millpond.spark.catalyst.private_names import (
 )
 from millpond.spark.catalyst.spark_expressions import check_rows, check_stable, tree_of
 from millpond.spark.sources.arrow_functions import MAPPED, batches_in
-from millpond.spark.sources.batch_tables import relation_tree
 from millpond.spark.sources.declared_paths import STREAMS, as_written, reader_of
 from millpond.spark.sources.kafka import stand_in_path
 from millpond.spark.sources.redis_tables import ALIVE, KeyedPartner, keyed_in, lookup_keys
@@ -207,7 +207,8 @@ class _Deriver:
         columns = [(column.name, attribute) for column, attribute in read if not column.hidden]
         markers = {index: f"{partner.prefix}{number}" for number, (index, partner) in enumerate(partners.items(), 1)}
         for index, partner in partners.items():
-            columns += [(f"{markers[index]}.{name}", column) for name, column in named(partner)]
+            if not (isinstance(partner, Partner) and partner.existence):
+                columns += [(f"{markers[index]}.{name}", column) for name, column in named(partner)]
             columns.append((markers[index], partner.marker))
         time, times = self._time_column(columns)
         columns += [(name, self._time) for name in times.values()]
@@ -326,9 +327,10 @@ class _Deriver:
             if step.side is not None:
                 for part in conditions_of(step):
                     check_stable(self._catalyst, part)
-                attributes, marker = outputs(step.side), self._catalyst.boolean("partner")
+                attributes, marker = outputs(step.side), step.exists or self._catalyst.boolean("partner")
                 if (keyed := keyed_in(step.side)) is None:
-                    partners[index] = Partner(step.side, attributes, unique_names(attributes), marker)
+                    existence = step.exists is not None
+                    partners[index] = Partner(step.side, attributes, unique_names(attributes), marker, existence)
                 else:
                     columns = [*attributes, self._catalyst.boolean(ALIVE)]
                     partners[index] = KeyedPartner(keyed[0], (*keyed[1], ALIVE), columns, unique_names(columns), marker)
@@ -344,7 +346,7 @@ class _Deriver:
             return []
         if isinstance(met, GeneratedRows):
             array = met.generator.child()
-            return [] if is_harmless(array) else [self._catalyst.size(array)]
+            return [] if is_harmless(array) else [self._catalyst.make("Size", array, False)]
         return [probe for part in conditions_of(step) if (probe := probe_of(part, met))]
 
     def _lookup_keys(self, step: Step, met: KeyedPartner, layers: list[list[JavaObject]]) -> list[JavaObject]:
@@ -407,7 +409,7 @@ class _Deriver:
             if isinstance(met, GeneratedRows):
                 sides.append(Elements(name, kind_of(met.generator), names, over, met.text))
             else:
-                sides.append(Side(name, met.plan, names, over))
+                sides.append(Side(name, met.plan, names, over, met.existence))
         check_rows(self._catalyst, [side.array for side in sides if isinstance(side, Elements)])
         return tuple(sides)
 
@@ -451,16 +453,6 @@ class _Deriver:
         patience = max(order.idle_after_us if order else _NEVER_US for order in orders)
         return Order(_PARTITION, _OFFSET if ordered else None, tuple(expected), patience)
 
-    def _tree(self, side: AnySide, label: Callable[[JavaObject], object]) -> list[object]:
-        if isinstance(side, Function):
-            return ["map", side.batches.reference, side.batches.digest, side.batches.makes.simpleString()]
-        if isinstance(side, Elements):
-            return [side.kind, tree_of(self._catalyst, side.array, label)]
-        if isinstance(side, Looked):
-            keys = [tree_of(self._catalyst, key, label) for key in side.keys]
-            return ["keyed", side.keyed.reader.table.digest, list(side.columns), keys]
-        return [relation_tree(self._catalyst, side.plan), tree_of(self._catalyst, side.condition, label)]
-
     def _stream(self, branches: tuple[Branch, ...], fields: tuple[Field, ...], order: Order | None) -> Stream:
         def label(column: JavaObject) -> object:
             return str(column.name())
@@ -468,7 +460,7 @@ class _Deriver:
         trees = [
             [
                 json.loads(msgspec.json.encode(branch.base.meaning)),
-                [self._tree(side, label) for side in branch.sides],
+                [side_tree(self._catalyst, side) for side in branch.sides],
                 [[name, tree_of(self._catalyst, column, label)] for name, column in branch.columns.items()],
             ]
             for branch in branches

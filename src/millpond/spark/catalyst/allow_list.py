@@ -34,9 +34,12 @@ EXPRESSIONS = _words(
     LambdaFunction UnresolvedNamedLambdaVariable PipeExpression CreateNamedStruct StringTrim
     StringTrimLeft StringTrimRight Substring StringLocate StringTranslate Overlay Extract TryEval UnresolvedGenerator
     WindowExpression WindowSpecDefinition SpecifiedWindowFrame UnspecifiedFrame CurrentRow UnboundedPreceding
-    UnboundedFollowing Rollup Cube GroupingSets"""
+    UnboundedFollowing Rollup Cube GroupingSets InSubquery"""
 )
 """Expression nodes of a parsed query."""
+
+SUBQUERIES = _words("Exists ListQuery ScalarSubquery")
+"""The same, with a plan in them."""
 
 WINDOWS = frozenset({"window", "session_window", "window_time", "count_window"})
 """Functions that make windows; those that this version does not support are refused by name later."""

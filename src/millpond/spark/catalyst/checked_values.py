@@ -61,7 +61,7 @@ def sized(catalyst: Catalyst, text: JavaObject) -> JavaObject:
 
 def counted(catalyst: Catalyst, array: JavaObject) -> JavaObject:
     """The number of elements of an array or a map, as a double."""
-    return number(catalyst, catalyst.size(array))
+    return number(catalyst, catalyst.make("Size", array, False))
 
 
 def number(catalyst: Catalyst, value: JavaObject) -> JavaObject:

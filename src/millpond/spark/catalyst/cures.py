@@ -19,11 +19,11 @@ PER_VALUE = (
     "Write one aggregate per value: sum(v) FILTER (WHERE k = 'a') AS a in SQL, "
     "F.sum(F.when(F.col('k') == 'a', F.col('v'))).alias('a') in Python."
 )
-TABLE_JOIN = "Join the stream with a table: FROM STREAM s … JOIN (SELECT DISTINCT k FROM t) t ON s.k = t.k."
+ONE_ROW = "Write an aggregate without GROUP BY in it, such as SELECT max(v) FROM t."
 
 CLAUSES = {
-    "Intersect": ("INTERSECT", TABLE_JOIN),
-    "Except": ("EXCEPT", TABLE_JOIN),
+    "Intersect": ("INTERSECT", "Of a table t: WHERE EXISTS (SELECT 1 FROM t WHERE t.k = s.k)."),
+    "Except": ("EXCEPT", "Of a table t: WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.k = s.k)."),
     "Sample": ("TABLESAMPLE", "Filter by a hash of a column: WHERE pmod(hash(id), 100) < 10."),
     "LocalRelation": ("VALUES", "Put the rows into a file, and declare it as a view: CREATE TEMPORARY VIEW …."),
     "UnresolvedInlineTable": ("VALUES", "Put the rows into a file, and declare it: CREATE TEMPORARY VIEW …."),
@@ -46,13 +46,6 @@ CLAUSES = {
     "Sort": ("ORDER BY", TOP_N),
 }
 """Plan node -> its name in SQL or the DataFrame API, and what to write instead."""
-
-PARTS = {
-    "InSubquery": ("IN (SELECT …)", TABLE_JOIN),
-    "Exists": ("EXISTS (SELECT …)", TABLE_JOIN),
-    "ScalarSubquery": ("a subquery as a value", "Join the stream with a table, or make the value a live parameter."),
-}
-"""Expression node -> its name in SQL, and what to write instead."""
 
 FUNCTIONS = {"counter_diff": "Subtract the earlier value: v - lag(v) OVER (PARTITION BY k ORDER BY ts)."}
 """Function -> what to write instead; only functions that have a replacement are listed."""

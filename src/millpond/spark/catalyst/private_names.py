@@ -59,7 +59,7 @@ class Attribute(NamedTuple):
     metadata: dict[str, Any]
 
 
-def _once(node: JavaObject, name: str, ask: Callable[[JavaObject], T]) -> T:
+def once(node: JavaObject, name: str, ask: Callable[[JavaObject], T]) -> T:
     """The cached result of `ask` for an object that never changes, because each call is a round trip to the JVM."""
     if name not in node.__dict__:
         node.__dict__[name] = ask(node)
@@ -79,7 +79,7 @@ def _static(node: JavaObject, class_name: str, method: str) -> Callable[..., Jav
 def kind_of(node: JavaObject) -> str:
     """The simple class name of a node: `Aggregate`, `EqualTo`, …"""
     check()
-    return _once(node, "_kind", lambda one: str(_static(one, _UTILS, "getFormattedClassName")(one)))
+    return once(node, "_kind", lambda one: str(_static(one, _UTILS, "getFormattedClassName")(one)))
 
 
 def items(sequence: JavaObject) -> list[JavaObject]:
@@ -104,17 +104,17 @@ def children(node: JavaObject) -> list[JavaObject]:
     """The children of a plan or an expression."""
     if node.__dict__.get("_kind") in _LEAVES:
         return []
-    return _once(node, "_children", lambda one: items(one.children()))
+    return once(node, "_children", lambda one: items(one.children()))
 
 
 def outputs(plan: JavaObject) -> list[JavaObject]:
     """The output attributes of a plan."""
-    return _once(plan, "_outputs", lambda one: items(one.output()))
+    return once(plan, "_outputs", lambda one: items(one.output()))
 
 
 def attributes_of(plan: JavaObject) -> list[Attribute]:
     """The columns of `outputs`, read with few calls for all of them."""
-    return _once(plan, "_attributes", _attributes)
+    return once(plan, "_attributes", _attributes)
 
 
 def _attributes(plan: JavaObject) -> list[Attribute]:
@@ -147,12 +147,12 @@ def computed_in(project: JavaObject) -> list[JavaObject]:
 
 def type_of(expression: JavaObject) -> str:
     """The SQL type of a resolved expression."""
-    return _once(expression, "_type", lambda one: type_text(one.dataType()))
+    return once(expression, "_type", lambda one: type_text(one.dataType()))
 
 
 def span_of(node: JavaObject) -> TextSpan | None:
     """The position of the node in the SQL text it was parsed from; None if it was not parsed."""
-    return _once(node, "_span", _span_of)
+    return once(node, "_span", _span_of)
 
 
 def _span_of(node: JavaObject) -> TextSpan | None:
@@ -171,7 +171,7 @@ def conjuncts(expression: JavaObject) -> list[JavaObject]:
 
 def references(expression: JavaObject) -> list[JavaObject]:
     """The attributes that an expression reads."""
-    return _once(expression, "_references", lambda one: items(one.references().toSeq()))
+    return once(expression, "_references", lambda one: items(one.references().toSeq()))
 
 
 def text_of(expression: JavaObject) -> str:
@@ -185,7 +185,7 @@ def text_of(expression: JavaObject) -> str:
 
 def id_of(attribute: JavaObject) -> int:
     """The expression id of an attribute or alias; unique within a JVM."""
-    return _once(attribute, "_id", _id)
+    return once(attribute, "_id", _id)
 
 
 def _id(attribute: JavaObject) -> int:
@@ -212,7 +212,7 @@ def is_hidden(attribute: JavaObject) -> bool:
 
 
 def _metadata(attribute: JavaObject) -> dict[str, Any]:
-    found: dict[str, Any] = _once(attribute, "_metadata", lambda one: json.loads(one.metadata().json()))
+    found: dict[str, Any] = once(attribute, "_metadata", lambda one: json.loads(one.metadata().json()))
     return found
 
 
@@ -285,7 +285,7 @@ class Catalyst:
         for view in found.views:
             mine.catalog().createTempView(view, theirs.catalog().getRawTempView(view).get(), True)
         for name in found.functions:
-            scope = (self._option(part) for part in ("session", "system"))
+            scope = (self.option(part) for part in ("session", "system"))
             identity = self.java_class(_PACKAGE + "FunctionIdentifier")(name, *scope)
             builder = theirs.functionRegistry().lookupFunctionBuilder(identity).get()
             information = theirs.functionRegistry().lookupFunction(identity).get()
@@ -302,30 +302,30 @@ class Catalyst:
             "optimizer.ReplaceExpressions",
             "optimizer.RewriteWithExpression",
         ):
-            plan = self._module(rule).apply(plan)
+            plan = self.module(rule).apply(plan)
         return plan
 
     def aggregation(self, plan: JavaObject) -> tuple[list[JavaObject], list[JavaObject], list[JavaObject]]:
         """Keys, distinct aggregates and result columns of an `Aggregate`, as Spark's planner splits it."""
-        found = self._module("planning.PhysicalAggregation").unapply(plan).get()
+        found = self.module("planning.PhysicalAggregation").unapply(plan).get()
         return items(found._1()), items(found._2()), items(found._3())
 
     def substitute(self, expression: JavaObject, definitions: Sequence[JavaObject]) -> JavaObject:
         """The expression with attributes replaced by the aliases that define them."""
         if not definitions:
             return expression
-        collapse = self._module("optimizer.CollapseProject")
-        replaced = collapse.buildCleanedProjectList(self._seq([self.alias(expression, "e")]), self._seq(definitions))
+        collapse = self.module("optimizer.CollapseProject")
+        replaced = collapse.buildCleanedProjectList(self.seq([self.alias(expression, "e")]), self.seq(definitions))
         return replaced.apply(0).child()
 
     def alias(self, expression: JavaObject, name: str, like: JavaObject | None = None) -> JavaObject:
         """`expression AS name`, with the expression id of the attribute `like` or a new one."""
         identity = self._class("NamedExpression").newExprId() if like is None else like.exprId()
-        return self._class("Alias")(expression, name, identity, self._seq([]), self.none, self._seq([]))
+        return self._class("Alias")(expression, name, identity, self.seq([]), self.none, self.seq([]))
 
     def named(self, attribute: JavaObject, name: str) -> JavaObject:
         """The attribute renamed to `name`, without the name of its relation."""
-        return attribute.withName(name).withQualifier(self._seq([]))
+        return attribute.withName(name).withQualifier(self.seq([]))
 
     def boolean(self, name: str) -> JavaObject:
         """A new attribute of type boolean."""
@@ -338,7 +338,7 @@ class Catalyst:
 
     def make(self, name: str, *arguments: JavaObject) -> JavaObject:
         """A new expression of a Catalyst class; a list is passed as a Scala sequence."""
-        return self._class(name)(*(self._seq(one) if isinstance(one, list) else one for one in arguments))
+        return self._class(name)(*(self.seq(one) if isinstance(one, list) else one for one in arguments))
 
     def every(self, conditions: Sequence[JavaObject]) -> JavaObject:
         """`a AND b AND …`; TRUE if there are no conditions."""
@@ -351,7 +351,7 @@ class Catalyst:
 
     def labelled(self, label: str, text: JavaObject) -> JavaObject:
         """The text of an expression after the prefix `label:`; NULL becomes an empty text."""
-        return self._class("ConcatWs")(self._seq([self.literal(":"), self.literal(label), text]))
+        return self._class("ConcatWs")(self.seq([self.literal(":"), self.literal(label), text]))
 
     def tried(self, expression: JavaObject) -> JavaObject:
         """The expression, or NULL if evaluating it raises."""
@@ -359,13 +359,13 @@ class Catalyst:
 
     def rebuilt(self, node: JavaObject, parts: Sequence[JavaObject]) -> JavaObject:
         """The node with other children."""
-        return node.withNewChildren(self._seq(parts))
+        return node.withNewChildren(self.seq(parts))
 
     def probe(self, expression: JavaObject, attribute: JavaObject, value: int) -> int:
         """Evaluate an integer expression over one column for a value above 2^31 (py4j sends smaller ones as int)."""
-        row = self._row_of(self._seq([self._long(value)]))
-        attributes = self._class("package$AttributeSeq")(self._seq([attribute]))
-        bound = self._module("expressions.BindReferences").bindReference(expression, attributes, False)
+        row = self._row_of(self.seq([self._long(value)]))
+        attributes = self._class("package$AttributeSeq")(self.seq([attribute]))
+        bound = self.module("expressions.BindReferences").bindReference(expression, attributes, False)
         return int(bound.eval(row))
 
     def constant(self, expression: JavaObject) -> bool | int | float | str | None:
@@ -383,12 +383,12 @@ class Catalyst:
 
     def interval_us(self, text: str) -> tuple[int, int]:
         """Months and microseconds of an interval in any of Spark's spellings."""
-        return calendar_us(self._module("util.IntervalUtils").stringToInterval(self._text(text)))
+        return calendar_us(self.module("util.IntervalUtils").stringToInterval(self._text(text)))
 
     def default(self, column: str, kind: StructType, sql: str) -> str:
         """The constant, as SQL, that `DEFAULT sql` gives a column of `kind`'s only type, or AnalysisException."""
         of = self._session.parseDataType(kind.json()).apply(0).dataType()
-        return str(self._module("util.ResolveDefaultColumns").analyze(column, of, sql, "CREATE TABLE").sql())
+        return str(self.module("util.ResolveDefaultColumns").analyze(column, of, sql, "CREATE TABLE").sql())
 
     def fixed_interval(self, expression: JavaObject) -> tuple[int, int, int]:
         """Months, days and microseconds of an interval that is the same for every row."""
@@ -403,17 +403,13 @@ class Catalyst:
         """Whether an object of the JVM is a Scala collection or option."""
         return isinstance(value, GatewayObject) and bool(_static(value, _TYPES, "isInstanceOf")(_ITERABLE, value))
 
-    def size(self, expression: JavaObject) -> JavaObject:
-        """The number of elements of an array or a map."""
-        return self._class("Size")(expression, False)
-
     def not_null(self, expression: JavaObject) -> JavaObject:
         """`expression IS NOT NULL`."""
         return self._class("IsNotNull")(expression)
 
     def attempt(self, expression: JavaObject) -> JavaObject:
         """`{v: expression}`, or NULL if evaluating it raises."""
-        return self.tried(self._class("CreateNamedStruct")(self._seq([self.literal("v"), expression])))
+        return self.tried(self._class("CreateNamedStruct")(self.seq([self.literal("v"), expression])))
 
     def insisted(self, attempt: JavaObject) -> JavaObject:
         """The `v` of an attempt; raises if the attempt is NULL."""
@@ -421,11 +417,11 @@ class Catalyst:
 
     def present(self, expression: JavaObject) -> JavaObject:
         """The expression; raises if its value is NULL."""
-        return self._class("objects.AssertNotNull")(expression, self._seq([]))
+        return self._class("objects.AssertNotNull")(expression, self.seq([]))
 
     def called(self, function: UserDefinedFunction, arguments: Sequence[JavaObject]) -> JavaObject:
         """A Python function applied to expressions."""
-        return function._judf.builder(self._seq(arguments))
+        return function._judf.builder(self.seq(arguments))
 
     def column(self, expression: JavaObject) -> Column:
         """A `Column` of PySpark for an expression."""
@@ -435,13 +431,15 @@ class Catalyst:
         """A DataFrame for a plan."""
         return ClassicFrame(self.java_class(_CLASSIC + "Dataset").ofRows(self._session, plan), self.spark)
 
-    def _module(self, name: str) -> JavaObject:
+    def module(self, name: str) -> JavaObject:
+        """A Scala object of Catalyst, such as a rule."""
         if name not in self._modules:
             found = self.java_class("java.lang.Class").forName(f"{_PACKAGE}{name}$")
             self._modules[name] = found.getField("MODULE$").get(None)
         return self._modules[name]
 
-    def _seq(self, values: Iterable[JavaObject]) -> JavaObject:
+    def seq(self, values: Iterable[JavaObject]) -> JavaObject:
+        """A Scala sequence."""
         given = list(values)
         return self._to_seq(given) if given else self._nothing
 
@@ -460,7 +458,8 @@ class Catalyst:
         return self.java_class("scala.Option").empty()
 
     @cached_property
-    def _option(self) -> JavaObject:
+    def option(self) -> JavaObject:
+        """Scala's `Option`."""
         return self.java_class("scala.Option").apply
 
     @cached_property

@@ -68,7 +68,7 @@ def self_check(spark: SparkSession) -> None:
         "Expression.eval": lambda: doors.constant(_literal(doors)),
         "SessionCatalog": lambda: doors.adopt(doors, doors.temporary()),
         "TryEval": lambda: frame.select(doors.column(doors.insisted(doors.attempt(doors.not_null(attribute))))),
-        "Size": lambda: doors.size(attribute),
+        "Size": lambda: doors.make("Size", attribute, False),
         "NamedLambdaVariable": lambda: frame.select(
             doors.column(checked(doors, doors.labelled("a", doors.literal("b")), partial(sized, doors), 1))
         ),

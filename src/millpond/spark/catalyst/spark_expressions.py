@@ -97,7 +97,10 @@ def check_node(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
             "Use a Python function (udf), or Spark's own.",
         )
     if kind.endswith("Subquery") or kind in ("Exists", "ListQuery", "OuterReference"):
-        raise UnsupportedQuery(f"The query has a subquery inside an expression ({kind}).", "Write it without one.")
+        raise UnsupportedQuery(
+            f"A sub-query stands where none is answered, or uses columns of another sub-query ({kind}).",
+            "Write it in WHERE or SELECT, below an aggregation; join the tables of nested sub-queries in one of them.",
+        )
 
 
 def _check_call(catalyst: Catalyst, node: JavaObject, kind: str) -> None:

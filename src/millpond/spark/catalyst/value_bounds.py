@@ -174,7 +174,7 @@ class Limiter:
         if size.varies:
             return 1.0
         if array.foldable() and size.bytes <= CONSTANT_BYTES:
-            found = self._amount(self._catalyst.size(array))
+            found = self._amount(self._catalyst.make("Size", array, False))
             return found if math.isfinite(found) else 1.0  # a NULL array has no elements
         return max(1.0, size.many)
 

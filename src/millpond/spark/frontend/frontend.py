@@ -30,6 +30,7 @@ from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.spark.analysis.derived_streams import Derived, Side
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
 from millpond.spark.analysis.joins.joins import extract_any
+from millpond.spark.analysis.joins.subqueries import frame_of
 from millpond.spark.analysis.live_parameters import marked
 from millpond.spark.analysis.properties import Mode, Repeats, duration_us, ttl_us
 from millpond.spark.analysis.query_terms import Extraction, OutputOptions, Terms, leaving_of
@@ -260,9 +261,8 @@ class FrontEnd:
         marks = marked(rewritten(self._catalyst, text), self.parameters)
         text = marks.text
         with self.lock:
-            others, functions = self._registered()
+            (others, functions), sizes = self._registered(), self._sizes()
             queries = {name: query for name, query in self._queries.items() if name != terms.name}
-            sizes = self._sizes()
         allowed = (*others, *(name for name in queries if name.isidentifier() and name.isascii())), functions, sizes
         judged = judge(parse(self._catalyst, text), *allowed)
         with keeping(), self.lock:
@@ -272,10 +272,10 @@ class FrontEnd:
             twin = tumbling_twin(self._catalyst, plain, judged.windows)
             if twin.text != text:
                 judge(parse(self._catalyst, twin.text), *allowed)  # only text that passed the gate is analysed
-            frame = self._spark.sql(twin.text)
+            frame = frame_of(self._catalyst, twin.text)
             if is_hopping(twin.window) and emits_windows(analysed(frame)):
                 check_emitted(-(-twin.window.size_us // twin.window.slide_us))
-                frame, twin = self._spark.sql(plain), Twin(plain, None)
+                frame, twin = frame_of(self._catalyst, plain), Twin(plain, None)
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation, terms = read[0].name if len(read) == 1 else None, terms._replace(window=twin.window)
             found = extract_any(self._catalyst, frame, terms, self._all(), relation, self._functions, queries)

@@ -24,10 +24,11 @@ from millpond.spark.catalyst.allow_list import (
     GENERATORS,
     MOMENTS,
     PLANS,
+    SUBQUERIES,
     WHY_REFUSED,
     WINDOWS,
 )
-from millpond.spark.catalyst.cures import A_SELECT, CLAUSES, FUNCTION_LIST, IN_A_TEXT, PARTS, statement_name
+from millpond.spark.catalyst.cures import A_SELECT, CLAUSES, FUNCTION_LIST, IN_A_TEXT, statement_name
 from millpond.spark.catalyst.cures import FUNCTIONS as INSTEAD
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, span_of, type_of
 from millpond.spark.catalyst.refusals import positioned
@@ -186,7 +187,7 @@ def judge(
         if count > MAX_NODES or visit.depth > MAX_NESTING * 2:
             raise QueryRefused(f"The query has more than {MAX_NODES} parts.", "Split it into several.")
         stack.extend(_judge_plan(visit, judged) if visit.is_plan else _judge_expression(visit, judged))
-    judged = judged._replace(size=_expanded(plan, sizes))
+    judged = judged._replace(size=_expanded(plan, sizes, nested="subquery" in judged.nodes))
     if judged.size > MAX_EXPANDED:
         raise QueryRefused(
             f"The query reads {_many(judged.size)} relations and steps when what WITH and views name is put in for each"
@@ -196,15 +197,19 @@ def judge(
     return judged
 
 
-def _expanded(node: JavaObject, sizes: Mapping[str, int]) -> int:
-    """The number of nodes of a plan after names are replaced by their definitions."""
+def _expanded(node: JavaObject, sizes: Mapping[str, int], *, nested: bool) -> int:
+    """The number of nodes of a plan after names are replaced by their definitions.
+
+    `nested`: there may be sub-queries in its expressions.
+    """
     kind = kind_of(node)
     if kind == "UnresolvedRelation":
         return sizes.get(str(items(node.multipartIdentifier())[-1]).lower(), 1)
     if kind == "UnresolvedWith":
         for entry in items(node.cteRelations()):
-            sizes = {**sizes, str(entry._1()).lower(): _expanded(entry._2(), sizes)}
-    return 1 + sum(_expanded(child, sizes) for child in children(node))
+            sizes = {**sizes, str(entry._1()).lower(): _expanded(entry._2(), sizes, nested=nested)}
+    below = [*children(node), *(items(node.subqueries()) if nested else [])]
+    return 1 + sum(_expanded(child, sizes, nested=nested) for child in below)
 
 
 def _many(number: int) -> str:
@@ -271,8 +276,11 @@ def _judge_relation(node: JavaObject, relations: frozenset[str]) -> str:
 def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
     node = visit.node
     kind = kind_of(node)
+    if kind in SUBQUERIES:
+        judged.nodes.setdefault("subquery", node)
+        return [visit._replace(node=node.plan(), depth=visit.depth + 1, is_plan=True)]
     if kind not in EXPRESSIONS:
-        raise _refused(node, *PARTS.get(kind, ("this expression", FUNCTION_LIST)))
+        raise _refused(node, "this expression", FUNCTION_LIST)
     if kind == "Literal" and type_of(node) in MOMENTS:
         span = span_of(node)
         if span is not None and span.piece[:1].isalpha() and not _FIXED.match(span.piece):

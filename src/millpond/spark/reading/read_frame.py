@@ -27,13 +27,21 @@ from millpond.spark.analysis.derived_streams import (
     Elements,
     Function,
     Looked,
+    Side,
     is_harmless,
     limited_names,
     multiplies,
     time_sql,
 )
 from millpond.spark.catalyst.checked_values import unless_larger
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, items, references
+from millpond.spark.catalyst.private_names import (
+    Catalyst,
+    JavaObject,
+    analysed,
+    id_of,
+    items,
+    references,
+)
 from millpond.spark.catalyst.spark_expressions import Projected, safe
 from millpond.spark.catalyst.value_bounds import ROWS, accepted
 from millpond.spark.reading.event_source import event_source, malformed_policy
@@ -317,6 +325,9 @@ class _Base:
             if isinstance(side, Looked):
                 values |= self._met(number, copy, side, values)
                 continue
+            if side.existence:
+                values[side.name] = self._exists(copy.want.stream.name, side, values)
+                continue
             right = self._catalyst.frame(side.plan)
             # new ids, because a relation may be joined twice
             fresh = [
@@ -339,6 +350,33 @@ class _Base:
         return {
             name: self._safe(column, values, owner_in(stream, name)) for name, column in copy.branch.columns.items()
         }
+
+    def _exists(self, stream: str, side: Side, values: dict[str, JavaObject]) -> JavaObject:
+        """Add the column that says whether a row has a partner in a batch relation.
+
+        Spark makes an existence join of the expression, so each row stays one row.
+        """
+        right = self._catalyst.frame(side.plan)
+        fresh = [
+            self._catalyst.column(column).alias(name)
+            for column, name in zip(items(side.plan.output()), side.names, strict=True)
+        ]
+        right = right.select(*fresh)
+        own = self._named(right)
+        condition = self._safe(side.condition, values | own, stream)
+        given = {id_of(column) for column in own.values()}
+        outer = [column for column in references(condition) if id_of(column) not in given]
+        layer = [
+            self._catalyst.alias(self._catalyst.make("OuterReference", column), str(column.name()), column)
+            for column in outer
+        ]
+        right = right.where(self._catalyst.column(self._catalyst.substitute(condition, layer)))
+        # Without conditions on the row, Spark reads one row of the relation per epoch.
+        relation = analysed(F.broadcast(right) if self._ordered and outer else right)
+        identity = self._catalyst.boolean(side.name).exprId()
+        exists = self._catalyst.make("Exists", relation, outer, identity, [], self._catalyst.none)
+        self._frame = self._frame.select("*", self._catalyst.column(exists).alias(side.name))
+        return items(analysed(self._frame).output())[-1]
 
     def _met(self, number: int, copy: _Copy, side: Looked, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
         """Join each row with its row of a keyed table; return the columns of the table by name."""

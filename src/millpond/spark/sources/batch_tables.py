@@ -53,7 +53,8 @@ def relation_tree(catalyst: Catalyst, plan: JavaObject) -> list[object]:
             if kind_of(expression) == "Alias":
                 parts.append([str(expression.name()), label(expression)])
         if kind == "Join":
-            parts.append(str(node.joinType().toString()))
+            joined = node.joinType()
+            parts.append(str(joined.toString()) if kind_of(joined) != "ExistenceJoin" else "ExistenceJoin")
         return parts
 
     return tree(plan)

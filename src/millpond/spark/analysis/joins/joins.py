@@ -32,6 +32,7 @@ from millpond.spark.analysis.chains.sides import RowsSide, same_window
 from millpond.spark.analysis.expressions import Translator, conditions, conjunction
 from millpond.spark.analysis.extract import Reader, extract_query
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
+from millpond.spark.analysis.joins.subqueries import without_subqueries
 from millpond.spark.analysis.joins.ttl import Ttl, check_ttl
 from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.steps.cut import ids_in, ids_of
@@ -74,7 +75,7 @@ def extract_any(
     Raises:
         UnsupportedQuery, QueryTypeError: see `extract_query`.
     """
-    plan = catalyst.clean(analysed(frame))
+    plan = without_subqueries(catalyst, catalyst.clean(analysed(frame)))
     check_inlined(plan)
 
     def extract(plan: JavaObject, terms: Terms) -> Extraction:
@@ -119,6 +120,11 @@ class _JoinReader:
     ) -> None:
         self._catalyst, self._terms, self._join = catalyst, terms, join
         kind = kind_of(join.joinType())
+        if kind == "ExistenceJoin":
+            raise UnsupportedQuery(
+                "EXISTS or IN over a stream is part of a larger expression, which is not answered.",
+                "Write it as a condition of its own: WHERE EXISTS (SELECT …) AND …, or NOT EXISTS.",
+            )
         if kind not in _KINDS:
             raise UnsupportedQuery(
                 f"A join of this kind ({join.joinType().sql()}) of two streams is not answered.",

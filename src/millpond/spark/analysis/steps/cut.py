@@ -38,11 +38,11 @@ def child_of(node: JavaObject) -> JavaObject:
     return children(node)[0]
 
 
-def rows_not_seen(how: str) -> UnsupportedQuery:
+def rows_not_seen(how: str, cure: str = "or aggregate in a query of its own") -> UnsupportedQuery:
     """The error for rows of a lower step that Spark would have to see; `how`: what would be done with them."""
     return UnsupportedQuery(
         f"Rows of an aggregation or of a join of streams cannot be {how}: Spark evaluates this, and does not see them.",
-        "Do it below the aggregation, or aggregate in a query of its own.",
+        f"Do it below the aggregation, {cure}.",
     )
 
 

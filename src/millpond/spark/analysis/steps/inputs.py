@@ -45,7 +45,10 @@ class Inputs:
             upstreams = tuple(self._earlier[name] for name in found.stream.upstreams if name in self._earlier)
             return replace(found, upstreams=upstreams, grids=self._grids(upstreams, self._earlier))
         if any(step.makes_rows for step in plan.steps):
-            raise rows_not_seen("exploded or joined with a table")
+            raise rows_not_seen(
+                "exploded, joined with a table or compared with a sub-query",
+                "a condition on keys in WHERE, a value of a table in an aggregate: max((SELECT max(v) FROM t))",
+            )
         columns = columns_read(plan.leaf, plan.nodes, needed)
         name = f"step {len(self._below)}"  # until the query that reads it is known, see `finished`
         terms = terms._replace(name=name, sink=Sink(), serve=False, columns=columns)
