@@ -19,21 +19,25 @@ from kit.inputs.cases import STREAM
 from kit.inputs.examples import seeds
 from kit.judges.answers import Answers, Run, answers, dealt, run_with_moves
 from kit.naive.processors import naive_rows
-from millpond.followers.record_rows import key_columns
+from millpond.followers.record_rows import RowsReader, key_columns
+from millpond.followers.sinks.in_process import MemorySink
 from millpond.model.aggregates import Aggregate
+from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, call, field_of, literal
 from millpond.model.functions import KeyedState, UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.types import struct_fields
 from millpond.model.windows import Processed
 from millpond.plan.groups.build import build_plan
-from millpond.reconfigure.validate import keeps_state
+from millpond.reconfigure import validate
+from millpond.reconfigure.validate import KnownPond, keeps_state
 from millpond.runtime.functions.result_rows import process_host
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.inspect.next_close import next_due
 from millpond.runtime.inspect.sharing import sharing
 from millpond.state.ports.files import Files
 from millpond.testing import Trial
+from millpond.testing.local_pond import read_section
 
 FOLDER = Path(__file__).parents[1] / "unit" / "runtime" / "functions"
 SECOND = 1_000_000
@@ -202,6 +206,31 @@ def test_sizes_and_what_is_due_next_are_known(tmp_path: Path) -> None:
     assert key_columns(asked) == ()  # a processor may make several equal rows
     other = replace(asked, output=asked.output[:2], having=call("isnotnull", (asked.output[2].expression,), "boolean"))
     assert keeps_state(asked, other) and not keeps_state(asked, query("q", CALLED[1]))
+
+
+def test_queries_are_added_altered_and_dropped_while_the_pond_runs(tmp_path: Path) -> None:
+    called, rows = CALLED[2], events(9)
+    epochs, memory = cut(rows, 2), Sink("memory")
+    asked, later = replace(query("q", called), sink=memory), replace(query("later", called), sink=memory)
+    gave_up = call("eq", (asked.output[2].expression, literal("gave up", "string")), "boolean")
+    run = Run(tmp_path, [asked], 2, 16)
+    reader = RowsReader(lambda _n, receipt, section: read_section(tmp_path, receipt, section))
+    for i, batch in enumerate(epochs):
+        known = KnownPond(run.pond.spec, run.pond.manifest)
+        if i == 3:
+            run.sinks["later"] = MemorySink("later", reader, run.pond.change(validate.add(known, later)))
+            run.pond.follow(run.sinks["later"])
+        if i == 6:
+            assert found_in(run.answers(), "q") == expected([row for one in epochs[:6] for row in one], called, False)
+            run.pond.change(validate.alter(known, replace(asked, having=gave_up)))
+        if i == 8:
+            run.pond.change(validate.drop(known, "later"))
+        run.epoch([batch])
+    run.pond.drain()
+    found, right = run.answers(), expected(rows, called)
+    before = {repr(row) for row in expected([row for one in epochs[:6] for row in one], called, False)}
+    assert found_in(found, "q") == [row for row in right if repr(row) in before or row[2] == "gave up"]
+    assert found_in(found, "later") == expected([row for one in epochs[3:8] for row in one], called, False)
 
 
 @pytest.mark.parametrize(("name", "says"), [

@@ -50,8 +50,8 @@ class ProcessorRows(NamedTuple):
 
 def rows_of_processor(catalyst: Catalyst, node: JavaObject, functions: UserFunctions) -> ProcessorRows | None:
     """The rows of a processor that a node makes; None for any other node."""
-    if kind_of(node) != "Generate" or all(function.kind != STATEFUL for function in functions.known):
-        return None
+    if all(function.kind != STATEFUL for function in functions.known) or kind_of(node) != "Generate":
+        return None  # without a processor, the JVM is not called
     between, below = [], node.child()
     while kind_of(below) in ("Project", "SubqueryAlias"):
         between.append(below)
