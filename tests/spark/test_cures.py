@@ -30,7 +30,7 @@ FILES = [
      "FROM STREAM s WATERMARK ts DELAY OF INTERVAL 10 SECONDS"),
     (LOWER + table("SELECT n, count(*) AS m FROM STREAM lower GROUP BY n"), "the rows of lower belong to windows",
      "GROUP BY window(w, '1 hour')"),
-    (table(f"SELECT ts, count(*) AS n {FROM} GROUP BY ts"), "does not group by a window", "Group by window(ts, "),
+    (table(f"SELECT k, count(*) AS n {FROM} GROUP BY k"), "does not group by a window", "Group by window(ts, "),
     (LOWER + table("SELECT date_format(w.start, 'yyyy') AS d, k FROM STREAM lower"), "date_format",
      "in lower, as a column that it emits"),
     (table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL LIMIT 10"), "ends in LIMIT",

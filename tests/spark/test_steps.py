@@ -54,6 +54,9 @@ TEXTS = {
       FROM (SELECT c.w, c.n, d.v FROM c JOIN d ON c.w = d.w AND c.k = d.k) GROUP BY w""",
     "of_distinct": f"""SELECT window(t, '5 seconds') AS w, k, count(*) AS n, percentile(v, 0.5) AS p
       FROM (SELECT DISTINCT k, v, t FROM {READ} WHERE v > 1) GROUP BY ALL""",
+    "of_times": f"""SELECT window(t, '9 seconds') AS w, max(n) AS n FROM (SELECT t, k, count(*) AS n FROM {READ}
+      GROUP BY t, k) GROUP BY ALL""",
+    "by_time": f"SELECT t AS at, k, sum(v) AS s, max(t) AS t FROM {READ} GROUP BY t, k HAVING count(*) > 1",
     "of_union": f"SELECT window(t, '9 seconds') AS w, sum(v) AS s FROM (SELECT v, t FROM {READ} WHERE k = 'a' UNION "
     f"SELECT v, t FROM {READ} WHERE v > 0) GROUP BY ALL",
     "join_of_join": f"""SELECT x.k, x.v, c.v AS u FROM ({NEAR}) AS x JOIN {READ} AS c

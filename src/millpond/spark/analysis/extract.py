@@ -24,7 +24,7 @@ from millpond.model.query import GroupingSet, Named, Query, named_once
 from millpond.model.selection import AnyQuery, Selection, foreign_keys
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW, has_floats, is_known, is_storable
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Framed, Pattern, Session, Sliding, Window
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Pattern, Session, Sliding, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregates import aggregate_of
@@ -49,7 +49,7 @@ from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.steps.cut import ids_in, ids_of
 from millpond.spark.analysis.steps.inputs import Inputs
 from millpond.spark.analysis.steps.repeats_below import RepeatsBelow, without_repeats
-from millpond.spark.analysis.steps.row_windows import grouped_rows, row_column, unqualified
+from millpond.spark.analysis.steps.row_windows import grouped_rows, has_windows, raw_time, row_column, unqualified
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.cures import CLAUSES, without_time
 from millpond.spark.catalyst.private_names import (
@@ -317,8 +317,7 @@ class Reader:
     def _window(self, groups: list[JavaObject], below: JavaObject) -> tuple[JavaObject, Window]:
         """The event time and window of a grouping; without a window the event time is the column with a watermark."""
         for group in groups:
-            found = self._input_plan.window_part(group)
-            if found is not None:
+            if (found := self._input_plan.window_part(group)) is not None:
                 kind = found.window.kind
                 if isinstance(kind, PatternNote):
                     kind = self._pattern = pattern_of(kind, self._down)
@@ -332,10 +331,11 @@ class Reader:
             self._row_parts = rows.parts
             return Column(rows.event_time, "timestamp"), rows.window
         time = next((column for column in items(below.output()) if delay_ms(column) is not None), None)
-        windowed = (not (isinstance(one, Query) and isinstance(one.window, Distinct)) for one in self._stream.steps)
-        if time is None or any(windowed):
+        if time is None or has_windows(self._stream.steps):
             raise without_time(self._stream, by_text=bool(self._terms.text))
-        return time, RUNNING
+        raw = None if self._terms.updates else raw_time(groups)
+        self._row_parts = {} if raw is None else {id_of(raw): "window.start"}
+        return (time, RUNNING) if raw is None else (raw, Sliding(1, 1))
 
     def _keys(self, groups: list[JavaObject]) -> tuple[Expression, ...]:
         keys, places = list[Expression](), dict[int, int]()

@@ -15,7 +15,7 @@ from millpond.model.stream import Stream
 from millpond.model.windows import Counted, Sliding
 from millpond.plan.groups.distinct import Timing
 from millpond.plan.options.late_sinks import check_late
-from millpond.plan.options.output_modes import BY_EVENT
+from millpond.plan.options.output_modes import BY_EVENT, UPDATE
 from millpond.spark.analysis.derived_streams import Derived, texts_of
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of
@@ -44,6 +44,11 @@ class Extraction(NamedTuple):
         return (self.stream, *(stream for stream, _ in self.also))
 
     @property
+    def rows_read(self) -> tuple[Stream, ...]:
+        """The streams of the rows of the inner queries."""
+        return tuple(stream for one in (*self.inner, self) for stream in one.streams if stream.steps)
+
+    @property
     def texts(self) -> Iterator[str]:
         """The texts of all that Spark evaluates for the derived streams of the query and of its inner queries."""
         for one in (*self.inner, self):
@@ -55,7 +60,8 @@ class Terms(NamedTuple):
     """The name, sink and other terms of a query; `window` overrides the window in the plan.
 
     `columns`: of an inner query, the output columns that are read, by expression id, with their names. `ttl_us`: the
-    time after which state is forgotten that would otherwise be kept for ever.
+    time after which state is forgotten that would otherwise be kept for ever. `updates`: whether every change of a row
+    is emitted.
     """
 
     name: str
@@ -65,6 +71,7 @@ class Terms(NamedTuple):
     text: str = ""
     columns: Mapping[int, str] | None = None
     ttl_us: int | None = None
+    updates: bool = False
 
     @property
     def ttl_cure(self) -> str:
@@ -88,6 +95,10 @@ class OutputOptions(NamedTuple):
     mode: Mode = Mode()
     repeats: Repeats = Repeats()
     fit: Callable[[AnyQuery], AnyQuery] = lambda query: query
+
+    def terms(self, terms: Terms, window: Sliding | Counted | None = None) -> Terms:
+        """The terms of a query with these options; `window` overrides the window in the plan."""
+        return terms._replace(window=window or terms.window, updates=self.mode.emit == UPDATE)
 
     def of(self, catalyst: Catalyst, query: AnyQuery, found: Extraction) -> AnyQuery:
         """The query of an extraction with these options.

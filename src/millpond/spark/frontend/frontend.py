@@ -277,7 +277,7 @@ class FrontEnd:
                 check_emitted(-(-twin.window.size_us // twin.window.slide_us))
                 frame, twin = frame_of(self._catalyst, plain), Twin(plain, None)
             read = [stream for name in judged.relations if (stream := self._known(name))]
-            relation, terms = read[0].name if len(read) == 1 else None, terms._replace(window=twin.window)
+            relation, terms = read[0].name if len(read) == 1 else None, leaving.terms(terms, twin.window)
             found = extract_any(self._catalyst, frame, terms, self._all(), relation, self._functions, queries)
             check_chained(found, upstreams)
             query = marks.restored(found.query, found.texts, one_step=not found.inner)
@@ -303,9 +303,10 @@ class FrontEnd:
         check_folder(self._spark, name, analysed(frame))
         with within(name):
             terms = Terms(name, None, sink or Sink(), serve, ttl_us=ttl_us(self._catalyst, name, ttl))
-            found = extract_any(self._catalyst, frame, terms, self._all(), functions=self._functions)
+            leaving = leaving_of(late, mode, repeats)
+            found = extract_any(self._catalyst, frame, leaving.terms(terms), self._all(), functions=self._functions)
             check_chained(found, ())
-            return self._kept(found, leaving_of(late, mode, repeats), remember=remember)
+            return self._kept(found, leaving, remember=remember)
 
     @unlogged()
     def load_file(
@@ -475,8 +476,7 @@ class FrontEnd:
             self.homes[query.name] = os.getcwd()
             for step in (*found.inner, found):
                 self._keep(step)
-            read = (stream for one in (*found.inner, found) for stream in one.streams)
-            self._chained |= {stream.name: stream for stream in read if stream.steps}
+            self._chained |= {stream.name: stream for stream in found.rows_read}
             if remember:
                 self._queries.setdefault(query.name, query)
         return query

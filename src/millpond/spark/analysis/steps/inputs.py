@@ -51,7 +51,7 @@ class Inputs:
             )
         columns = columns_read(plan.leaf, plan.nodes, needed)
         name = f"step {len(self._below)}"  # until the query that reads it is known, see `finished`
-        terms = terms._replace(name=name, sink=Sink(), serve=False, columns=columns)
+        terms = terms._replace(name=name, sink=Sink(), serve=False, columns=columns, updates=False)
         if kind_of(plan.leaf) != "Union":
             below = [self._lower(plan.leaf, terms)]
             stream = inner_stream(below[0].query)

@@ -6,7 +6,7 @@ of the rows, and closes when the upstream query has emitted all rows of the wind
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from millpond.errors import UnsupportedQuery
@@ -15,12 +15,12 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.types import WINDOW
-from millpond.model.windows import RUNNING, Sliding
+from millpond.model.windows import RUNNING, Distinct, Sliding
 from millpond.plan.chains.upstream import bounds_of, passed_column, times_of
 from millpond.plan.chains.upstream_joins import join_times
 from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, kind_of, references
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, delay_ms, id_of, kind_of, references
 
 _EARLIEST = ("start", "time", "end")
 
@@ -69,6 +69,17 @@ def grouped_rows(keys: Mapping[int, str | None], source: QueryInput) -> RowWindo
             "Group by a window over it, such as window(w, '1 hour').",
         )
     return found[0] if found else None
+
+
+def has_windows(steps: Sequence[AnyQuery]) -> bool:
+    """Whether rows of inner queries belong to windows; rows without repeats are single events."""
+    return any(not (isinstance(step, Query) and isinstance(step.window, Distinct)) for step in steps)
+
+
+def raw_time(groups: Sequence[JavaObject]) -> JavaObject | None:
+    """The event time among grouping keys: such a group is complete when the watermark passes its time."""
+    keys = (one for one in groups if kind_of(one) == "AttributeReference")
+    return next((key for key in keys if delay_ms(key) is not None), None)
 
 
 def row_window(keys: Mapping[int, str], upstream: AnyQuery, grids: Mapping[str, Sliding]) -> RowWindow | None:
