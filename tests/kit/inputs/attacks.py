@@ -8,6 +8,7 @@ RELATIONS = ("tx", "other")
 _W = "window(ts, '1 hour')"
 
 GOOD = [
+    "SELECT lag(qty) OVER (ORDER BY ts) FROM tx",
     "SELECT (SELECT max(x) FROM other) FROM tx",
     "SELECT count(*) FROM tx WHERE id IN (SELECT id FROM other)",
     "SELECT count(*) FROM tx WHERE EXISTS (SELECT 1 FROM other)",
@@ -78,7 +79,6 @@ ATTACKS = [
     "SELECT sum(amount) OVER (PARTITION BY java_method('java.lang.System', 'exit', 1)) FROM tx",
     "SELECT sum(amount) OVER (ORDER BY now() RANGE CURRENT ROW) FROM tx",
     "SELECT sum(amount) OVER (ORDER BY ts RANGE BETWEEN reflect('a', 'b') PRECEDING AND CURRENT ROW) FROM tx",
-    "SELECT lag(qty) OVER (ORDER BY ts) FROM tx",
     "SELECT TRANSFORM (customer) USING 'cat' AS c FROM tx",
     "SELECT * FROM tx LIMIT 3 OFFSET 1",
     "SELECT input_file_name() FROM tx",
