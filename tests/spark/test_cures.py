@@ -47,7 +47,7 @@ FILES = [
      "its stream has no watermark", "WATERMARK ts DELAY OF"),
     ("INSERT INTO o SELECT k FROM STREAM s;", "no statement before it declares this sink", "CREATE STREAMING TABLE o"),
     ("DESCRIBE s;", "may not have DESCRIBE.", "`millpond show NAME`"),
-    ("SET TIME ZONE 'UTC';", "may not have SET.", "settings belong to the Spark session"),
+    ("SET spark.x = 1;", "may not have SET spark.x.", "settings belong to the Spark session"),
     ("DROP TABLE s;", "may not have DROP TABLE.", "millpond drop"),
 ]  # fmt: skip
 

@@ -66,7 +66,7 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
     without a partner. `most_pairs`: for a join without keys, the maximum number of pairs that an instance may try in
     one epoch. `ttl_us`: the `state.ttl` of the query, if bounds or a delay in this join follow from it.
     `late_by`: `join` judges an event by the lesser watermark of both sides instead of by that of its own side; see
-    `plan.options.output_modes`.
+    `plan.options.output_modes`. `zone`: as in `Query`.
     """
 
     name: str
@@ -81,6 +81,7 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
     text: str = ""
     most_pairs: int | msgspec.UnsetType = msgspec.UNSET
     ttl_us: int | msgspec.UnsetType = msgspec.UNSET
+    zone: str | msgspec.UnsetType = msgspec.UNSET
     budget: Budget | msgspec.UnsetType = msgspec.UNSET
     late_by: str | msgspec.UnsetType = msgspec.UNSET
 

@@ -77,6 +77,7 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
       of by its own time; see `plan.options.output_modes`.
     - `deduplicate`: repeated events of the stream are left out before the query; see `plan.groups.deduplication`.
     - `sets`: the grouping sets, if there are several; the last key is then the id of the set.
+    - `zone`: the time zone in which its text was analysed, if it is not that of the session.
     - `ttl_us`: the `state.ttl` of the query, if keys of its first events are forgotten after it.
     """
 
@@ -103,6 +104,7 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
     late_by: str | msgspec.UnsetType = msgspec.UNSET
     sets: tuple[GroupingSet, ...] | msgspec.UnsetType = msgspec.UNSET
     ttl_us: int | msgspec.UnsetType = msgspec.UNSET
+    zone: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def grouping_sets(self) -> tuple[GroupingSet, ...]:

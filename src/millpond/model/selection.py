@@ -32,6 +32,7 @@ class Selection(msgspec.Struct, frozen=True, cache_hash=True):
     sink: Sink = Sink()
     text: str = ""
     budget: Budget | msgspec.UnsetType = msgspec.UNSET
+    zone: str | msgspec.UnsetType = msgspec.UNSET
     event_time: str | msgspec.UnsetType = msgspec.UNSET
     delay_us: int | msgspec.UnsetType = msgspec.UNSET
 
@@ -68,6 +69,11 @@ INNER = "inner@x"
 def is_inner(name: str) -> bool:
     """Whether a name is that of an inner query, which its user does not know."""
     return name.startswith(INNER)
+
+
+def zone_of(query: AnyQuery) -> str | None:
+    """The time zone of a query; None: that of the session."""
+    return None if isinstance(query.zone, msgspec.UnsetType) else query.zone
 
 
 @lru_cache(1 << 12)

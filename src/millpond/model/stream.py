@@ -31,13 +31,15 @@ class Field(msgspec.Struct, frozen=True):
 class Generated(msgspec.Struct, frozen=True):
     """A column that queries can name, but that no record has: `sql` computes it from the stream's columns.
 
-    `position` is its position among all columns, `type` its SQL type.
+    `position` is its position among all columns, `type` its SQL type. `zone` is the time zone in which it is computed,
+    if it is not that of the session.
     """
 
     name: str
     type: str
     sql: str
     position: int
+    zone: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -269,7 +271,7 @@ class Relation(msgspec.Struct, frozen=True, omit_defaults=True):
     """A stream that is read as a part of derived streams, a view or a batch table, so that texts can be analysed again.
 
     Exactly one of `stream`, `text` (the SELECT of a view) and `table` is set. `schema` are the columns of a table in
-    SQL, if they are listed, and `refresh` is how often its list of files is read.
+    SQL, if they are listed, and `refresh` is how often its list of files is read. `zone` is the time zone of a view.
     """
 
     name: str
@@ -278,6 +280,7 @@ class Relation(msgspec.Struct, frozen=True, omit_defaults=True):
     table: Source | msgspec.UnsetType = msgspec.UNSET
     schema: str | msgspec.UnsetType = msgspec.UNSET
     refresh: str | msgspec.UnsetType = msgspec.UNSET
+    zone: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def can_be_stored(table: Source) -> bool:

@@ -47,6 +47,7 @@ class QueryAdditions:
         emit: str = "final", correct_for: str | None = None, deduplicate: Sequence[str] = (),
         deduplicate_within: str | None = None, budget: str | None = None, incomplete: bool = False,
         backfill: Backfill = False, who: str | None = None, late_by: str = "event", state_ttl: str | None = None,
+        time_zone: str | None = None,
     ) -> AnyQuery:  # fmt: skip
         """Add a query, also while the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
 
@@ -59,6 +60,7 @@ class QueryAdditions:
         the watermarks of both sides of the join have. An event is left out if it equals an event at most
         `deduplicate_within` before it in the columns `deduplicate`. A query added to a running
         pond emits the windows that start after all events that were read, and those that kept data completes.
+        `time_zone="Europe/Berlin"`: the time zone of a text, in place of that of the session.
         `state_ttl="1 hour"`: how long, in event time, events of a join without bounds and keys of DISTINCT are kept.
         `incomplete`: also emit windows that are open now, from later events; `_complete` marks rows of complete ones.
         `backfill`: read earlier events again from the source, and also emit the windows, even closed ones, that the
@@ -72,7 +74,10 @@ class QueryAdditions:
             GoneError: the source does not have everything that a backfill needs; nothing was added.
         """
         mode, repeats = Mode(emit, correct_for, late_by), Repeats(tuple(deduplicate), deduplicate_within)
-        options = QueryOptions(sink, serve, late, mode, repeats, budget, incomplete, backfill_from(backfill), state_ttl)
+        options = QueryOptions(
+            sink, serve, late, mode, repeats, budget, incomplete, backfill_from(backfill), state_ttl,
+            time_zone,
+        )  # fmt: skip
         if self._lifetime.is_open():
             return self._add(name, query, options, who)
         if options.backfill_us is not None and holds_pond(self._lifetime.location.address):

@@ -16,7 +16,7 @@ from millpond.followers.sinks.kinds import sink_kind
 from millpond.log.records import EpochRecord, decode
 from millpond.model.endpoints import FOREACH, Sink
 from millpond.model.expressions import plain_of
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, zone_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.plan.chains.steps import ttl_us_of
@@ -160,15 +160,21 @@ class QueryChanges:
 
     def _version(
         self, name: str, query: str | Frame, repeats: Repeats | None = None, mode: Mode | None = None,
-        state_ttl: str | None = None,
+        state_ttl: str | None = None, time_zone: str | None = None,
     ) -> AnyQuery:  # fmt: skip
-        """Analyse a new version of a query; in SQL its name still means the current version. Unless `state_ttl` is
-        given, that of the current version applies.
+        """Analyse a new version of a query; in SQL its name still means the current version. Unless `state_ttl`
+        and `time_zone` are given, those of the current version apply.
         """
         ttl = self._ttl(name) if state_ttl is None else state_ttl
-        options = QueryOptions(Sink(), mode=mode or Mode(), repeats=repeats or Repeats(), ttl=ttl)
+        zone = self._zone(name, query) if time_zone is None else time_zone
+        options = QueryOptions(Sink(), mode=mode or Mode(), repeats=repeats or Repeats(), ttl=ttl, zone=zone)
         deadline = self._lifetime.opened is not None
         return self._declarations.analyse(name, query, options, remember=False, deadline=deadline)
+
+    def _zone(self, name: str, query: str | Frame) -> str | None:
+        """The time zone of the current version, which a new text keeps."""
+        current = self._declarations.queries.get(name)
+        return None if current is None or not isinstance(query, str) else zone_of(current)
 
     def _ttl(self, name: str) -> int | None:
         current, streams = self._declarations.queries.get(name), self._declarations.front.streams
@@ -226,6 +232,7 @@ class QueryChanges:
         self, kind: str, name: str, query: str | Frame | None = None, *, emit: str = "final",
         correct_for: str | None = None, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
         incomplete: bool = False, backfill: Backfill = False, late_by: str = "event", state_ttl: str | None = None,
+        time_zone: str | None = None,
     ) -> Price:  # fmt: skip
         """The price of a change if it were made now; nothing is changed. `kind`: the name of a method of this class.
 
@@ -236,7 +243,7 @@ class QueryChanges:
         if query is None:
             return self._requests.price(lambda pond: _simple(kind)(pond, name))
         mode, repeats = Mode(emit, correct_for, late_by), Repeats(tuple(deduplicate), deduplicate_within)
-        made = self._version(name, query, repeats, mode, state_ttl)
+        made = self._version(name, query, repeats, mode, state_ttl, time_zone)
         made = with_complete(made) if incomplete else made
         if kind == "add":
             return self._additions.price(made, backfill_from(backfill))

@@ -35,7 +35,10 @@ NewText = TypeVar("NewText", Add, Alter, Shadow)
 
 
 class QueryOptions(NamedTuple):
-    """The options of an added query: see `Pond.add`; `backfill_us` as in `validate.add`, `ttl` as in the front end."""
+    """The options of an added query: see `Pond.add`; `backfill_us` as in `validate.add`.
+
+    `ttl` and `zone` are as in the front end.
+    """
 
     sink: Sink
     serve: bool = False
@@ -46,6 +49,7 @@ class QueryOptions(NamedTuple):
     incomplete: bool = False
     backfill_us: int | None = None
     ttl: str | int | None = None
+    zone: str | None = None
 
 
 class Declarations:
@@ -229,6 +233,11 @@ class Declarations:
         budget, incomplete = how.pop("budget"), how.pop("incomplete")
         del how["backfill_us"]
         limits = msgspec.UNSET if budget is None else budget_of(budget)
+        if not isinstance(query, str) and how.pop("zone") is not None:
+            raise QueryTypeError(
+                f"{name} is a DataFrame, which has the time zone of the session that made it.",
+                "Set spark.sql.session.timeZone there, before you make the DataFrame.",
+            )
         read: Any = self.front.query_from_sql if isinstance(query, str) else self.front.query_from_dataframe
         work: Callable[[], AnyQuery] = partial(read, name, query, **how, remember=False)
         made = self._analyses.run(name, work) if deadline else work()

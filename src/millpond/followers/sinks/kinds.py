@@ -25,7 +25,7 @@ PACKAGE = "millpond.followers.sinks"
 
 QUERY_PROPERTIES = (
     "path", "serve", "late.path", "late.format", "late.by", "emit", "correct.for", "deduplicate", "deduplicate.within",
-    "state.ttl", "budget",
+    "state.ttl", "budget", "time.zone",
 )  # fmt: skip
 """The TBLPROPERTIES of every query; no option of a sink may have one of these names."""
 

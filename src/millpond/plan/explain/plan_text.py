@@ -9,7 +9,7 @@ from fractions import Fraction
 from millpond.model.aggregates import DISTINCT
 from millpond.model.expressions import Column, Literal, columns_of, render
 from millpond.model.query import Query
-from millpond.model.selection import Selection
+from millpond.model.selection import Selection, zone_of
 from millpond.model.stream import Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliding
 from millpond.plan.explain.event_log_text import error_lines, event_lines, rank_lines, tally_lines, top_lines
@@ -57,6 +57,7 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
         lines += [line for one in declared if one.name == stream for line in _times_of(one)]
         lines += [line for one in declared if one.name == stream for line in _retained_of(plan, one)]
         lines += [line for one in declared if one.name == stream for line in _partitioned_of(plan, one)]
+    lines += [f"  {one.name} has the time zone {zone}" for one in plan.all_queries if (zone := zone_of(one))]
     for group in plan.groups:
         lines += ["", *_group(plan, group)]
     for stream in streams:

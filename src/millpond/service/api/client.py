@@ -156,6 +156,7 @@ class Client:
         deduplicate: Sequence[str] = (), deduplicate_within: str | None = None, connection: str | None = None,
         budget: str | None = None, incomplete: bool = False, backfill: bool | str = False,
         topic: str | None = None, dry_run: bool = False, late_by: str = "event", state_ttl: str | None = None,
+        time_zone: str | None = None,
     ) -> Changed | Priced:  # fmt: skip
         """Add a query; returns when it is in the log. `dry_run`: only return the price."""
         told = {
@@ -165,7 +166,7 @@ class Client:
             "budget": budget,
             "incomplete": incomplete,
             "backfill": backfill,
-            "topic": topic, "late_by": late_by, "state_ttl": state_ttl,
+            "topic": topic, "late_by": late_by, "state_ttl": state_ttl, "time_zone": time_zone,
         }  # fmt: skip
         check_sink_names(sink, late, unknown=False)
         if emit not in get_args(Emit):

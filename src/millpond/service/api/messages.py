@@ -47,6 +47,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     topic: str | None = None
     late_by: LateBy = "event"
     state_ttl: str | None = None
+    time_zone: str | None = None
 
 
 def check_sink_names(sink: str | None, late: str | None, *, unknown: bool) -> None:
@@ -211,7 +212,8 @@ class QueryShown(msgspec.Struct, frozen=True):
     None: all windows are complete. `counts`: since this leader began, the `rows` that all versions emitted and the fate
     of the events that the current version read; in the newest epoch, the query's time `time_us`, its number of `keys`
     and its bytes of state: `own_bytes` would be freed if this query were dropped, `shared_bytes` are its equal share of
-    state that several queries need. `shadow`: the text of its shadow.
+    state that several queries need. `shadow`: the text of its shadow. `time_zone`: that of the text, if it is not
+    that of the session.
     """
 
     name: str
@@ -227,6 +229,7 @@ class QueryShown(msgspec.Struct, frozen=True):
     reason: str | None = None
     counts: dict[str, int] = {}
     shadow: str | None = None
+    time_zone: str | None = None
 
 
 class FunctionShown(msgspec.Struct, frozen=True):

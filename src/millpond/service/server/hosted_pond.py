@@ -177,7 +177,7 @@ class HostedPond:
                 correct_for=request.correct_for, deduplicate=request.deduplicate,
                 deduplicate_within=request.deduplicate_within, budget=request.budget, incomplete=request.incomplete,
                 backfill=request.backfill, who=who, late_by=request.late_by,
-                state_ttl=request.state_ttl,
+                state_ttl=request.state_ttl, time_zone=request.time_zone,
             )  # fmt: skip
             if self._reader.now() is None:
                 self._begin(pond, request.name)
@@ -267,7 +267,7 @@ class HostedPond:
         else:
             added: dict[str, Any] = {}
             if isinstance(request, Asked):
-                fields = ("emit", "correct_for", "incomplete", "backfill", "late_by", "state_ttl")
+                fields = ("emit", "correct_for", "incomplete", "backfill", "late_by", "state_ttl", "time_zone")
                 added = {field: getattr(request, field) for field in fields}
             found = pond.price_of(
                 kind,

@@ -20,7 +20,7 @@ from millpond.model.expressions import plain_of
 from millpond.model.functions import UserFunction
 from millpond.model.join import Join
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, zone_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Retention, Stream
 from millpond.plan.chains.parameter_feeds import feeds_of
@@ -180,7 +180,7 @@ def _query(spec: PondSpec, manifest: Manifest, query: AnyQuery, counts: dict[str
         name, "join" if isinstance(query, Join) else "windowed" if isinstance(query, Query) else "stateless",
         state_in(left, name) if reason is None else HALTED, left.versions.get(name, 1), query.text, streams,
         tuple(ColumnShown(item.name, item.expression.type) for item in query.output), _sink(query.sink), query.serve,
-        complete_from(spec, name), reason, counts, _shadow(spec, name),
+        complete_from(spec, name), reason, counts, _shadow(spec, name), zone_of(query),
     )  # fmt: skip
 
 

@@ -78,6 +78,10 @@ Within = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--deduplicate-within", metavar="TIME", help="Compare with events at most this much older: '1 hour'."),
 ]
+TimeZone = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--time-zone", metavar="ZONE", help="The time zone of the text, such as Europe/Berlin."),
+]
 StateTtl = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--state-ttl", metavar="TIME", help="Forget events of joins, and keys of DISTINCT, after this time."),
@@ -158,7 +162,7 @@ def _changes(app: typer.Typer) -> None:
             typer.Option("--correct-for", metavar="TIME", help="Correct emitted rows for events that are so late."),
         ] = None,
         deduplicate: Deduplicated = None, deduplicate_within: Within = None, connection: Address = None,
-        topic: Topic = None, state_ttl: StateTtl = None,
+        topic: Topic = None, state_ttl: StateTtl = None, time_zone: TimeZone = None,
         late_by: Annotated[str, typer.Option("--late-by", help="event, window (if it has closed), or join.")] = "event",
         budget: Annotated[
             Optional[str],  # noqa: UP045
@@ -178,8 +182,8 @@ def _changes(app: typer.Typer) -> None:
                 pond.add(
                     name, selected(text), sink=sink, serve=serve, late=late, emit=emit,
                     correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
-                    connection=connection, budget=budget, incomplete=incomplete,
-                    backfill=backfill or False, topic=topic, dry_run=dry_run, late_by=late_by, state_ttl=state_ttl,
+                    connection=connection, budget=budget, incomplete=incomplete, backfill=backfill or False,
+                    topic=topic, dry_run=dry_run, late_by=late_by, state_ttl=state_ttl, time_zone=time_zone,
                 ),
                 as_json,
             )  # fmt: skip

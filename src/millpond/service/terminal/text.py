@@ -67,6 +67,7 @@ def query_line(one: QueryShown) -> str:
     """One line on a query, without its text."""
     whole = "" if one.complete_from_us is None else f"  complete from {utc(one.complete_from_us)}"
     streams = ", ".join(one.streams)
+    whole += "" if one.time_zone is None else f"  time zone {one.time_zone}"
     return f"{one.name}  {one.kind}  {one.state}  version {one.version}  of {streams}  to {one.sink}{whole}"
 
 

@@ -88,13 +88,14 @@ class Terms(NamedTuple):
 class OutputOptions(NamedTuple):
     """The sink of a query's late events, its output mode, and which of its events count as repeated.
 
-    `fit` gives the query the columns that its sink declares.
+    `fit` gives the query the columns that its sink declares. `zone` is the time zone of its text.
     """
 
     late: Sink | None = None
     mode: Mode = Mode()
     repeats: Repeats = Repeats()
     fit: Callable[[AnyQuery], AnyQuery] = lambda query: query
+    zone: str | None = None
 
     def terms(self, terms: Terms, window: Sliding | Counted | None = None) -> Terms:
         """The terms of a query with these options; `window` overrides the window in the plan."""
@@ -110,6 +111,8 @@ class OutputOptions(NamedTuple):
         if found.inner:
             self._check_steps(query.name)
         query = self.mode.of(catalyst, self.repeats.of(catalyst, self.fit(query), stream, timing))
+        if self.zone is not None:
+            query = msgspec.structs.replace(query, zone=self.zone)
         if self.late is None:
             return query
         if isinstance(query, Selection):
@@ -138,6 +141,8 @@ class OutputOptions(NamedTuple):
                 )
 
 
-def leaving_of(late: Sink | None, mode: Mode | None, repeats: Repeats | None) -> OutputOptions:
+def leaving_of(
+    late: Sink | None, mode: Mode | None, repeats: Repeats | None, zone: str | None = None
+) -> OutputOptions:  # fmt: skip
     """The given options, with defaults for those that are None."""
-    return OutputOptions(late, mode or Mode(), repeats or Repeats())
+    return OutputOptions(late, mode or Mode(), repeats or Repeats(), zone=zone)

@@ -65,7 +65,6 @@ STATEMENTS = {
     "INSERT OVERWRITE": "Write INSERT INTO sink SELECT …: results are only added.",
     "SET VARIABLE": "Write DECLARE VARIABLE name TYPE DEFAULT value; `millpond param set name=value` changes it.",
     "SET VAR": "Write DECLARE VARIABLE name TYPE DEFAULT value; `millpond param set name=value` changes it.",
-    "SET": _SETTING,
     "RESET": _SETTING,
     "USE": "Leave it out: names in a pond file have one part.",
     **dict.fromkeys(("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(", "CREATE TABLE AS SELECT"), _QUERY),

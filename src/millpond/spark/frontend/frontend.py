@@ -21,7 +21,7 @@ from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery, from_t
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Literal
 from millpond.model.functions import UserFunction
-from millpond.model.selection import AnyQuery, foreign_keys
+from millpond.model.selection import AnyQuery, foreign_keys, zone_of
 from millpond.model.spec import PondSpec, relations_of
 from millpond.model.stream import Relation, Stream, can_be_stored, check_order, check_retention
 from millpond.plan.chains.steps import inner_of, streams_of, ttl_us_of, with_inner
@@ -52,6 +52,7 @@ from millpond.spark.reading.columns_of_sources import ReadColumns, columns_of_so
 from millpond.spark.reading.event_source import completed
 from millpond.spark.reading.needed_columns import needed_columns
 from millpond.spark.reading.read_frame import EventTime, WantedStream, load, register, with_places
+from millpond.spark.reading.time_zones import ZonedSessions
 from millpond.spark.sources.arrow_functions import BatchFunction, batches_of
 from millpond.spark.sources.batch_tables import relation_text
 from millpond.spark.sources.declared_paths import check_folder, check_sink, located_options
@@ -81,11 +82,10 @@ class FrontEnd:
         self._streams: dict[str, Stream] = {}
         self._views, self._derived = dict[str, int](), dict[str, Derived]()
         self._queries, self._chained = dict[str, AnyQuery](), dict[str, Stream]()
-        self._foreigns: dict[str, Projected] = {}
-        self._functions = UserFunctions(self._catalyst)
+        self._foreigns, self.homes = dict[str, Projected](), dict[str, str]()
+        self._functions, self._zoned = UserFunctions(self._catalyst), ZonedSessions(self._catalyst)
         self._refreshed: dict[Places, Refreshed] = {}
         self._relations: dict[str, Relation] = {}  # views and tables that the log can store
-        self.homes: dict[str, str] = {}
         self.parameters: dict[str, Literal] = {}
         self.declared: dict[str, Literal] = {}  # type and default value of each DECLARE VARIABLE
         self.lock = threading.RLock()
@@ -126,8 +126,8 @@ class FrontEnd:
         return frame
 
     @unlogged()
-    def view(self, name: str, text: str) -> None:
-        """Register `name` as a view of a SELECT without an aggregation, for later texts.
+    def view(self, name: str, text: str, zone: str | None = None) -> None:
+        """Register `name` as a view of a SELECT without an aggregation, for later texts; `zone`: its time zone.
 
         Raises:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
@@ -136,8 +136,9 @@ class FrontEnd:
         judged = judge(parse(self._catalyst, rewritten(self._catalyst, text)), *self._registered(), self._sizes())
         if judged.windows:
             raise UnsupportedQuery(f"The view {name} has a window.", "Window where the view is grouped.")
-        self._show(name, lambda: self._spark.sql(text), text, judged.size)
-        self._relations[name] = Relation(name, text=text)
+        self._show(name, lambda: self._zoned.sql(zone, text, judged.relations), text, judged.size)
+        self._zoned.show(zone, name)
+        self._relations[name] = Relation(name, text=text, zone=zone or msgspec.UNSET)
 
     def table(self, name: str, source: Source, schema: str | None = None, refresh: str | None = None) -> DataFrame:
         """Register `name` as a batch table with which later texts can join streams.
@@ -243,7 +244,8 @@ class FrontEnd:
 
     def query_from_sql(
         self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
-        mode: Mode | None = None, repeats: Repeats | None = None, ttl: str | int | None = None, remember: bool = True,
+        mode: Mode | None = None, repeats: Repeats | None = None, ttl: str | int | None = None,
+        zone: str | None = None, remember: bool = True,
     ) -> AnyQuery:  # fmt: skip
         """The query of a SELECT: `late` is the sink of late events, `mode` the output mode, `ttl` the `state.ttl`.
 
@@ -252,7 +254,7 @@ class FrontEnd:
         """
         with within(name):
             terms = Terms(name, None, sink or Sink(), serve, text, ttl_us=ttl_us(self._catalyst, name, ttl))
-            return self._query(terms, text, leaving_of(late, mode, repeats), remember=remember)
+            return self._query(terms, text, leaving_of(late, mode, repeats, zone), remember=remember)
 
     @unlogged()
     def _query(self, terms: Terms, text: str, leaving: OutputOptions, *, remember: bool = True) -> AnyQuery:
@@ -272,13 +274,14 @@ class FrontEnd:
             twin = tumbling_twin(self._catalyst, plain, judged.windows)
             if twin.text != text:
                 judge(parse(self._catalyst, twin.text), *allowed)  # only text that passed the gate is analysed
-            frame = frame_of(self._catalyst, twin.text)
+            session = self._zoned.of(leaving.zone, judged.relations, self._functions.names)
+            frame = frame_of(session, twin.text)
             if is_hopping(twin.window) and emits_windows(analysed(frame)):
                 check_emitted(-(-twin.window.size_us // twin.window.slide_us))
-                frame, twin = frame_of(self._catalyst, plain), Twin(plain, None)
+                frame, twin = frame_of(session, plain), Twin(plain, None)
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation, terms = read[0].name if len(read) == 1 else None, leaving.terms(terms, twin.window)
-            found = extract_any(self._catalyst, frame, terms, self._all(), relation, self._functions, queries)
+            found = extract_any(session, frame, terms, self._all(), relation, self._functions, queries)
             check_chained(found, upstreams)
             query = marks.restored(found.query, found.texts, one_step=not found.inner)
             return self._kept(found._replace(query=query), leaving, remember=remember)
@@ -328,15 +331,14 @@ class FrontEnd:
         for view in pond.views:
             with within(view.name, view.line):
                 if view.table is not None:
-                    source = opened(view.table) if view.schema else view.table
-                    self.table(view.name, source, view.schema, view.refresh)
+                    self.table(view.name, opened(view.table) if view.schema else view.table, view.schema, view.refresh)
                 else:
-                    self.view(view.name, view.text or "")
+                    self.view(view.name, view.text or "", view.zone)
         made = []
         for statement in pond.queries if queries else ():
             with within(statement.name, statement.line):
-                positioned = blank(text[: statement.start]) + statement.text
-                query = self._query(statement.terms(self._catalyst), positioned, statement.leaving)
+                written = blank(text[: statement.start]) + statement.text
+                query = self._query(statement.terms(self._catalyst), written, statement.leaving)
                 made.append(msgspec.structs.replace(query, budget=statement.declared.budget or msgspec.UNSET))
         return made
 
@@ -418,7 +420,7 @@ class FrontEnd:
             if isinstance(relation.stream, Stream):
                 self.declare(relation.stream)
             elif isinstance(relation.text, str) and not taken:
-                self.view(relation.name, relation.text)
+                self.view(relation.name, relation.text, relation.zone or None)
             elif isinstance(relation.table, Source) and not taken:
                 self.table(relation.name, relation.table, relation.schema or None, relation.refresh or None)
 
@@ -433,7 +435,7 @@ class FrontEnd:
         terms = Terms(query.name, None, query.sink, query.serve, query.text, ttl_us=ttl_us_of(query, streams))
         try:
             with accepted():
-                self._query(terms, query.text, OutputOptions(), remember=False)
+                self._query(terms, query.text, OutputOptions(zone=zone_of(query)), remember=False)
         except QueryError as error:
             raise not_stored(query.name) from error
 

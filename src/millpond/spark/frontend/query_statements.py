@@ -24,6 +24,7 @@ from millpond.spark.catalyst.private_names import Catalyst, JavaObject, kind_of,
 from millpond.spark.frontend.create_clauses import columns_of, refuse_clauses
 from millpond.spark.frontend.insert_into import fitted
 from millpond.spark.frontend.options import checked_properties, name_of, options_of, plain_path
+from millpond.spark.reading.time_zones import checked_zone
 
 SELECTED = "CreateStreamingTableAsSelect"
 """The kind of a statement that has both a sink and its SELECT."""
@@ -42,6 +43,7 @@ class Declared(NamedTuple):
     repeats: Repeats = Repeats()
     budget: Budget | None = None
     ttl: str | None = None
+    zone: str | None = None
     columns: tuple[Field, ...] = ()
 
 
@@ -49,7 +51,7 @@ class QueryStatement(NamedTuple):
     """A query of a file: `text` is its SELECT, exactly as written, from character `start` of the file.
 
     `line` is the line of the statement that has the SELECT. `by_name`: the columns of the SELECT are matched with those
-    of the sink by their names, else by their positions.
+    of the sink by their names, else by their positions. `zone`: the time zone of its text; None: that of the session.
     """
 
     declared: Declared
@@ -57,6 +59,7 @@ class QueryStatement(NamedTuple):
     line: int
     start: int
     by_name: bool = False
+    zone: str | None = None
 
     @property
     def name(self) -> str:
@@ -76,7 +79,7 @@ class QueryStatement(NamedTuple):
     def leaving(self) -> OutputOptions:
         """The options of the query's output."""
         fit = partial(fitted, columns=self.declared.columns, by_name=self.by_name)
-        return OutputOptions(self.declared.late, self.declared.mode, self.declared.repeats, fit)
+        return OutputOptions(self.declared.late, self.declared.mode, self.declared.repeats, fit, self.zone)
 
 
 def declared_query(catalyst: Catalyst, plan: JavaObject) -> Declared:
@@ -109,6 +112,15 @@ def declared_query(catalyst: Catalyst, plan: JavaObject) -> Declared:
     return _declared(name, kind, given)._replace(columns=_plain_columns(name, columns))
 
 
+def zone_of_query(catalyst: Catalyst, declared: Declared, zone: str | None) -> str | None:
+    """The time zone of a query: its property `time.zone`, else the `zone` that SET TIME ZONE has set.
+
+    Raises:
+        QueryTypeError: Spark does not know the zone of the property.
+    """
+    return zone if declared.zone is None else checked_zone(catalyst.spark, declared.zone)
+
+
 def _plain_columns(name: str, columns: Sequence[Field | Generated]) -> tuple[Field, ...]:
     for column in columns:
         if isinstance(column, Generated):
@@ -136,7 +148,8 @@ def _declared(name: str, kind: SinkKind, given: dict[str, str]) -> Declared:
     columns = tuple(one.strip() for one in properties.get("deduplicate", "").split(",") if one.strip())
     repeats = Repeats(columns, properties.get("deduplicate.within"))
     budget = budget_of(properties["budget"]) if "budget" in properties else None
-    return Declared(name, sink, serve == "true", late, mode, repeats, budget, properties.get("state.ttl"))
+    ttl, zone = properties.get("state.ttl"), properties.get("time.zone")
+    return Declared(name, sink, serve == "true", late, mode, repeats, budget, ttl, zone)
 
 
 def _kind(subject: str, sink: str, known: tuple[str, ...]) -> SinkKind:

@@ -29,9 +29,17 @@ from millpond.spark.frontend.gate import check_size, parse
 from millpond.spark.frontend.insert_into import INSERT, insert_of, parsable, target_of
 from millpond.spark.frontend.match_recognize import blanked
 from millpond.spark.frontend.options import check_known, name_of, options_of, properties_of
-from millpond.spark.frontend.query_statements import SELECTED, TABLES, Declared, QueryStatement, declared_query
+from millpond.spark.frontend.query_statements import (
+    SELECTED,
+    TABLES,
+    Declared,
+    QueryStatement,
+    declared_query,
+    zone_of_query,
+)
 from millpond.spark.frontend.variables import Variable, variable_of
 from millpond.spark.reading.event_source import completed
+from millpond.spark.reading.time_zones import refuse_quoted_key, set_zone
 from millpond.spark.sources.kafka import refuse_kafka
 from millpond.spark.sources.pond_tables import FORMAT
 
@@ -60,7 +68,8 @@ class Statement(NamedTuple):
 class ViewStatement(NamedTuple):
     """A `CREATE TEMPORARY VIEW`: `text` is its SELECT, exactly as written, or `table` is its batch table.
 
-    `refresh` says how often the table's list of files is refreshed, as an interval in Spark's syntax.
+    `refresh` says how often the table's list of files is refreshed, as an interval in Spark's syntax. `zone` is the
+    time zone of the SELECT; None: that of the session.
     """
 
     name: str
@@ -69,6 +78,7 @@ class ViewStatement(NamedTuple):
     schema: str | None
     line: int
     refresh: str | None = None
+    zone: str | None = None
 
 
 class PondFile(NamedTuple):
@@ -94,6 +104,7 @@ def parse_file(spark: SparkSession, text: str) -> PondFile:
     for statement in split(text):
         with _of(statement):
             check_size(statement.text)
+            refuse_quoted_key(statement.text)
             parsed.append((statement, parse(catalyst, blank(text[: statement.start]) + _parsed(statement))))
     sinks = frozenset(target_of(plan) for _, plan in parsed if kind_of(plan) == INSERT)
     made = _Made()
@@ -121,7 +132,7 @@ def _of(statement: Statement) -> Iterator[None]:
 class _Made:
     """What the statements of a file have declared until now, by name in lower case (parameters: by name).
 
-    `sinks` are those that no INSERT INTO has named yet, with their statements.
+    `sinks` are those that no INSERT INTO has named yet, with their statements. `zone` is what SET TIME ZONE has set.
     """
 
     def __init__(self) -> None:
@@ -130,6 +141,7 @@ class _Made:
         self.queries: dict[str, QueryStatement] = {}
         self.variables: dict[str, Variable] = {}
         self.sinks: dict[str, tuple[Declared, Statement]] = {}
+        self.zone: str | None = None
 
     @property
     def file(self) -> PondFile:
@@ -235,8 +247,9 @@ def _read(
         insert = insert_of(plan, statement.text)
         declared = made.inserted(insert.sink)
         made.queries[insert.sink] = QueryStatement(
-            declared, insert.text, statement.line, statement.start + insert.start, insert.by_name
-        )
+            declared, insert.text, statement.line, statement.start + insert.start, insert.by_name,
+            zone_of_query(catalyst, declared, made.zone),
+        )  # fmt: skip
     elif kind == "CreateStreamingTable" or (kind in TABLES and name_of(plan.name()).lower() in sinks):
         declared = declared_query(catalyst, plan)
         made.check_free(declared.name)
@@ -246,15 +259,19 @@ def _read(
         made.check_free(declared.name)
         text = _written(str(plan.originalText()), statement)
         start = statement.start + statement.text.rindex(text)
-        made.queries[declared.name.lower()] = QueryStatement(declared, text, statement.line, start)
+        made.queries[declared.name.lower()] = QueryStatement(
+            declared, text, statement.line, start, zone=zone_of_query(catalyst, declared, made.zone)
+        )  # fmt: skip
     elif kind in ("CreateViewCommand", "CreateTempViewUsing"):
         view = _view(plan, statement) if kind == "CreateViewCommand" else _table_view(plan, statement.line)
         made.check_free(view.name)
-        made.views[view.name.lower()] = view
+        made.views[view.name.lower()] = view._replace(zone=made.zone, table=_zoned(view.table, made.zone))
     elif kind in TABLES and (kind == "CreateTable" or plan.orCreate()):
-        stream = _stream(catalyst, plan)
+        stream = _stream(catalyst, plan, made.zone)
         made.check_free(stream.name)
         made.streams[stream.name.lower()] = stream
+    elif kind == "SetCommand":
+        made.zone = set_zone(catalyst, plan, statement.text) or made.zone
     else:
         what, cure = in_a_file(statement.text)
         raise QueryRefused(f"A pond file may not have {what}.", cure)
@@ -295,7 +312,7 @@ def _column_of(transform: JavaObject) -> str | None:
     return fields[0] if len(fields) == 1 else None
 
 
-def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
+def _stream(catalyst: Catalyst, plan: JavaObject, zone: str | None) -> Stream:
     name = name_of(plan.name())
     spec = plan.tableSpec()
     refuse_clauses(name, spec)
@@ -315,12 +332,35 @@ def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
         check_known(option, known, f"an option of {provider}")
     declared = columns_of(catalyst, plan, name, provider)
     columns = tuple(column for column in declared if isinstance(column, Field))
-    generated = tuple(column for column in declared if isinstance(column, Generated))
-    made = Stream(name, _columns(name, kind, columns, options), _source(provider, options, known))
+    made_in = msgspec.UNSET if zone is None else zone
+    generated = tuple(msgspec.structs.replace(one, zone=made_in) for one in declared if isinstance(one, Generated))
+    if zone is not None:
+        _refuse_local_defaults(name, columns)
+    source = _zoned(_source(provider, options, known), zone)
+    made = Stream(name, _columns(name, kind, columns, options), source)
     stream = completed(msgspec.structs.replace(
         made, partitioned=_partitioned(name, plan, kind, columns), computed=generated or msgspec.UNSET
     ))  # fmt: skip
     return with_times(catalyst, stream, properties_of(spec, STREAM_PROPERTIES, "a property of a stream"))
+
+
+def _refuse_local_defaults(name: str, columns: Sequence[Field]) -> None:
+    """Refuse a TIMESTAMP DEFAULT after SET TIME ZONE: Spark reads the recorded text in the zone of the session."""
+    for column in columns:
+        if column.type == "timestamp" and not isinstance(column.default, msgspec.UnsetType):
+            raise QueryRefused(
+                f"The column {column.name} of {name} has a DEFAULT of type TIMESTAMP after SET TIME ZONE.",
+                "Declare the stream before SET TIME ZONE, and write the offset: TIMESTAMP '2026-01-01 00:00:00+01:00'.",
+            )
+
+
+def _zoned(source: Source | None, zone: str | None) -> Source | None:
+    """The source whose texts are read in a time zone, unless it has none or its options name one."""
+    if source is None or zone is None or "timeZone" not in source_kind(source.format).options:
+        return source
+    if any(name.lower() == "timezone" for name, _ in source.options):
+        return source
+    return msgspec.structs.replace(source, options=tuple(sorted((*source.options, ("timeZone", zone)))))
 
 
 def _source(provider: str, options: dict[str, str], known: dict[str, str]) -> Source:

@@ -15,6 +15,7 @@ from millpond.model.stream import Generated, Stream
 from millpond.spark.catalyst.data_types import sql_type
 from millpond.spark.catalyst.private_names import Catalyst, analysed, items, kind_of
 from millpond.spark.catalyst.spark_expressions import check_stable
+from millpond.spark.reading.time_zones import in_zone
 
 
 def with_generated(spark: SparkSession, frame: DataFrame, stream: Stream) -> DataFrame:
@@ -31,11 +32,12 @@ def with_generated(spark: SparkSession, frame: DataFrame, stream: Stream) -> Dat
         column = F.expr(f"({made.sql}\n)")
         what = f"The column {made.name} of {stream.name}, GENERATED ALWAYS AS ({made.sql}),"
         try:
-            alone = frame.select(column.alias(made.name))
-            _check(catalyst, frame, alone, made)
-            if sql_type(alone.schema[0].dataType) != made.type:
-                column = column.cast(made.type)
-                frame.select(column)
+            with in_zone(spark, made.zone or None):
+                alone = frame.select(column.alias(made.name))
+                _check(catalyst, frame, alone, made)
+                if sql_type(alone.schema[0].dataType) != made.type:
+                    column = column.cast(made.type)
+                column = catalyst.column(items(analysed(frame.select(column)).projectList())[0])
         except PySparkException as error:
             reason = str(error).splitlines()[0].split(" SQLSTATE:")[0]
             raise QueryTypeError(
