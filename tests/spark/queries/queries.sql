@@ -729,7 +729,7 @@ WHERE qty > 0 OR w.end > TIMESTAMP '2023-11-15 00:00:00Z';
 --- hopping_rows_joined
 SELECT url, region, window(ts, '6 minutes', '3 minutes') AS w
 FROM (SELECT *, concat('m', ms % 5) AS merchant FROM hits) JOIN merchants USING (merchant);
---- distinct
+--- distinct_rows
 SELECT DISTINCT card, kind FROM tx WHERE qty > 0;
 --- distinct_computed
 SELECT k, h FROM (SELECT DISTINCT upper(kind) AS k, date_format(ts, 'HH') AS h, amount > 3 AS large FROM tx) WHERE large;
