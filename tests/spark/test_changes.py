@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,46 @@ def test_queries_come_change_and_go_while_the_pond_runs(spark: SparkSession, tmp
         with pytest.raises(ChangeRefused, match="other columns"):
             pond.alter("big", WIDE.replace("count(*) AS n, ", ""))
         assert pond.price_of("drop", "wide").freed == 0
+
+
+@pytest.mark.spark
+def test_a_query_over_a_join_with_a_table_comes_while_the_times_of_its_stream_are_known(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    epochs = make_input(tmp_path / "in")
+    pq.write_table(pa.table({"k": ["a", "b"]}), tmp_path / "names.parquet")
+    counted = "SELECT k, window(ts, '10 seconds') AS w, count(*) AS n FROM {} GROUP BY ALL"
+    united = "(SELECT k, ts FROM late UNION ALL SELECT k, ts FROM late WHERE v > 50)"
+    sources = {"joined": "late JOIN names USING (k)", "united": united}
+    sources["others"] = "late WHERE k NOT IN (SELECT k FROM names)"
+    told = Told({3: [partial(lambda name: pond.add(name, counted.format(sources[name])), name) for name in sources]})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        pond.load(
+            "CREATE TEMPORARY VIEW late AS SELECT * FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 60 SECONDS;"
+            f"CREATE TEMPORARY VIEW names USING parquet OPTIONS (path '{tmp_path}/names.parquet');"
+        )
+        pond.add("first", counted.format("late WHERE v > 90"))
+        pond.run(drain=True)
+        adds = [one.change for one in pond.history() if isinstance(one.change, Add)]
+        tables = {name: rows_of(pond.table(name)) for name in sources}
+    newest = max(row["ts"] for rows in epochs[:3] for row in rows)
+    assert {one.stored.query.name: one.since_us for one in adds} == dict.fromkeys(sources, newest + 1)
+
+    found = {
+        name: {(row["k"], row["w"]["start"].timestamp() * SECOND): row["n"] for row in rows}
+        for name, rows in tables.items()
+    }
+
+    def counts(times: Callable[[dict[str, Any]], int]) -> dict[tuple[str, int], int]:
+        starts = Counter[tuple[str, int]]()
+        for row in (row for rows in epochs for row in rows):
+            starts[row["k"], row["ts"] - row["ts"] % (10 * SECOND)] += times(row)
+        return {place: n for place, n in starts.items() if n and place[1] > newest}
+
+    assert found["joined"] == counts(lambda row: row["k"] != "c")
+    assert found["others"] == counts(lambda row: row["k"] == "c")
+    assert found["united"] == counts(lambda row: 1 + (row["v"] > 50))
 
 
 @pytest.mark.spark

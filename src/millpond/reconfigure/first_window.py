@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -22,6 +23,9 @@ from millpond.reconfigure.catalog import event_times_of, is_read
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inputs.upstream_rows import chained_lines
 from millpond.runtime.task.task_values import Watermark
+
+TimeSources: TypeAlias = Mapping[str, Mapping[str, str]]
+"""For derived streams: by base stream, its column that is the event time of the derived stream's events."""
 
 
 def beginnings(
@@ -64,12 +68,12 @@ def _reach_us(query: Query) -> int:
 
 def beginning(
     known: PondSpec, plan: Plan, manifest: Manifest, query: AnyQuery, streams: Sequence[Stream] = (),
-    time_sources: Mapping[str, Collection[str]] | None = None,
+    time_sources: TimeSources | None = None,
 ) -> int | msgspec.UnsetType:  # fmt: skip
     """The earliest start of windows of a query that is added to the pond `known` with `plan`; UNSET: it misses nothing.
 
-    `streams`: the streams that are new with the query. `time_sources`: for each new derived stream, the streams from
-    which it takes its event times, if it does.
+    `streams`: the streams that are new with the query. `time_sources`: those of the derived streams that it reads. The
+    times of their events are known as far as those of the base streams are.
 
     Raises:
         ChangeRefused: events of a stream were read while no query observed their times, so the start is unknown.
@@ -99,7 +103,7 @@ def beginning(
 
 def _beginnings_with(
     known: PondSpec, manifest: Manifest, query: AnyQuery, every: Sequence[Stream],
-    time_sources: Mapping[str, Collection[str]] | None,
+    time_sources: TimeSources | None,
 ) -> dict[str, int]:  # fmt: skip
     asked = (*inner_queries(every), *(one for one in known.all_queries if one.name != query.name), query)
     return beginnings(known, _with_bases(manifest, time_sources or {}), every, asked)
@@ -107,7 +111,7 @@ def _beginnings_with(
 
 def steps_begin(
     known: PondSpec, manifest: Manifest, query: AnyQuery, streams: Sequence[Stream],
-    time_sources: Mapping[str, Collection[str]] | None = None,
+    time_sources: TimeSources | None = None,
 ) -> dict[str, int]:  # fmt: skip
     """The earliest start of windows of each inner query that is new with `query`; see `beginning`."""
     new = {step.name for step in inner_queries(streams)}
@@ -117,24 +121,24 @@ def steps_begin(
     return {name: since for name, since in begun.items() if name in new}
 
 
-def _check_observed(
-    known: PondSpec, manifest: Manifest, stream: Stream, time_sources: Mapping[str, Collection[str]]
-) -> None:
+def _check_observed(known: PondSpec, manifest: Manifest, stream: Stream, time_sources: TimeSources) -> None:
     """Refuse a stream if some of its events were read while no query observed their times."""
     told = event_times_of(known.computed) | known.left.times
     if stream.name in told or stream.upstreams:
         return
     sources = (stream.name,) if is_read(stream) else () if stream.derived is None else stream.derived.reads
-    if not any(source in manifest.offsets for source in sources) or {*time_sources.get(stream.name, ())} & {*told}:
+    bases = time_sources.get(stream.name, {})
+    unobserved = [source for source in sources if source in manifest.offsets and told.get(source) != bases.get(source)]
+    if not any(source in manifest.offsets for source in sources) or (bases and not unobserved):
         return
     raise ChangeRefused(
-        f"Events of {', '.join(sources)} were read before any query needed their times, so it is not known from "
-        f"when on windows over {stream.name} would be complete.",
+        f"Events of {', '.join(unobserved or sources)} were read before any query needed their times, so it is not "
+        f"known from when on windows over {stream.name} would be complete.",
         "Declare the stream a second time under another name, which is then read from its beginning.",
     )
 
 
-def _with_bases(manifest: Manifest, time_sources: Mapping[str, Collection[str]]) -> Manifest:
+def _with_bases(manifest: Manifest, time_sources: TimeSources) -> Manifest:
     """The manifest in which a new derived stream has the newest event time of the streams it is derived from."""
     times = dict(manifest.max_time)
     for name, bases in time_sources.items():

@@ -5,7 +5,7 @@ Both are decided between two epochs, from the manifest before the record of the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -64,7 +64,7 @@ class KnownPond(NamedTuple):
 
 def add(
     pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
-    time_sources: Mapping[str, Collection[str]] | None = None, backfill_us: int | None = None,
+    time_sources: Mapping[str, Mapping[str, str]] | None = None, backfill_us: int | None = None,
 ) -> Add:  # fmt: skip
     """Add a query.
 
@@ -138,7 +138,7 @@ def resume(pond: KnownPond, name: str, who: str = "") -> Resume:
 
 def alter(
     pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
-    time_sources: Mapping[str, Collection[str]] | None = None,
+    time_sources: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Alter:  # fmt: skip
     """Replace a query by a new version with the same name and sinks.
 
@@ -231,8 +231,7 @@ def _check_parameters(spec: PondSpec, query: AnyQuery) -> None:
 
 
 def shadow(
-    pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
-    time_sources: Mapping[str, Collection[str]] | None = None,
+    pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = ""
 ) -> Shadow:  # fmt: skip
     """Run a version beside the query of the same name. Its rows are only compared with the rows of the query.
 
@@ -265,7 +264,7 @@ def shadow(
             f"The windows of {query.name} depend on counts of events, so two versions would have different windows.",
             "Add it under another name.",
         )
-    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, (), time_sources)
+    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query)
     return Shadow(StoredQuery.of(query), _handed_over(pond, old, query, since), who)
 
 

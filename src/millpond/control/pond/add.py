@@ -93,8 +93,9 @@ class QueryAdditions:
             check_files(declared.front.readings([made]))
             attached, store = opened.followers.attached, opened.followers.store
             attached.check(made, store is not None, declared.sources_of(made))
-            streams, by, from_us = declared.streams_of(made), named(who), options.backfill_us
-            make = declared.naming(lambda pond: validate.add(pond, made, streams, by, backfill_us=from_us), made)
+            streams, times = declared.streams_of(made), declared.time_sources_of(made)
+            by, from_us = named(who), options.backfill_us
+            make = declared.naming(lambda pond: validate.add(pond, made, streams, by, times, from_us), made)
             if from_us is None:
                 self._requests.request(make)
             else:
@@ -148,10 +149,14 @@ class QueryAdditions:
             ChangeRefused: the query would be refused.
             GoneError: the source does not have everything that a backfill needs.
         """
-        streams = self._declarations.streams_of(query)
-        price = self._requests.price(lambda pond: validate.add(pond, query, streams, backfill_us=from_us))
+        streams, times = self._declarations.streams_of(query), self._declarations.time_sources_of(query)
+
+        def make(pond: KnownPond) -> Add:
+            return validate.add(pond, query, streams, time_sources=times, backfill_us=from_us)
+
+        price = self._requests.price(make)
         known = self._requests.known()
-        change = validate.add(known, query, streams, backfill_us=from_us)
+        change = make(known)
         if not isinstance(change.backfill_us, int):
             return price
         return price._replace(source=self._reading(query, change.backfill_us).price(known.manifest.n))

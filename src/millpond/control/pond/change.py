@@ -76,7 +76,7 @@ class QueryChanges:
             del self._declarations.queries[name]
             self._declarations.front.forget(name)
             return
-        bases = self._declarations.front.bases  # the sources of derived streams must still be read after the drop
+        bases = self._declarations.bases_of  # the sources of derived streams must still be read after the drop
         self._requests.request(lambda pond: validate.drop(pond, name, bases(query_of(pond.spec, name)), named(who)))
 
     def pause(self, name: str, *, who: str | None = None) -> None:
@@ -108,9 +108,10 @@ class QueryChanges:
         Raises:
             QueryError: the new version is wrong, or the query cannot be altered in this way; nothing was changed.
         """
-        made = self._version(name, query, Repeats(tuple(deduplicate), deduplicate_within))
-        streams, who = self._declarations.streams_of(made), named(who)
-        self._requests.request(self._declarations.naming(lambda pond: validate.alter(pond, made, streams, who), made))
+        made, who = self._version(name, query, Repeats(tuple(deduplicate), deduplicate_within)), named(who)
+        streams, times = self._declarations.streams_of(made), self._declarations.time_sources_of(made)
+        make = self._declarations.naming(lambda pond: validate.alter(pond, made, streams, who, times), made)
+        self._requests.request(make)
         return made
 
     def shadow(self, name: str, query: str | Frame, *, who: str | None = None) -> AnyQuery:

@@ -19,11 +19,13 @@ from millpond.model.budget import budget_of
 from millpond.model.endpoints import REDIS, Sink, Source
 from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery
-from millpond.model.stream import Stream
+from millpond.model.stream import Stream, inner_queries
 from millpond.plan.chains.steps import streams_of
 from millpond.plan.options.complete_column import with_complete
+from millpond.reconfigure.catalog import event_times_of
 from millpond.reconfigure.changes import Add, Alter, Shadow
 from millpond.reconfigure.validate import KnownPond
+from millpond.spark.analysis.derived_streams import bases_of, time_sources
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.frontend.frontend import FrontEnd
@@ -263,7 +265,17 @@ class Declarations:
 
     def sources_of(self, query: AnyQuery) -> tuple[Stream, ...]:
         """The streams that a query reads, also in derived streams; their sources may separate malformed records."""
-        return (*self.streams_of(query), *self.front.bases(query))
+        return (*self.streams_of(query), *self.bases_of(query))
+
+    def bases_of(self, query: AnyQuery) -> tuple[Stream, ...]:
+        """The sources that a query reads as parts of derived streams."""
+        return bases_of(self.front.derived(query))
+
+    def time_sources_of(self, query: AnyQuery) -> dict[str, dict[str, str]]:
+        """For each derived stream that a query reads: by base stream, the column that is its event time."""
+        times = event_times_of((*inner_queries(self.streams_of(query)), query))
+        read = [one for one in self.front.derived(query) if one.stream.name in times]
+        return {one.stream.name: time_sources(one, times[one.stream.name]) for one in read}
 
     def naming(self, make: Callable[[KnownPond], NewText], query: AnyQuery) -> Callable[[KnownPond], NewText]:
         """The change with the views, tables and streams that the text of its query names, so that the log has them."""

@@ -93,6 +93,25 @@ class Derived(NamedTuple):
     branches: tuple[Branch, ...]
 
 
+def bases_of(derived: Iterable[Derived]) -> tuple[Stream, ...]:
+    """The streams from which Spark computes some derived streams, each once."""
+    return tuple({branch.base.name: branch.base for one in derived for branch in one.branches}.values())
+
+
+def time_sources(derived: Derived, event_time: str) -> dict[str, str]:
+    """By base stream, its column whose values are the event time of a derived stream; empty if one is computed."""
+    found: dict[str, str] = {}
+    for branch in derived.branches:
+        time = branch.columns.get(event_time)
+        if time is None or kind_of(time) != "AttributeReference" or branch.base.upstreams:
+            return {}
+        column = str(time.name())
+        own = any(field.name == column for field in branch.base.columns)
+        if not own or found.setdefault(branch.base.name, column) != column:
+            return {}
+    return found
+
+
 def is_harmless(expression: JavaObject) -> bool:
     """Whether an expression cannot raise because it is a column, a constant or a field of one."""
     return kind_of(expression) in PLAIN or (kind_of(expression) == "GetStructField" and is_harmless(expression.child()))

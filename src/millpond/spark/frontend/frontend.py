@@ -439,10 +439,9 @@ class FrontEnd:
         except QueryError as error:
             raise not_stored(query.name) from error
 
-    def bases(self, query: AnyQuery) -> tuple[Stream, ...]:
-        """The sources that a query reads as parts of derived streams."""
-        made = [self._derived[name] for name in streams_of(query, self.streams) if name in self._derived]
-        return tuple({branch.base.name: branch.base for derived in made for branch in derived.branches}.values())
+    def derived(self, query: AnyQuery) -> list[Derived]:
+        """The derived streams that a query and its inner queries read."""
+        return [self._derived[name] for name in streams_of(query, self.streams) if name in self._derived]
 
     def lookups(self, wanted: Iterable[WantedStream], report: Callable[[MalformedRows], None]) -> Lookups:
         """The tables whose lists of files are refreshed while a pond reads these streams; `report`: malformed rows."""
