@@ -52,4 +52,4 @@ def test_nexmarks_cells_become_a_table() -> None:
     assert nexmark.part_read(["q5", "q12"], scans, size) == pytest.approx(0.55)
     asked = nexmark.pond_pass(["q5", "q15"], nexmark.Path("/in"), 1.0)
     assert list(asked["queries"]) == ["q5_counts", "q5_most", "q5", "q15"]
-    assert asked["queries"]["q15"][1] == "update"
+    assert asked["queries"]["q15"][1] == {"emit": "update"}
