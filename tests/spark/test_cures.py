@@ -92,7 +92,7 @@ def test_columns_that_files_do_not_have(spark: SparkSession, here: Path) -> None
     counted = table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL")
     with Pond(spark, here / "p") as pond, pytest.raises(MillpondError) as error:
         pond.load(local + counted)
-    assert "Declare the column TIMESTAMP:" in error.value.cure, error.value
+    assert "Declare the column TIMESTAMP, or write CAST" in error.value.cure, error.value
 
 
 def test_frames(spark: SparkSession, here: Path) -> None:

@@ -41,7 +41,7 @@ def spark_refusal(error: PySparkException, text: str) -> QueryError:
         return UnsupportedQuery(f"Spark refuses the query{where}: {what}", "Change that part.")
     cure = "Check names and types there."
     if "TIMESTAMP_NTZ" in what and "EVENT_TIME" in what:
-        cure = "Declare the column TIMESTAMP: Spark then reads a time without a zone in the zone of the session."
+        cure = "Declare the column TIMESTAMP, or write CAST(… AS TIMESTAMP): Spark then takes the zone of the session."
     return QueryTypeError(f"Spark cannot resolve the query{where}: {what}", cure)
 
 
@@ -52,7 +52,7 @@ def positioned(told: str) -> tuple[str, str]:
     ("[PARSE_SYNTAX_ERROR] Syntax error at or near ','.", ' at line 1, column 38')
     """
     lines = [line for line in told.strip().splitlines() if line.strip()]
-    first = lines[0] if lines else "It says nothing."
+    first = lines[0] if lines else "Spark gave no reason."
     return _POSITION.sub("", first).split(" SQLSTATE:")[0].strip(), _position(told)
 
 
