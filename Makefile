@@ -14,7 +14,7 @@ demo: $(READY)  ## Run the demo: real flights, many queries, one stream
 	@$(BIN)/millpond demo
 
 test: lint prepare  ## Lint, check types, run every test, three files at a time
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 quick: $(READY)  ## Test what the uncommitted change reaches, for about a minute
 	$(BIN)/python tests/quick.py
