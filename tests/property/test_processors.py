@@ -172,18 +172,18 @@ def test_conditions_and_queries_share_one_state(tmp_path: Path) -> None:
     big = call("gt", (Column("v", "int"), literal(0, "int")), "boolean")
     rows = [{**row, "v": i % 3} for i, row in enumerate(rows)]
     what = field_of(Column("agg:0", called.returns), 1)
-    asked = [query("every", called), query("some", called, where=big),
+    queries = [query("every", called), query("some", called, where=big),
              query("late", called, having=call("eq", (what, literal("gave up", "string")), "boolean"))]  # fmt: skip
-    found = answers(tmp_path / "p", asked, cut(rows, 1), 2)
+    found = answers(tmp_path / "p", queries, cut(rows, 1), 2)
     right = expected(rows, called)
     assert found_in(found, "every") == right
     assert found_in(found, "late") == [row for row in right if row[2] == "gave up"]
     assert found_in(found, "some") == expected([row for row in rows if row["v"]], called)
-    assert len(build_plan(asked).groups) == 2
+    assert len(build_plan(queries).groups) == 2
 
 
 def test_sizes_and_what_is_due_next_are_known(tmp_path: Path) -> None:
-    asked, timed = query("q", CALLED[0]), query("t", CALLED[2])
+    plain, timed = query("q", CALLED[0]), query("t", CALLED[2])
     run = Run(tmp_path / "t", [timed], 2, 16)
     for second in (1, 10):  # the watermark is at 5 s
         run.epoch([[{"k": "a", "flag": False, "amount": 1.0, "ts": second * SECOND}]])
@@ -193,7 +193,7 @@ def test_sizes_and_what_is_due_next_are_known(tmp_path: Path) -> None:
     run.pond.advance("events", {ANY_PARTITION: 15 * SECOND})  # the second event sets a timer for 20 s
     due = next_due(group, group.queries[0], run.pond.manifest, Files(tmp_path / "t"), 2)
     assert due is not None and due.start_us == 20 * SECOND
-    run = Run(tmp_path / "p", [asked], 2, 16)
+    run = Run(tmp_path / "p", [plain], 2, 16)
     seconds = [("a", 1, False), ("b", 2, False), ("a", 3, False), ("b", 4, True), ("c", 9, False), ("a", 8, True)]
     for k, second, flag in seconds:
         run.epoch([[{"k": k, "flag": flag, "amount": 1.0, "ts": second * SECOND}]])
@@ -203,17 +203,17 @@ def test_sizes_and_what_is_due_next_are_known(tmp_path: Path) -> None:
     assert due is not None and (due.start_us, due.needs_us) == (8 * SECOND, 13 * SECOND)
     # two waiting events, the state of a, and that of b, which was forgotten
     assert sharing(run.pond.plan, manifest, files, 2).alone["q"].cells == 4
-    assert key_columns(asked) == ()  # a processor may make several equal rows
-    other = replace(asked, output=asked.output[:2], having=call("isnotnull", (asked.output[2].expression,), "boolean"))
-    assert keeps_state(asked, other) and not keeps_state(asked, query("q", CALLED[1]))
+    assert key_columns(plain) == ()  # a processor may make several equal rows
+    other = replace(plain, output=plain.output[:2], having=call("isnotnull", (plain.output[2].expression,), "boolean"))
+    assert keeps_state(plain, other) and not keeps_state(plain, query("q", CALLED[1]))
 
 
 def test_queries_are_added_altered_and_dropped_while_the_pond_runs(tmp_path: Path) -> None:
     called, rows = CALLED[2], events(9)
     epochs, memory = cut(rows, 2), Sink("memory")
-    asked, later = replace(query("q", called), sink=memory), replace(query("later", called), sink=memory)
-    gave_up = call("eq", (asked.output[2].expression, literal("gave up", "string")), "boolean")
-    run = Run(tmp_path, [asked], 2, 16)
+    first, later = replace(query("q", called), sink=memory), replace(query("later", called), sink=memory)
+    gave_up = call("eq", (first.output[2].expression, literal("gave up", "string")), "boolean")
+    run = Run(tmp_path, [first], 2, 16)
     reader = RowsReader(lambda _n, receipt, section: read_section(tmp_path, receipt, section))
     for i, batch in enumerate(epochs):
         known = KnownPond(run.pond.spec, run.pond.manifest)
@@ -222,7 +222,7 @@ def test_queries_are_added_altered_and_dropped_while_the_pond_runs(tmp_path: Pat
             run.pond.follow(run.sinks["later"])
         if i == 6:
             assert found_in(run.answers(), "q") == expected([row for one in epochs[:6] for row in one], called, False)
-            run.pond.change(validate.alter(known, replace(asked, having=gave_up)))
+            run.pond.change(validate.alter(known, replace(first, having=gave_up)))
         if i == 8:
             run.pond.change(validate.drop(known, "later"))
         run.epoch([batch])
@@ -239,8 +239,8 @@ def test_queries_are_added_altered_and_dropped_while_the_pond_runs(tmp_path: Pat
 ])  # fmt: skip
 def test_a_failing_processor_quarantines_its_query_only(tmp_path: Path, name: str, says: str) -> None:
     broken = function(name, timers=10)
-    asked = [query("broken", broken), query("sound", CALLED[2])]
-    found = answers(tmp_path / "p", asked, cut(events(1), 1), 2)
+    queries = [query("broken", broken), query("sound", CALLED[2])]
+    found = answers(tmp_path / "p", queries, cut(events(1), 1), 2)
     assert {*found.quarantined} == {"broken"} and says in found.quarantined["broken"]
     assert found_in(found._replace(quarantined={}), "sound") == expected(events(1), CALLED[2])
 
@@ -286,7 +286,7 @@ def test_the_examples_of_the_page_follow_their_rules(
     keyed = KeyedState(("approved",), fields, *((600 * SECOND, UNSET) if timer is None else (UNSET, 600 * SECOND)))
     row = "struct<time:timestamp,since:timestamp>"
     called = UserFunction(name, "1", f"{module}:{name}", "stateful", ("boolean",), row, 30_000, keyed=keyed)
-    asked = replace(query("q", called), aggregates=(Aggregate(called.function, APPROVED, None, row),))
+    single = replace(query("q", called), aggregates=(Aggregate(called.function, APPROVED, None, row),))
     right = []
     for k in "abc":
         mine = [(moment(one["ts"]), (one["flag"],)) for one in rows if one["k"] == k]
@@ -295,7 +295,7 @@ def test_the_examples_of_the_page_follow_their_rules(
         right += [(k, time, made["since"]) for time, made in found]
     assert len(right) > 4
     for i, epochs in enumerate(([rows], cut(rows, 3))):
-        made = answers(tmp_path / str(i), [asked], epochs, 2)
+        made = answers(tmp_path / str(i), [single], epochs, 2)
         assert not made.quarantined
         times = [(one["k"], moment(one["time"]), moment(one["since"])) for one in made.rows["q"]]
         assert sorted(times) == sorted(right)

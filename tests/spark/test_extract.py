@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kit.costs.thread_cpu import ThreadCpu
+from kit.inputs.one_stream import front_end
 from millpond.errors import MillpondError, QueryError, QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
 from millpond.model.endpoints import Sink, Source
@@ -44,12 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def front(spark: SparkSession, folder: Path) -> FrontEnd:
-    door = FrontEnd(spark)
-    columns = tuple(
-        Field(field.name, field.dataType.simpleString()) for field in spark.createDataFrame([], SCHEMA).schema.fields
-    )
-    door.declare(Stream("tx", columns, Source("parquet", (("path", str(folder)),))), EventTime("ts", "10 seconds"))
-    return door
+    return front_end(spark, SCHEMA, folder)
 
 
 def frame(spark: SparkSession, folder: Path) -> DataFrame:

@@ -9,17 +9,15 @@ from msgspec import UNSET
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from kit.inputs.one_stream import front_end
 from millpond import Pond, count_window
 from millpond.errors import MillpondError, QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.endpoints import Source
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
-from millpond.model.stream import Field, Stream
 from millpond.model.windows import Counted, Range
 from millpond.plan.explain.plan_text import explain
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.reading.read_frame import EventTime
 
 SCHEMA = "id bigint, card string, kind string, amount double, price decimal(10,2), qty int, ts timestamp"
 MINUTE = 60_000_000
@@ -30,13 +28,7 @@ AMOUNT = Column("amount", "double")
 
 @pytest.fixture(scope="module")
 def front(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> FrontEnd:
-    door = FrontEnd(spark)
-    columns = tuple(
-        Field(field.name, field.dataType.simpleString()) for field in spark.createDataFrame([], SCHEMA).schema.fields
-    )
-    folder = tmp_path_factory.mktemp("tx")
-    door.declare(Stream("tx", columns, Source("parquet", (("path", str(folder)),))), EventTime("ts", "10 seconds"))
-    return door
+    return front_end(spark, SCHEMA, tmp_path_factory.mktemp("tx"))
 
 
 def test_a_row_per_event(front: FrontEnd) -> None:

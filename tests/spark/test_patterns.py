@@ -9,19 +9,17 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.inputs.one_stream import front_end
 from millpond import Pond, match_recognize
 from millpond.errors import MillpondError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.endpoints import Source
 from millpond.model.expressions import Column, call, literal
 from millpond.model.patterns.variables import PREVIOUS, Variable, matched
 from millpond.model.query import Query
-from millpond.model.stream import Field, Stream
 from millpond.model.windows import Pattern
 from millpond.plan.explain.plan_text import explain
 from millpond.plan.options.live_parameters import parameters_in
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.reading.read_frame import EventTime
 
 SCHEMA = "id bigint, card string, kind string, amount double, ts timestamp"
 MINUTE = 60_000_000
@@ -41,13 +39,7 @@ MATCH_RECOGNIZE (
 
 @pytest.fixture(scope="module")
 def front(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> FrontEnd:
-    door = FrontEnd(spark)
-    columns = tuple(
-        Field(field.name, field.dataType.simpleString()) for field in spark.createDataFrame([], SCHEMA).schema.fields
-    )
-    folder = tmp_path_factory.mktemp("tx")
-    door.declare(Stream("tx", columns, Source("parquet", (("path", str(folder)),))), EventTime("ts", "10 seconds"))
-    return door
+    return front_end(spark, SCHEMA, tmp_path_factory.mktemp("tx"))
 
 
 def test_a_pattern_from_text(front: FrontEnd) -> None:

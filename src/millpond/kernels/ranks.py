@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.arrays import Ints, distinct_rows
+from millpond.arrays import Ints, Mask, distinct_rows, new_values
 from millpond.kernels.columns import from_arrow
 from millpond.model.aggregates import DIRECTIONS
 from millpond.model.types import (
@@ -65,6 +65,15 @@ def directed(codes: Ints, direction: str) -> list[Ints]:
     descending, nulls_last = divmod(DIRECTIONS.index(direction), 2)
     null = (codes == LEAST).astype(np.int64)
     return [~codes if descending else codes, null if nulls_last else -null]
+
+
+def changed(keys: Sequence[Ints], order: Ints) -> Mask:
+    """Where a sorted row differs in a key from the previous one; the first row does."""
+    changes = np.zeros(len(order), bool)
+    changes[:1] = True
+    for key in keys:
+        changes |= new_values(key[order])
+    return changes
 
 
 def _codes(column: pa.Array, kind: str, signed: bool) -> Ints:

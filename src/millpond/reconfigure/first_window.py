@@ -123,13 +123,14 @@ def steps_begin(
 
 def _check_observed(known: PondSpec, manifest: Manifest, stream: Stream, time_sources: TimeSources) -> None:
     """Refuse a stream if some of its events were read while no query observed their times."""
-    told = event_times_of(known.computed) | known.left.times
-    if stream.name in told or stream.upstreams:
+    observed = event_times_of(known.computed) | known.left.times
+    if stream.name in observed or stream.upstreams:
         return
     sources = (stream.name,) if is_read(stream) else () if stream.derived is None else stream.derived.reads
     bases = time_sources.get(stream.name, {})
-    unobserved = [source for source in sources if source in manifest.offsets and told.get(source) != bases.get(source)]
-    if not any(source in manifest.offsets for source in sources) or (bases and not unobserved):
+    read = [source for source in sources if source in manifest.offsets]
+    unobserved = [source for source in read if observed.get(source) != bases.get(source)]
+    if not read or (bases and not unobserved):
         return
     raise ChangeRefused(
         f"Events of {', '.join(unobserved or sources)} were read before any query needed their times, so it is not "

@@ -5,7 +5,7 @@ Both are decided between two epochs, from the manifest before the record of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -48,7 +48,7 @@ from millpond.reconfigure.changes import (
     SetParameter,
     Shadow,
 )
-from millpond.reconfigure.first_window import beginning, steps_begin
+from millpond.reconfigure.first_window import TimeSources, beginning, steps_begin
 from millpond.reconfigure.hand_over import can_hand_over, first_start, handed_over_at, has_closed_all
 from millpond.reconfigure.lifecycle import check_feeds, check_move, check_upstream, query_of
 
@@ -64,7 +64,7 @@ class KnownPond(NamedTuple):
 
 def add(
     pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
-    time_sources: Mapping[str, Mapping[str, str]] | None = None, backfill_us: int | None = None,
+    time_sources: TimeSources | None = None, backfill_us: int | None = None,
 ) -> Add:  # fmt: skip
     """Add a query.
 
@@ -138,7 +138,7 @@ def resume(pond: KnownPond, name: str, who: str = "") -> Resume:
 
 def alter(
     pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
-    time_sources: Mapping[str, Mapping[str, str]] | None = None,
+    time_sources: TimeSources | None = None,
 ) -> Alter:  # fmt: skip
     """Replace a query by a new version with the same name and sinks.
 

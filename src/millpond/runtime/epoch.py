@@ -32,7 +32,7 @@ from millpond.runtime.gather.lateness import ANY_PARTITION, advanced
 from millpond.runtime.gather.retained_events import kept_from
 from millpond.runtime.inputs.parameter_feeds import changed_values, fed_values
 from millpond.runtime.inputs.replay import backfilled_groups, recalled_events
-from millpond.runtime.inputs.upstream_rows import chained_lines, chained_rows, event_time_of, is_pending, with_chained
+from millpond.runtime.inputs.upstream_rows import chained_lines, chained_rows, is_pending, with_chained
 from millpond.runtime.joins.fold_joins import joins_need_from
 from millpond.runtime.moves.move_state import dealt_logs, moving, shares_here
 from millpond.runtime.packets.event_counts import add_fates, bounded
@@ -327,7 +327,7 @@ def last_rows(setting: Setting, manifest: Manifest, at: Mapping[str, int]) -> di
     queries = {query.name: query for query in setting.plan.all_queries}
     latest: dict[str, int] = {}
     for stream in sorted(setting.streams, key=lambda stream: at[stream.name]):
-        event_time = event_time_of(setting.plan, stream.name)
+        event_time = setting.plan.event_time_of(stream.name)
         if event_time is not None:
             rows = [last_row_us(queries[name], event_time, times | latest) for name in stream.upstreams]
             known = [row for row in rows if row is not None]

@@ -19,8 +19,8 @@ from millpond.model.endpoints import Source
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Derivation, Stream
-from millpond.plan.chains.steps import over, step_name, times_in, united_names, with_inner
-from millpond.plan.chains.upstream import inner_stream, united_stream
+from millpond.plan.chains.steps import over, times_in, with_inner
+from millpond.plan.chains.upstream import stream_of_steps
 from millpond.plan.groups.build import build_plan, needed_foreign
 from millpond.plan.options.live_parameters import parameters_in
 from millpond.spark.frontend.frontend import FrontEnd
@@ -66,10 +66,7 @@ def _with_steps(stream: Stream, streams: Mapping[str, Stream], event_time: str) 
     steps = [_over(step, streams) for step in stream.steps]
     if tuple(steps) == stream.steps:
         return stream
-    if len(steps) == 1:
-        return inner_stream(msgspec.structs.replace(steps[0], name=step_name(steps[0], event_time)))
-    name, names = united_names(steps, event_time)
-    return united_stream(name, [msgspec.structs.replace(step, name=of) for step, of in zip(steps, names, strict=True)])
+    return stream_of_steps(steps, event_time)
 
 
 def compiled_of(streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> Compiled:

@@ -20,6 +20,7 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Distinct, Pattern, Processed, Session, Sliding, Window
+from millpond.plan.chains.steps import step_name, united_names
 from millpond.plan.chains.upstream_joins import join_first_us, join_reached_us, join_times
 
 _BOUNDS = ("start", "end", "time")
@@ -68,6 +69,18 @@ def inner_stream(query: AnyQuery) -> Stream:
         UnsupportedQuery: see `chained_stream`.
     """
     return msgspec.structs.replace(chained_stream(query), inner=StoredQuery.of(query))
+
+
+def stream_of_steps(queries: Sequence[AnyQuery], event_time: str) -> Stream:
+    """The rows of inner queries as one stream; several are the branches of a UNION ALL. All get their final names.
+
+    Raises:
+        UnsupportedQuery: see `inner_stream` and `united_stream`.
+    """
+    if len(queries) == 1:
+        return inner_stream(msgspec.structs.replace(queries[0], name=step_name(queries[0], event_time)))
+    name, names = united_names(queries, event_time)
+    return united_stream(name, [msgspec.structs.replace(one, name=of) for one, of in zip(queries, names, strict=True)])
 
 
 def united_stream(name: str, branches: Sequence[AnyQuery]) -> Stream:

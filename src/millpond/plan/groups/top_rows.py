@@ -7,6 +7,7 @@ not among the first 10 of its task is not among the first 10 of all tasks, and n
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from millpond.model.aggregates import NEIGHBOURS, RANKS, Aggregate
@@ -63,17 +64,13 @@ def top_rows(query: Query) -> TopRows | None:
             rank, rows = query.aggregates[int(place)], max(found.limit.value + _MORE[found.op], 1)
             limited[rank] = min(rows, limited.get(rank, rows))
     fitting = (TopRows(*one) for one in limited.items() if all(_agree(one[0], other) for other in query.aggregates))
-    return min(fitting, key=_rows, default=None)
+    return min(fitting, key=attrgetter("rows"), default=None)
 
 
 def tops_of(group: GroupPlan) -> list[TopRows]:
     """The rows that each query of a group needs; empty if one of the queries needs all."""
     found = [top_rows(plan.query) if group.deduplicated is None else None for plan in group.queries]
     return [] if None in found else [one for one in found if one is not None]
-
-
-def _rows(top: TopRows) -> int:
-    return top.rows
 
 
 def _agree(rank: Aggregate, other: Aggregate) -> bool:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from millpond.arrays import Ints, Mask
 from millpond.kernels.columns import Values, from_arrow, to_arrow
 from millpond.kernels.evaluate import Evaluator
-from millpond.kernels.ranks import directed, ranks, signs
+from millpond.kernels.ranks import changed, directed, ranks, signs
 from millpond.model.aggregates import NEIGHBOURS, ORDERED, Aggregate
 from millpond.model.expressions import Expression, Literal, literal
 from millpond.model.types import has_floats
@@ -101,9 +101,9 @@ class RankedEvents:
             partitions = [self._events.times_us, self._events.slots.astype(np.int64)]
             # the two zeros only differ where all else is equal, so that `row_number` is the same in every cut
             places = np.lexsort((*zeros, *(key for one in reversed(keys) for key in one), *partitions))
-            changes = [_changes(partitions, places)]
+            changes = [changed(partitions, places)]
             for one in keys:
-                changes.append(changes[-1] | _changes(one, places))
+                changes.append(changes[-1] | changed(one, places))
             first = np.maximum.accumulate(np.where(changes[0], np.arange(len(places)), 0))
             self._sorted[by] = _Sorted(by, places, first, changes)
         return self._sorted[by]
@@ -157,13 +157,3 @@ _FUNCTIONS = {
     "cume_dist": _cume_dist, "ntile": _ntile,
 }  # fmt: skip
 """For each event in the order, its result; the last argument says where an event differs from the previous one."""
-
-
-def _changes(keys: Sequence[Ints], order: Ints) -> Mask:
-    """Where a sorted event differs in a key from the previous one."""
-    changes = np.zeros(len(order), bool)
-    changes[:1] = True
-    for key in keys:
-        sorted_key = key[order]
-        changes[1:] |= sorted_key[1:] != sorted_key[:-1]
-    return changes

@@ -6,22 +6,19 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
-from millpond.arrays import Mask
-from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_log import GroupLog
-from millpond.runtime.event_log.retention import ends_by, events_needed_from, needed_from, slices_needed_from
-from millpond.runtime.event_log.select_events import passed_mask
+from millpond.runtime.event_log.retention import ends_by, events_needed_from, slices_needed_from
 from millpond.runtime.fold.next_due import Due
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.state_size import Sizes, Stored, sizes_of_events
+from millpond.runtime.fold.time_state import needed_events
 from millpond.runtime.matching.pattern_rows import due_matches, matches_id
 from millpond.runtime.matching.read_events import EventOrders, read_events
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.rows.query_families import QueryRows
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.layout.cells import Cells, Piece, merge
-from millpond.state.layout.event_log import Events
 
 
 class PatternState(State):
@@ -38,17 +35,7 @@ class PatternState(State):
     @classmethod
     def size(cls, stored: Stored) -> Sizes:
         """The size of the events that matches may still begin with or read."""
-
-        def needed(plan: QueryPlan, _log: GroupLog, every: Events) -> Mask:
-            horizon, presence = needed_from([plan], stored.mark), presence_filter(plan.query)
-            found: Mask = every.late_class <= plan.delay
-            if horizon is not None:
-                found &= every.times_us >= horizon
-            if presence is not None:
-                found &= passed_mask(every.columns, presence)
-            return found
-
-        return sizes_of_events(stored, stored.group.queries, needed)
+        return sizes_of_events(stored, stored.group.queries, partial(needed_events, stored.mark))
 
     @classmethod
     def next_due(cls, _stored: Sequence[Stored], _plan: QueryPlan) -> Due | None:
@@ -69,12 +56,12 @@ class PatternState(State):
             low, high = before.at(delay_us), after.at(delay_us)
             if high is None or (low is not None and low >= high):
                 continue
-            asked = [plan for plan in some if self.writer.is_active(plan.query.name)]
-            events = read_events(self._log, asked, size, low, high) if asked else None
+            active = [plan for plan in some if self.writer.is_active(plan.query.name)]
+            events = read_events(self._log, active, size, low, high) if active else None
             if events is None:
                 continue
             orders = EventOrders(events)
-            for plan in asked:
+            for plan in active:
                 self.writer.collect((plan.query.name,), partial(self._match, plan, orders, low, high, pieces))
         self._ends = merge([*pieces.values()], max(size, 1))
         if self._ends.rows:

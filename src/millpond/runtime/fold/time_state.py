@@ -53,7 +53,7 @@ class TimeState(State):
         framed = [plan for plan in stored.group.queries if isinstance(plan.query.window, Range)]
         cells = cls.needed_cells(stored)
         sliced = sizes_of_cells(stored, cells, partial(_cells_alone, stored, cells), events=not framed)
-        return sliced.plus(sizes_of_events(stored, framed, partial(_needed_events, stored.mark)))
+        return sliced.plus(sizes_of_events(stored, framed, partial(needed_events, stored.mark)))
 
     @classmethod
     def next_due(cls, stored: Sequence[Stored], plan: QueryPlan) -> Due | None:
@@ -188,7 +188,7 @@ def _cells_alone(stored: Stored, cells: Cells, plan: QueryPlan) -> tuple[Ints, s
     return slots, measures
 
 
-def _needed_events(mark: Watermark, plan: QueryPlan, _log: GroupLog, every: Events) -> Mask:
+def needed_events(mark: Watermark, plan: QueryPlan, _log: GroupLog, every: Events) -> Mask:
     """The events that frames of a query need."""
     horizon, presence = needed_from([plan], mark), presence_filter(plan.query)
     needed: Mask = every.late_class <= plan.delay

@@ -64,8 +64,7 @@ class FunctionHost:
         try:
             column = _checked(answers, len(call.rows), arrow_type(function.returns))
         except ValueError as error:
-            self._end(function)
-            raise function_error(function, f"answered with bytes that do not read: {error}") from error
+            raise self._unreadable(function, error) from error
         if len(call.rows) == rows:
             return column
         position = np.full(rows, -1)
@@ -85,8 +84,7 @@ class FunctionHost:
         try:
             return _checked_tables(answers, (pa.schema(fields), state.schema), len(state))
         except ValueError as error:
-            self._end(function)
-            raise function_error(function, f"answered with bytes that do not read: {error}") from error
+            raise self._unreadable(function, error) from error
 
     def close(self) -> None:
         """Ends all children."""
@@ -177,6 +175,11 @@ class FunctionHost:
         error = function_error(function, str(reason), at)
         error.died, error.hungry = died, hungry
         raise error
+
+    def _unreadable(self, function: UserFunction, error: ValueError) -> UserFunctionError:
+        """Ends the process of a function whose answer does not read; returns the error to raise."""
+        self._end(function)
+        return function_error(function, f"answered with bytes that do not read: {error}")
 
     def _end(self, function: UserFunction) -> None:
         self._children.pop(function)[0].end()

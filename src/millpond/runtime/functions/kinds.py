@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millpond.arrays import Ints, ordered
 
@@ -110,17 +109,13 @@ def processed(function: Any, step: str, events: pa.Table, state: pa.Table, row_t
     rows, states = (pa.Table.from_batches([one]) if isinstance(one, pa.RecordBatch) else one for one in found)
     fields = [pa.field(KEY, pa.int64()), *row_type]
     made = pa.schema(fields).empty_table() if rows is None else _as_table(rows, pa.schema(fields), "rows")
-    outside = [made.column(name).null_count for name in (KEY, TIME)]
-    if any(outside) or (len(made) and not 0 <= pc.min(made.column(KEY)).as_py() <= _last(made) < len(state)):
+    missing, keys = any(made.column(name).null_count for name in (KEY, TIME)), made.column(KEY).to_numpy()
+    if missing or (len(keys) and not 0 <= keys.min() <= keys.max() < len(state)):
         raise Wrong(f"gave rows without a {TIME}, or with a {KEY} that the states do not have")
     kept = _as_table(states, state.schema, "states")
     if len(kept) != len(state):
         raise Wrong(f"gave {len(kept)} states for {len(state)} keys")
     return [made, kept]
-
-
-def _last(rows: pa.Table) -> int:
-    return int(pc.max(rows.column(KEY)).as_py())
 
 
 def _as_table(found: Any, schema: pa.Schema, what: str) -> pa.Table:

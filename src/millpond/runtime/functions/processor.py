@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.arrays import Ints, Mask, places_of
+from millpond.arrays import Ints, Mask, places_of, repeated
 from millpond.kernels.columns import arrow_type
 from millpond.model.functions import KeyedState, UserFunction
 from millpond.runtime.functions.host import FunctionHost, function_error
@@ -141,9 +141,8 @@ class _Rounds:
             end = np.minimum(end, np.searchsorted(self._order, keys * self._width + rank))
         some = np.cumsum(end - first) - (end - first) < EVENTS_AT_ONCE
         keys, first, end, begins = keys[some], first[some], end[some], begins[some]
-        counts = end - first
-        local = np.repeat(np.arange(len(keys)), counts)
-        index = np.arange(len(local)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+        local, nth = repeated(end - first)
+        index = first[local] + nth
         columns = {name: column.take(pa.array(index)) for name, column in events.columns.items()}
         times = pa.array(events.times_us[index]).view(_TIMESTAMP)
         self._next[keys] = end

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from millpond.arrays import Ints, Mask, distinct_rows
-from millpond.kernels.ranks import directed, ranks
+from millpond.kernels.ranks import changed, directed, ranks
 from millpond.model.expressions import Expression
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.plan import GroupPlan
@@ -58,8 +58,8 @@ def first_rows(partitions: Ints, keys: Sequence[SortKey], rows: int, *, distinct
             break
         sort_keys = [*key(kept), *sort_keys]
         order = np.lexsort(sort_keys)
-        begins = _changes(sort_keys[-1:], order)
-        differs = begins | _changes(sort_keys[:-1], order)
+        begins = changed(sort_keys[-1:], order)
+        differs = begins | changed(sort_keys[:-1], order)
         numbers = np.cumsum(differs) if distinct else np.maximum.accumulate(np.where(differs, np.arange(len(order)), 0))
         first = order[numbers - np.maximum.accumulate(np.where(begins, numbers, 0)) < rows]
         kept, sort_keys = kept[first], [one[first] for one in sort_keys]
@@ -68,13 +68,3 @@ def first_rows(partitions: Ints, keys: Sequence[SortKey], rows: int, *, distinct
 
 def _sort_keys(logged: LoggedRows, some: Ints, value: Expression, direction: str, chosen: Ints) -> list[Ints]:
     return directed(ranks(logged.values(value, some[chosen]), value.type), direction)
-
-
-def _changes(keys: Sequence[Ints], order: Ints) -> Mask:
-    """Where a sorted row differs in a key from the previous one."""
-    changes = np.zeros(len(order), bool)
-    changes[:1] = True
-    for key in keys:
-        sorted_key = key[order]
-        changes[1:] |= sorted_key[1:] != sorted_key[:-1]
-    return changes

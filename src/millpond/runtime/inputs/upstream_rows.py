@@ -96,7 +96,7 @@ def chained_lines(
     for stream in streams:
         if stream.upstreams:
             reaches: list[int | None] = [None]
-            event_time = event_time_of(plan, stream.name)
+            event_time = plan.event_time_of(stream.name)
             if event_time is not None and manifest.quarantined.keys().isdisjoint(stream.upstreams):
                 reaches = [_reached(queries[name], event_time, marks) for name in stream.upstreams]
             known = [time for time in reaches if time is not None]
@@ -108,13 +108,6 @@ def chained_lines(
 def _reached(upstream: AnyQuery, event_time: str, marks: Mapping[str, Watermark]) -> int | None:
     at = _mark(upstream, marks)
     return None if at is None else reached_us(upstream, event_time, at)
-
-
-def event_time_of(plan: Plan, stream: str) -> str | None:
-    """The event-time column that the queries of a stream use; None if no query uses its time."""
-    windowed = (group.event_time for group in plan.groups if group.stream == stream and group.event_time)
-    joined = (log.event_time for log in plan.joins.logs_of(stream))
-    return next(windowed, None) or next(joined, None) or plan.watched.get(stream)
 
 
 def _mark(upstream: AnyQuery, marks: Mapping[str, Watermark]) -> int | None:

@@ -18,7 +18,7 @@ from millpond.runtime.event_log.select_events import filter_name, passed_mask, v
 from millpond.runtime.matching.automaton import Automaton, automaton_of
 from millpond.runtime.matching.match_events import Codes, attempted, matched_events, one_after_another
 from millpond.runtime.matching.read_events import EventOrders, pattern_of
-from millpond.runtime.rows.frame_rows import AT_ONCE, DueFrames
+from millpond.runtime.rows.frame_rows import DueFrames, cut_by
 from millpond.state.layout.cells import Cells, Piece, Slices
 from millpond.state.layout.event_log import Events
 from millpond.state.layout.merge_rules import SMALLEST
@@ -74,10 +74,7 @@ class Due(NamedTuple):
 
     def frames(self) -> Iterator[DueFrames]:
         """The rows of the matches, in parts that are computed one after the other."""
-        lengths = self.ends - self.starts
-        part = (np.cumsum(lengths) - lengths) // AT_ONCE
-        bounds = np.flatnonzero(np.diff(part, prepend=-1, append=part[-1] + 1)) if len(part) else part
-        for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        for first, end in cut_by(self.ends - self.starts):
             yield self._frames(self.starts[first:end], self.ends[first:end])
 
     def _frames(self, starts: Ints, ends: Ints) -> DueFrames:

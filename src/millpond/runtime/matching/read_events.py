@@ -8,10 +8,10 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import Ints, Mask, new_values, repeated
 from millpond.kernels.columns import Values, from_arrow
 from millpond.kernels.evaluate import Evaluator
-from millpond.kernels.ranks import ranks, ranks_and_signs
+from millpond.kernels.ranks import ranks_and_signs
 from millpond.model.expressions import Column, Expression, Foreign, Literal
 from millpond.model.patterns.variables import FIRST, PREVIOUS, reads_first, reads_others
 from millpond.model.windows import Pattern
@@ -19,12 +19,13 @@ from millpond.plan.groups.build import of_event_alone, presence_filter
 from millpond.plan.groups.plan import QueryPlan
 from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_order import deciding
 from millpond.runtime.event_log.select_events import passed_mask, value_column
 from millpond.runtime.keys.current_slots import used_slots
 from millpond.runtime.matching.automaton import Automaton
 from millpond.runtime.matching.match_events import Codes
 from millpond.runtime.rows.window_rows import checked
-from millpond.state.layout.event_log import OFFSET, PARTITION, Events
+from millpond.state.layout.event_log import OFFSET, Events
 
 _ALWAYS = np.iinfo(np.int64).min
 
@@ -53,10 +54,7 @@ def read_events(log: GroupLog, plans: Sequence[QueryPlan], keys: int, low: int |
         events = log.within(since, high + 1, plans[0].delay, named=used_slots(changed, keys))
     if not events.rows:
         return None
-    ties: list[Ints] = []
-    if OFFSET in events.columns:
-        ties = [np.asarray(events.columns[OFFSET]), ranks(events.columns[PARTITION], "string")]
-    return events.take(np.lexsort((*ties, events.times_us, events.slots)))
+    return events.take(np.lexsort((*deciding(events, ()), events.times_us, events.slots)))
 
 
 class OrderedEvents:
@@ -74,11 +72,8 @@ class OrderedEvents:
     @cached_property
     def numbers(self) -> Ints:
         """For each event, which of the events of its key and time it is, from 1."""
-        slots, times = self.events.slots, self.events.times_us
-        new = np.ones(len(slots), bool)
-        new[1:] = (slots[1:] != slots[:-1]) | (times[1:] != times[:-1])
-        firsts = np.flatnonzero(new)
-        return np.arange(len(slots)) - np.repeat(firsts, np.diff(np.append(firsts, len(slots)))) + 1
+        firsts = np.flatnonzero(new_values(self.events.slots) | new_values(self.events.times_us))
+        return repeated(np.diff(np.append(firsts, self.events.rows)))[1] + 1
 
     def codes(self, plan: QueryPlan, automaton: Automaton) -> Codes:
         """The codes of the events for the automaton of a query's pattern.

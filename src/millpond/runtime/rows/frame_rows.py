@@ -8,6 +8,7 @@ every frame completely.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,15 @@ _HALF_BITS = 26
 _WORD_BITS = 52
 
 
+def cut_by(cost: Ints) -> Iterator[tuple[int, int]]:
+    """The bounds of consecutive parts of about `AT_ONCE` in cost; row i costs `cost[i]`."""
+    if not len(cost):
+        return
+    part = (np.cumsum(cost) - cost) // AT_ONCE
+    bounds = np.flatnonzero(np.diff(part, prepend=-1, append=part[-1] + 1)).tolist()
+    yield from pairwise(bounds)
+
+
 class DueFrames(NamedTuple):
     """Rows of one query: for aggregate j, row i is computed from the events `lows[j][i]` … `highs[i]` - 1.
 
@@ -63,9 +73,7 @@ class DueFrames(NamedTuple):
             return
         reads_events = any(one.logged and one.function not in ORDERED for one in plan.query.aggregates)
         cost = self.highs - self.lows[-1] if reads_events else np.ones(len(self.at), np.int64)
-        part = (np.cumsum(cost) - cost) // AT_ONCE
-        bounds = np.flatnonzero(np.diff(part, prepend=-1, append=part[-1] + 1))
-        for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        for first, end in cut_by(cost):
             rows = slice(first, end)
             base, top = int(self.lows[-1][rows].min()), int(self.highs[rows].max())
             lows = [low[rows] - base for low in self.lows]

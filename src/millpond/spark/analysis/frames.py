@@ -139,12 +139,17 @@ def _counts_rows(over: JavaObject) -> bool:
     return kind_of(over.windowSpec().frameSpecification().frameType()) == "RowFrame"
 
 
+def whole(catalyst: Catalyst, number: JavaObject) -> int:
+    """The value of a constant whole number."""
+    return int(str(catalyst.constant(number)))
+
+
 def _call(catalyst: Catalyst, alias: JavaObject) -> Call:
     over = alias.child()
     frame = over.windowSpec().frameSpecification()
     function = over.windowFunction()
     if kind_of(function) == "Lag":
-        rows = int(str(catalyst.constant(function.inputOffset())))
+        rows = whole(catalyst, function.inputOffset())
         if not 0 <= rows < MAX_EVENTS:
             raise UnsupportedQuery(f"`{text_of(function)}` is of a later event, or of one too far back.", _LAG)
         return Call(id_of(alias), function, rows)

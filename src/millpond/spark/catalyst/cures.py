@@ -60,6 +60,7 @@ _SHOW = (
 )
 _EVENTS = "Leave it out: a pond never changes events or rows that were written."
 _BATCH = "Leave it out: a pond reads its streams and tables anew, and keeps no table."
+_SELECTS = ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(")
 
 STATEMENTS = {
     "INSERT OVERWRITE": "Write INSERT INTO sink SELECT …: results are only added.",
@@ -67,7 +68,7 @@ STATEMENTS = {
     "SET VAR": "Write DECLARE VARIABLE name TYPE DEFAULT value; `millpond param set name=value` changes it.",
     "RESET": _SETTING,
     "USE": "Leave it out: names in a pond file have one part.",
-    **dict.fromkeys(("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(", "CREATE TABLE AS SELECT"), _QUERY),
+    **dict.fromkeys((*_SELECTS, "CREATE TABLE AS SELECT"), _QUERY),
     "CREATE VIEW": "Write CREATE TEMPORARY VIEW name AS SELECT … of a stream.",
     "CREATE OR REPLACE VIEW": "Write CREATE TEMPORARY VIEW name AS SELECT … of a stream.",
     "CREATE MATERIALIZED VIEW": _QUERY,
@@ -95,7 +96,6 @@ IN_A_TEXT = (
     "Give the SELECT alone. The name, the sink and the other options are arguments: `millpond add NAME 'SELECT …'"
     " --sink parquet`, or `pond.add(name, text, sink=…)`; `alter` replaces a query."
 )
-_SELECTS = ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(")
 _COMMENTS = re.compile(r"--[^\r\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"\w+|\(")
 _AS_SELECT = re.compile(r"CREATE (OR REPLACE )?TABLE .*\bAS (SELECT|WITH|\()")

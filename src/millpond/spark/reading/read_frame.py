@@ -328,13 +328,7 @@ class _Base:
             if side.existence:
                 values[side.name] = self._exists(copy.want.stream.name, side, values)
                 continue
-            right = self._catalyst.frame(side.plan)
-            # new ids, because a relation may be joined twice
-            fresh = [
-                self._catalyst.column(column).alias(name)
-                for column, name in zip(items(side.plan.output()), side.names, strict=True)
-            ]
-            right = right.select(*fresh, F.lit(True).alias(side.name))
+            right = self._catalyst.frame(side.plan).select(*self._columns(side), F.lit(True).alias(side.name))
             values |= self._named(right)
             condition = self._catalyst.column(self._safe(side.condition, values, copy.want.stream.name))
             if self._which is not None:
@@ -351,17 +345,17 @@ class _Base:
             name: self._safe(column, values, owner_in(stream, name)) for name, column in copy.branch.columns.items()
         }
 
+    def _columns(self, side: Side) -> list[Column]:
+        """The columns of a relation with new ids, because it may be joined twice."""
+        columns = zip(items(side.plan.output()), side.names, strict=True)
+        return [self._catalyst.column(column).alias(name) for column, name in columns]
+
     def _exists(self, stream: str, side: Side, values: dict[str, JavaObject]) -> JavaObject:
         """Add the column that says whether a row has a partner in a batch relation.
 
         Spark makes an existence join of the expression, so each row stays one row.
         """
-        right = self._catalyst.frame(side.plan)
-        fresh = [
-            self._catalyst.column(column).alias(name)
-            for column, name in zip(items(side.plan.output()), side.names, strict=True)
-        ]
-        right = right.select(*fresh)
+        right = self._catalyst.frame(side.plan).select(*self._columns(side))
         own = self._named(right)
         condition = self._safe(side.condition, values | own, stream)
         given = {id_of(column) for column in own.values()}

@@ -178,8 +178,8 @@ def words_of_digits(digits: Mapping[int, Ints]) -> Words:
     return normalise(words)
 
 
-def _carried(digits: Mapping[int, Ints]) -> dict[int, Ints]:
-    """The same sums with every digit in [-2**25, 2**25)."""
+def _carried(digits: Mapping[int, Ints], bits: int = _HALF_BITS) -> dict[int, Ints]:
+    """The same sums with every digit of this many bits in [-2**(bits - 1), 2**(bits - 1))."""
     if not digits:
         return {}
     carried = dict(digits)
@@ -187,9 +187,9 @@ def _carried(digits: Mapping[int, Ints]) -> dict[int, Ints]:
     while place <= last:
         digit = carried.get(place)
         if digit is not None:
-            carry = (digit + (1 << 25)) >> _HALF_BITS
+            carry = (digit + (1 << (bits - 1))) >> bits
             if carry.any():
-                carried[place] = digit - (carry << _HALF_BITS)
+                carried[place] = digit - (carry << bits)
                 carried[place + 1] = carried[place + 1] + carry if place + 1 in carried else carry
                 last = max(last, place + 1)
         place += 1
@@ -213,17 +213,7 @@ def _shifted(words: Words, bits: int) -> Words:
 
 def normalise(words: Words) -> Words:
     """The same sums with every word in [-2**51, 2**51); words that are zero everywhere are removed."""
-    result = dict(words)
-    place, last = min(result), max(result)
-    while place <= last:
-        word = result.get(place)
-        if word is not None:
-            carry = (word + (1 << (WORD_BITS - 1))) >> WORD_BITS
-            if carry.any():
-                result[place] = word - (carry << WORD_BITS)
-                result[place + 1] = result[place + 1] + carry if place + 1 in result else carry
-                last = max(last, place + 1)
-        place += 1
+    result = _carried(words, WORD_BITS)
     kept = {place: word for place, word in sorted(result.items()) if word.any()}
     return kept or {0: np.zeros_like(next(iter(words.values())))}
 

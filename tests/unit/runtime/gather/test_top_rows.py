@@ -24,17 +24,17 @@ def test_the_first_rows_are_kept_and_most_others_are_not(seed: int) -> None:
     count, rows, distinct = dice.randint(0, 60), dice.randint(1, 4), dice.random() < 0.5
     columns = [np.array([dice.randint(0, dice.choice([2, 9, 99])) for _ in range(count)], np.int64) for _ in range(3)]
     partitions = np.sort([dice.randrange(3) for _ in range(count)]).astype(np.int64)
-    asked: list[int] = []
+    sizes: list[int] = []
 
     def key(place: int) -> SortKey:
         def of(chosen: Ints) -> list[Ints]:
-            asked.append(len(chosen))
+            sizes.append(len(chosen))
             return [columns[place][chosen]]
 
         return of
 
     kept = {*first_rows(partitions, [key(i) for i in range(3)], rows, distinct=distinct).tolist()}
-    assert asked == sorted(asked, reverse=True)
+    assert sizes == sorted(sizes, reverse=True)
     order = [(int(part), *(int(column[i]) for column in columns)) for i, part in enumerate(partitions)]
     needed = set()
     for i, own in enumerate(order):

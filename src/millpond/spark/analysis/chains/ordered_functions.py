@@ -10,7 +10,7 @@ from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import NEIGHBOURS, ORDERED, Aggregate
 from millpond.model.expressions import Expression, Literal, literal
 from millpond.model.types import WINDOW
-from millpond.spark.analysis.frames import check_nulls, constant_default
+from millpond.spark.analysis.frames import check_nulls, constant_default, whole
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, text_of, type_of
 
 _NAMES = {
@@ -60,7 +60,7 @@ def ordered_function(
             f"`{text_of(function)}` OVER (… ORDER BY …) is not answered beside ranks.",
             f"Use {', '.join(ORDERED)}, or an aggregate without ORDER BY.",
         )
-    order = dict(by) if name in _TIED else {**by, **{tie: how for tie, how in ties.items() if tie not in by}}
+    order = dict(by) if name in _TIED else {**by, **ties, **by}
     value = meaning(function.input()) if name in NEIGHBOURS else None
     return rank_by(name, order, value, _constants(catalyst, over, name, len(by), meaning))
 
@@ -82,9 +82,9 @@ def _constants(
     """The parameters after the directions; `tied`: the number of expressions of ORDER BY."""
     function = over.windowFunction()
     if name == "ntile":
-        return [literal(_whole(catalyst, function.buckets()), "int")]
+        return [literal(whole(catalyst, function.buckets()), "int")]
     if name in ("lag", "lead"):
-        rows = _whole(catalyst, function.inputOffset() if name == "lag" else function.offset())
+        rows = whole(catalyst, function.inputOffset() if name == "lag" else function.offset())
         return [literal(rows, "int"), constant_default(function, meaning)]
     if name != "nth_value":
         return []
@@ -96,8 +96,4 @@ def _constants(
             f"The frame `{frame.sql()}` of `{text_of(function)}` is not answered.",
             "Leave the frame out, or write ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING.",
         )
-    return [literal(_whole(catalyst, function.offset()), "int"), literal(ends, "string"), literal(tied, "int")]
-
-
-def _whole(catalyst: Catalyst, number: JavaObject) -> int:
-    return int(str(catalyst.constant(number)))
+    return [literal(whole(catalyst, function.offset()), "int"), literal(ends, "string"), literal(tied, "int")]

@@ -180,8 +180,7 @@ class _RankReader(Reader):
             )
         order = [self._order(one) for one in items(limit.sort.order())]
         by = self._by(order)
-        by |= {tie: "asc nulls first" for tie in self._ties() if tie not in by}
-        number = rank_by("row_number", by)
+        number = rank_by("row_number", by | self._ties() | by)
         self._found.append(number)
         first = call("le", (Column("agg:0", number.type), literal(rows, "int")), "boolean")
         return self._ranked(items(limit.sort.output()), limit.above, first)
@@ -229,19 +228,18 @@ class _RankReader(Reader):
         """A function of the rows in an order, or an aggregate over all rows of the partition."""
         if kind_of(over.windowFunction()) == "AggregateExpression" and not order:
             return self._aggregate(over.windowFunction())
-        ties: dict[Expression, str] = dict.fromkeys(self._ties(), "asc nulls first")
-        return ordered_function(self._catalyst, over, self._by(order), ties, self.meaning)
+        return ordered_function(self._catalyst, over, self._by(order), self._ties(), self.meaning)
 
     def _by(self, order: Sequence[_Order]) -> dict[Expression, str]:
         """The distinct expressions of ORDER BY with their directions; a constant does not affect the order."""
         by = {one.value: one.direction for one in reversed(order) if not isinstance(one.value, Literal)}
         return dict(reversed(by.items()))
 
-    def _ties(self) -> list[Column]:
-        """The columns that decide between rows with equal values of ORDER BY: all others, in the order of the rows."""
+    def _ties(self) -> dict[Expression, str]:
+        """The columns that decide between rows with equal values of ORDER BY, and their directions: all columns."""
         windows = {item.name for item in self._upstream.output if item.expression.type == WINDOW}
         fields = (field for field in self._stream.columns if field.name.rpartition(".")[0] not in windows)
-        return [Column(field.name, field.type) for field in fields if is_known(field.type)]
+        return {Column(field.name, field.type): "asc nulls first" for field in fields if is_known(field.type)}
 
     def _of_event(self, attribute: JavaObject, known: list[Expression]) -> Expression:
         window = self._rows.window(attribute)

@@ -20,6 +20,7 @@ from millpond.model.expressions import Call, Column, Expression, Foreign, Litera
 from millpond.model.patterns.grammar import parse, variables_of
 from millpond.model.patterns.variables import FIRST, PREVIOUS, Variable, matched
 from millpond.model.windows import Pattern
+from millpond.plan.groups.filter_ladders import parts_of
 from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, type_of
 
 _FIRST_US = -61_940_000_000_000_000
@@ -149,10 +150,9 @@ def with_matched(aggregate: Aggregate, pattern: Pattern | None) -> Aggregate:
     Raises:
         UnsupportedQuery: the condition is not one of a filter, or the query has no pattern.
     """
-    parts = aggregate.filter.args if isinstance(aggregate.filter, Call) and aggregate.filter.op == "and" else ()
     names = () if pattern is None else variables_of(parse(pattern.text))
     found = []
-    for part in parts or ([] if aggregate.filter is None else [aggregate.filter]):
+    for part in parts_of(aggregate.filter):
         constant = _constant_in(part)
         known = constant is not None and 0 <= constant - _FIRST_US < len(names)
         found.append(matched(names[constant - _FIRST_US]) if known and constant is not None else part)

@@ -197,10 +197,7 @@ class _Rewriter:
         """The expression with columns instead of sub-queries, by their expression ids."""
         if kind_of(expression) in _NESTED:
             return values.get(int(expression.exprId().id()), expression)
-        parts = children(expression)
-        made = [self._valued(part, values) for part in parts]
-        same = all(old is new for old, new in zip(parts, made, strict=True))
-        return expression if same else self._catalyst.rebuilt(expression, made)
+        return self._over(expression, [self._valued(part, values) for part in children(expression)])
 
 
 def _nested_in(expression: JavaObject) -> list[JavaObject]:

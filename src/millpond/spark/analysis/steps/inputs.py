@@ -13,8 +13,8 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING, Sliding
-from millpond.plan.chains.steps import over, step_name, times_in, united_names
-from millpond.plan.chains.upstream import inner_stream, passed_column, united_stream
+from millpond.plan.chains.steps import over, times_in
+from millpond.plan.chains.upstream import inner_stream, passed_column, stream_of_steps, united_stream
 from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.query_terms import Extraction, Terms
@@ -98,16 +98,10 @@ class Inputs:
         streams: dict[str, Stream] = {}
         for temporary, below in self._below.items():
             event_time = next(iter(times_in(found.query, temporary)), "")
-            united = len(below) > 1
-            queries = [_timed(one, event_time) if united else one.query for one in below]
-            if united:
-                names[temporary], of_branches = united_names(queries, event_time)
-            else:
-                names[temporary] = step_name(queries[0], event_time)
-                of_branches = [names[temporary]]
-            final = [msgspec.structs.replace(query, name=of) for query, of in zip(queries, of_branches, strict=True)]
-            streams[temporary] = united_stream(names[temporary], final) if united else inner_stream(final[0])
-            for one, query in zip(below, final, strict=True):
+            queries = [_timed(one, event_time) if len(below) > 1 else one.query for one in below]
+            streams[temporary] = stream_of_steps(queries, event_time)
+            names[temporary] = streams[temporary].name
+            for one, query in zip(below, streams[temporary].steps, strict=True):
                 inner |= {step.query.name: step for step in (*one.inner, one._replace(query=query, inner=()))}
 
         def renamed(stream: Stream) -> Stream:
