@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -128,6 +129,12 @@ def expected(windows: range, least: int = 0) -> dict[tuple[str, int], tuple[int,
     return {(c, 10 * k): (len(mine), sum(mine)) for k in windows for c, mine in values.items()}
 
 
+def metrics(client: Client, pond: Path) -> set[str]:
+    """The lines of a scrape, as Prometheus makes it."""
+    headers = {"authorization": f"Bearer {Places(pond).known_secret()}"}
+    return set(httpx.get(f"{client.url}/metrics", headers=headers).raise_for_status().text.splitlines())
+
+
 def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.add_file()
@@ -162,12 +169,17 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             until(lambda: asked.lookup("spend", "c1").window_us == (20 * SECOND, 30 * SECOND), tell("first"))
             row = {"c": "c1", "n": 25, "start": "1970-01-01T00:00:20.000Z", "total": 1225}
             assert asked.lookup("spend", "c1").row == row
+            scraped = metrics(asked, bench.pond)
+            assert scraped >= {"millpond_leader 1.0", "millpond_events_total 400.0", "millpond_queries 2.0"}
+            assert {'millpond_query_events_total{fate="applied",query="spend"} 400.0'} <= scraped
+            assert {'millpond_stream_event_time_seconds{stream="tx"} 39.9'} <= scraped
 
             # the standby tells what the log says, and changes nothing
             until(lambda: "Standing by" in bench.said("second"), tell("second"))
             url = re.findall(r"served at (\S+)", bench.said("second"))[0]
             standby = Client(url, Places(bench.pond).known_secret())
             assert standby.health().role == "standby"
+            assert {"millpond_leader 0.0", "millpond_queries 2.0"} <= metrics(standby, bench.pond)
             assert [query.name for query in standby.queries()] == ["big", "spend"]
             with pytest.raises(NotServingError, match="standby") as told:
                 standby.drop("big")

@@ -305,16 +305,27 @@ class Differs(msgspec.Struct, frozen=True):
     examples_of_shadow: tuple[str, ...] = ()
 
 
+class PartitionShown(msgspec.Struct, frozen=True):
+    """The offsets of a partition of a topic: `committed` is the next one to read, `end` follows the newest record."""
+
+    topic: str
+    partition: str
+    committed: int
+    end: int
+
+
 class SourceShown(msgspec.Struct, frozen=True):
     """The backlog of a stream's source.
 
     `waiting`: the number of Kafka records, or of files, that are not committed yet; `unit` says which. None: not known,
     because this process has not planned an epoch yet. For files, only those of the current epoch are known.
+    `partitions`: those of a topic.
     """
 
     stream: str
     unit: str
     waiting: int | None = None
+    partitions: tuple[PartitionShown, ...] = ()
 
 
 class FollowerShown(msgspec.Struct, frozen=True):

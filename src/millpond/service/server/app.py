@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -98,11 +99,12 @@ def named(name: str) -> str:
     return name
 
 
-def make_app(verbs: HostedPond) -> FastAPI:
-    """The HTTP application of a pond; run it behind a `Guard`."""
+def make_app(verbs: HostedPond, exposition: Callable[[str], tuple[bytes, str]]) -> FastAPI:
+    """The HTTP application of a pond; run it behind a `Guard`. `exposition`: see `Metrics.exposition`."""
     app = FastAPI(title="Millpond", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     _show(app, verbs)
     _change(app, verbs)
+    _expose(app, exposition)
     _explain(app)
     app.add_exception_handler(Exception, _failed)
     for kind in (MillpondError, RequestValidationError, HTTPException):
@@ -273,6 +275,15 @@ def _change(app: FastAPI, verbs: HostedPond) -> None:
     async def feed(request: Request, name: str, who: Who) -> Response:
         feeds = await _read(request, Feeds)
         return _answered(await run_in_threadpool(verbs.feed, named(name), feeds, who))
+
+
+def _expose(app: FastAPI, exposition: Callable[[str], tuple[bytes, str]]) -> None:
+    """Add the route of the metrics, whose path is the one that Prometheus asks for by default."""
+
+    @app.get("/metrics", include_in_schema=False)
+    def metrics(request: Request) -> Response:
+        text, content_type = exposition(request.headers.get("accept", ""))
+        return Response(text, 200, HEADERS | {"content-type": content_type})
 
 
 def _explain(app: FastAPI) -> None:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from prometheus_client import Histogram
+from prometheus_client.metrics_core import Metric
+
 from millpond.clock import Clock, lap_us
+from millpond.log.records import EpochRecord
 from millpond.reconfigure.catalog import query_name
-from millpond.runtime.task.counters import WHOLE_POND
+from millpond.runtime.task.counters import FATES, WHOLE_POND, Counters, Counts, in_receipt
 from millpond.spark.driver.epochs import Epoch
 
 _EPOCHS_OF_RATE = 16
 _EPOCHS_OF_TAIL = 512
-_COUNTS = ("rows", "read", "applied", "late", "dead", "filtered")
+
+SECONDS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""The upper limits of the histograms of epochs, in seconds."""
 
 
 class Measured(NamedTuple):
@@ -27,47 +34,92 @@ class Measured(NamedTuple):
     since_epoch_s: float | None = None
 
 
+class InstanceTotals(NamedTuple):
+    """What an instance did: microseconds in which it folded, and the bytes of its deltas."""
+
+    fold_us: int = 0
+    delta_bytes: int = 0
+
+
 class Gauges:
     """The metrics; pass `epoch` to the pond. Thread-safe."""
 
     def __init__(self, clock: Clock = lap_us) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._epochs = self._events = 0
+        self._epochs = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_EPOCHS_OF_RATE)
         self._seconds: deque[float] = deque(maxlen=_EPOCHS_OF_TAIL)
-        self._counts: dict[str, dict[str, int]] = {}
+        self._totals = Counters()
+        self._instances: dict[int, InstanceTotals] = {}
+        self._durations = Histogram(
+            "millpond_epoch_duration_seconds", "From the request for the first event of an epoch to its commit.",
+            registry=None, buckets=SECONDS,
+        )  # fmt: skip
+        self._jobs = Histogram(
+            "millpond_epoch_job_duration_seconds", "Spark's job of an epoch: read, gather, shuffle and fold.",
+            registry=None, buckets=SECONDS,
+        )  # fmt: skip
 
     def epoch(self, epoch: Epoch) -> None:
         """Add a committed epoch."""
         record, now = epoch.record, self._clock()
         events = record.counts.get(WHOLE_POND, {}).get("events", 0)
+        self._durations.observe(epoch.seconds)
+        self._jobs.observe(epoch.job_seconds)
         with self._lock:
             if not self._recent:
                 self._recent.append((now - round(epoch.seconds * 1e6), 0))
             self._recent.append((now, events))
-            self._epochs, self._events = self._epochs + 1, self._events + events
+            self._epochs += 1
             self._seconds.append(epoch.seconds)
-            for query, counts in record.counts.items():
-                for name in _COUNTS:
-                    if name in counts:  # rows of all versions are the query's; events are read by each version
-                        mine = self._counts.setdefault(query_name(query) if name == "rows" else query, {})
-                        mine[name] = mine.get(name, 0) + counts[name]
+            self._add(record)
+
+    def _add(self, record: EpochRecord) -> None:
+        for name, stored in record.counts.items():
+            counts, rows = Counts(**stored), 0
+            if (query := query_name(name)) != name:  # rows of all versions are the query's, each version reads events
+                rows, counts.rows = counts.rows, 0
+                self._totals.of(query).rows += rows
+            self._totals.of(name).add(counts)
+        for receipt in record.receipts:
+            mine = self._instances.get(receipt.instance, InstanceTotals())
+            took_us = receipt.counts.get(in_receipt("fold_us"), 0)
+            totals = InstanceTotals(mine.fold_us + took_us, mine.delta_bytes + receipt.size)
+            self._instances[receipt.instance] = totals
 
     def counts(self, query: str) -> dict[str, int]:
         """The rows that all versions of a query emitted, and the fate of the events that the current version read."""
+        totals = self.totals(query)
+        found = {name: getattr(totals, name) for name in ("rows", *FATES)}
+        return {name: count for name, count in found.items() if count or (totals.read and name in FATES)}
+
+    def totals(self, name: str = WHOLE_POND) -> Counts:
+        """All that was counted under a name; see `Counts` for the names."""
         with self._lock:
-            return dict(self._counts.get(query, {}))
+            total = Counts()
+            total.add(self._totals.get(name, Counts()))
+            return total
+
+    def instances(self) -> dict[int, InstanceTotals]:
+        """What each instance did."""
+        with self._lock:
+            return dict(self._instances)
+
+    def durations(self) -> Iterator[Metric]:
+        """The histograms of the durations of epochs, and of their jobs."""
+        yield from self._durations.collect()
+        yield from self._jobs.collect()
 
     def measured(self) -> Measured:
-        """The current values of all metrics."""
+        """The current values of the metrics of all epochs."""
         with self._lock:
             if not self._recent:
                 return Measured()
             now, recent = self._clock(), [*self._recent]
             seconds = sorted(self._seconds)
             return Measured(
-                self._epochs, self._events,
+                self._epochs, self._totals.pond.events,
                 sum(events for _, events in recent[1:]) / max((now - recent[0][0]) / 1e6, 1e-3),
                 self._seconds[-1], seconds[len(seconds) * 99 // 100], (now - recent[-1][0]) / 1e6,
             )  # fmt: skip

@@ -38,6 +38,7 @@ from millpond.service.api.messages import (
     Health,
     Instances,
     Parameter,
+    PartitionShown,
     Placed,
     Priced,
     QueryShown,
@@ -52,6 +53,7 @@ from millpond.service.api.service_files import Places
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.log_reader import LogReader
 from millpond.service.server.supervisor import Supervisor
+from millpond.spark.reading.intake import Behind
 
 _COSTS = ("time_us", "own_bytes", "shared_bytes", "keys")
 _EXAMPLES = 20
@@ -102,7 +104,7 @@ class HostedPond:
                 if one.name != PruneFollower.name and not one.name.startswith(QUERY)
             )  # fmt: skip
             if not self._supervisor.stalled():  # Spark may never answer
-                sources = tuple(SourceShown(*one) for one in leading.behind())
+                sources = tuple(map(_source, leading.behind()))
             problems = tuple(map(str, leading.problems()))
         return Status(
             self._supervisor.role, pond, record, epoch, queries, None if leader is None else leader.url, instances,
@@ -296,6 +298,11 @@ def _priced(found: Price) -> Priced:
         found.recalled, found.source.bytes, found.source.records, None if found.first is None else First(*found.first),
         found.shards, found.slots.buckets, found.slots.bytes,
     )  # fmt: skip
+
+
+def _source(found: Behind) -> SourceShown:
+    partitions = tuple(PartitionShown(*one) for one in found.partitions)
+    return SourceShown(found.stream, found.unit, found.waiting, partitions)
 
 
 def _sink(request: Asked, out: Address) -> Sink:

@@ -42,6 +42,7 @@ from millpond.service.server.hosted_pond import HostedPond
 from millpond.service.server.leadership import Hint
 from millpond.service.server.listener import ACCEPTED_AT_ONCE, Door, IdleTimeout, Strangers
 from millpond.service.server.log_reader import LogReader
+from millpond.service.server.metrics import Metrics
 from millpond.service.server.restart import VARIABLE as RESTARTED
 from millpond.service.server.restart import RestartNeeded, Restarts, restart
 from millpond.service.server.supervisor import Runs, Supervisor
@@ -162,7 +163,8 @@ def _serve(
         verbs = HostedPond(
             process.supervisor, reader, lambda: process.gauges, places, out, options.shards
         )  # fmt: skip
-        app = _guarded(make_app(verbs), secret, web, listener.strangers)
+        metrics = Metrics(verbs, reader, lambda: process.gauges)
+        app = _guarded(make_app(verbs, metrics.exposition), secret, web, listener.strangers)
         supervisor = process.supervisor
         watched = Watchdog(supervisor.hangs, lambda: _end_or_replace(supervisor, port)).running()
         warm = WarmCopies(lambda: None if (found := reader.now()) is None else found[0])

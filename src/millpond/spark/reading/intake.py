@@ -28,16 +28,26 @@ AGE_SECONDS = 7 * 24 * 3600.0
 """Spark's `maxFileAge`: a file that is older than the newest one by more than this is never read."""
 
 
+class PartitionBehind(NamedTuple):
+    """The offsets of a partition of a topic: `committed` is the next one to read, `end` follows the newest record."""
+
+    topic: str
+    partition: str
+    committed: int
+    end: int
+
+
 class Behind(NamedTuple):
     """The backlog of a stream's source: the number of uncommitted records or files (`unit`) that are `waiting`.
 
     `waiting` is None if it is unknown because this process has not planned a batch yet. For files, only those of the
-    current batch are known.
+    current batch are known. `partitions`: of a topic.
     """
 
     stream: str
     unit: str
     waiting: int | None
+    partitions: tuple[PartitionBehind, ...] = ()
 
 
 class Intake:
@@ -104,11 +114,11 @@ class Intake:
             offset, files = self._files.get(stream, (committed, 0))
             return Behind(stream, "files", 0 if committed == offset else files)
         read = _ranges(committed) or self._first.get(stream, {})
-        waiting = 0
-        for topic in _ranges(planned):
-            for partition, last in newest.get(topic, {}).items():
-                waiting += max(0, last - read.get(topic, {}).get(partition, 0))
-        return Behind(stream, "records", waiting)
+        partitions = tuple(
+            PartitionBehind(topic, partition, done := read.get(topic, {}).get(partition, 0), max(done, end))
+            for topic in _ranges(planned) for partition, end in newest.get(topic, {}).items()
+        )  # fmt: skip
+        return Behind(stream, "records", sum(one.end - one.committed for one in partitions), partitions)
 
 
 def _date_of(path: str) -> float | None:

@@ -62,6 +62,10 @@ class Fake:
         if self.error is not None:
             raise self.error
 
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        self._did("metrics", accept)
+        return b"millpond_leader 1.0\n", "text/plain; version=1.0.0"
+
     def health(self) -> Health:
         return Health("leader")
 
@@ -130,7 +134,7 @@ class Bench:
 
     def __init__(self, asking: Callable[[Any], Any]) -> None:
         self.fake = Fake()
-        self.http = asking(make_app(self.fake))
+        self.http = asking(make_app(self.fake, self.fake.exposition))
         self.client = Client("http://localhost", "token", who="ann", transport=self._transport())
 
     def _transport(self) -> httpx.BaseTransport:
@@ -286,6 +290,6 @@ def test_nobody_there_is_an_error_of_ours() -> None:
 
 
 def test_the_document_is_the_one_that_is_pinned(bench: Bench) -> None:
-    made = make_app(bench.fake).openapi()
+    made = make_app(bench.fake, bench.fake.exposition).openapi()
     assert json.loads(DOCUMENT.read_text(encoding="utf-8")) == made
     assert made["security"] == [{"token": []}]

@@ -83,7 +83,7 @@ def test_gauges_count_rows_of_the_versions_of_a_query_as_its_own() -> None:
     gauges = Gauges(lambda: 0)
     gauges.epoch(epoch(1, 9, 0.1, {"one@0": {"rows": 24, "read": 5}, "one@shadow": {"rows": 7}, "one": {"read": 5}}))
     gauges.epoch(epoch(2, 9, 0.1, {"one": {"rows": 6, "read": 4}}))
-    assert gauges.counts("one") == {"rows": 30, "read": 9}
+    assert gauges.counts("one") == {"rows": 30, "read": 9, "applied": 0, "late": 0, "dead": 0, "filtered": 0}
 
 
 def epoch(n: int, events: int, seconds: float, told: dict[str, dict[str, int]] | None = None) -> Epoch:

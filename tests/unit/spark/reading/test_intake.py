@@ -10,7 +10,7 @@ from typing import Any
 
 from millpond.log.manifest import SourceState
 from millpond.log.records import Offsets
-from millpond.spark.reading.intake import Behind, Intake
+from millpond.spark.reading.intake import Behind, Intake, PartitionBehind
 from millpond.spark.reading.source_progress import batch_of
 from millpond.spark.reading.source_updates import source_updates
 
@@ -49,14 +49,16 @@ def test_records_of_kafka_that_are_not_committed(tmp_path: Path) -> None:
     (first / "0").write_bytes(b'\0v1\n{"t":{"0":100,"1":0}}')
     planned(intake, tmp_path, {}, {"tx": '{"t":{"0":150,"1":7}}'})
     # retention has deleted the records before offset 100, so they are not behind
-    assert intake.behind(["tx"], {}, None) == [Behind("tx", "records", 57)]
+    partitions = PartitionBehind("t", "0", 100, 150), PartitionBehind("t", "1", 0, 7)
+    assert intake.behind(["tx"], {}, None) == [Behind("tx", "records", 57, partitions)]
     committed = {"tx": '{"t":{"0":150,"1":7}}'}
-    assert intake.behind(["tx"], committed, None) == [Behind("tx", "records", 0)]
+    assert [one.waiting for one in intake.behind(["tx"], committed, None)] == [0]
     limited = progress('{"t":{"0":100150,"1":7}}', "5", "null")
-    assert intake.behind(["tx"], committed, limited) == [Behind("tx", "records", 100_000)]
+    partitions = PartitionBehind("t", "0", 150, 100_150), PartitionBehind("t", "1", 7, 7)
+    assert intake.behind(["tx"], committed, limited) == [Behind("tx", "records", 100_000, partitions)]
     # the first batch of a process, of which a limit lets in a part only
     first_batch = progress(at_hand='{"t":{"0":60000,"1":7}}')
-    assert intake.behind(["tx"], {}, first_batch) == [Behind("tx", "records", 59_907)]
+    assert [one.waiting for one in intake.behind(["tx"], {}, first_batch)] == [59_907]
 
 
 def test_files_of_the_batch_at_hand(tmp_path: Path) -> None:
