@@ -15,7 +15,8 @@ from millpond.log.records import EpochRecord, Fates
 from millpond.model.selection import INNER, AnyQuery, is_inner
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.plan.chains.steps import inner_of, streams_of
+from millpond.plan.chains.steps import inner_of, streams_of, with_inner
+from millpond.plan.options.live_parameters import parameters_in
 
 _NAME = re.compile(rf"{INNER}[0-9a-f]+")
 _LOST = ("late", "dead")
@@ -39,6 +40,16 @@ def seen_quarantine(reasons: Mapping[str, str], spec: PondSpec) -> dict[str, str
             if reasons.get(step.name) and not found.get(query.name):
                 found[query.name] = reasons[step.name].replace(step.name, query.name)
     return found
+
+
+def users_of(name: str, queries: Iterable[AnyQuery], streams: Mapping[str, Stream]) -> list[str]:
+    """The sorted names of the queries that use a parameter, in any of their steps."""
+    return sorted(query.name for query in queries if name in parameters_of_steps(query, streams))
+
+
+def parameters_of_steps(query: AnyQuery, streams: Mapping[str, Stream]) -> frozenset[str]:
+    """The names of the parameters in a query and in its inner queries."""
+    return frozenset[str]().union(*map(parameters_in, with_inner([query], streams)))
 
 
 def plain_names(text: str, label: str) -> str:

@@ -21,10 +21,10 @@ from millpond.model.stream import Stream, inner_queries
 from millpond.model.types import has_json
 from millpond.model.windows import RUNNING, Distinct, Sliding
 from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
-from millpond.plan.chains.steps import inner_of, inputs_of
+from millpond.plan.chains.steps import inner_of, inputs_of, with_inner
 from millpond.plan.groups.build import check_event_times, presence_filter
 from millpond.plan.options.complete_column import has_complete_column, with_complete
-from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in, parameters_in, users_of
+from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in
 from millpond.plan.options.output_modes import BY_JOIN, BY_WINDOW, FINAL, UPDATE, with_late_by, with_mode
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.backward_coverage import (
@@ -50,6 +50,7 @@ from millpond.reconfigure.changes import (
 )
 from millpond.reconfigure.first_window import TimeSources, beginning, steps_begin
 from millpond.reconfigure.hand_over import can_hand_over, first_start, handed_over_at, has_closed_all
+from millpond.reconfigure.inner_reports import users_of
 from millpond.reconfigure.lifecycle import check_feeds, check_move, check_upstream, query_of
 
 _ABOVE = "@"
@@ -78,8 +79,8 @@ def add(
     check_move(pond.spec, query.name, "add")
     if _ABOVE in query.name:
         raise ChangeRefused(f"The name {query.name!r} is that of a version.", f"Use a name without {_ABOVE}.")
-    _check_parameters(pond.spec, query)
     fresh = _new(pond.spec, streams)
+    _check_parameters(pond.spec, query, fresh)
     check_upstream(pond.spec, query, (*pond.spec.streams, *fresh))
     plan = plan_of(pond.spec)
     since = beginning(pond.spec, plan, pond.manifest, query, fresh, time_sources)
@@ -152,8 +153,8 @@ def alter(
     """
     check_move(pond.spec, query.name, "alter")
     old = query_of(pond.spec, query.name)
-    _check_parameters(pond.spec, query)
     fresh = _new(pond.spec, streams)
+    _check_parameters(pond.spec, query, fresh)
     query = _in_place_of(old, query, (*pond.spec.streams, *fresh), other_steps=True)
     if isinstance(query, Query) and newest_by(query) is None:
         check_feeds(pond.spec, query.name, "altered so")
@@ -185,10 +186,11 @@ def param(pond: KnownPond, name: str, value: Constant, who: str = "") -> SetPara
         ChangeRefused: the value has another type, and queries or a feed use the parameter.
     """
     left = pond.spec.left
-    users, feed = users_of(name, pond.spec.all_queries), left.feeds.get(name)
+    by_name = {stream.name: stream for stream in pond.spec.streams}
+    users, feed = users_of(name, pond.spec.all_queries, by_name), left.feeds.get(name)
     if feed is not None:
         users.append(f"the feed from {feed.query}.{feed.column}")
-    fraction = feed is None and as_double(name, pond.spec.all_queries)
+    fraction = feed is None and as_double(name, pond.spec.computed)
     return SetParameter(name, another_value(name, value, left.parameters.get(name), users, fraction), who)
 
 
@@ -218,13 +220,17 @@ def feed(pond: KnownPond, name: str, query: str, column: str, who: str = "") -> 
     return Feed(name, query, column, who)
 
 
-def _check_parameters(spec: PondSpec, query: AnyQuery) -> None:
+def _check_parameters(spec: PondSpec, query: AnyQuery, fresh: Sequence[Stream]) -> None:
     known = spec.left.parameters
-    unknown = sorted({*parameters_in(query)} - {*known})
+    named_in_steps = {
+        named for one in with_inner([query], {stream.name: stream for stream in (*spec.streams, *fresh)})
+        for named in named_in(one)
+    }  # fmt: skip
+    unknown = sorted({named.name for named in named_in_steps} - {*known})
     if unknown:
         what = f"{query.name} names parameters that have no value: {', '.join(unknown)}."
         raise ChangeRefused(what, "Set them first: `millpond param set`, or `pond.param`.")
-    for named in named_in(query):
+    for named in named_in_steps:
         if named.type != known[named.name].type:
             kinds = f"is now of type {known[named.name].type}. It was {named.type} when {query.name} was analysed"
             raise ChangeRefused(f"The parameter {named.name} {kinds}.", "Send the request again.")
@@ -240,8 +246,8 @@ def shadow(
     """
     check_move(pond.spec, query.name, "shadow")
     old = query_of(pond.spec, query.name)
-    _check_parameters(pond.spec, query)
     fresh = _new(pond.spec, streams)
+    _check_parameters(pond.spec, query, fresh)
     query = _in_place_of(old, query, (*pond.spec.streams, *fresh))
     if fresh:
         what = f"The shadow of {query.name} would read a stream that the pond does not read yet."

@@ -19,14 +19,16 @@ from millpond.model.expressions import plain_of
 from millpond.model.selection import AnyQuery, zone_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.plan.chains.steps import ttl_us_of
+from millpond.plan.chains.steps import late_by_of_steps, ttl_us_of, with_inner
 from millpond.plan.options.complete_column import with_complete
-from millpond.plan.options.live_parameters import Constant, another_value, as_double, constant_of, users_of
+from millpond.plan.options.live_parameters import Constant, another_value, as_double, constant_of
+from millpond.plan.options.output_modes import BY_EVENT
 from millpond.reconfigure import validate
 from millpond.reconfigure.budgets import with_versions
 from millpond.reconfigure.catalog import Recorded, history
 from millpond.reconfigure.change_price import Price
 from millpond.reconfigure.changes import Change
+from millpond.reconfigure.inner_reports import users_of
 from millpond.reconfigure.lifecycle import check_compared, query_of
 from millpond.reconfigure.shadow_report import Difference
 from millpond.reconfigure.validate import KnownPond
@@ -167,8 +169,11 @@ class QueryChanges:
         and `time_zone` are given, those of the current version apply.
         """
         ttl = self._ttl(name) if state_ttl is None else state_ttl
+        mode = mode or Mode()
+        if mode.late_by == BY_EVENT:
+            mode = mode._replace(late_by=self._late_by(name))
         zone = self._zone(name, query) if time_zone is None else time_zone
-        options = QueryOptions(Sink(), mode=mode or Mode(), repeats=repeats or Repeats(), ttl=ttl, zone=zone)
+        options = QueryOptions(Sink(), mode=mode, repeats=repeats or Repeats(), ttl=ttl, zone=zone)
         deadline = self._lifetime.opened is not None
         return self._declarations.analyse(name, query, options, remember=False, deadline=deadline)
 
@@ -180,6 +185,11 @@ class QueryChanges:
     def _ttl(self, name: str) -> int | None:
         current, streams = self._declarations.queries.get(name), self._declarations.front.streams
         return None if current is None else ttl_us_of(current, streams)
+
+    def _late_by(self, name: str) -> str:
+        """The rule by which events of the inner queries of the current version are late, which a new text keeps."""
+        current, streams = self._declarations.queries.get(name), self._declarations.front.streams
+        return BY_EVENT if current is None else late_by_of_steps(current, streams) or BY_EVENT
 
     def param(self, name: str, value: Constant, *, who: str | None = None) -> None:
         """Set a live parameter (`:name` in query texts) to a number or a text, from the next epoch on.
@@ -194,7 +204,8 @@ class QueryChanges:
         """
         if not self._lifetime.is_open():
             known, queries = self._declarations.front.parameters.get(name), [*self._declarations.queries.values()]
-            users, fraction = users_of(name, queries), as_double(name, queries)
+            streams = self._declarations.front.streams
+            users, fraction = users_of(name, queries, streams), as_double(name, with_inner(queries, streams))
             self._declarations.front.parameters[name] = another_value(name, value, known, users, fraction)
             return
         self._requests.request(lambda pond: validate.param(pond, name, value, named(who)))

@@ -22,7 +22,7 @@ from millpond.model.stream import Derivation, Stream
 from millpond.plan.chains.steps import over, times_in, with_inner
 from millpond.plan.chains.upstream import stream_of_steps
 from millpond.plan.groups.build import build_plan, needed_foreign
-from millpond.plan.options.live_parameters import parameters_in
+from millpond.reconfigure.inner_reports import parameters_of_steps
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Session, spark_session
 from millpond.state.ports.private_folder import own_folder
@@ -75,14 +75,14 @@ def compiled_of(streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> Compi
     Raises:
         UnsupportedQuery: a query has live parameters, whose values a compiled file does not have.
     """
-    queries = tuple(queries)
+    queries, streams = tuple(queries), tuple(streams)
     for query in queries:
-        if found := parameters_in(query):
+        if found := parameters_of_steps(query, {stream.name: stream for stream in streams}):
             raise UnsupportedQuery(
                 f"{query.name} cannot be compiled: it names live parameters ({', '.join(sorted(found))}).",
                 "Test it in a pond with Spark, or with the values themselves in its text.",
             )
-    spec = PondSpec.of(tuple(streams), queries, 1)
+    spec = PondSpec.of(streams, queries, 1)
     return Compiled(sql="", millpond=VERSION, spec=spec)
 
 

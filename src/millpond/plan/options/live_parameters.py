@@ -115,11 +115,6 @@ def as_double(name: str, queries: Iterable[AnyQuery]) -> bool:
     return True
 
 
-def users_of(name: str, queries: Iterable[AnyQuery]) -> list[str]:
-    """The sorted names of the queries that use a parameter."""
-    return sorted(query.name for query in queries if name in parameters_in(query))
-
-
 @lru_cache(1 << 14)
 def parameters_in(query: AnyQuery) -> frozenset[str]:
     """The names of the parameters in a query."""

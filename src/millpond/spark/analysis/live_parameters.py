@@ -32,6 +32,7 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.types import element_of
 from millpond.model.windows import Pattern, Session
 from millpond.plan.options.live_parameters import parameters_in
+from millpond.spark.analysis.query_terms import Extraction
 
 _TOKENS = re.compile(
     r"""'(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `[^`]*` | --[^\n]* | /\*.*?\*/
@@ -51,9 +52,8 @@ class Marked(NamedTuple):
     text: str
     parameters: tuple[Parameter, ...]
 
-    def restored(self, query: AnyQuery, sources: Iterable[str] = (), *, one_step: bool = True) -> AnyQuery:
-        """The query with its stand-ins replaced by parameters; `sources` are texts that Spark evaluates below the
-        query. `one_step`: the query has no inner queries.
+    def restored(self, query: AnyQuery) -> AnyQuery:
+        """The query, or one step of it, with its stand-ins replaced by parameters.
 
         Raises:
             QueryTypeError: a parameter is a text where a value of another type is needed.
@@ -61,24 +61,41 @@ class Marked(NamedTuple):
         """
         if not self.parameters:
             return query
-        if not one_step:
-            raise UnsupportedQuery(
-                f"{query.name} keeps state in several steps, and has live parameters, which is not answered.",
-                "Write the values, or make each step a query of its own.",
-            )
         made = _changed(query, self)
         for place, parameter in enumerate(self.parameters):
             _check_type(place, parameter, made)
-        found, left = parameters_in(made), any(map(has_stand_in, sources)) or self._is_left(made)
+        left = self._is_left(made)
+        if isinstance(made, Join) and (left or parameters_in(made)):
+            raise UnsupportedQuery("A join of two streams has no live parameters.", "Write the value itself.")
+        if left:
+            raise _fixed(self.parameters[0])
+        return made
+
+    def of(self, found: Extraction) -> Extraction:
+        """The extraction with parameters in its query; those of its inner queries were restored before.
+
+        Raises:
+            QueryTypeError, UnsupportedQuery: see `restored` and `check_used`.
+        """
+        found = found._replace(query=self.restored(found.query))
+        self.check_used(found.steps, found.texts)
+        return found
+
+    def check_used(self, steps: Iterable[AnyQuery], sources: Iterable[str]) -> None:
+        """Refuse a parameter that none of the steps of the query contains, or that Spark evaluates below them.
+
+        `steps` were restored, and `sources` are the texts of what Spark evaluates.
+
+        Raises:
+            UnsupportedQuery: there is such a parameter.
+        """
+        if not self.parameters:
+            return
+        found = frozenset[str]().union(*map(parameters_in, steps))
+        left = any(map(has_stand_in, sources))
         for parameter in self.parameters:
             if parameter.name not in found or left:
-                raise UnsupportedQuery(
-                    f"The parameter :{parameter.name} is used where its value cannot change while the pond runs.",
-                    "Use it in comparisons and arithmetic of WHERE, FILTER, HAVING and outputs, or write its value.",
-                )
-        if isinstance(made, Join):
-            raise UnsupportedQuery("A join of two streams has no live parameters.", "Write the value itself.")
-        return made
+                raise _fixed(parameter)
 
     def _is_left(self, query: AnyQuery) -> bool:
         """Whether the query still contains a stand-in, or the negative of one."""
@@ -136,6 +153,13 @@ def has_stand_in(sql: str) -> bool:
     (True, True, False)
     """
     return _STAND_INS.search(sql) is not None
+
+
+def _fixed(parameter: Parameter) -> UnsupportedQuery:
+    return UnsupportedQuery(
+        f"The parameter :{parameter.name} is used where its value cannot change while the pond runs.",
+        "Use it in comparisons and arithmetic of WHERE, FILTER, HAVING and outputs, or write its value.",
+    )
 
 
 def _number(place: int) -> int:

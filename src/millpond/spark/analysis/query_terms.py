@@ -15,7 +15,7 @@ from millpond.model.stream import Stream
 from millpond.model.windows import Counted, Sliding
 from millpond.plan.groups.distinct import Timing
 from millpond.plan.options.late_sinks import check_late
-from millpond.plan.options.output_modes import BY_EVENT, UPDATE
+from millpond.plan.options.output_modes import BY_EVENT, UPDATE, with_late_by
 from millpond.spark.analysis.derived_streams import Derived, texts_of
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of
@@ -44,9 +44,19 @@ class Extraction(NamedTuple):
         return (self.stream, *(stream for stream, _ in self.also))
 
     @property
+    def steps(self) -> tuple[AnyQuery, ...]:
+        """The inner queries and the query."""
+        return (*(one.query for one in self.inner), self.query)
+
+    @property
     def rows_read(self) -> tuple[Stream, ...]:
         """The streams of the rows of the inner queries."""
         return tuple(stream for one in (*self.inner, self) for stream in one.streams if stream.steps)
+
+    @property
+    def reads_events(self) -> bool:
+        """Whether a stream that the query reads is not made of rows of its inner queries."""
+        return not all(stream.steps for stream in self.streams)
 
     @property
     def texts(self) -> Iterator[str]:
@@ -107,10 +117,14 @@ class OutputOptions(NamedTuple):
         Raises:
             QueryTypeError, UnsupportedQuery: the query cannot have them.
         """
-        stream, timing = found.stream, found.timing
         if found.inner:
             self._check_steps(query.name)
-        query = self.mode.of(catalyst, self.repeats.of(catalyst, self.fit(query), stream, timing))
+        query, mode = self.fit(query), self.mode
+        if found.reads_events:
+            query = self.repeats.of(catalyst, query, found.stream, found.timing)
+        else:
+            mode = mode._replace(late_by=BY_EVENT)
+        query = mode.of(catalyst, query)
         if self.zone is not None:
             query = msgspec.structs.replace(query, zone=self.zone)
         if self.late is None:
@@ -120,20 +134,31 @@ class OutputOptions(NamedTuple):
         if isinstance(query, Join):
             raise UnsupportedQuery(f"Late events of the join {query.name} are counted only.", "Leave out 'late'.")
         query = msgspec.structs.replace(query, late=self.late)
-        check_late(query, stream)
+        check_late(query, found.stream)
         return query
 
+    def of_lower(
+        self, catalyst: Catalyst, name: str, restored: Callable[[AnyQuery], AnyQuery], lower: Extraction
+    ) -> AnyQuery:
+        """The query of a lower step of the query `name`, with the options for events if it reads events.
+
+        `restored` gives it its live parameters.
+
+        Raises:
+            QueryTypeError, UnsupportedQuery: the step cannot have them.
+        """
+        query = restored(msgspec.structs.replace(lower.query, name=name))
+        if not lower.reads_events:
+            return query
+        return with_late_by(self.repeats.of(catalyst, query, lower.stream, lower.timing), self.mode.late_by)
+
     def _check_steps(self, name: str) -> None:
-        """Refuse the options that concern the events of the stream, for a query over the rows of its inner queries.
+        """Refuse the options that apply to one query, for a query over the rows of its inner queries.
 
         Raises:
             UnsupportedQuery: one of them is given.
         """
-        given: dict[str, object]
-        mode, by_window = self.mode, self.mode.late_by != BY_EVENT
-        given = {"late": self.late, "correct.for": mode.correct_for, "late.by": by_window}
-        given |= {"deduplicate": self.repeats.columns}
-        for option, value in given.items():
+        for option, value in {"late": self.late, "correct.for": self.mode.correct_for}.items():
             if value:
                 raise UnsupportedQuery(
                     f"{name} keeps state in several steps, and `{option}` would apply to the rows of the first step.",

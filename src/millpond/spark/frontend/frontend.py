@@ -281,10 +281,10 @@ class FrontEnd:
                 frame, twin = frame_of(session, plain), Twin(plain, None)
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation, terms = read[0].name if len(read) == 1 else None, leaving.terms(terms, twin.window)
-            found = extract_any(session, frame, terms, self._all(), relation, self._functions, queries)
+            lower = partial(leaving.of_lower, self._catalyst, terms.name, marks.restored)
+            found = extract_any(session, frame, terms, self._all(), relation, self._functions, queries, lower)
             check_chained(found, upstreams)
-            query = marks.restored(found.query, found.texts, one_step=not found.inner)
-            return self._kept(found._replace(query=query), leaving, remember=remember)
+            return self._kept(marks.of(found), leaving, remember=remember)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:
@@ -305,9 +305,10 @@ class FrontEnd:
         check_streaming(name, frame)
         check_folder(self._spark, name, analysed(frame))
         with within(name):
-            terms = Terms(name, None, sink or Sink(), serve, ttl_us=ttl_us(self._catalyst, name, ttl))
             leaving = leaving_of(late, mode, repeats)
-            found = extract_any(self._catalyst, frame, leaving.terms(terms), self._all(), functions=self._functions)
+            terms = leaving.terms(Terms(name, None, sink or Sink(), serve, ttl_us=ttl_us(self._catalyst, name, ttl)))
+            lower = partial(leaving.of_lower, self._catalyst, name, lambda query: query)
+            found = extract_any(self._catalyst, frame, terms, self._all(), functions=self._functions, lower=lower)
             check_chained(found, ())
             return self._kept(found, leaving, remember=remember)
 

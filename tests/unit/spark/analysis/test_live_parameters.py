@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
@@ -27,3 +28,16 @@ def test_what_no_value_could_change_is_told_as_before() -> None:
     marks = marked(":limit", {"limit": literal("abc", "string")})
     with pytest.raises(UnsupportedQuery, match="is used where its value cannot change"):
         marks.restored(where(f"RLIKE(k, {marks.text})"))
+
+
+def test_a_parameter_is_in_one_of_the_steps_and_in_nothing_that_spark_computes_below_them() -> None:
+    marks = marked("v > :limit", {"limit": literal(5, "bigint")})
+    stand_in = literal(int(marks.text.split("(")[1].rstrip("L)")), "bigint")
+    plain = Selection("q", "tx", (Named("v", Column("v", "bigint")),), None)
+    used = marks.restored(
+        msgspec.structs.replace(plain, where=Call("gt", (Column("v", "bigint"), stand_in), "boolean"))
+    )
+    marks.check_used([plain, used], ["t + 1"])
+    for steps, sources in (([plain], ["t + 1"]), ([plain, used], [marks.text])):
+        with pytest.raises(UnsupportedQuery, match=":limit is used where its value cannot change"):
+            marks.check_used(steps, sources)

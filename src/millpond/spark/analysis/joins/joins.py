@@ -9,7 +9,7 @@ pair.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -67,10 +67,11 @@ MOST_PAIRS = 10_000_000
 def extract_any(
     catalyst: Catalyst, frame: DataFrame, terms: Terms, streams: Sequence[Stream] = (), relation: str | None = None,
     functions: UserFunctions | None = None, earlier: Mapping[str, AnyQuery] = MappingProxyType({}),
+    lower: Callable[[Extraction], AnyQuery] = lambda found: found.query,
 ) -> Extraction:  # fmt: skip
     """Read a streaming DataFrame that was not started and may contain a join; see `extract_query`.
 
-    `earlier` are the queries whose rows can be among `streams`.
+    `earlier` are the queries whose rows can be among `streams`. `lower` completes the query of each lower step.
 
     Raises:
         UnsupportedQuery, QueryTypeError: see `extract_query`.
@@ -79,7 +80,7 @@ def extract_any(
     check_inlined(plan)
 
     def extract(plan: JavaObject, terms: Terms) -> Extraction:
-        inputs = Inputs(catalyst, streams, relation, earlier, extract)
+        inputs = Inputs(catalyst, streams, relation, earlier, extract, lower)
         return inputs.finished(_extract(catalyst, plan, terms, inputs, functions or UserFunctions(catalyst)))
 
     found = extract(plan, terms)

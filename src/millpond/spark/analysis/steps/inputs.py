@@ -27,15 +27,16 @@ class Inputs:
     """Finds the inputs of one step, and collects the steps below it.
 
     A stream gets the name `relation`, or the name of the equal stream in `streams`, or else a name with its digest.
-    `earlier` are the queries whose rows can be among `streams`. `extract` reads the plan of a lower step.
+    `earlier` are the queries whose rows can be among `streams`. `extract` reads the plan of a lower step. `lower` gives
+    the query of a lower step what the text's options and live parameters mean for it.
     """
 
     def __init__(
         self, catalyst: Catalyst, streams: Sequence[Stream], relation: str | None, earlier: Mapping[str, AnyQuery],
-        extract: Callable[[JavaObject, Terms], Extraction],
+        extract: Callable[[JavaObject, Terms], Extraction], lower: Callable[[Extraction], AnyQuery],
     ) -> None:  # fmt: skip
         self._catalyst, self._streams, self._relation, self._earlier = catalyst, streams, relation, earlier
-        self._extract = extract
+        self._extract, self._lower_query = extract, lower
         self._below: dict[str, list[Extraction]] = {}
 
     def source(self, plan: InputPlan, terms: Terms, needed: Collection[int], *, timed: bool = True) -> QueryInput:
@@ -66,7 +67,7 @@ class Inputs:
     def _lower(self, node: JavaObject, terms: Terms) -> Extraction:
         """The step that emits the rows of a plan node."""
         below = self._extract(node, terms)
-        query = msgspec.structs.replace(below.query, text="")
+        query = msgspec.structs.replace(self._lower_query(below), name=terms.name, text="")
         if isinstance(query, Query) and query.window == RUNNING:
             raise UnsupportedQuery(
                 "The inner aggregation has no window, so its rows change with each epoch, and results that used them "
