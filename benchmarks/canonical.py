@@ -4,8 +4,9 @@ No flags. Every figure is a ratio of two measurements of this run on this machin
 object. `vs_floor_N`: time of the pond over time of the floor (see `engines.floor`), steady state, N queries.
 `vs_spark_N`: throughput of the pond over that of N plain Structured Streaming queries with in-memory state (on a
 prefix of the files, since they take long). `marginal_32`: cost of a query among 32, emission aside, as a share of the
-first query's. `vs_floor_filters_100`, `vs_floor_family_1000`: queries that all have a filter of their own (see
-`filters.py`). `small_p50_s`, `small_p99_s`: seconds from arrival to commit of 20,000 events that come once a second.
+first query's. `vs_floor_unlike_8`: the eight windows, each over a key of its own (see `unlike.py`).
+`vs_floor_filters_100`, `vs_floor_family_1000`: queries that all have a filter of their own (see `filters.py`).
+`small_p50_s`, `small_p99_s`: seconds from arrival to commit of 20,000 events that come once a second.
 `state_ratio`: bytes kept for ten windows by ten aggregates over those for the largest window alone.
 """
 
@@ -23,6 +24,8 @@ from filters import COLUMNS, family, mixed
 from pyspark.sql import SparkSession
 from small_epochs import latencies, summary
 from state_ratio import state_ratio
+from unlike import COLUMNS as UNLIKE_COLUMNS
+from unlike import unlike
 from workload import LARGE, Size, prefix, transactions, windows
 
 from millpond import spark_session
@@ -49,13 +52,16 @@ def main(
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="millpond-bench-") as scratch:
         work = Path(scratch)
-        checked = check_results(spark, prefix(source, 2, work / "checked"), work / "pond", windows(8))
-        print(f"results: {checked} rows of 8 queries equal Spark's own batch answer", flush=True)
+        first = prefix(source, 2, work / "checked")
+        for name, queries in (("one key", aggregations(windows(8))), ("eight keys", unlike())):
+            checked = check_results(spark, first, work / f"checked over {name}", queries)
+            print(f"results: {checked} rows of 8 queries over {name} equal Spark's own batch answer", flush=True)
         pond(spark, source, work / "pond", aggregations(windows(1)))  # warms the JVM and the workers
         throughput: dict[int, float] = {}
         for count in counts:
             seconds, ratio = _beside_floor(spark, source, work, f"N={count}", aggregations(windows(count)))
             throughput[count], figures[f"vs_floor_{count}"] = per_epoch / seconds, ratio
+        _, figures["vs_floor_unlike_8"] = _beside_floor(spark, source, work, "unlike 8", unlike(), UNLIKE_COLUMNS)
         some = prefix(source, size.files // 2, work / "some")
         filtered = {
             f"filters_{many[0]}": (mixed(source, many[0]), COLUMNS),

@@ -51,9 +51,9 @@ def stream_of(spark: SparkSession, folder: Path, files: int = 1) -> DataFrame:
     return reader.parquet(str(folder)).withWatermark("ts", "0 seconds")
 
 
-def aggregation(stream: DataFrame, size: int, slide: int) -> DataFrame:
-    """Count, sum and maximum per customer and window (seconds)."""
-    return stream.groupBy(F.window("ts", f"{size} seconds", f"{slide} seconds"), "customer").agg(
+def aggregation(stream: DataFrame, size: int, slide: int, keys: Sequence[str] = ("customer",)) -> DataFrame:
+    """Count, sum and maximum per key and window (seconds)."""
+    return stream.groupBy(F.window("ts", f"{size} seconds", f"{slide} seconds"), *keys).agg(
         F.count("*").alias("n"), F.sum("amount").alias("s"), F.max("amount").alias("m")
     )
 
