@@ -9,11 +9,11 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import pyarrow as pa
@@ -113,18 +113,26 @@ def until(look: Callable[[], T | None], what: Callable[[], str], seconds: float 
     raise AssertionError(what())
 
 
-def written(folder: Path) -> dict[tuple[str, int], tuple[int, int]]:
+Rows = dict[tuple[str, int], tuple[int, int]]
+
+
+def written(folder: Path) -> Rows:
     """Rows by key and window; each exists once."""
-    found = {}
-    for part in sorted(folder.glob("part-*")):
-        for row in map(json.loads, part.read_text().splitlines()):
-            key = (row["c"], int(row["start"][17:19]) + 60 * int(row["start"][14:16]))
-            assert key not in found, f"{key} was told twice"
-            found[key] = (row["n"], row["total"])
+    parts = sorted(folder.glob("part-*"))
+    return in_windows(json.loads(line) for part in parts for line in part.read_text().splitlines())
+
+
+def in_windows(rows: Iterable[dict[str, Any]], but: Container[tuple[str, int]] = ()) -> Rows:
+    """Rows by key and window; each exists once, and none is one of `but`."""
+    found: Rows = {}
+    for row in rows:
+        key = (row["c"], int(row["start"][17:19]) + 60 * int(row["start"][14:16]))
+        assert key not in found and key not in but, f"{key} was sent twice"
+        found[key] = (row["n"], row["total"])
     return found
 
 
-def expected(windows: range, least: int = 0) -> dict[tuple[str, int], tuple[int, int]]:
+def expected(windows: range, least: int = 0) -> Rows:
     values = {f"c{i}": [v for v in range(i, 100, 4) if v >= least] for i in range(4)}
     return {(c, 10 * k): (len(mine), sum(mine)) for k in windows for c, mine in values.items()}
 
@@ -146,7 +154,7 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
     def tell(name: str) -> Callable[[], str]:
         return lambda: bench.said(name)
 
-    with bench.serve("first", [str(JOINED)], joining(spark)) as first:
+    with ThreadPoolExecutor() as subscribers, bench.serve("first", [str(JOINED)], joining(spark)) as first:
         until(lambda: client().health().role == "leader", tell("first"))
         with bench.serve("second") as second:
             # live changes, while the second one starts
@@ -159,6 +167,8 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             assert isinstance(price, Priced) and price.cost == "complete later"
             big = asked.add("big", BIG, sink="json")
             assert isinstance(big, Changed) and big.record and big.complete_from_us == price.complete_from_us
+            before = asked.rows("big")
+            first_rows = subscribers.submit(lambda: [next(before) for _ in range(4)])
             with pytest.raises(QueryRefused):
                 asked.add("passwords", "SELECT * FROM text.`/etc/passwd`")
             with pytest.raises(AccessError):
@@ -180,6 +190,10 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             standby = Client(url, Places(bench.pond).known_secret())
             assert standby.health().role == "standby"
             assert {"millpond_leader 0.0", "millpond_queries 2.0"} <= metrics(standby, bench.pond)
+            rows = in_windows(first_rows.result(60))
+            both = Client(f"{asked.url},{url}", str(Places(bench.pond).known_secret()))
+            after = both.rows("big", after=before.position)
+            last_rows = subscribers.submit(lambda: [next(after) for _ in range(8)])
             assert [query.name for query in standby.queries()] == ["big", "spend"]
             with pytest.raises(NotServingError, match="standby") as told:
                 standby.drop("big")
@@ -202,6 +216,9 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             until(lambda: len(written(bench.pond / "out" / "big")) == 12, tell("second"))
             assert written(tmp_path / "spend") == expected(range(5))
             assert written(bench.pond / "out" / "big") == expected(range(2, 4), 40) | expected(range(4, 5), 60)
+            # a subscriber of both processes got the same rows, each once
+            rows |= in_windows(last_rows.result(60), but=rows)
+            assert rows == written(bench.pond / "out" / "big")
             in_a_terminal(bench.pond)
             second.send_signal(signal.SIGTERM)
             assert second.wait(240) == 0, bench.said("second")

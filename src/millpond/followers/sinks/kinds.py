@@ -129,6 +129,10 @@ BUILT_IN: tuple[SinkKind, ...] = (
     SinkKind(
         name=NOWHERE, opens=f"{PACKAGE}.local_sinks:open_noop", cursor_suffix="cursor", own_thread=False, lasting=False
     ),
+    SinkKind(  # the rows stay in the log for a while, where the service reads them
+        name="subscribers", opens=f"{PACKAGE}.local_sinks:open_noop", cursor_suffix="cursor", own_thread=False,
+        lasting=False, remote=True,
+    ),
     SinkKind(
         name="memory", opens=f"{PACKAGE}.local_sinks:open_memory", cursor="process", own_thread=False, late=True,
         lasting=False, in_process=True,

@@ -84,7 +84,7 @@ class ConsoleSink(NoopSink):
 
 
 def open_noop(context: SinkContext) -> NoopSink:
-    """Open the sink `noop`."""
+    """Open the sink `noop`, or `subscribers`, whose rows the service reads from the log."""
     return NoopSink(context.query.name, context.cursors, context.since, context.late)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeVar, get_args
 
 import httpx
 import msgspec
 
-from millpond.errors import AccessError, NotServingError, RequestError, SetupError, of_code
+from millpond.errors import AccessError, MillpondError, NotServingError, RequestError, SetupError, of_code
 from millpond.service.api.certificates import distrusted, trusting
 from millpond.service.api.messages import (
     STATE_CHANGES,
@@ -39,11 +39,15 @@ from millpond.service.api.messages import (
     check_sink_names,
     not_allowed,
 )
+from millpond.service.api.row_subscription import Rows
 from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, only_pond, places_of
 
 T = TypeVar("T")
 _HEALTH_S = 5.0
 """The longest time in seconds until a service says whether it leads; then the next one is tried."""
+
+_SILENT_S = 30.0
+"""The longest time in seconds without an event of a subscription; the service sends one every ten seconds."""
 
 _Params = dict[str, str | int | Sequence[str]]
 
@@ -235,6 +239,30 @@ class Client:
         content = msgspec.json.encode(Feeds(query, column))
         return self._ask("PUT", f"params/{_segment(name)}/feed", Changed, content=content)
 
+    def rows(self, name: str, *, after: str | None = None, patience: float = 60.0) -> Rows:
+        """The rows of a query as they are committed: `for row in client.rows("alerts"): …`.
+
+        `after`: a position of an earlier subscription (`Rows.position`); None: from the next record on. `-1`: all rows
+        that are still kept. A cut connection is opened again, also at another address of `url`; NotServingError: after
+        `patience` seconds without an answer.
+        """
+        path = f"queries/{_segment(name)}/rows"
+
+        @contextmanager
+        def open_at(url: str, position: str | None) -> Iterator[Iterator[str]]:
+            params = {} if position is None else {"after": position}
+            timeout = httpx.Timeout(_SILENT_S, connect=_HEALTH_S)
+            try:
+                with self._http.stream("GET", f"{url}/v1/{path}", params=params, timeout=timeout) as answer:
+                    if not answer.is_success:
+                        raise _refused(answer.read(), answer.status_code, url)
+                    yield answer.iter_lines()
+            except httpx.HTTPError as error:
+                raise _unreached(error, url) from error
+
+        urls = [self.url, *(url for url in self._urls if url != self.url)]
+        return Rows(open_at, urls, after, patience)
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
@@ -296,25 +324,18 @@ class Client:
                 timeout=httpx.Timeout(None, connect=10) if patient else httpx.USE_CLIENT_DEFAULT,
             )  # fmt: skip
         except httpx.HTTPError as error:
-            if (told := distrusted(error, self.url)) is not None:
-                raise told from error
             if isinstance(error, httpx.ReadTimeout):
                 cure = "The change may still be made: look at `millpond history` before you try again."
                 raise NotServingError(f"{self.url} has not answered in time.", cure) from error
-            why = "no pond is served there now" if _is_refused(error) else str(error) or type(error).__name__
-            cure = "Start `millpond serve`, or wait."
             unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) or method == "GET"
-            failed = NotServingError(f"Nobody answers at {self.url}: {why}.", cure)
-            raise (_NotMade(failed) if unsent else failed) from error
-        try:
-            if answer.is_success:
+            failed = _unreached(error, self.url)
+            raise (_NotMade(failed) if unsent and isinstance(failed, NotServingError) else failed) from error
+        if answer.is_success:
+            try:
                 return msgspec.json.decode(answer.content, type=kind)
-            refused = msgspec.json.decode(answer.content, type=Refusal)
-        except msgspec.MsgspecError as error:
-            raise RequestError(
-                f"{self.url} answers {answer.status_code}, and nothing that is known here.", "Ask a `millpond serve`."
-            ) from error
-        failure = of_code(refused.code)(refused.what, refused.cure)
+            except msgspec.MsgspecError as error:
+                raise _unknown(answer.status_code, self.url) from error
+        failure = _refused(answer.content, answer.status_code, self.url)
         raise _NotMade(failure) if isinstance(failure, NotServingError) else failure
 
 
@@ -324,6 +345,28 @@ class _NotMade(Exception):
     def __init__(self, error: NotServingError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def _unreached(error: httpx.HTTPError, url: str) -> MillpondError:
+    """Why no answer came from an address."""
+    if (untrusted := distrusted(error, url)) is not None:
+        return untrusted
+    why = "no pond is served there now" if _is_refused(error) else str(error) or type(error).__name__
+    return NotServingError(f"Nobody answers at {url}: {why}.", "Start `millpond serve`, or wait.")
+
+
+def _refused(content: bytes, status: int, url: str) -> MillpondError:
+    """The error that a service has sent."""
+    try:
+        refused = msgspec.json.decode(content, type=Refusal)
+    except msgspec.MsgspecError:
+        return _unknown(status, url)
+    return of_code(refused.code)(refused.what, refused.cure)
+
+
+def _unknown(status: int, url: str) -> RequestError:
+    what = f"{url} answers {status}, and nothing that is known here."
+    return RequestError(what, "Ask a `millpond serve`.")
 
 
 def _check_addresses(urls: Sequence[str]) -> None:

@@ -290,6 +290,17 @@ class Found(msgspec.Struct, frozen=True):
     epoch: int | None = None
 
 
+class RowsSent(msgspec.Struct, frozen=True):
+    """The data of an event `rows`: rows of a query that one record committed, in the order of the log.
+
+    The `id` of the event is the position after these rows. A record with many rows is sent as several events. Other
+    events: `position`, whose id says how far the log was read while there were no rows, and `error`, the last one.
+    """
+
+    record: int
+    rows: list[dict[str, Any]]
+
+
 class Differs(msgspec.Struct, frozen=True):
     """The comparison of a query with its shadow, from the start of the shadow to the record `as_of`.
 

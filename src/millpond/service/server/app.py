@@ -12,12 +12,14 @@ from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
 
 from millpond.errors import (
     AccessError,
     BusyError,
     ChangeRefused,
     FencedError,
+    GoneError,
     InputError,
     MillpondError,
     NotServingError,
@@ -43,6 +45,7 @@ from millpond.service.api.messages import (
     QueryShown,
     Refusal,
     Relocation,
+    RowsSent,
     Status,
     StreamShown,
     Value,
@@ -51,11 +54,13 @@ from millpond.service.api.messages import (
 )
 from millpond.service.server.guard import HEADERS, refusal
 from millpond.service.server.hosted_pond import HostedPond
+from millpond.service.server.row_stream import RowStream
 from millpond.version import VERSION
 
 T = TypeVar("T")
 
 STATUS: tuple[tuple[type[MillpondError], int], ...] = (
+    (GoneError, 410),
     (ChangeRefused, 409),
     (QueryError, 422),
     (InputError, 422),
@@ -99,11 +104,12 @@ def named(name: str) -> str:
     return name
 
 
-def make_app(verbs: HostedPond, exposition: Callable[[str], tuple[bytes, str]]) -> FastAPI:
+def make_app(verbs: HostedPond, rows: RowStream, exposition: Callable[[str], tuple[bytes, str]]) -> FastAPI:
     """The HTTP application of a pond; run it behind a `Guard`. `exposition`: see `Metrics.exposition`."""
     app = FastAPI(title="Millpond", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     _show(app, verbs)
     _change(app, verbs)
+    _subscribe(app, rows)
     _expose(app, exposition)
     _explain(app)
     app.add_exception_handler(Exception, _failed)
@@ -275,6 +281,23 @@ def _change(app: FastAPI, verbs: HostedPond) -> None:
     async def feed(request: Request, name: str, who: Who) -> Response:
         feeds = await _read(request, Feeds)
         return _answered(await run_in_threadpool(verbs.feed, named(name), feeds, who))
+
+
+def _subscribe(app: FastAPI, rows: RowStream) -> None:
+    """Add the route that sends rows as they are committed."""
+
+    @app.get(
+        "/v1/queries/{name}/rows", **_doc(RowsSent),
+        summary="The rows of a query as they are committed, as server-sent events (text/event-stream)",
+    )  # fmt: skip
+    async def subscribe(
+        request: Request, name: str,
+        after: Annotated[str | None, Query(description="The id of the last event that was processed.")] = None,
+    ) -> Response:  # fmt: skip
+        last = request.headers.get("last-event-id", after)
+        position = await run_in_threadpool(rows.begin, named(name), last)
+        headers = HEADERS | {"x-accel-buffering": "no"}  # a proxy would hold events back
+        return StreamingResponse(rows.events(name, position), 200, headers, "text/event-stream")
 
 
 def _expose(app: FastAPI, exposition: Callable[[str], tuple[bytes, str]]) -> None:

@@ -45,6 +45,7 @@ from millpond.service.server.log_reader import LogReader
 from millpond.service.server.metrics import Metrics
 from millpond.service.server.restart import VARIABLE as RESTARTED
 from millpond.service.server.restart import RestartNeeded, Restarts, restart
+from millpond.service.server.row_stream import RowStream
 from millpond.service.server.supervisor import Runs, Supervisor
 from millpond.service.server.warm_copies import WarmCopies
 from millpond.service.server.warm_up import WarmUp
@@ -163,15 +164,16 @@ def _serve(
         verbs = HostedPond(
             process.supervisor, reader, lambda: process.gauges, places, out, options.shards
         )  # fmt: skip
+        rows = RowStream(reader)
         metrics = Metrics(verbs, reader, lambda: process.gauges)
-        app = _guarded(make_app(verbs, metrics.exposition), secret, web, listener.strangers)
+        app = _guarded(make_app(verbs, rows, metrics.exposition), secret, web, listener.strangers)
         supervisor = process.supervisor
         watched = Watchdog(supervisor.hangs, lambda: _end_or_replace(supervisor, port)).running()
         warm = WarmCopies(lambda: None if (found := reader.now()) is None else found[0])
         copying = nullcontext() if address.path else warm.running(lambda: supervisor.role == "standby")
         with (
-            _answering(app, web, listener), interrupts(say) as signals, signals.stopping(supervisor.stop), watched,
-            copying,
+            _answering(app, web, listener, rows.end), interrupts(say) as signals, signals.stopping(supervisor.stop),
+            watched, copying,
         ):  # fmt: skip
             try:
                 supervisor.run()
@@ -304,8 +306,11 @@ def _bound(web: Web, wanted: int = 0) -> Iterator[Door]:
 
 
 @contextmanager
-def _answering(app: Application, web: Web, listener: Door) -> Iterator[None]:
-    """Answer requests in a separate thread; on exit, running requests are completed first."""
+def _answering(app: Application, web: Web, listener: Door, end: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Answer requests in a separate thread; on exit, running requests are completed first.
+
+    `end`: ends the requests that would last for ever.
+    """
     log = logging.StreamHandler()
     levels = {"millpond.service": logging.INFO, LOGGER: logging.WARNING, "uvicorn.error": logging.WARNING}
     for name, level in levels.items():
@@ -328,5 +333,6 @@ def _answering(app: Application, web: Web, listener: Door) -> Iterator[None]:
     try:
         yield
     finally:
+        end()
         server.should_exit = True
         thread.join(15)

@@ -57,6 +57,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Estimate the cost, and 
 Name = Annotated[str, typer.Argument(metavar="QUERY", help="The query's name.")]
 Text = Annotated[str, typer.Argument(metavar="SELECT", help="The text, a FILE.sql with it, or - for standard input.")]
 _BELOW_OUT = ", ".join(name for name in remote_names() if KINDS[name].path)
+_CONNECTED = ", ".join(name for name in remote_names() if KINDS[name].connection is not None)
 _OTHERS = ", ".join(name for name in remote_names() if not KINDS[name].path)
 FileSink = Annotated[
     Optional[str],  # noqa: UP045
@@ -64,7 +65,7 @@ FileSink = Annotated[
 ]
 Address = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--connection", metavar="NAME", help=f"The operator's connection for the sinks {_OTHERS}."),
+    typer.Option("--connection", metavar="NAME", help=f"The operator's connection for the sinks {_CONNECTED}."),
 ]
 Topic = Annotated[
     Optional[str],  # noqa: UP045

@@ -46,7 +46,7 @@ def test_the_files_of_cursors_keep_their_names() -> None:
     suffixes = {kind.name: kind.suffix for kind in BUILT_IN if kind.cursor == "file"}
     assert suffixes == {
         "console": "cursor", "noop": "cursor", "redis": "cursor", "foreach": "foreach", "delta": "delta",
-        "kafka": "kafka", "webhook": "webhook",
+        "kafka": "kafka", "webhook": "webhook", "subscribers": "cursor",
     }  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def test_a_service_refuses_names_that_a_client_cannot_judge() -> None:
     check_sink_names("of a package of the service", None, unknown=False)
     with pytest.raises(RequestError, match="cannot have 'xml' as its sink") as refused:
         check_sink_names("xml", None, unknown=True)
-    assert refused.value.cure == "Use one of parquet, json, csv, delta, kafka, webhook."
+    assert refused.value.cure == "Use one of parquet, json, csv, subscribers, delta, kafka, webhook."
     with pytest.raises(RequestError, match="cannot have 'delta' as its late"):
         check_sink_names(None, "delta", unknown=False)
 

@@ -134,7 +134,7 @@ class Bench:
 
     def __init__(self, asking: Callable[[Any], Any]) -> None:
         self.fake = Fake()
-        self.http = asking(make_app(self.fake, self.fake.exposition))
+        self.http = asking(make_app(self.fake, self.fake, self.fake.exposition))
         self.client = Client("http://localhost", "token", who="ann", transport=self._transport())
 
     def _transport(self) -> httpx.BaseTransport:
@@ -290,6 +290,6 @@ def test_nobody_there_is_an_error_of_ours() -> None:
 
 
 def test_the_document_is_the_one_that_is_pinned(bench: Bench) -> None:
-    made = make_app(bench.fake, bench.fake.exposition).openapi()
+    made = make_app(bench.fake, bench.fake, bench.fake.exposition).openapi()
     assert json.loads(DOCUMENT.read_text(encoding="utf-8")) == made
     assert made["security"] == [{"token": []}]
