@@ -10,17 +10,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kit.inputs.cases import STREAM, WITH_SESSIONS, random_case
+from kit.inputs.cases import SECOND, STREAM, WITH_SESSIONS, random_case
 from kit.inputs.examples import seeds
 from kit.judges.answers import Run
 from kit.naive.placement import partition_of
 from millpond.errors import UnsupportedQuery
+from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
-from millpond.model.query import Named
+from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Order
+from millpond.model.windows import Sliding
 from millpond.placement.partitions import homes, owners_by_partition
+from millpond.plan.chains.upstream import chained_stream
 from millpond.plan.options.output_modes import with_mode
 from millpond.runtime.inputs import without_shuffle
 from millpond.runtime.inputs.without_shuffle import FoldInput, Obstacle
@@ -30,6 +33,20 @@ TOPIC = replace(
     STREAM, columns=(*STREAM.columns, Field("_source", "string"), Field("_offset", "bigint")),
     order=Order("_source", "_offset"), partitioned="k",
 )  # fmt: skip
+TOTAL = Column("total", "bigint")
+LOWER = Query(
+    "lower", "events", "ts", 2 * SECOND, Sliding(5 * SECOND, 5 * SECOND), (Column("k", "string"),),
+    (Aggregate("sum", Column("v", "int"), None, "bigint"), Aggregate("count", None, None, "bigint")),
+    (Named("end", Column("window.end", "timestamp")), Named("n", Column("agg:1", "bigint")),
+     Named("total", Column("agg:0", "bigint"))),
+)  # fmt: skip
+UPPER = Query(
+    "upper", "lower", "end", 0, Sliding(10 * SECOND, 10 * SECOND), (Column("n", "bigint"),),
+    (Aggregate("sum", TOTAL, None, "bigint"), Aggregate("max", TOTAL, None, "bigint")),
+    tuple(Named(name, Column(name, kind)) for name, kind in {
+        "window.end": "timestamp", "key:0": "bigint", "agg:0": "bigint", "agg:1": "bigint"}.items()),
+)  # fmt: skip
+"""Reads the rows of `lower` by another key than the topic's."""
 Rows = list[dict[str, Any]]
 
 
@@ -63,13 +80,13 @@ def asked(seed: int) -> tuple[list[Rows], list[AnyQuery]]:
             queries.append(made)
     columns = (Column("k", "string"), Column("v", "int"))
     plain = Selection("plain", "events", tuple(Named(column.name, column) for column in columns))
-    return case.epochs, [*queries, plain]
+    return case.epochs, [*queries, plain, LOWER, UPPER]
 
 
 def played(folder: Path, seed: int, partitions: int, instances: int, misplaced: float, without: bool) -> Run:
     epochs, queries = asked(seed)
     owners = owners_by_partition(64, instances, partitions)
-    run = Run(folder, queries, instances, 64, stream=TOPIC, owners=owners)
+    run = Run(folder, queries, instances, 64, stream=TOPIC, owners=owners, others=[chained_stream(LOWER)])
     topic = Topic(seed, partitions, misplaced)
     run.pond.partitions = partitions if without else None
     for rows in epochs:
@@ -117,7 +134,7 @@ def test_too_much_for_others_goes_through_the_shuffle(tmp_path: Path, monkeypatc
 
 
 def test_owners_that_do_not_fit_go_through_the_shuffle(tmp_path: Path) -> None:
-    run = Run(tmp_path, asked(1)[1], 2, 64, stream=TOPIC)
+    run = Run(tmp_path, asked(1)[1], 2, 64, stream=TOPIC, others=[chained_stream(LOWER)])
     assert homes(run.pond.setting.owners, 2, 2) is None
     run.pond.partitions = 2
     run.epoch(Topic(1, 2, 0.0).deal(asked(1)[0][0]))

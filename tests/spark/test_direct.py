@@ -37,6 +37,9 @@ QUERIES = {
                 FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 3 SECONDS GROUP BY ALL""",
     "all": """SELECT window(ts, '10 seconds') AS w, count(*) AS n
               FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 3 SECONDS GROUP BY ALL""",
+    "steps": """SELECT window(w, '20 seconds') AS w, count(*) AS n, max(most) AS most
+                FROM (SELECT k, window(ts, '10 seconds') AS w, max(v) AS most
+                      FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 3 SECONDS GROUP BY ALL) GROUP BY ALL""",
     "large": "SELECT k, v FROM STREAM tx WHERE v > 900",
 }
 Events = list[tuple[str, bytes]]

@@ -26,7 +26,7 @@ from millpond.reconfigure.change_queue import ChangeQueue
 from millpond.reconfigure.changes import Change
 from millpond.runtime.epoch import map_record, next_step, step_record
 from millpond.runtime.fold.fold import fold
-from millpond.runtime.inputs.replay import stored_parts
+from millpond.runtime.inputs.replay import gather_share
 from millpond.runtime.inputs.without_shuffle import (
     FoldInput,
     Obstacle,
@@ -120,7 +120,7 @@ class ChangingPond(LocalPond):
     def _deltas(
         self, task: GatherTask, folding: FoldTask, frames: Sequence[pa.RecordBatch], seen: Header | None
     ) -> Deltas:
-        found = None if seen is not None or stored_parts(task) else self._direct_deltas(task, folding, frames)
+        found = None if seen is not None or task.recalled else self._direct_deltas(task, folding, frames)
         return super()._deltas(task, folding, frames, seen) if found is None else found
 
     def _direct_deltas(self, task: GatherTask, folding: FoldTask, frames: Sequence[pa.RecordBatch]) -> Deltas | None:
@@ -128,7 +128,10 @@ class ChangingPond(LocalPond):
         if of is None or not frames:
             return None
         route = Route(of, message_bytes(len(frames)), uuid4().hex, len(frames))
-        gathered = [gather_direct(task, [frame], number, route) for number, frame in enumerate(frames)]
+        gathered = [
+            gather_direct(task, [frame], number, route, gather_share(task, number, len(frames), self._files()))
+            for number, frame in enumerate(frames)
+        ]
         names, files = message_files(folding.number, route.job, route.tasks), self._files()
         for name, one in zip(names, gathered, strict=True):
             send_message(self._files(), name, one.message)

@@ -87,6 +87,22 @@ def stored_parts(task: GatherTask) -> int:
     return len(task.chained) + len(task.recalled)
 
 
+def largest_share(task: GatherTask, tasks: int) -> int:
+    """The most bytes of upstream rows that one of `tasks` tasks reads; see `gather_share`."""
+    sizes = [sum(place.size for place in rows.places) for rows in task.chained]
+    return max(sum(sizes[number::tasks]) for number in range(tasks))
+
+
+def gather_share(task: GatherTask, number: int, tasks: int, files: Files) -> Iterator[tuple[int, bytes]]:
+    """The packets of the upstream rows that task `number` of `tasks` reads beside its source partition.
+
+    Raises:
+        CorruptError: a section is not readable.
+    """
+    for part in range(number, len(task.chained), tasks):
+        yield from gather_chained(task, part, files)
+
+
 def gather_stored(task: GatherTask, part: int, files: Files) -> Iterator[tuple[int, bytes]]:
     """The packets of part `part` of the stored events, gathered like a source partition.
 

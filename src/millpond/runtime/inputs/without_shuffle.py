@@ -91,8 +91,14 @@ class FoldInput(NamedTuple):
     misplaced: int
 
 
-def gather_direct(task: GatherTask, batches: Iterable[pa.RecordBatch], number: int, route: Route) -> GatherResult:
-    """Gathers the events of task `number`; stops early when its packets exceed the bytes that it may share."""
+def gather_direct(
+    task: GatherTask, batches: Iterable[pa.RecordBatch], number: int, route: Route,
+    rows: Iterable[tuple[int, bytes]] = (),
+) -> GatherResult:  # fmt: skip
+    """Gathers the events of task `number`; stops early when its packets exceed the bytes that it may share.
+
+    `rows` are the packets of this task's part of the rows of queries.
+    """
     read: list[pa.RecordBatch] = []
     unread, partition = iter(batches), None
     for batch in unread:
@@ -104,7 +110,8 @@ def gather_direct(task: GatherTask, batches: Iterable[pa.RecordBatch], number: i
     own_packets: dict[int, list[bytes]] = {}
     instances_of: dict[bytes, list[int]] = {}
     size = misplaced = 0
-    for instance, packet in gather(task, chain(read, unread), number if partition is None else partition):
+    events = gather(task, chain(read, unread), number if partition is None else partition)
+    for instance, packet in chain(events, rows):
         if partition is not None and route.homes[instance] == partition:
             own_packets.setdefault(instance, []).append(packet)
             continue

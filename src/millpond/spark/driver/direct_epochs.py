@@ -25,7 +25,7 @@ from millpond.placement.partitions import homes, owners_by_partition, why_not
 from millpond.placement.slots import even_owners
 from millpond.runtime.epoch import Batch, Setting
 from millpond.runtime.gather.dead_letters import records_between
-from millpond.runtime.inputs.replay import stored_parts
+from millpond.runtime.inputs.replay import largest_share
 from millpond.runtime.inputs.without_shuffle import Obstacle, Route, message_bytes
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 from millpond.runtime.scheduling.kafka_partitions import moved_partitions, partitions_of
@@ -150,8 +150,8 @@ class Direct:
             return "other streams are read too"
         if expressions_above(setting.plan):
             return EVALUATED_ABOVE
-        if stored_parts(gathering):
-            return "rows of queries, or retained events, are read too"
+        if gathering.recalled:
+            return "retained events are read too"
         places = partitions_of(batch.end.get(topic, ""))
         if len({name.rpartition("-")[0] for name in places}) != 1:
             return "the stream reads several topics"
@@ -164,6 +164,8 @@ class Direct:
         tasks = moved_partitions(batch.start.get(topic, ""), batch.end[topic])
         if not tasks:
             return NOTHING_READ.why
+        if largest_share(gathering, tasks) > message_bytes(tasks):
+            return "many rows of queries are read too"
         crowded = _slots(frame.sparkSession, tasks)
         if crowded:
             return crowded

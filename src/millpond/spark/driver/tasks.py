@@ -20,7 +20,7 @@ from millpond.model.selection import foreign_above, input_type
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.fold.fold import fold, requested
 from millpond.runtime.gather.gather import gather
-from millpond.runtime.inputs.replay import gather_stored, stored_parts
+from millpond.runtime.inputs.replay import gather_share, gather_stored, stored_parts
 from millpond.runtime.inputs.without_shuffle import (
     FoldInput,
     Obstacle,
@@ -202,11 +202,13 @@ class _Direct(VersionChecked):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with worker_task():
             context = BarrierTaskContext.get()
-            number = context.partitionId()
+            number, tasks = context.partitionId(), len(context.getTaskInfos())
             task, files, began = unpack_task(self._folding), self._open_files(), monotonic()
-            gathered = gather_direct(unpack_task(self._gathering), batches, number, self._route)
+            gathering = unpack_task(self._gathering)
+            rows = gather_share(gathering, number, tasks, files)
+            gathered = gather_direct(gathering, batches, number, self._route, rows)
             seconds = monotonic() - began
-            names = message_files(task.number, self._route.job, len(context.getTaskInfos()))
+            names = message_files(task.number, self._route.job, tasks)
             reached("direct.gathered")
             send_message(files, names[number], gathered.message)
             reached("direct.told")
