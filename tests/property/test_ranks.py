@@ -16,8 +16,8 @@ from kit.inputs.cases import DOUBLES, SECOND, STREAM, TEXTS, Case
 from kit.inputs.examples import examples
 from kit.judges.answers import answers, dealt
 from kit.judges.naive_judge import held_against_twin
-from millpond.model.aggregates import DIRECTIONS, FRAMES, NEIGHBOURS, RANKS, SHARES, Aggregate
-from millpond.model.expressions import Column, Expression, call, literal
+from millpond.model.aggregates import DIRECTIONS, FRAMES, IGNORE_NULLS, NEIGHBOURS, RANKS, SHARES, Aggregate
+from millpond.model.expressions import Column, Expression, Literal, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Range
 from millpond.plan.groups.build import build_plan
@@ -54,10 +54,13 @@ def ordered_of(dice: random.Random) -> Aggregate:
         kind = "int" if function == "ntile" else "double"
         return replace(rank, function=function, type=kind, parameters=(*rank.parameters, *extra))
     value = dice.choice(COLUMNS)
-    extra = (literal(dice.randint(0, 3), "int"), literal(dice.choice([None, *_DEFAULTS[value.name]]), value.type))
+    extra: tuple[Literal, ...]
+    extra = (literal(dice.randint(-2, 3), "int"), literal(dice.choice([None, *_DEFAULTS[value.name]]), value.type))
     if function == "nth_value":
         tied = literal(dice.randint(0, len(rank.parameters)), "int")
-        extra = (literal(dice.randint(1, 4), "int"), literal(dice.choice(FRAMES), "string"), tied)
+        number = literal(dice.choice([1, 1, 2, 3, -1, -1, -2]), "int")
+        extra = (number, literal(dice.choice(FRAMES), "string"), tied)
+    extra += (literal(IGNORE_NULLS, "string"),) if dice.random() < 0.4 else ()
     others = (*rank.arguments[1:], value)
     return replace(
         rank, function=function, type=value.type, other=others[0], more=others[1:],
@@ -89,7 +92,9 @@ def limited(dice: random.Random, name: str) -> Query:
     made = [coarser(dice, rank) for _ in range(dice.randint(0, 2))]
     if rank.function == "row_number":
         assert isinstance(rank.parameters, tuple)
-        more, constants = (*rank.arguments[1:], COLUMNS[0]), (literal(1, "int"), literal("none", "string"))
+        more = (*rank.arguments[1:], COLUMNS[0])
+        constants = (literal(dice.choice([0, 1, 2]), "int"), literal("none", "string"))
+        constants += (literal(IGNORE_NULLS, "string"),) if dice.random() < 0.4 else ()
         earlier = replace(rank, function="lag", type="string", other=more[0], more=more[1:])
         made.append(replace(earlier, parameters=(*rank.parameters, *constants)))
     place = dice.randint(0, len(made))

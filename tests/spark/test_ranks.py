@@ -36,6 +36,13 @@ RANKS = {
     "ORDER BY n) AS c, nth_value(n, 3) OVER (PARTITION BY w ORDER BY total{ties} ROWS UNBOUNDED PRECEDING) AS d, "
     "nth_value(card, 1) OVER (PARTITION BY w ORDER BY total{ties} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED "
     "FOLLOWING) AS e FROM {spend}",
+    "valued": "SELECT card, shop, w, first_value(most) OVER (PARTITION BY w ORDER BY n{ties}) AS a, last_value(total) "
+    "IGNORE NULLS OVER (PARTITION BY w ORDER BY total DESC{ties} ROWS UNBOUNDED PRECEDING) AS b, first_value(most) "
+    "IGNORE NULLS OVER (PARTITION BY w ORDER BY card{ties} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) "
+    "AS c, last_value(most) OVER (PARTITION BY w ORDER BY n{ties} ROWS UNBOUNDED PRECEDING) AS d, lag(most, 2) IGNORE "
+    "NULLS OVER (PARTITION BY w ORDER BY n{ties}) AS e, lead(most, 1, 9) IGNORE NULLS OVER (PARTITION BY w ORDER BY "
+    "n{ties}) AS f, nth_value(most, 2) IGNORE NULLS OVER (PARTITION BY w ORDER BY n{ties} ROWS UNBOUNDED PRECEDING) AS "
+    "g, lag(most, -1) OVER (PARTITION BY w ORDER BY n{ties}) AS h FROM {spend}",
     "places": "SELECT card, shop, w, ntile(4) OVER (PARTITION BY w ORDER BY most{ties}) AS a, "
     "percent_rank() OVER (PARTITION BY w ORDER BY n DESC) AS b, cume_dist() OVER (PARTITION BY w ORDER BY most) AS c, "
     "rank() OVER (PARTITION BY w ORDER BY most) AS d FROM {spend}",
@@ -131,7 +138,11 @@ REFUSED = {
     "FROM STREAM spend": "is not answered beside ranks",
     "SELECT card, lead(n) OVER (PARTITION BY card ORDER BY w) AS a FROM STREAM spend": "has no window of spend",
     "SELECT card, lag(n, 1, total) OVER (PARTITION BY w ORDER BY n) AS a FROM STREAM spend": "is not a constant",
-    "SELECT card, lag(n) IGNORE NULLS OVER (PARTITION BY w ORDER BY n) AS a FROM STREAM spend": "ignores NULLs",
+    "SELECT card, lag(amount) IGNORE NULLS OVER (PARTITION BY card ORDER BY ts) AS a FROM STREAM tx": "ignores NULLs",
+    "SELECT card, first_value(n) FILTER (WHERE n > 1) OVER (PARTITION BY w ORDER BY n) AS a FROM STREAM spend":
+    "has a FILTER",
+    "SELECT card, last_value(n) OVER (PARTITION BY w ORDER BY n ROWS 3 PRECEDING) AS a FROM STREAM spend":
+    "The frame `ROWS",
     "SELECT card, lag(n) OVER (PARTITION BY card ORDER BY total) AS a FROM STREAM spend": "ORDER BY total",
     "SELECT card, lag(amount, -1) OVER (PARTITION BY card ORDER BY ts) AS a FROM STREAM tx": "of a later event",
     "SELECT card, lead(amount) OVER (PARTITION BY card ORDER BY ts) AS a FROM STREAM tx": "is over single events",

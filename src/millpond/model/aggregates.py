@@ -43,8 +43,12 @@ NEIGHBOURS = ("lag", "lead", "nth_value")
 
 The value is a last argument. After the directions, the parameters are: how many events before (`lag`) or after (`lead`)
 the event, and the result if there is no such event; or for `nth_value` the number of the event, one of `FRAMES`, and
-the number of expressions in which events that tie are equal.
+the number of expressions in which events that tie are equal. A negative number counts from the end of the frame: -1 is
+`last_value`. A further parameter `IGNORE_NULLS` counts only events with a value.
 """
+
+IGNORE_NULLS = "ignore nulls"
+"""The last parameter of one of `NEIGHBOURS` that counts only events with a value."""
 
 FRAMES = ("peers", "rows", "partition")
 """Where the frame of `nth_value` ends: with the last event that ties, with the event itself, or with the partition."""

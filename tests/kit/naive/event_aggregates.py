@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.naive.aggregates import histogram
 from kit.naive.expressions import Raised, Row, Value, evaluate, order
-from millpond.model.aggregates import LISTAGGS, NEIGHBOURS, ORDERED, Aggregate
+from millpond.model.aggregates import IGNORE_NULLS, LISTAGGS, NEIGHBOURS, ORDERED, Aggregate
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
 from millpond.plan.groups.event_log import ties_of
@@ -138,12 +138,19 @@ def _ordered(wanted: Aggregate, own: Any, events: Sequence[Any]) -> Any:
     if wanted.function not in NEIGHBOURS:
         return rank
     ordered = sorted(events, key=cmp_to_key(lambda a, b: -1 if place(a) < place(b) else int(place(b) < place(a))))
+    nulls = constants.pop() == IGNORE_NULLS if len(constants) > 2 + (wanted.function == "nth_value") else False
     if wanted.function == "nth_value":
         peers = sum(not place(own)[: constants[2]] < place(event)[: constants[2]] for event in events)
         frames = {"rows": rank, "partition": size, "peers": peers}
-        return ordered[constants[0] - 1][-1] if constants[0] <= frames[constants[1]] else None
-    at = rank - 1 + (constants[0] if wanted.function == "lead" else -constants[0])
-    return ordered[at][-1] if 0 <= at < size else constants[1]
+        values = [one[-1] for one in ordered[: frames[constants[1]]] if not nulls or one[-1] is not None]
+        number = constants[0] - (constants[0] > 0)
+        return values[number] if -len(values) <= number < len(values) else None
+    ahead = constants[0] if wanted.function == "lead" else -constants[0]
+    if ahead == 0:
+        return own[-1]
+    beside = ordered[rank:] if ahead > 0 else ordered[: rank - 1][::-1]
+    values = [one[-1] for one in beside if not nulls or one[-1] is not None]
+    return values[abs(ahead) - 1] if abs(ahead) <= len(values) else constants[1]
 
 
 def _by(wanted: Aggregate, in_time: Sequence[Any]) -> Any:

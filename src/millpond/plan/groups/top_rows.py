@@ -19,9 +19,6 @@ from millpond.plan.groups.plan import GroupPlan
 Ordering: TypeAlias = tuple[tuple[Expression, str], ...]
 """The expressions of ORDER BY, each with one of `DIRECTIONS`."""
 
-_EARLIER = (*RANKS, "lag")
-"""Functions that depend only on rows before their own."""
-
 _MORE = {"le": 0, "eq": 0, "lt": -1}
 """Comparison of a rank with n -> what n is added to for the last rank that matters."""
 
@@ -52,7 +49,7 @@ def top_rows(query: Query) -> TopRows | None:
     Its other functions must be right although the rows after the first ones are missing. Ranks and `lag` are if one
     ORDER BY begins with the other.
     """
-    if not query.aggregates or any(one.function not in _EARLIER or one.filter for one in query.aggregates):
+    if not query.aggregates or any(one.filter or not _is_earlier(one) for one in query.aggregates):
         return None
     limited = dict[Aggregate, int]()
     for part in parts_of(query.having):
@@ -71,6 +68,14 @@ def tops_of(group: GroupPlan) -> list[TopRows]:
     """The rows that each query of a group needs; empty if one of the queries needs all."""
     found = [top_rows(plan.query) if group.deduplicated is None else None for plan in group.queries]
     return [] if None in found else [one for one in found if one is not None]
+
+
+def _is_earlier(ordered: Aggregate) -> bool:
+    """Whether a function depends only on rows before its own; `lag` of a negative number depends on later ones."""
+    if ordered.function != "lag" or not isinstance(ordered.parameters, tuple):
+        return ordered.function in RANKS
+    rows = ordered.parameters[len(order_of(ordered))].value
+    return isinstance(rows, int) and rows >= 0
 
 
 def _agree(rank: Aggregate, other: Aggregate) -> bool:

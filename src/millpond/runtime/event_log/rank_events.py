@@ -14,7 +14,7 @@ from millpond.arrays import Ints, Mask
 from millpond.kernels.columns import Values, from_arrow, to_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.kernels.ranks import changed, directed, ranks, signs
-from millpond.model.aggregates import NEIGHBOURS, ORDERED, Aggregate
+from millpond.model.aggregates import IGNORE_NULLS, NEIGHBOURS, ORDERED, Aggregate
 from millpond.model.expressions import Expression, Literal, literal
 from millpond.model.types import has_floats
 from millpond.plan.groups.top_rows import Ordering, order_of
@@ -74,21 +74,26 @@ class RankedEvents:
 
     def _neighbours(self, aggregate: Aggregate, found: _Sorted) -> Values:
         """The value of another event of the partition, or what the function returns without one."""
-        amount, last, *tied = _constants(aggregate)
+        amount, last, *more = _constants(aggregate)
         assert isinstance(amount.value, int)
-        places, ends = np.arange(len(found.places)), found.ends(found.changes[0])
+        number, places, ends = amount.value, np.arange(len(found.places)), found.ends(found.changes[0])
+        values, others = value_column(self._events, aggregate.arguments[-1]), np.empty(len(places), np.int64)
+        valued = None
+        if more and more[-1].value == IGNORE_NULLS:
+            valued = np.asarray(values.is_valid())[found.places]
         if aggregate.function == "nth_value":
-            wanted, instead = found.first + amount.value - 1, literal(None, aggregate.type)
+            instead = literal(None, aggregate.type)
             if last.value == "peers":
-                ends = found.ends(found.changes[int(str(tied[0].value))])
-            exists = wanted < (places + 1 if last.value == "rows" else ends)
+                ends = found.ends(found.changes[int(str(more[0].value))])
+            ends = places + 1 if last.value == "rows" else ends
+            wanted = _counted(valued, found.first if number > 0 else ends, number)
         else:
-            wanted, instead = places + (amount.value if aggregate.function == "lead" else -amount.value), last
-            exists = (wanted >= found.first) & (wanted < ends)
-        others = np.empty(len(places), np.int64)
+            number, instead = number if aggregate.function == "lead" else -number, last
+            wanted = _counted(valued, places + (number > 0), number) if number else places
+        exists = (wanted >= found.first) & (wanted < ends)
         others[found.places] = np.where(exists, found.places[np.where(exists, wanted, 0)], -1)
         own = others[self._at]
-        column = value_column(self._events, aggregate.arguments[-1]).take(pa.array(own, mask=own < 0))
+        column = values.take(pa.array(own, mask=own < 0))
         if instead.text is not None:
             constant = to_arrow(Evaluator({}, len(own))(instead), aggregate.type, len(own))
             column = pc.if_else(pa.array(own < 0), constant, column)
@@ -112,6 +117,20 @@ class RankedEvents:
         if value not in self._codes:
             self._codes[value] = ranks(value_column(self._events, value), value.type)
         return self._codes[value]
+
+
+def _counted(valued: Mask | None, start: Ints, number: int) -> Ints:
+    """The place of the event that is `number` events from `start` on, or before it if `number` is negative.
+
+    The first event from `start` on is number 1, the last one before it is number -1. `valued`: only these events count.
+    Where there is no such event, the place is outside of all places.
+    """
+    if valued is None:
+        return start + (number - 1 if number > 0 else number)
+    before = np.concatenate([[0], np.cumsum(valued)])[start] + (number - 1 if number > 0 else number)
+    places = np.append(np.flatnonzero(valued), len(valued))
+    found: Ints = np.where(before < 0, -1, places[np.clip(before, 0, len(places) - 1)])
+    return found
 
 
 def _constants(aggregate: Aggregate) -> tuple[Literal, ...]:

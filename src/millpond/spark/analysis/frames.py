@@ -76,9 +76,8 @@ def constant_default(function: JavaObject, meaning: Callable[[JavaObject], Expre
     """What a `Lag` or `Lead` returns where there is no such event.
 
     Raises:
-        UnsupportedQuery: it is no constant, or NULLs are ignored.
+        UnsupportedQuery: it is no constant.
     """
-    check_nulls(function)
     kind = type_of(function.input())
     default = literal(None, kind) if type_of(function.default()) == "void" else meaning(function.default())
     if not isinstance(default, Literal) or default.type != kind:
@@ -89,16 +88,16 @@ def constant_default(function: JavaObject, meaning: Callable[[JavaObject], Expre
     return default
 
 
-def check_nulls(function: JavaObject) -> None:
-    """Refuses IGNORE NULLS.
+def _check_nulls(function: JavaObject) -> None:
+    """Refuses IGNORE NULLS, because any number of events may lie between two events with a value.
 
     Raises:
         UnsupportedQuery: the function has it.
     """
     if function.ignoreNulls():
         raise UnsupportedQuery(
-            f"`{text_of(function)}` ignores NULLs, which is not answered in an order of rows.",
-            "Leave IGNORE NULLS out, or leave the rows with NULL out by WHERE in the query below.",
+            f"`{text_of(function)}` ignores NULLs, which is not answered over events.",
+            "Leave IGNORE NULLS out, or leave the events with NULL out by WHERE.",
         )
 
 
@@ -149,6 +148,7 @@ def _call(catalyst: Catalyst, alias: JavaObject) -> Call:
     frame = over.windowSpec().frameSpecification()
     function = over.windowFunction()
     if kind_of(function) == "Lag":
+        _check_nulls(function)
         rows = whole(catalyst, function.inputOffset())
         if not 0 <= rows < MAX_EVENTS:
             raise UnsupportedQuery(f"`{text_of(function)}` is of a later event, or of one too far back.", _LAG)

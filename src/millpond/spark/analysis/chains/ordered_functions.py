@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import UNSET
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.aggregates import NEIGHBOURS, ORDERED, Aggregate
+from millpond.model.aggregates import IGNORE_NULLS, NEIGHBOURS, ORDERED, Aggregate
 from millpond.model.expressions import Expression, Literal, literal
 from millpond.model.types import WINDOW
-from millpond.spark.analysis.frames import check_nulls, constant_default, whole
+from millpond.spark.analysis.frames import constant_default, whole
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, text_of, type_of
 
 _NAMES = {
@@ -18,6 +18,9 @@ _NAMES = {
     "CumeDist": "cume_dist", "NTile": "ntile", "Lag": "lag", "Lead": "lead", "NthValue": "nth_value",
 }  # fmt: skip
 """Spark's expression -> the function of the model."""
+
+_ENDS = {"First": 1, "Last": -1}
+"""Spark's aggregates that are the first or last value of their frame -> the number of this value."""
 
 _TIED = ("rank", "dense_rank", "percent_rank", "cume_dist")
 """Functions that treat rows with equal values of ORDER BY alike."""
@@ -28,7 +31,7 @@ _FRAMES = {
     ("RangeFrame", "UnboundedPreceding", "UnboundedFollowing"): "partition",
     ("RowFrame", "UnboundedPreceding", "UnboundedFollowing"): "partition",
 }
-"""The frames of `nth_value` that are supported."""
+"""The frames of `nth_value`, `first_value` and `last_value` that are supported."""
 
 _PARTITIONS = ("timestamp", WINDOW)
 
@@ -36,12 +39,22 @@ _PARTITIONS = ("timestamp", WINDOW)
 def is_ordered(node: JavaObject) -> bool:
     """Whether a `Window` node has a function of the rows of a window in an order, or of all rows of its partition.
 
-    `lag` in the order of event time, without a window in PARTITION BY, is a frame of earlier events instead.
+    `lag`, `first_value` and `last_value` in the order of event time, without a window in PARTITION BY, are frames of
+    earlier events instead.
     """
-    kinds = [kind_of(alias.child().windowFunction()) for alias in items(node.windowExpressions())]
-    if any(kind in _NAMES for kind in kinds if kind != "Lag") or not items(node.orderSpec()):
+    kinds = {kind_of(_function(alias.child())) for alias in items(node.windowExpressions())}
+    framed = {"Lag", *_ENDS}
+    if not kinds.isdisjoint(_NAMES.keys() - framed) or not items(node.orderSpec()):
         return True
-    return "Lag" in kinds and any(type_of(key) in _PARTITIONS for key in items(node.partitionSpec()))
+    return not kinds.isdisjoint(framed) and any(type_of(key) in _PARTITIONS for key in items(node.partitionSpec()))
+
+
+def _function(over: JavaObject) -> JavaObject:
+    """The function of OVER; of `first_value` and `last_value`, what is aggregated."""
+    function = over.windowFunction()
+    if kind_of(function) == "AggregateExpression" and kind_of(function.aggregateFunction()) in _ENDS:
+        return function.aggregateFunction()
+    return function
 
 
 def ordered_function(
@@ -53,15 +66,21 @@ def ordered_function(
     Raises:
         UnsupportedQuery: the function, or its form, is not supported.
     """
-    function = over.windowFunction()
-    name = _NAMES.get(kind_of(function))
+    function = _function(over)
+    name = "nth_value" if kind_of(function) in _ENDS else _NAMES.get(kind_of(function))
+    if kind_of(function) in _ENDS and over.windowFunction().filter().isDefined():
+        raise UnsupportedQuery(
+            f"`{text_of(function)}` OVER has a FILTER, which is not answered.", "Leave it out, and use IGNORE NULLS."
+        )
     if name is None:
         raise UnsupportedQuery(
             f"`{text_of(function)}` OVER (… ORDER BY …) is not answered beside ranks.",
-            f"Use {', '.join(ORDERED)}, or an aggregate without ORDER BY.",
+            f"Use {', '.join(ORDERED)}, first_value, last_value, or an aggregate without ORDER BY.",
         )
     order = dict(by) if name in _TIED else {**by, **ties, **by}
-    value = meaning(function.input()) if name in NEIGHBOURS else None
+    value = None
+    if name in NEIGHBOURS:
+        value = meaning(function.child() if kind_of(function) in _ENDS else function.input())
     return rank_by(name, order, value, _constants(catalyst, over, name, len(by), meaning))
 
 
@@ -80,15 +99,15 @@ def _constants(
     catalyst: Catalyst, over: JavaObject, name: str, tied: int, meaning: Callable[[JavaObject], Expression]
 ) -> list[Literal]:
     """The parameters after the directions; `tied`: the number of expressions of ORDER BY."""
-    function = over.windowFunction()
+    function = _function(over)
+    nulls = [literal(IGNORE_NULLS, "string")] if name in NEIGHBOURS and function.ignoreNulls() else []
     if name == "ntile":
         return [literal(whole(catalyst, function.buckets()), "int")]
     if name in ("lag", "lead"):
         rows = whole(catalyst, function.inputOffset() if name == "lag" else function.offset())
-        return [literal(rows, "int"), constant_default(function, meaning)]
+        return [literal(rows, "int"), constant_default(function, meaning), *nulls]
     if name != "nth_value":
         return []
-    check_nulls(function)
     frame = over.windowSpec().frameSpecification()
     ends = _FRAMES.get((kind_of(frame.frameType()), kind_of(frame.lower()), kind_of(frame.upper())))
     if ends is None:
@@ -96,4 +115,5 @@ def _constants(
             f"The frame `{frame.sql()}` of `{text_of(function)}` is not answered.",
             "Leave the frame out, or write ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING.",
         )
-    return [literal(whole(catalyst, function.offset()), "int"), literal(ends, "string"), literal(tied, "int")]
+    number = _ENDS.get(kind_of(function)) or whole(catalyst, function.offset())
+    return [literal(number, "int"), literal(ends, "string"), literal(tied, "int"), *nulls]
