@@ -24,7 +24,6 @@ from millpond.runtime.event_log.select_events import passed_mask, value_column
 from millpond.runtime.keys.current_slots import used_slots
 from millpond.runtime.matching.automaton import Automaton
 from millpond.runtime.matching.match_events import Codes
-from millpond.runtime.rows.window_rows import checked
 from millpond.state.layout.event_log import OFFSET, Events
 
 _ALWAYS = np.iinfo(np.int64).min
@@ -78,8 +77,8 @@ class OrderedEvents:
     def codes(self, plan: QueryPlan, automaton: Automaton) -> Codes:
         """The codes of the events for the automaton of a query's pattern.
 
-        Raises:
-            OverflowedError: a condition that reads another event fails; also when the codes are read.
+        An event for which a condition on another event fails does not meet it, as if it were NULL. (An event for which
+        a condition on itself fails is dead, and not among the events.)
         """
         defined = {one.name: one.condition for one in pattern_of(plan).variables}
         bits, relative = np.zeros(self.events.rows, np.int64), dict[int, Expression]()
@@ -104,7 +103,7 @@ class OrderedEvents:
             else:
                 read = _read(pattern, self.events)
                 columns = {name: from_arrow(column, kind) for name, (column, kind) in read.items()}
-                met = checked(plan, Evaluator(columns, self.events.rows)(condition)).is_true()
+                met = Evaluator(columns, self.events.rows)(condition).is_true()
             self._met[condition, near] = np.broadcast_to(met, (self.events.rows,))
         return self._met[condition, near]
 
@@ -118,7 +117,7 @@ class RelativeCodes:
     def __init__(
         self, plan: QueryPlan, automaton: Automaton, events: Events, bits: Ints, relative: Mapping[int, Expression]
     ) -> None:
-        self._plan, self._automaton, self._bits, self._relative = plan, automaton, bits, relative
+        self._automaton, self._bits, self._relative = automaton, bits, relative
         pattern = pattern_of(plan)
         self._own = _read(pattern, events)
         self._first = {f"{FIRST}{i}": (value_column(events, one), one.type) for i, one in enumerate(pattern.first)}
@@ -129,7 +128,7 @@ class RelativeCodes:
             columns |= {name: from_arrow(column.take(places), kind) for name, (column, kind) in some.items()}
         evaluate, bits = Evaluator(columns, len(at)), self._bits[at]
         for i, condition in self._relative.items():
-            met = np.broadcast_to(checked(self._plan, evaluate(condition)).is_true(), (len(at),))
+            met = np.broadcast_to(evaluate(condition).is_true(), (len(at),))
             bits |= met.astype(np.int64) << i
         return self._automaton.encode(bits)
 

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from kit.naive.expressions import Row, Value, evaluate, order
+from kit.naive.expressions import Raised, Row, Value, evaluate, order
 from kit.naive.queries import windows
 from kit.naive.queries.windows import Batch, Result
 from kit.naive.row_patterns import Match, matches
+from millpond.model.expressions import Expression
 from millpond.model.patterns.grammar import parse, variables_of
 from millpond.model.patterns.variables import FIRST, MATCHED, PREVIOUS, reads_first
 from millpond.model.query import Query
@@ -30,7 +31,7 @@ def answer(query: Query, epochs: Sequence[Batch]) -> list[Result]:
     """The rows of all matches, after the last event. Events of one key and time are not supported.
 
     Raises:
-        Raised: a condition on the previous event, HAVING or an output expression raises.
+        Raised: HAVING or an output expression raises.
         OverflowedError: an integer sum left its type.
     """
     cells = []
@@ -85,7 +86,7 @@ def _met(query: Query, pattern: Pattern, row: Row, before: Row | None) -> set[st
     }
     defined = {one.name: one.condition for one in pattern.variables}
     names = [name for name in _names(query) if name not in defined or not reads_first(defined[name])]
-    return {name for name in names if name not in defined or evaluate(defined[name], {**row, **previous}) is True}
+    return {name for name in names if name not in defined or _is_met(defined[name], {**row, **previous})}
 
 
 def _relative(query: Query, pattern: Pattern, rows: Sequence[Row], start: int, at: int) -> set[str]:
@@ -95,7 +96,15 @@ def _relative(query: Query, pattern: Pattern, rows: Sequence[Row], start: int, a
     for i, value in enumerate(pattern.previous):
         others[f"{PREVIOUS}{i}"] = evaluate(value, rows[at - 1]) if near else None
     conditions = {one.name: one.condition for one in pattern.variables if reads_first(one.condition)}
-    return {name for name, one in conditions.items() if evaluate(one, {**rows[at], **others}) is True}
+    return {name for name, one in conditions.items() if _is_met(one, {**rows[at], **others})}
+
+
+def _is_met(condition: Expression, row: Row) -> bool:
+    """Whether an event meets a condition; one that fails because of another event is not met."""
+    try:
+        return evaluate(condition, row) is True
+    except Raised:
+        return False
 
 
 def _names(query: Query) -> tuple[str, ...]:
