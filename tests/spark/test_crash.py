@@ -189,6 +189,7 @@ class Victims:
 
     def __init__(self, root: Path, spark: SparkSession) -> None:
         self._log, self._spark, self._waiting = root / "victims.log", spark, list[Driver]()
+        self._turn = threading.Lock()
 
     @contextlib.contextmanager
     def joined(self) -> Iterator[Driver]:
@@ -201,20 +202,21 @@ class Victims:
 
     @contextlib.contextmanager
     def one(self, **environment: str) -> Iterator[Driver]:
-        """An idle process with a Java machine of its own, or a new one; it is reused unless it was killed or failed."""
-        try:
-            driver = self._waiting.pop()
-        except IndexError:
-            driver = Driver(self._log, **environment)
-        try:
-            yield driver
-        except BaseException:
-            driver.end()
-            raise
-        if driver.process.poll() is None:
-            self._waiting.append(driver)
-        else:
-            driver.end()
+        """The process with a Java machine of its own, for one scenario at a time.
+
+        It is reused unless it was killed or failed: to start Spark costs more than to wait for a turn.
+        """
+        with self._turn:
+            driver = self._waiting.pop() if self._waiting else Driver(self._log, **environment)
+            try:
+                yield driver
+            except BaseException:
+                driver.end()
+                raise
+            if driver.process.poll() is None:
+                self._waiting.append(driver)
+            else:
+                driver.end()
 
     def end(self) -> None:
         """Kill those that are left."""
