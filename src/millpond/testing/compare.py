@@ -21,6 +21,11 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]
 
 _Canonical: TypeAlias = tuple[str, Any]
 
+_PLAIN = {type(None): "null", bool: "boolean", int: "integer", str: "str", bytes: "bytes"}
+"""The most frequent types whose values are their own hashable form, and their names in it."""
+
+_LISTS = (list, tuple)  # a union of types costs more to build than to check
+
 
 class Tolerance(NamedTuple):
     """How far two numbers of a column may differ: by `relative` of the larger one, or by `absolute`."""
@@ -57,24 +62,23 @@ def canonical(value: Any) -> _Canonical:
     >>> canonical(1) == canonical(1.0)
     False
     """
-    if value is None:
-        return ("null", None)
-    if isinstance(value, bool):
-        return ("boolean", value)
-    if isinstance(value, int):
-        return ("integer", value)
+    plain = _PLAIN.get(type(value))
+    if plain is not None:
+        return (plain, value)
     if isinstance(value, float):
         return ("floating", "NaN" if math.isnan(value) else value)
+    if isinstance(value, Mapping):
+        return ("struct", tuple([(name, canonical(value[name])) for name in sorted(value)]))
+    if isinstance(value, _LISTS):
+        return ("list", tuple([canonical(item) for item in value]))
+    if isinstance(value, int):
+        return ("integer", value)
     if isinstance(value, datetime.datetime):
         utc = value if value.tzinfo else value.replace(tzinfo=datetime.timezone.utc)
         epoch = datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
         return ("integer", (utc - epoch) // datetime.timedelta(microseconds=1))
     if isinstance(value, datetime.date):
         return ("integer", (value - datetime.date(1970, 1, 1)).days)
-    if isinstance(value, Mapping):
-        return ("struct", tuple(sorted((name, canonical(item)) for name, item in value.items())))
-    if isinstance(value, list | tuple):
-        return ("list", tuple(canonical(item) for item in value))
     if isinstance(value, Decimal):
         return ("decimal", str(value))  # the scale is part of its type
     return (type(value).__name__, value)
@@ -140,16 +144,19 @@ def _unmatched(
     expected: list[dict[str, Any]], actual: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of each side without an equal row on the other side, in their order."""
-    surplus_of = Counter(canonical(row) for row in actual)
-    surplus_of.subtract(canonical(row) for row in expected)
+    wanted, found = [canonical(row) for row in expected], [canonical(row) for row in actual]
+    if wanted == found:
+        return [], []
+    surplus_of = Counter(found)
+    surplus_of.subtract(wanted)
     surplus, missing = [], []
-    for row in actual:
-        if surplus_of[canonical(row)] > 0:
-            surplus_of[canonical(row)] -= 1
+    for row, form in zip(actual, found, strict=True):
+        if surplus_of[form] > 0:
+            surplus_of[form] -= 1
             surplus.append(row)
-    for row in expected:
-        if surplus_of[canonical(row)] < 0:
-            surplus_of[canonical(row)] += 1
+    for row, form in zip(expected, wanted, strict=True):
+        if surplus_of[form] < 0:
+            surplus_of[form] += 1
             missing.append(row)
     return missing, surplus
 

@@ -25,6 +25,10 @@ Value: TypeAlias = Any
 Row: TypeAlias = Mapping[str, Value]
 """Column name -> value; a `Raised` in place of a value is raised when it is read (a failed projection)."""
 
+# A union of types costs more to build than to check.
+_NAMED = (Column, Foreign)
+_NESTED = (dict, list, tuple)
+
 
 class Raised(Exception):
     """The expression fails for this row."""
@@ -42,7 +46,7 @@ def evaluate(expression: Expression, row: Row) -> Value:
     """
     if isinstance(expression, Literal):
         return expression.value
-    if isinstance(expression, Column | Foreign):
+    if isinstance(expression, _NAMED):
         value = row[expression.name]
         if isinstance(value, Raised):
             raise value
@@ -61,9 +65,9 @@ def order(value: Value) -> tuple[int, Value]:
     >>> order(math.nan) > order(math.inf), order(-0.0) == order(0.0), order(math.nan) == order(math.nan)
     (True, True, True)
     """
-    if isinstance(value, dict | list | tuple):
-        return (0, nested_order(value))
-    return (1, 0) if isinstance(value, float) and math.isnan(value) else (0, value)
+    if isinstance(value, float):
+        return (1, 0) if math.isnan(value) else (0, value)
+    return (0, nested_order(value)) if isinstance(value, _NESTED) else (0, value)
 
 
 def nested_order(value: Value, *, signed: bool = False) -> Any:
