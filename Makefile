@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick services exhaustive bench lint prepare clean
+.PHONY: help demo test quick services exhaustive bench lint prepare collect clean
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,7 +13,7 @@ help:  ## Print this list
 demo: $(READY)  ## Run the demo: real flights, many queries, one stream
 	@$(BIN)/millpond demo
 
-test: lint prepare  ## Lint, check types, run every test, three files at a time
+test: lint prepare  ## Lint, check types, run every test, four files at a time
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 quick: $(READY)  ## Test what the uncommitted change reaches, for about a minute
@@ -36,6 +36,10 @@ lint: $(READY)  ## Lint and check types
 
 prepare: $(READY)
 	@$(BIN)/millpond prepare
+
+# Otherwise each of the processes of `make test` would compile all tests of a fresh clone.
+collect: $(READY)
+	@$(BIN)/pytest --collect-only -qq >/dev/null
 
 clean:  ## Remove the environment and every cache
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
