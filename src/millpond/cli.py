@@ -379,6 +379,7 @@ def serve(
     patience: serve_arguments.Patience = 10.0,
     stalled_after: Stalled = STALLED_SECONDS,
     shard: serve_arguments.Shards = None,
+    push: serve_arguments.Pushed = None,
     autoscale: serve_arguments.Autoscale = None,
     autoscale_shards: serve_arguments.AutoscaleShards = None,
     target: serve_arguments.Target = 0.5,
@@ -398,6 +399,7 @@ def serve(
         Options(
             "" if file is None else _read(file), folder, master, memory, store, instances, out, patience,
             tuple(shard or ()), policy, tuple(assigned(one) for one in param or ()), stalled_after,
+            tuple(push or ()),
         ),
         web, cert, key, tuple(allow_host or ()), tuple(allow_origin or ()),
     )  # fmt: skip

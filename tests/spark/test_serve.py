@@ -357,7 +357,8 @@ def serve_here(bench: Bench, ask: Callable[[Client], None]) -> None:
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    options = Options(bench.file.read_text(), bench.pond, "local[2]", "700m", "lmdb", None, None, 10.0)
+    text, pushed = bench.file.read_text(), ("pushed",)
+    options = Options(text, bench.pond, "local[2]", "700m", "lmdb", None, None, 10.0, pushed=pushed)
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # if it comes when the service has failed already
     try:
         with ThreadPoolExecutor(1) as pool:
@@ -370,7 +371,10 @@ def serve_here(bench: Bench, ask: Callable[[Client], None]) -> None:
 
 def test_a_pond_begins_with_no_query_and_ends_with_none(spark: SparkSession, tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.file.write_text(bench.file.read_text().partition("CREATE STREAMING")[0])
+    columns = "(ts TIMESTAMP, c STRING, v BIGINT)"
+    (tmp_path / "pushed").mkdir()
+    pushed = f"CREATE TABLE pushed {columns} USING json OPTIONS (path '{tmp_path}/pushed');"
+    bench.file.write_text(bench.file.read_text().partition("CREATE STREAMING")[0] + pushed)
     bench.add_file()
     bench.add_file()
 
@@ -378,6 +382,13 @@ def test_a_pond_begins_with_no_query_and_ends_with_none(spark: SparkSession, tmp
         assert client.queries() == []
         client.add("spend", SPEND, sink="json")
         until(lambda: client.status().events == 200, lambda: "begin")
+        client.add("each", "SELECT c, v FROM STREAM pushed", sink="subscribers")
+        rows = client.rows("each")
+        for key in ("a", "a", "b"):  # the second request repeats the first one
+            done = client.push("pushed", [{"ts": "1970-01-01T00:00:00Z", "c": key, "v": 7}], key=key)
+            assert done.events == 1
+        assert [next(rows), next(rows)] == [{"c": "a", "v": 7}, {"c": "b", "v": 7}]
+        client.drop("each")
 
     def end(client: Client) -> None:
         assert [query.name for query in client.queries()] == ["spend"]

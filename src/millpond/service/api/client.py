@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import httpx
 import msgspec
@@ -29,6 +29,8 @@ from millpond.service.api.messages import (
     Parameter,
     Placed,
     Priced,
+    Push,
+    PushDone,
     QueryShown,
     Refusal,
     Relocation,
@@ -239,6 +241,15 @@ class Client:
         content = msgspec.json.encode(Feeds(query, column))
         return self._ask("PUT", f"params/{_segment(name)}/feed", Changed, content=content)
 
+    def push(self, stream: str, events: Sequence[Mapping[str, Any]], *, key: str) -> PushDone:
+        """Push events into a stream of JSON files; they are durable when this returns.
+
+        `key`: a name of this request. If you do not know whether a request succeeded, repeat it with the same key and
+        events: they are added once.
+        """
+        content = msgspec.json.encode(Push(key, [dict(event) for event in events]))
+        return self._ask("POST", f"streams/{_segment(stream)}/events", PushDone, content=content)
+
     def rows(self, name: str, *, after: str | None = None, patience: float = 60.0) -> Rows:
         """The rows of a query as they are committed: `for row in client.rows("alerts"): …`.
 
@@ -249,8 +260,8 @@ class Client:
         path = f"queries/{_segment(name)}/rows"
 
         @contextmanager
-        def open_at(url: str, position: str | None) -> Iterator[Iterator[str]]:
-            params = {} if position is None else {"after": position}
+        def open_at(url: str, position: str) -> Iterator[Iterator[str]]:
+            params = {"after": position}
             timeout = httpx.Timeout(_SILENT_S, connect=_HEALTH_S)
             try:
                 with self._http.stream("GET", f"{url}/v1/{path}", params=params, timeout=timeout) as answer:
@@ -260,8 +271,9 @@ class Client:
             except httpx.HTTPError as error:
                 raise _unreached(error, url) from error
 
+        start = str(self.status().record) if after is None else after
         urls = [self.url, *(url for url in self._urls if url != self.url)]
-        return Rows(open_at, urls, after, patience)
+        return Rows(open_at, urls, start, patience)
 
     def close(self) -> None:
         """Close the connections."""

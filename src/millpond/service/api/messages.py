@@ -79,6 +79,21 @@ class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     deduplicate_within: str | None = None
 
 
+class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Events for a stream, as objects with its columns. A request with a `key` that was used before adds nothing."""
+
+    key: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    events: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
+
+
+class PushDone(msgspec.Struct, frozen=True):
+    """The number of events of a request that are durable; `repeated`: an earlier request with this key wrote them."""
+
+    stream: str
+    events: int
+    repeated: bool
+
+
 class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request to set a live parameter; for a parameter of IN, `value` may be a list."""
 

@@ -14,8 +14,8 @@ from millpond.service.api.messages import Refusal, RowsSent
 
 FIRST_DELAY, LONGEST_DELAY = 0.2, 5.0
 
-Open: TypeAlias = Callable[[str, "str | None"], AbstractContextManager[Iterator[str]]]
-"""Opens the response of a service at an address, as lines, with the rows after an id (None: from the next record on).
+Open: TypeAlias = Callable[[str, str], AbstractContextManager[Iterator[str]]]
+"""Opens the response of a service at an address, as lines, with the rows after an id.
 
 NotServingError: the connection fails, or is cut. MillpondError: the service refuses.
 """
@@ -41,7 +41,7 @@ class Rows(Iterator[dict[str, Any]]):
         NotServingError: no service has answered for `patience` seconds.
     """
 
-    def __init__(self, open_at: Open, urls: Sequence[str], after: str | None, patience: float) -> None:
+    def __init__(self, open_at: Open, urls: Sequence[str], after: str, patience: float) -> None:
         self.position = after
         self._open, self._urls, self._patience = open_at, list(urls), patience
         self._rows = self._received()

@@ -19,7 +19,8 @@ class Options(NamedTuple):
     `out`: the folder below which rows of queries that are added over the network go (None: `out` below its address).
     `patience`: a standby takes over from a leader without a sign of life for this many seconds. `shards`: stores to
     which clients may move served rows, besides the pond's own. `autoscale`: the policy that changes the number of
-    instances. `parameters`: first values of live parameters. `stalled_after`: see `Pond`, in seconds.
+    instances. `parameters`: first values of live parameters. `stalled_after`: see `Pond`, in seconds. `pushed`: the
+    streams into which clients may push events.
     """
 
     text: str
@@ -34,3 +35,4 @@ class Options(NamedTuple):
     autoscale: Policy | None = None
     parameters: tuple[tuple[str, Constant], ...] = ()
     stalled_after: float = STALLED_SECONDS
+    pushed: tuple[str, ...] = ()

@@ -42,6 +42,8 @@ from millpond.service.api.messages import (
     Parameter,
     Placed,
     Priced,
+    Push,
+    PushDone,
     QueryShown,
     Refusal,
     Relocation,
@@ -109,7 +111,7 @@ def make_app(verbs: HostedPond, rows: RowStream, exposition: Callable[[str], tup
     app = FastAPI(title="Millpond", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     _show(app, verbs)
     _change(app, verbs)
-    _subscribe(app, rows)
+    _exchange(app, verbs, rows)
     _expose(app, exposition)
     _explain(app)
     app.add_exception_handler(Exception, _failed)
@@ -283,8 +285,13 @@ def _change(app: FastAPI, verbs: HostedPond) -> None:
         return _answered(await run_in_threadpool(verbs.feed, named(name), feeds, who))
 
 
-def _subscribe(app: FastAPI, rows: RowStream) -> None:
-    """Add the route that sends rows as they are committed."""
+def _exchange(app: FastAPI, verbs: HostedPond, rows: RowStream) -> None:
+    """Add the routes that take events, and send rows as they are committed."""
+
+    @app.post("/v1/streams/{name}/events", **_doc(PushDone, Push), summary="Push events into a stream of JSON files")
+    async def push(request: Request, name: str) -> Response:
+        body = await _read(request, Push)
+        return _answered(await run_in_threadpool(verbs.push, named(name), body))
 
     @app.get(
         "/v1/queries/{name}/rows", **_doc(RowsSent),

@@ -41,6 +41,8 @@ from millpond.service.api.messages import (
     PartitionShown,
     Placed,
     Priced,
+    Push,
+    PushDone,
     QueryShown,
     Relocation,
     SourceShown,
@@ -52,6 +54,7 @@ from millpond.service.api.messages import (
 from millpond.service.api.service_files import Places
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.log_reader import LogReader
+from millpond.service.server.pushed_events import push
 from millpond.service.server.supervisor import Supervisor
 from millpond.spark.reading.intake import Behind
 
@@ -65,7 +68,7 @@ class HostedPond:
 
     Every method may be called from any thread. A change returns when it is in the log; with `dry_run` it is only
     priced. `who` is the requester. Rows of queries that are added here go to folders below `out`; served rows may be
-    moved to `shards`.
+    moved to `shards`, and events be pushed into the streams `pushed`.
 
     Raises:
         NotServingError: this process does not lead; by all methods except `health`, `status`, `streams`, `queries`,
@@ -75,10 +78,10 @@ class HostedPond:
 
     def __init__(
         self, supervisor: Supervisor, reader: LogReader, gauges: Callable[[], Gauges], places: Places, out: Address,
-        shards: Sequence[str] = (),
+        shards: Sequence[str] = (), pushed: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._supervisor, self._reader, self._gauges = supervisor, reader, gauges
-        self._places, self._out, self._shards = places, out, shards
+        self._places, self._out, self._shards, self._pushed = places, out, shards, pushed
         self._beginning = threading.Lock()
 
     def health(self) -> Health:
@@ -141,6 +144,18 @@ class HostedPond:
     def history(self, limit: int) -> list[Event]:
         """The newest changes, the newest first."""
         return self._reader.history(limit)
+
+    def push(self, name: str, request: Push) -> PushDone:
+        """Write events to the folder of a stream that the operator has opened to clients."""
+        self._pond()
+        if name not in self._pushed:
+            raise RequestError(
+                f"Clients may not push events into {name[:80]}.",
+                f"The operator allows it: `millpond serve --push {name[:80]}`.",
+            )
+        if (found := self._reader.now()) is None:
+            raise NotServingError("The pond has no query yet.", "Add one.")
+        return push(found[1], name, request.key, request.events)
 
     def lookup(self, name: str, key: Sequence[str]) -> Found:
         """The latest row of a served query for a key, whose values are given as text."""

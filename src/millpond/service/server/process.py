@@ -162,7 +162,7 @@ def _serve(
         process = _Process(options, reader, hint, say, ready, restarts.times)
         out = address / "out" if options.out is None else address_of(options.out, "The folder of results")
         verbs = HostedPond(
-            process.supervisor, reader, lambda: process.gauges, places, out, options.shards
+            process.supervisor, reader, lambda: process.gauges, places, out, options.shards, options.pushed
         )  # fmt: skip
         rows = RowStream(reader)
         metrics = Metrics(verbs, reader, lambda: process.gauges)

@@ -351,6 +351,20 @@ def _shows(app: typer.Typer) -> None:
 
 def _watch(app: typer.Typer) -> None:
     @app.command()
+    def rows(
+        name: Name,
+        after: Annotated[
+            Optional[str],  # noqa: UP045
+            typer.Option("--after", metavar="POSITION", help="Continue after this place in the log."),
+        ] = None,
+        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
+    ) -> None:  # fmt: skip
+        """Print the rows of a query as they are committed, one line of JSON each, until Ctrl-C."""
+        with client(checkpoint, url, token, ca) as pond, suppress(KeyboardInterrupt):
+            for row in pond.rows(name, after=after):
+                typer.echo(msgspec.json.encode(row).decode())
+
+    @app.command()
     def status(
         placement: Annotated[bool, typer.Option("--placement", help="Also show the local-hit rate.")] = False,
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,

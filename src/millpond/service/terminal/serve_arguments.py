@@ -36,6 +36,10 @@ Shards = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--shard", metavar="STORE", help="A store that served rows may be moved to. Repeatable."),
 ]
+Pushed = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--push", metavar="STREAM", help="A stream of JSON files that clients may add events to. Repeatable."),
+]
 Range = Annotated[str, typer.Option("--instances", metavar="LEAST-MOST", help="The allowed number of instances.")]
 Autoscale = Annotated[
     Optional[str],  # noqa: UP045

@@ -35,6 +35,8 @@ from millpond.service.api.messages import (
     Parameter,
     Placed,
     Priced,
+    Push,
+    PushDone,
     QueryShown,
     Relocation,
     Status,
@@ -124,6 +126,10 @@ class Fake:
         self._did("set", name, value.value, who)
         return Changed("param", name, 9)
 
+    def push(self, name: str, asked: Push) -> PushDone:
+        self._did("push", name, asked)
+        return PushDone(name, len(asked.events), False)
+
     def feed(self, name: str, feeds: Feeds, who: str) -> Changed:
         self._did("feed", name, feeds.query, feeds.column, who)
         return Changed("feed", name, 9)
@@ -167,6 +173,7 @@ def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
     assert client.param("names", ["a"]) == Changed("param", "names", 9)
     assert client.feed("names", "top", "k") == Changed("feed", "names", 9)
     assert client.lookup("spend", "ann", 7) == Found(5, {"n": 3}, (0, 10), 4)
+    assert client.push("tx", [{"v": 1}], key="k") == PushDone("tx", 1, False)
     client.history(3)
     assert bench.fake.asked == [
         ("add", Asked("spend", "SELECT 1", "json", True, deduplicate=("id",)), who, False),
@@ -182,6 +189,7 @@ def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
         ("set", "names", ["a"], who),
         ("feed", "names", "top", "k", who),
         ("lookup", "spend", ("ann", "7")),
+        ("push", "tx", Push("k", [{"v": 1}])),
         ("history", 3),
     ]
 

@@ -179,6 +179,6 @@ def test_the_client_goes_on_where_it_was_cut_off_at_the_next_address() -> None:
 
 def test_the_client_gives_up_when_nobody_answers() -> None:
     with Client("http://a", "t", transport=httpx.MockTransport(Service(None))) as client:
-        rows = client.rows("one", patience=0)
+        rows = client.rows("one", after="1", patience=0)
         with pytest.raises(NotServingError, match="Nobody answers at http://a: cut off"):
             next(rows)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,6 +121,15 @@ def test_what_a_move_waits_for_is_told_while_it_waits(monkeypatch: pytest.Monkey
     )
     with commands._telling(SimpleNamespace(status=status), "move"):  # type: ignore[arg-type]
         assert told.wait(60)
+
+
+def test_rows_are_printed_as_lines_of_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(name: str, after: str | None) -> list[dict[str, Any]]:
+        return [{"query": name, "after": after}, {"n": 1.5}]
+
+    monkeypatch.setattr(commands, "client", lambda *_: nullcontext(SimpleNamespace(rows=rows)))
+    done = CliRunner().invoke(app, ["rows", "visits", "--after", "7.2"])
+    assert done.stdout == '{"query":"visits","after":"7.2"}\n{"n":1.5}\n'
 
 
 def test_a_shadow_is_shown_with_its_text() -> None:

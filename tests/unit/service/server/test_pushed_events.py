@@ -1,0 +1,69 @@
+"""Events pushed over HTTP: each request is one complete, durable file, and a repeated request adds nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.errors import ChangeRefused, RequestError
+from millpond.model.endpoints import Source
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Field, Stream
+from millpond.service.server.pushed_events import push
+
+COLUMNS = (Field("ts", "timestamp"), Field("name", "string"))
+EVENT = {"ts": "2026-01-01T00:00:00Z", "name": "Zoë\n"}
+
+
+def spec(source: str, path: str | None) -> PondSpec:
+    options = () if path is None else (("path", path),)
+    return PondSpec((Stream("tx", COLUMNS, Source(source, options)),), (), 1)
+
+
+def files(folder: Path) -> list[list[dict[str, Any]]]:
+    return [[json.loads(line) for line in path.read_text().splitlines()] for path in sorted(folder.iterdir())]
+
+
+def test_each_request_is_a_file_and_a_repeated_one_adds_nothing(tmp_path: Path) -> None:
+    pond, folder = spec("json", str(tmp_path / "in")), tmp_path / "in"
+    first = push(pond, "tx", "a/../b", [EVENT, {"name": None}])
+    assert (first.events, first.repeated) == (2, False)
+    assert push(pond, "tx", "a/../b", [EVENT, {"name": None}]).repeated
+    push(pond, "tx", "other", [EVENT])
+    assert sorted(files(folder), key=len) == [[EVENT], [EVENT, {"name": None}]]
+    assert all(path.name.startswith("pushed-") and path.suffix == ".json" for path in folder.iterdir())
+
+
+def test_a_key_cannot_be_used_for_other_events(tmp_path: Path) -> None:
+    pond = spec("json", str(tmp_path / "in"))
+    push(pond, "tx", "a", [EVENT])
+    with pytest.raises(ChangeRefused, match="'a' was used for other events"):
+        push(pond, "tx", "a", [EVENT, EVENT])
+    assert files(tmp_path / "in") == [[EVENT]]
+
+
+def test_a_relative_folder_is_that_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    push(spec("json", "in"), "tx", "a", [EVENT])
+    assert files(tmp_path / "in") == [[EVENT]]
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "name", "event", "words"),
+    [
+        ("json", "in", "ty", EVENT, "no stream 'ty'"),
+        ("parquet", "in", "tx", EVENT, "only into a stream that reads one folder of JSON files"),
+        ("json", "in/*", "tx", EVENT, "only into a stream that reads one folder of JSON files"),
+        ("kafka", None, "tx", EVENT, "only into a stream that reads one folder of JSON files"),
+        ("json", "in", "tx", {"nam": 1}, "no column 'nam'"),
+    ],
+)
+def test_what_cannot_be_pushed_is_refused_and_writes_nothing(
+    tmp_path: Path, source: str, path: str | None, name: str, event: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(RequestError, match=words):
+        push(spec(source, path and str(tmp_path / path)), name, "a", [EVENT, event])
+    assert not any(tmp_path.iterdir())
