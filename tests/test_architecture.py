@@ -52,7 +52,8 @@ RANKS: dict[str, tuple[str, ...]] = {
     ),
     "plan": (
         "groups",
-        "chains explain options",
+        "chains options",
+        "explain",
     ),
     "runtime": (
         "aggregates task",

@@ -26,10 +26,10 @@ from millpond.reconfigure.change_queue import ChangeQueue
 from millpond.reconfigure.changes import Change
 from millpond.runtime.epoch import map_record, next_step, step_record
 from millpond.runtime.fold.fold import fold
+from millpond.runtime.inputs.obstacle import Obstacle
 from millpond.runtime.inputs.replay import gather_share
 from millpond.runtime.inputs.without_shuffle import (
     FoldInput,
-    Obstacle,
     Route,
     gather_direct,
     message_bytes,

@@ -11,6 +11,7 @@ from millpond.model.spec import PondSpec
 from millpond.reconfigure.catalog import is_read, not_answered
 from millpond.spark.driver.driver import Driver
 from millpond.spark.driver.replace_query import Reading
+from millpond.spark.reading.arrow_files import readers_of
 from millpond.spark.reading.read_frame import WantedStream, read, read_between
 from millpond.spark.session.session import Session
 from millpond.spark.sources.malformed_tables import MalformedRows
@@ -71,4 +72,5 @@ class Readings:
         frame, layout = read(self.session, wanted, tick=tick, limits=limits)
         by_key = [one for one in wanted if one.stream.partitioned_by is not None]
         between = partial(read_between, self.session, wanted) if len(by_key) == len(wanted) > 0 else None
-        return Reading(frame, layout, self._front.lookups(wanted, self._malformed), between, limits)
+        readers = readers_of(self.session, wanted, layout)
+        return Reading(frame, layout, self._front.lookups(wanted, self._malformed), between, limits, readers)

@@ -69,6 +69,7 @@ class Reports:
             found.append(FollowerStatus("files", n, 0, note=carrier.note))
         notes = [("shuffle", opened.driver.direct_note), ("move", opened.moving.note)]
         notes.append(("shards", opened.resharding.note))
+        notes += [(f"read:{stream}", note) for stream, note in opened.driver.reader_notes.items()]
         notes += [("backfill", one.note) for one in [*opened.backfills.values()]]
         found += [FollowerStatus(name, n, 0, note=note) for name, note in notes if note is not None]
         for problem in self._quarantined(opened):

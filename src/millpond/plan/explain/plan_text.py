@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from millpond.model.aggregates import DISTINCT
+from millpond.model.endpoints import source_kind
 from millpond.model.expressions import Column, Literal, columns_of, render
 from millpond.model.query import Query
 from millpond.model.selection import Selection, zone_of
@@ -21,6 +22,7 @@ from millpond.plan.groups.edges import edges_between
 from millpond.plan.groups.measures import precision_of
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
 from millpond.plan.groups.stateless import carried, moved_selections, row_bytes
+from millpond.plan.options.arrow_reading import why_spark
 
 _HOUR_US = 3_600_000_000
 _COUNTED_EDGES = 1 << 20
@@ -54,6 +56,7 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
             once = "from a copy of its rows" if len(origin.reads) == 1 else "from copies of their rows"
             lines.append(f"  {stream} is derived from {', '.join(origin.reads)}, {once}: {columns}")
             lines.append(f"    {origin.text}")
+        lines += [line for one in declared if one.name == stream for line in _reader_of(plan, one, declared)]
         lines += [line for one in declared if one.name == stream for line in _times_of(one)]
         lines += [line for one in declared if one.name == stream for line in _retained_of(plan, one)]
         lines += [line for one in declared if one.name == stream for line in _partitioned_of(plan, one)]
@@ -70,6 +73,14 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     if declared:  # the origin of a query's rows is known only with the streams
         lines += ["", *subquery_lines(plan, declared)]
     return "\n".join(lines) + "\n"
+
+
+def _reader_of(plan: Plan, stream: Stream, declared: Sequence[Stream]) -> Iterator[str]:
+    """Who reads the files of a stream."""
+    if stream.source is None or not source_kind(stream.source.format).files:
+        return
+    why = why_spark(stream, needed_columns(plan, stream.name), [one for one in declared if one.name in plan.streams])
+    yield "    its files are read with Arrow" if why is None else f"    its files are read by Spark: {why}"
 
 
 def _times_of(stream: Stream) -> Iterator[str]:

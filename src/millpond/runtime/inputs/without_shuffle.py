@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.runtime.gather.gather import gather
+from millpond.runtime.inputs.obstacle import Obstacle
 from millpond.runtime.packets.packet import header_of
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.task_values import GatherTask
@@ -76,12 +77,6 @@ class GatherResult(NamedTuple):
 
     packets: Mapping[int, list[bytes]]
     message: TaskMessage
-
-
-class Obstacle(NamedTuple):
-    """The reason, as text, why an epoch cannot be direct."""
-
-    why: str
 
 
 class FoldInput(NamedTuple):

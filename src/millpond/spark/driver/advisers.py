@@ -16,6 +16,7 @@ from millpond.runtime.scheduling.epoch_size import Pace
 from millpond.runtime.scheduling.idle_partitions import IdleWatch
 from millpond.spark.catalyst.user_scalars import late_calls
 from millpond.spark.driver.direct_epochs import Direct
+from millpond.spark.reading.arrow_files import ArrowFiles
 from millpond.spark.session.batch_limits import Batches
 
 
@@ -24,6 +25,7 @@ class Advisers:
 
     - `idle`: which source partitions the watermarks do not wait for.
     - `direct`: which epochs run without the shuffle.
+    - `files`: which epochs read files without Spark's reader; it learns from attempts, not from commits.
     - `batches`: how many rows an Arrow batch may have.
     - `budgets`: which queries exceed their budgets.
     - `pace`: how many records an epoch reads.
@@ -33,6 +35,7 @@ class Advisers:
     def __init__(self, spark: SparkSession, streams: Sequence[Stream]) -> None:
         self.idle = IdleWatch(streams, lap_us())
         self.direct, self.batches = Direct(), Batches(spark)
+        self.files = ArrowFiles(spark)
         self.budgets, self.pace, self.functions = Budgets(), Pace(), LateFunctions(late_calls)
         self._all: tuple[Adviser, ...] = (
             self.idle, self.direct, self.batches, self.budgets, self.pace, self.functions

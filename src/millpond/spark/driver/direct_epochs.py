@@ -25,8 +25,10 @@ from millpond.placement.partitions import homes, owners_by_partition, why_not
 from millpond.placement.slots import even_owners
 from millpond.runtime.epoch import Batch, Setting
 from millpond.runtime.gather.dead_letters import records_between
+from millpond.runtime.inputs.obstacle import Obstacle
 from millpond.runtime.inputs.replay import largest_share
-from millpond.runtime.inputs.without_shuffle import Obstacle, Route, message_bytes
+from millpond.runtime.inputs.without_shuffle import Route, message_bytes
+from millpond.runtime.scheduling.attempts import Attempts
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 from millpond.runtime.scheduling.kafka_partitions import moved_partitions, partitions_of
 from millpond.runtime.task.column_layout import ReadLayout
@@ -35,8 +37,6 @@ from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.driver.tasks import EVALUATED_ABOVE, NOTHING_READ, direct_deltas_of, expressions_above
 from millpond.spark.session.failures import explained
-
-_FIRST_WAIT, _LONGEST_WAIT = 16, 4096
 
 WORTH_READING = 50_000
 """The records of a batch with a tick are read as a separate batch only if they are so many: planning it takes time."""
@@ -54,8 +54,7 @@ class Direct:
 
     def __init__(self) -> None:
         self._epochs = self._direct = self._misplaced = 0
-        self._waits, self._wait = 0, _FIRST_WAIT
-        self._why = ""
+        self._attempts = Attempts()
         self._fitted: tuple[int, int] | None = None
         self._elsewhere = False
         self._declared = False
@@ -72,7 +71,8 @@ class Direct:
                 f"; {self._misplaced:,} keys were in another partition of the topic than their hash says; check the "
                 "producer's partitioner and key"
             )
-        return f"{note}; not in the last, as {self._why}" if self._why else note
+        why = self._attempts.why
+        return f"{note}; not in the last, as {why}" if why else note
 
     def wanted(self, setting: Setting, end: Offsets, now: BucketMap, other: WantedOwners | None) -> WantedOwners | None:
         """The owners of buckets for the next epoch, or None if they should not change.
@@ -107,13 +107,12 @@ class Direct:
         Raises:
             MillpondError: a failure that would also occur with the shuffle.
         """
-        if self._waits:
-            self._waits -= 1
+        if not self._attempts.due():
             return None
         try:
             choice = self._route(setting, batch, frame, gathering)
             if isinstance(choice, str):
-                self._why = choice
+                self._attempts.why = choice
                 return None
             result = direct_deltas_of(choice[0], gathering, task, open_files, choice[1])
         except (PySparkException, Py4JError) as error:
@@ -124,10 +123,9 @@ class Direct:
         if result == NOTHING_READ:
             return None
         if isinstance(result, Obstacle):
-            self._why, self._waits = result.why, self._wait
-            self._wait = min(2 * self._wait, _LONGEST_WAIT)
+            self._attempts.failed(result.why)
             return None
-        self._why, self._wait = "", _FIRST_WAIT
+        self._attempts.succeeded()
         return result
 
     def committed(self, epoch: CommittedEpoch) -> None:

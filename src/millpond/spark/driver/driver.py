@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.clock import lap_us
-from millpond.errors import FencedError, FilesLostError, HostError, MillpondError, SparkError
+from millpond.errors import CorruptError, FencedError, FilesLostError, HostError, MillpondError, SparkError
 from millpond.faults import reached
 from millpond.followers.view.shard_watch import WantedOwners
 from millpond.log.manifest import Manifest, Manifests
@@ -37,6 +37,7 @@ from millpond.runtime.epoch import (
     depth,
     pending,
 )
+from millpond.runtime.inputs.obstacle import Obstacle
 from millpond.runtime.task.file_sync import FileTransport
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.catalyst.spark_expressions import Projected
@@ -150,6 +151,7 @@ class Driver:
 
     def _reads(self, reading: Reading) -> None:
         self._lookups, self._advisers.direct.between = reading.lookups, reading.between
+        self._advisers.files.reads(reading.readers)
         self._head.setting = self.setting._replace(layout=reading.layout)
 
     def _awaited(self, query: StreamingQuery) -> bool:
@@ -226,6 +228,11 @@ class Driver:
     def direct_note(self) -> str | None:
         """How many epochs ran without the shuffle, for people; None if no topic is declared as partitioned by a key."""
         return self._advisers.direct.note
+
+    @property
+    def reader_notes(self) -> Mapping[str, str]:
+        """By stream of files that can be read with Arrow: in how many epochs this was done, and why not, for people."""
+        return self._advisers.files.notes
 
     def offer(self, reading: Reading) -> None:
         """Announce the input of the next requested change, so that its query can start beside an epoch."""
@@ -322,8 +329,10 @@ class Driver:
         """Run an epoch's job in Spark: a direct one if that is possible, otherwise one with the shuffle."""
         batch, frame = begun.planned.batch, begun.planned.frame
         spark = self._spark if frame is None else frame.sparkSession
+        files = None
         if frame is not None:
             self._advisers.batches.limit(spark)
+            files = self._advisers.files.task(batch.start, batch.end, begun.sources)
 
         def attempt() -> list[tuple[Receipt, bytes]]:
             open_files = self._files.open_files
@@ -333,8 +342,18 @@ class Driver:
                     if made is not None:
                         return made
                 hosts = self._hosts.choose(task.owners, task.instances, self._shards())
+                if files is not None:
+                    packets = packets_of(spark, files, gathering, open_files)
+                    result = deltas_of(packets, task, open_files, hosts, self._evaluate)
+                    if not isinstance(result, Obstacle):
+                        self._advisers.files.succeeded(files)
+                        return result
+                    self._advisers.files.refused(result)
                 packets = packets_of(spark, frame, gathering, open_files)
-                return deltas_of(packets, task, open_files, hosts, self._evaluate)
+                result = deltas_of(packets, task, open_files, hosts, self._evaluate)
+                if isinstance(result, Obstacle):
+                    raise CorruptError(f"Spark's rows cannot be gathered: {result.why}.", "Run the batch again.")
+                return result
             except (PySparkException, Py4JError) as error:
                 known = explained(error)
                 if isinstance(known, FilesLostError | HostError):

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from py4j.protocol import Py4JError
@@ -27,6 +28,7 @@ from millpond.faults import FaultError, reached
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.spark.driver.checkpoint import next_checkpoint, query_id, set_query_id
 from millpond.spark.driver.direct_epochs import Between
+from millpond.spark.reading.arrow_files import Readers
 from millpond.spark.sources.file_tables import Lookups
 
 Call = Callable[[DataFrame, int], None]
@@ -43,6 +45,7 @@ class Reading(NamedTuple):
     - `lookups`: the tables in the frame whose lists of files are refreshed.
     - `between`: reads the records between two offsets a second time, as a batch, if that is needed.
     - `limits`: by stream, the largest number of records that an epoch reads.
+    - `readers`: how gather tasks can read the files of each source, or why Spark reads it.
     """
 
     frame: DataFrame
@@ -50,6 +53,7 @@ class Reading(NamedTuple):
     lookups: Lookups
     between: Between | None = None
     limits: Mapping[str, int] = {}
+    readers: Readers = MappingProxyType({})
 
 
 class Stopped(Exception):

@@ -20,10 +20,17 @@ from millpond.model.selection import foreign_above, input_type
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.fold.fold import fold, requested
 from millpond.runtime.gather.gather import gather
+from millpond.runtime.inputs.obstacle import (
+    Obstacle,
+    decode_obstacle,
+    encode_obstacle,
+    obstacle_in,
+    packets_or_obstacle,
+)
+from millpond.runtime.inputs.parquet_files import FileTask, read_files
 from millpond.runtime.inputs.replay import gather_share, gather_stored, stored_parts
 from millpond.runtime.inputs.without_shuffle import (
     FoldInput,
-    Obstacle,
     Route,
     gather_direct,
     message_files,
@@ -68,9 +75,25 @@ class _Gather(VersionChecked):
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with worker_task():
-            for instance, packet in gather(unpack_task(self._packed), batches, _context().partitionId()):
+            task = unpack_task(self._packed)
+            packets = gather(task, self._events(batches), _context().partitionId())
+            for instance, packet in packets_or_obstacle(packets, task.instances):
                 reached("gather.packet")
                 yield _rows(instance, packet)
+
+    def _events(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return batches
+
+
+class _GatherFiles(_Gather):
+    """Reads files, and turns their events into packets; the input rows of a task are the numbers of its parts."""
+
+    def __init__(self, task: GatherTask, files: FileTask) -> None:
+        super().__init__(task)
+        self._files = files
+
+    def _events(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return read_files(self._files, [part for batch in batches for part in batch.column(0).to_pylist()])
 
 
 _ROW_BYTES = 1 << 14
@@ -114,7 +137,10 @@ class _Fold(VersionChecked):
         yield delta
 
     def _folded(self, packets: Sequence[pa.Buffer]) -> pa.RecordBatch:
-        """The receipt and delta of the task's instance."""
+        """The receipt and delta of the task's instance; or an obstacle, without a receipt."""
+        obstacle = obstacle_in(packets)
+        if obstacle is not None:
+            return _deltas([(b"", encode_obstacle(obstacle))])
         context, task = _context(), unpack_task(self._packed)
         # The application-wide id is used, because attempt numbers restart when the same driver reruns a batch.
         attempt = f"{task.writer}-{context.taskAttemptId()}"
@@ -163,6 +189,8 @@ class _Request(VersionChecked):
             for batch in batches:
                 packets += [packet.as_buffer() for packet in batch.column(1).drop_null()]
                 yield self._batch(batch.num_rows, {_PACKET: batch.column(1)})
+            if obstacle_in(packets) is not None:
+                return
             task, instance = unpack_task(self._packed), _context().partitionId()
             with on_node_of(instance):
                 requests = requested(task, instance, packets, self._open_files())
@@ -218,7 +246,7 @@ class _Direct(VersionChecked):
             else:
                 fold_input = packets_to_fold(messages, number, gathered.packets, self._route)
             if isinstance(fold_input, Obstacle):
-                yield _deltas([(b"", fold_input.why.encode())])
+                yield _deltas([(b"", encode_obstacle(fold_input))])
                 return
             attempt = context.taskAttemptId()
             deltas = []
@@ -247,10 +275,12 @@ def _context() -> TaskContext:
 
 
 def packets_of(
-    spark: SparkSession, frame: DataFrame | None, task: GatherTask, open_files: OpenFiles
+    spark: SparkSession, read: DataFrame | FileTask | None, task: GatherTask, open_files: OpenFiles
 ) -> DataFrame:  # fmt: skip
-    """The packets of the events in `frame`, and of what is read from the pond's own files by at most one task per
+    """The packets of the events that are read, and of what is read from the pond's own files by at most one task per
     instance.
+
+    `read`: a frame of events that Spark reads, or files that the tasks read into Arrow.
     """
     parts = stored_parts(task)
     rows = None
@@ -258,17 +288,23 @@ def packets_of(
         # `createDataFrame` would make `spark`, a clone, the user's active session
         numbers = spark.range(0, parts, 1, min(parts, task.instances))
         rows = numbers.mapInArrow(_GatherStored(task, open_files), PACKETS)
-    if frame is None:
+    if read is None:
         none = spark.range(0).selectExpr("CAST(NULL AS int) AS instance", "CAST(NULL AS binary) AS packet")
         return none if rows is None else rows
-    read = frame.mapInArrow(_Gather(task), PACKETS)
-    return read if rows is None else read.union(rows)
+    if isinstance(read, FileTask):
+        numbers = spark.range(0, len(read.parts), 1, len(read.parts))
+        packets = numbers.mapInArrow(_GatherFiles(task, read), PACKETS)
+    else:
+        packets = read.mapInArrow(_Gather(task), PACKETS)
+    return packets if rows is None else packets.union(rows)
 
 
 def deltas_of(
     packets: DataFrame, task: FoldTask, open_files: OpenFiles, hosts: Sequence[str], evaluate: Evaluate
-) -> list[tuple[Receipt, bytes]]:  # fmt: skip
+) -> list[tuple[Receipt, bytes]] | Obstacle:  # fmt: skip
     """Run the epoch's only job: shuffle packets to their instances, fold them, and collect receipts and deltas.
+
+    The result is an obstacle if a gather has met one; then no instance has folded.
 
     If the plan has expressions over results that only Spark evaluates, each instance first requests their values, and
     folds when `evaluate` has computed them in the same stage. `hosts`: the preferred host of each instance, see
@@ -302,8 +338,7 @@ def direct_deltas_of(
             open_files().remove_messages(message_files(task.number, route.job, route.tasks))
     if not results:
         return NOTHING_READ
-    refused = next((why for receipt, why in results if not receipt), None)
-    return _received(results, task) if refused is None else Obstacle(refused.decode())
+    return _received(results, task)
 
 
 def _collected(frame: DataFrame) -> list[tuple[bytes, bytes]]:
@@ -311,7 +346,10 @@ def _collected(frame: DataFrame) -> list[tuple[bytes, bytes]]:
     return list(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
 
 
-def _received(results: list[tuple[bytes, bytes]], task: FoldTask) -> list[tuple[Receipt, bytes]]:
+def _received(results: list[tuple[bytes, bytes]], task: FoldTask) -> list[tuple[Receipt, bytes]] | Obstacle:
+    obstacle = next((body for receipt, body in results if not receipt), None)
+    if obstacle is not None:
+        return decode_obstacle(obstacle)
     deltas = [(msgspec.json.decode(receipt, type=Receipt), body) for receipt, body in results]
     if sorted(receipt.instance for receipt, _ in deltas) != list(range(task.instances)):
         raise CorruptError("An epoch's job did not return one receipt per instance.", "Run the batch again.")

@@ -17,7 +17,7 @@ from millpond.log.protocol import TICK
 from millpond.log.records import FileList, Offsets, SourceUpdate
 from millpond.spark.reading.source_progress import batch_of, has_list, listed_files
 
-_LOCAL = "file://"
+LOCAL = "file://"
 
 
 def source_updates(checkpoint: Path, end: Offsets, known: Mapping[str, SourceState]) -> dict[str, SourceUpdate]:
@@ -67,4 +67,4 @@ def local_paths(files: FileList | None, after: int) -> list[str]:
     if files is None:
         return []
     found = (one.decoded for one in files_in(files) if one.batch > after)
-    return [path.removeprefix(_LOCAL) for path in found if path.startswith(_LOCAL)]
+    return [path.removeprefix(LOCAL) for path in found if path.startswith(LOCAL)]

@@ -1,0 +1,285 @@
+"""Reads Parquet files into Arrow, with exactly the values that Spark's reader gives for the declared columns.
+
+A column of a file is read here only if the rule for its declared type, its physical and its logical type is known to be
+Spark's. `tests/spark/test_parquet.py` compares both readers on random files. Any other file is an obstacle (see
+`obstacle`), and Spark reads it or reports what is wrong with it. Large files are divided among tasks by row groups.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from millpond.kernels.columns import arrow_type
+from millpond.model.types import digits_of, is_decimal
+from millpond.runtime.inputs.obstacle import Obstacle, ObstacleError
+
+BATCH_ROWS = 1 << 17
+"""Rows that are decoded at once."""
+
+
+class FileColumn(NamedTuple):
+    """A declared column: its name, SQL type and position in the frame; a column with a `default` may not be missing."""
+
+    name: str
+    type: str
+    position: int
+    default: bool = False
+
+
+class FileRows(NamedTuple):
+    """How rows of a source's files become rows of the frame that an epoch reads.
+
+    `stream`: the position of the stream in the layout. `width`: the number of columns of the frame.
+    """
+
+    source: str
+    stream: int
+    columns: tuple[FileColumn, ...]
+    width: int
+
+
+class FilePart(NamedTuple):
+    """Share `share` of `shares` of a file's row groups; `rows`: a position in `FileTask.sources`."""
+
+    rows: int
+    path: str
+    share: int = 0
+    shares: int = 1
+
+
+class FileTask(NamedTuple):
+    """What all tasks of an epoch read of files; `parts[i]` is what task i reads."""
+
+    sources: tuple[FileRows, ...]
+    parts: tuple[tuple[FilePart, ...], ...]
+
+
+class NotEqual(Exception):
+    """The reason why a file is not read as Spark reads it."""
+
+
+def read_files(task: FileTask, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """The rows of some parts, as batches of the frame that the epoch reads.
+
+    Raises:
+        ObstacleError: a file is not known to be read as Spark reads it.
+    """
+    for part in (part for number in numbers for part in task.parts[number]):
+        rows = task.sources[part.rows]
+        try:
+            for columns, count in read_columns(part.path, rows.columns, part.share, part.shares):
+                yield _of_frame(rows, columns, count)
+        except NotEqual as error:
+            raise ObstacleError(Obstacle(f"{part.path} {error}", rows.source)) from error
+
+
+def _of_frame(rows: FileRows, columns: Sequence[pa.Array], count: int) -> pa.RecordBatch:
+    """A batch of the frame; the columns of other streams are NULL, without a buffer."""
+    none = pa.nulls(count)
+    arrays: list[pa.Array] = [pa.array(np.full(count, rows.stream, np.int32)), *[none] * (rows.width - 1)]
+    for place, column in zip(rows.columns, columns, strict=True):
+        arrays[place.position] = column
+    return pa.RecordBatch.from_arrays(arrays, names=[f"c{position}" for position in range(rows.width)])
+
+
+def read_columns(
+    path: str, columns: Sequence[FileColumn], share: int = 0, shares: int = 1
+) -> Iterator[tuple[list[pa.Array], int]]:
+    """The declared columns of a share of a file's row groups, in batches, with the number of rows.
+
+    Raises:
+        NotEqual: the file is not known to be read as Spark reads it; batches may have been returned before.
+    """
+    try:
+        if os.path.getsize(path) == 0:
+            return  # Spark reads no split of it
+        # A map of the file would end the process if the file became shorter.
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True) as file:
+            leaves = _leaves(file.metadata, columns)
+            groups = _row_groups(file.metadata, share, shares)
+            _check_chunks(file.metadata, groups, {leaf.path for leaf in leaves if leaf is not None})
+            names = [leaf.name for leaf in leaves if leaf is not None]
+            if not names:
+                yield from (([pa.nulls(n, arrow_type(one.type)) for one in columns], n) for n in _counts(file, groups))
+                return
+            for batch in file.iter_batches(BATCH_ROWS, groups, names, use_threads=False) if groups else ():
+                yield _converted(batch, columns, leaves), batch.num_rows
+    except pa.ArrowMemoryError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise NotEqual(f"cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _counts(file: pq.ParquetFile, groups: Sequence[int]) -> Iterator[int]:
+    """Numbers of rows, in pieces of at most `BATCH_ROWS`."""
+    rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+    yield from (min(BATCH_ROWS, rows - first) for first in range(0, rows, BATCH_ROWS))
+
+
+def _row_groups(metadata: pq.FileMetaData, share: int, shares: int) -> list[int]:
+    """The row groups whose middle lies in the share of the file's bytes."""
+    sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
+    ends = np.cumsum(sizes, dtype=np.int64)
+    middles = 2 * ends - np.array(sizes, np.int64)
+    shares_of = middles * shares // (2 * max(int(ends[-1]), 1)) if len(ends) else middles
+    chosen: list[int] = np.flatnonzero(np.minimum(shares_of, shares - 1) == share).tolist()
+    return chosen
+
+
+_CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "LZ4")
+_ENCODINGS = frozenset((
+    "PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BINARY_PACKED",
+    "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY",
+))  # fmt: skip
+
+
+def _check_chunks(metadata: pq.FileMetaData, groups: Sequence[int], paths: Collection[str]) -> None:
+    """Check that Spark, too, knows how the columns are compressed and encoded."""
+    for group in map(metadata.row_group, groups):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema in paths and (
+                chunk.compression not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings)
+            ):
+                raise NotEqual(f"is compressed or encoded as {', '.join((chunk.compression, *chunk.encodings))}")
+
+
+def _leaves(metadata: pq.FileMetaData, columns: Sequence[FileColumn]) -> list[pq.ColumnSchema | None]:
+    """The file's column for each declared column, None if the file lacks it; names differ in case, as for Spark."""
+    schema = metadata.schema
+    by_name: dict[str, dict[str, list[pq.ColumnSchema]]] = {}
+    for leaf in (schema.column(place) for place in range(len(schema))):
+        # The name of a group with a dot is not seen, so a declared name with a dot is not looked up.
+        root = leaf.name if leaf.name == leaf.path else leaf.path.partition(".")[0]
+        by_name.setdefault(root.lower(), {}).setdefault(root, []).append(leaf)
+    found: list[pq.ColumnSchema | None] = []
+    for column in columns:
+        if "." in column.name:
+            raise NotEqual(f"may have the column {column.name}, whose name contains a dot")
+        roots = by_name.get(column.name.lower(), {})
+        leaves = [leaf for some in roots.values() for leaf in some]
+        if not leaves:
+            if column.default:
+                raise NotEqual(f"lacks the column {column.name}, which has a default")
+            found.append(None)
+            continue
+        leaf = leaves[0]
+        flat = leaf.path == leaf.name and leaf.max_repetition_level == 0 and leaf.max_definition_level <= 1
+        if len(leaves) > 1 or not flat:
+            raise NotEqual(f"has the column {column.name} in a nested form, or several of them")
+        _check_type(column, leaf)
+        _check_calendar(metadata.metadata or {}, column, leaf)
+        found.append(leaf)
+    return found
+
+
+class _Stored(NamedTuple):
+    """How a file may store the values of an SQL type: the physical type, and what the logical type must have."""
+
+    physical: str
+    logical: Mapping[str, Any]
+
+
+def _integers(*widths: int) -> tuple[_Stored, ...]:
+    return tuple(_Stored("INT32", {"Type": "Int", "bitWidth": width, "isSigned": True}) for width in widths)
+
+
+_NONE = {"Type": "None"}
+_SMALL = (_Stored("INT32", _NONE), *_integers(8, 16, 32))
+_LARGE = (_Stored("INT64", _NONE), _Stored("INT64", {"Type": "Int", "bitWidth": 64, "isSigned": True}))
+_UNITS = ("milliseconds", "microseconds")
+_INT96 = _Stored("INT96", _NONE)
+
+_RULES: Mapping[str, tuple[_Stored, ...]] = {
+    "boolean": (_Stored("BOOLEAN", _NONE),),
+    "tinyint": _SMALL,
+    "smallint": _SMALL,
+    "int": _SMALL,
+    "bigint": (*_SMALL, *_LARGE),
+    "float": (_Stored("FLOAT", _NONE),),
+    "double": (_Stored("FLOAT", _NONE), _Stored("DOUBLE", _NONE)),
+    "string": (_Stored("BYTE_ARRAY", {"Type": "String"}),),
+    "binary": (_Stored("BYTE_ARRAY", _NONE),),
+    "date": (_Stored("INT32", {"Type": "Date"}),),
+    "timestamp": (
+        _INT96,
+        *(_Stored("INT64", {"Type": "Timestamp", "isAdjustedToUTC": True, "timeUnit": unit}) for unit in _UNITS),
+    ),
+    "timestamp_ntz": tuple(
+        _Stored("INT64", {"Type": "Timestamp", "isAdjustedToUTC": False, "timeUnit": unit}) for unit in _UNITS
+    ),
+}
+"""How files may store each SQL type; decimals have a rule of their own."""
+
+_DECIMALS = ("INT32", "INT64", "FIXED_LEN_BYTE_ARRAY", "BYTE_ARRAY")
+
+
+def _check_type(column: FileColumn, leaf: pq.ColumnSchema) -> None:
+    logical = json.loads(leaf.logical_type.to_json())
+    if is_decimal(column.type):
+        precision, scale = digits_of(column.type)
+        fits = leaf.physical_type in _DECIMALS and logical["Type"] == "Decimal"
+        if fits and logical["scale"] == scale and logical["precision"] <= precision:
+            return
+    elif any(
+        leaf.physical_type == rule.physical and rule.logical.items() <= logical.items()
+        for rule in _RULES.get(column.type, ())
+    ):
+        return
+    stored = leaf.physical_type if logical == _NONE else f"{leaf.physical_type} {leaf.logical_type}"
+    raise NotEqual(f"stores {column.name}, which is declared as {column.type}, as {stored}")
+
+
+_VERSION = b"org.apache.spark.version"
+_CALENDARS = {
+    "INT96": (b"org.apache.spark.legacyINT96", b"3.1.0"),
+    "INT32": (b"org.apache.spark.legacyDateTime", b"3.0.0"),
+    "INT64": (b"org.apache.spark.legacyDateTime", b"3.0.0"),
+}
+"""By physical type of a time: the mark that Spark sets in a file with times of the old calendar, and the first version
+that sets it."""
+
+
+def _check_calendar(marks: Mapping[bytes, bytes], column: FileColumn, leaf: pq.ColumnSchema) -> None:
+    if column.type not in ("date", "timestamp", "timestamp_ntz"):
+        return
+    mark, since = _CALENDARS[leaf.physical_type]
+    if mark in marks or marks.get(_VERSION, since) < since:
+        raise NotEqual(f"stores {column.name} in the calendar of an old version of Spark")
+
+
+def _converted(
+    batch: pa.RecordBatch, columns: Sequence[FileColumn], leaves: Sequence[pq.ColumnSchema | None]
+) -> list[pa.Array]:
+    arrays = []
+    for column, leaf in zip(columns, leaves, strict=True):
+        target = arrow_type(column.type)
+        if leaf is None:
+            arrays.append(pa.nulls(batch.num_rows, target))
+            continue
+        array = batch.column(leaf.name)
+        array = array.storage if isinstance(array, pa.ExtensionArray) else array
+        array = array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
+        array = array if array.type == target else array.cast(target)
+        if leaf.physical_type == "INT96":
+            _check_int96(column, array)
+        arrays.append(array)
+    return arrays
+
+
+_FIRST_US, _LAST_US = -(2**63) // 1000, 2**63 // 1000
+
+
+def _check_int96(column: FileColumn, times: pa.Array) -> None:
+    """Refuse times outside of 1677 to 2262: Arrow and Spark differ for nanoseconds of the day that are negative."""
+    extremes = pc.min_max(times.view(pa.int64()))
+    first, last = extremes["min"].as_py(), extremes["max"].as_py()
+    if first is not None and not (first >= _FIRST_US and last < _LAST_US):
+        raise NotEqual(f"stores {column.name} as INT96 with a time outside of 1677 to 2262")

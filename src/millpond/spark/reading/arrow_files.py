@@ -1,0 +1,185 @@
+"""Chooses the files of an epoch that gather tasks read into Arrow, and divides them among tasks.
+
+Spark lists the files, limits an epoch and keeps the checkpoint, in which each epoch's files are found. Its frame for
+the epoch is used only if a stream that has new input is read by Spark.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from millpond.log.file_lists import files_in
+from millpond.log.protocol import TICK
+from millpond.log.records import Offsets, SourceUpdate
+from millpond.plan.options.arrow_reading import why_spark
+from millpond.runtime.inputs.obstacle import Obstacle
+from millpond.runtime.inputs.parquet_files import FileColumn, FilePart, FileRows, FileTask
+from millpond.runtime.scheduling.attempts import Attempts
+from millpond.runtime.task.column_layout import ReadLayout
+from millpond.spark.reading.read_frame import WantedStream
+from millpond.spark.reading.source_progress import batch_of
+from millpond.spark.reading.source_updates import LOCAL
+
+LEAST_BYTES, MOST_BYTES = 1 << 20, 128 << 20
+"""A task reads at least and at most so many bytes of files, if there are enough, and if row groups allow it."""
+
+_SETTINGS = {
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96TimestampConversion": "false",
+    "spark.sql.parquet.fieldId.read.enabled": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+}
+"""The settings of Spark with which both readers agree."""
+
+Readers = Mapping[str, "FileRows | str"]
+"""By stream that has a source: how gather tasks read its files, or why Spark reads it."""
+
+
+def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: ReadLayout) -> Readers:
+    """How each source of an epoch's frame is read; `layout`: the frame's columns, in the order of `wanted`."""
+    streams = [want.stream for want in wanted]
+    width = 1 + sum(len(one.columns) for one in layout.streams)
+    found: dict[str, FileRows | str] = {}
+    for position, (want, placed) in enumerate(zip(wanted, layout.streams, strict=True)):
+        if want.stream.source is None:
+            continue
+        defaults = {
+            one.name for one in want.stream.columns if not isinstance(one.default, msgspec.UnsetType)
+        }  # fmt: skip
+        columns = tuple(
+            FileColumn(one.name, one.type, one.position, one.name in defaults) for one in placed.columns
+        )  # fmt: skip
+        why = why_spark(want.stream, [one.name for one in columns], streams)
+        found[want.stream.name] = why or FileRows(want.stream.name, position, columns, width)
+    if any(isinstance(one, FileRows) for one in found.values()):
+        other = next((name for name, value in _SETTINGS.items() if spark.conf.get(name) != value), None)
+        if other is not None:
+            return dict.fromkeys(found, f"the session has another {other} than by default")
+    return found
+
+
+class _Piece(NamedTuple):
+    size: int
+    order: int
+    part: FilePart
+
+
+@dataclass
+class _State:
+    """What is known of one stream whose files can be read into Arrow."""
+
+    attempts: Attempts = field(default_factory=Attempts)
+    epochs: int = 0
+    of_spark: int = 0
+
+
+class ArrowFiles:
+    """Decides, epoch by epoch, whether gather tasks read the files."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._readers: Readers = {}
+        self._states: dict[str, _State] = {}
+
+    def reads(self, readers: Readers) -> None:
+        """Note what a new streaming query reads."""
+        self._readers = readers
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """By stream of files that can be read into Arrow: who reads it, and why, for people."""
+        found = {}
+        for name, state in self._states.items():
+            found[name] = f"read with Arrow in {state.epochs - state.of_spark:,} of {state.epochs:,} epochs"
+            if state.attempts.why:
+                found[name] += f"; by Spark in the last: {state.attempts.why}"
+        return found
+
+    def task(self, start: Offsets, end: Offsets, sources: Mapping[str, SourceUpdate]) -> FileTask | None:
+        """The files between two offsets, if gather tasks are to read all that is new; None if Spark reads it.
+
+        `sources`: what the epoch's record states about its sources.
+        """
+        new = [name for name in end if name != TICK and start.get(name) != end[name]]
+        mine = {name: rows for name in new if isinstance(rows := self._readers.get(name), FileRows)}
+        if not mine:
+            return None
+        states = [self._states.setdefault(name, _State()) for name in mine]
+        for state in states:
+            state.epochs += 1
+        due = [state.attempts.due() for state in states]  # each counts its epochs
+        if all(due):
+            files = _listed(new, mine, start, sources)
+            if not isinstance(files, str):
+                return self._divided(tuple(mine.values()), files)
+            for state in states:
+                state.attempts.why = files
+        for state in states:
+            state.of_spark += 1
+        return None
+
+    def _divided(self, sources: tuple[FileRows, ...], files: Mapping[str, list[tuple[str, int]]]) -> FileTask:
+        """Divide files among tasks: large ones by row groups, small ones several to a task."""
+        total = sum(size for some in files.values() for _, size in some)
+        cores = int(self._spark.sparkContext.defaultParallelism)
+        most = min(max(-(-total // cores), LEAST_BYTES), MOST_BYTES)
+        pieces: list[_Piece] = []
+        for number, rows in enumerate(sources):
+            for path, size in files[rows.source]:
+                shares = max(1, -(-size // most))
+                pieces += (
+                    _Piece(size // shares, len(pieces) + share, FilePart(number, path, share, shares))
+                    for share in range(shares)
+                )
+        bins: list[tuple[int, int, list[_Piece]]] = [(0, i, []) for i in range(max(1, -(-total // most)))]
+        for piece in sorted(pieces, reverse=True):
+            size, i, some = heapq.heappop(bins)
+            heapq.heappush(bins, (size + piece.size, i, [*some, piece]))
+        parts = (tuple(one.part for one in sorted(some, key=lambda one: one.order)) for _, _, some in sorted(bins))
+        return FileTask(sources, tuple(part for part in parts if part))
+
+    def refused(self, obstacle: Obstacle) -> None:
+        """Note that gather tasks have met an obstacle: Spark reads its stream in this epoch and some later ones."""
+        state = self._states.setdefault(obstacle.source, _State())
+        state.attempts.failed(obstacle.why)
+        state.of_spark += 1
+
+    def succeeded(self, task: FileTask) -> None:
+        """Note that gather tasks have read these files."""
+        for rows in task.sources:
+            self._states[rows.source].attempts.succeeded()
+
+
+def _listed(
+    new: Sequence[str], mine: Mapping[str, FileRows], start: Offsets, sources: Mapping[str, SourceUpdate]
+) -> dict[str, list[tuple[str, int]]] | str:
+    """The paths and sizes of the new files of each stream; or why Spark reads this epoch."""
+    other = next((name for name in new if name not in mine), None)
+    if other is not None:
+        return f"{other} has new input too, which Spark reads"
+    found: dict[str, list[tuple[str, int]]] = {}
+    for name in mine:
+        update, after = sources.get(name, SourceUpdate()), batch_of(start.get(name, ""))
+        files = () if update.files is None else files_in(update.files)
+        for uri in (one.decoded for one in files if one.batch > after):
+            path = uri.removeprefix(LOCAL)
+            if path == uri:
+                return f"{uri} is not a local file"
+            if "=" in os.path.dirname(path):
+                return f"{path} may be in the folder of a partition"
+            try:
+                found.setdefault(name, []).append((path, os.path.getsize(path)))
+            except OSError as error:
+                return f"{path}: {error.strerror}"
+        if name not in found:
+            return f"the list of new files of {name} is empty"
+    return found
