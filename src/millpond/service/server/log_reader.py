@@ -102,7 +102,12 @@ class LogReader:
             return []
         truth, spec = found
         queries = sorted(current(spec), key=lambda query: query.name)
-        return [_query(spec, truth.manifest, query, counts(query.name)) for query in queries]
+        reasons = seen_quarantine(truth.manifest.quarantined, spec) | spec.left.halted
+        streams = {stream.name: stream for stream in spec.streams}
+        return [
+            _query(spec, inputs_of(query, streams), query, counts(query.name), reasons.get(query.name))
+            for query in queries
+        ]
 
     def parameters(self) -> list[Parameter]:
         """The live parameters in force by name."""
@@ -172,10 +177,10 @@ def _stream(stream: Stream, newest_us: int | None) -> StreamShown:
     return StreamShown(stream.name, source, columns, newest_us, retain)
 
 
-def _query(spec: PondSpec, manifest: Manifest, query: AnyQuery, counts: dict[str, int]) -> QueryShown:
+def _query(
+    spec: PondSpec, streams: tuple[str, ...], query: AnyQuery, counts: dict[str, int], reason: str | None
+) -> QueryShown:
     name, left = query.name, spec.left
-    reason = left.halted.get(name) or seen_quarantine(manifest.quarantined, spec).get(name)
-    streams = inputs_of(query, {stream.name: stream for stream in spec.streams})
     return QueryShown(
         name, "join" if isinstance(query, Join) else "windowed" if isinstance(query, Query) else "stateless",
         state_in(left, name) if reason is None else HALTED, left.versions.get(name, 1), query.text, streams,

@@ -148,13 +148,13 @@ def test_event_times_are_seconds_since_1970(bench: Bench) -> None:
 
 
 def test_a_scrape_of_a_thousand_queries_takes_milliseconds(tmp_path: Path) -> None:
-    """A scrape reads the newest record of the log, and each query once. Limits are far above what is measured."""
+    """Each query is looked at once: 0.06 s of CPU are usual, and 0.38 s if each looks at all others."""
     bench = Bench(tmp_path, queries=1000)
     bench.leads()
     bench.metrics.exposition("")
     began = time.process_time()
     text, _ = bench.metrics.exposition("")
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < 0.25
     assert text.count(b"millpond_query_state{") == 1000
 
 
