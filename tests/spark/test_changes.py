@@ -584,17 +584,17 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
         pond.stream(stream(tmp_path / "in"))
         pond.stream(stream(tmp_path / "more", "more"))
         pond.add("spend", SPEND)
-        with ThreadPoolExecutor(1) as running:
-            run = running.submit(pond.run, once=False)
-            until(lambda: read_by(pond, "spend") == 80, "the pond has come so far", 240)
-            pond.add("wide", WIDE)  # more columns
-            pond.add("other", SPEND.replace("STREAM tx", "STREAM more"))  # a stream more
-            pond.drop("spend")
-            until(lambda: read_by(pond, "other") == 40, "the pond has come so far", 240)
-            with pytest.raises(ChangeRefused, match="is running"):
-                pond.add("wide", WIDE)
-            pond.stop()
-            assert run.result(60) is False
+        pond.start()
+        until(lambda: read_by(pond, "spend") == 80, "the pond has come so far", 240)
+        pond.add("wide", WIDE)  # more columns
+        pond.add("other", SPEND.replace("STREAM tx", "STREAM more"))  # a stream more
+        pond.drop("spend")
+        until(lambda: read_by(pond, "other") == 40, "the pond has come so far", 240)
+        with pytest.raises(ChangeRefused, match="is running"):
+            pond.add("wide", WIDE)
+        assert pond.is_active() and repr(pond).endswith("2 queries over 2 streams, running>")
+        pond.stop()
+        assert pond.await_termination(60)
         assert [type(told.change).__name__ for told in pond.history()] == ["Drop", "Add", "Add"]
         assert {query.name for query in pond.queries} == {"wide", "other"}
 

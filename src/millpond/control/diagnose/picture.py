@@ -10,7 +10,7 @@ from millpond.control.diagnose.causes import Why
 from millpond.control.diagnose.facts import Facts
 from millpond.model.join import Join
 from millpond.model.query import Query
-from millpond.model.selection import Selection
+from millpond.model.selection import AnyQuery, Selection
 from millpond.plan.explain.join_text import join_text
 from millpond.plan.explain.words import grouping_text, waiting_text, window_text
 
@@ -31,15 +31,18 @@ def draw(why: Why, width: int = _WIDTH) -> str:
     return "\n".join(lines) + "\n"
 
 
+def what_it_computes(query: AnyQuery) -> str:
+    """A query in a few words: its stream, grouping and window, or its join."""
+    if isinstance(query, Selection):
+        return f"{query.stream}, stateless"
+    if isinstance(query, Join):
+        return join_text(query)
+    return f"{query.stream} {grouping_text(query)}, {window_text(query.window)}, {waiting_text(query)}"
+
+
 def _head(facts: Facts) -> Iterator[str]:
     query = facts.query
-    if isinstance(query, Selection):
-        what = f"{query.stream}, stateless"
-    elif isinstance(query, Join):
-        what = join_text(query)
-    else:
-        what = f"{query.stream} {grouping_text(query)}, {window_text(query.window)}, {waiting_text(query)}"
-    yield f"{query.name}: {what}, to {query.sink.format}, as of record {facts.n}"
+    yield f"{query.name}: {what_it_computes(query)}, to {query.sink.format}, as of record {facts.n}"
     if facts.recent.at_us is not None:
         yield f"the last epoch was committed at {utc(facts.recent.at_us)}"
 

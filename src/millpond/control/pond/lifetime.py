@@ -26,7 +26,15 @@ from millpond.control.wiring.adapters import (
 )
 from millpond.control.wiring.file_transport import PondFiles, delta_check, pond_files
 from millpond.control.wiring.truth import Truth, holds_pond, open_truth
-from millpond.errors import MillpondError, NoMemoryError, NotServingError, QueryTypeError, SparkError, StoreError
+from millpond.errors import (
+    ChangeRefused,
+    MillpondError,
+    NoMemoryError,
+    NotServingError,
+    QueryTypeError,
+    SparkError,
+    StoreError,
+)
 from millpond.followers.view.move_shards import ShardMover
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest, load
@@ -360,3 +368,55 @@ class Lifetime:
             with declared.front.lock:
                 declared.front.forget(change.name)
                 declared.front.forget_rows(change.name)
+
+
+class BackgroundRun:
+    """At most one run of a pond at a time, in a thread, so that a notebook or a program can go on meanwhile."""
+
+    def __init__(self, lifetime: Lifetime) -> None:
+        self._lifetime = lifetime
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        """Open the pond, and run epochs in the background until `stop` or `close`; see `await_termination`.
+
+        Raises:
+            ChangeRefused: it is running already. ForeignPondError, AheadError, LateSchemaError: see `open`.
+        """
+        if self.is_active():
+            raise ChangeRefused("The pond is running already.", "Call stop() first.")
+        self._lifetime.open()
+        self._error = None
+        self._thread = threading.Thread(target=self._run, name="millpond-pond", daemon=True)
+        self._thread.start()
+
+    def is_active(self) -> bool:
+        """Whether the pond runs in the background."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait until the run in the background ends, at most `timeout` seconds; returns whether it has ended.
+
+        Raises:
+            MillpondError: the run failed; with the error that `run` would raise.
+        """
+        if self._thread is not None:
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def end(self) -> None:
+        """Stop the run in the background, and wait until its epoch has ended."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._lifetime.stop()
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._lifetime.run(once=False)
+        except BaseException as error:
+            self._error = error

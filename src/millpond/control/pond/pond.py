@@ -12,10 +12,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from millpond.control.diagnose.notebook import queries_table
 from millpond.control.pond.add import QueryAdditions
 from millpond.control.pond.change import QueryChanges
 from millpond.control.pond.declare import Declarations
-from millpond.control.pond.lifetime import Lifetime, Location, Observers
+from millpond.control.pond.lifetime import BackgroundRun, Lifetime, Location, Observers
 from millpond.control.pond.placement import BucketPlacement
 from millpond.control.pond.readings import Readings
 from millpond.control.pond.report import Reports
@@ -35,6 +36,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.placement.moves import maps_in
 from millpond.plan.chains.steps import with_inner
+from millpond.plan.explain.words import count_of
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.retention import with_declared
@@ -105,6 +107,7 @@ class Pond:
             self.spark, Location(self.address, cache, store, instances), self._declarations, self._readings, observers,
             stalled_after, on_alive,
         )  # fmt: skip
+        self._background = BackgroundRun(self._lifetime)
         self._requests = ChangeRequests(self._lifetime, self._readings)
         self._additions = QueryAdditions(self._lifetime, self._declarations, self._readings, self._requests)
         self._changes = QueryChanges(self._lifetime, self._declarations, self._requests, self._additions)
@@ -123,11 +126,13 @@ class Pond:
 
     # Open, run and close the pond.
     run = _delegate("_lifetime", Lifetime.run)
+    start = _delegate("_background", BackgroundRun.start)
+    is_active = _delegate("_background", BackgroundRun.is_active)
+    await_termination = _delegate("_background", BackgroundRun.await_termination)
     drain = _delegate("_lifetime", Lifetime.drain)
     stop = _delegate("_lifetime", Lifetime.stop)
     repair = _delegate("_lifetime", Lifetime.repair)
     settle = _delegate("_lifetime", Lifetime.settle)
-    close = _delegate("_lifetime", Lifetime.close)
     end = _delegate("_lifetime", Lifetime.end)
 
     # Add, change and inspect queries and live parameters, also while the pond runs.
@@ -176,6 +181,11 @@ class Pond:
             NotServingError: `end` was called.
         """
         self._lifetime.open()
+
+    def close(self) -> None:
+        """End a run in the background, stop the followers and close the store; the Spark session stays as it was."""
+        self._background.end()
+        self._lifetime.close()
 
     @property
     def queries(self) -> tuple[AnyQuery, ...]:
@@ -265,6 +275,14 @@ class Pond:
         assert opened is not None
         instances = maps_in(opened.spec, manifest)[0].instances
         return opened.truth.sections(lambda now: sharing(self.plan, now, opened.truth.files(), instances), manifest)
+
+    def __repr__(self) -> str:
+        queries, streams = count_of(len(self.queries), "query"), count_of(len(self.streams), "stream")
+        return f"<Pond {self.address}: {queries} over {streams}{', running' if self.is_active() else ''}>"
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows the pond: a table of its queries."""
+        return queries_table(repr(self)[1:-1], self.queries)
 
     def __enter__(self) -> Pond:
         return self

@@ -1,0 +1,22 @@
+"""Shows values in notebooks, as tables of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from millpond.control.diagnose.picture import what_it_computes
+from millpond.model.selection import AnyQuery
+
+
+def queries_table(title: str, queries: Iterable[AnyQuery]) -> str:
+    """A table of queries: what each computes, and where its rows go."""
+    head = "".join(f"<th>{name}</th>" for name in ("query", "computes", "sink", "served"))
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(query))}</tr>" for query in queries
+    )  # fmt: skip
+    return f"<p>{escape(title)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _cells(query: AnyQuery) -> tuple[str, ...]:
+    return query.name, what_it_computes(query), query.sink.format, "yes" if query.serve else ""

@@ -1,0 +1,71 @@
+"""A pond in the background: started once, waited for, and its errors are raised in the thread that waits."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from millpond.control.pond.lifetime import BackgroundRun
+from millpond.errors import ChangeRefused, ForeignPondError
+
+
+class FakeLifetime:
+    """Runs until it is stopped, or fails."""
+
+    def __init__(self) -> None:
+        self.stopped, self.opened = threading.Event(), 0
+        self.refusal: Exception | None = None
+        self.failure: Exception | None = None
+
+    def open(self) -> None:
+        self.opened += 1
+        if self.refusal is not None:
+            raise self.refusal
+
+    def run(self, *, once: bool) -> bool:
+        assert not once
+        if self.failure is not None:
+            raise self.failure
+        assert self.stopped.wait(60)
+        return False
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def made() -> tuple[Any, BackgroundRun]:
+    lifetime: Any = FakeLifetime()
+    return lifetime, BackgroundRun(lifetime)
+
+
+def test_a_pond_runs_in_the_background_until_it_is_stopped() -> None:
+    lifetime, run = made()
+    assert (run.is_active(), run.await_termination()) == (False, True)
+    run.start()
+    assert (run.is_active(), run.await_termination(0.01)) == (True, False)
+    with pytest.raises(ChangeRefused, match="running already"):
+        run.start()
+    lifetime.stop()
+    assert (run.await_termination(60), run.is_active(), lifetime.opened) == (True, False, 1)
+
+
+def test_what_ends_a_run_is_raised_by_who_waits_and_forgotten_by_the_next_start() -> None:
+    lifetime, run = made()
+    lifetime.failure = ForeignPondError("It is another pond.", "Name yours.")
+    run.start()
+    with pytest.raises(ForeignPondError):
+        run.await_termination(60)
+    lifetime.failure = None
+    run.start()
+    run.end()
+    assert run.await_termination()
+
+
+def test_a_pond_that_cannot_be_opened_is_refused_at_the_start() -> None:
+    lifetime, run = made()
+    lifetime.refusal = ForeignPondError("It is another pond.", "Name yours.")
+    with pytest.raises(ForeignPondError):
+        run.start()
+    assert not run.is_active()
