@@ -334,14 +334,20 @@ def test_no_event_is_counted_that_repeats_one_from_before_its_query_came(tmp_pat
     assert run.check(epochs, "repeats") > 6
 
 
-def test_events_outlive_the_delays_by_which_they_were_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("function", ["count_distinct", "last"])
+def test_tallies_and_events_outlive_the_delays_by_which_they_were_kept(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 2)
     dice = random.Random(6)
-    epochs = [[event(second - dice.choice((0, 0, 10, 25)), dice) for _ in range(9)] for second in range(40, 120)]
-    distinct = (Aggregate("count_distinct", Column("k", "string"), None, "bigint"),)
+    epochs = [
+        [event(second - dice.choice((0, 0, 10, 25)), dice) | {"v": dice.randint(0, 5)} for _ in range(9)]
+        for second in range(40, 120)
+    ]
+    logged = (Aggregate(function, Column("v", "int"), None, "bigint" if function == "count_distinct" else "int"),)
     asked = {
         delay: msgspec.structs.replace(
-            aggregated(i), aggregates=distinct, window=Sliding(30 * SECOND, 30 * SECOND), delay_us=delay * SECOND
+            aggregated(i), aggregates=logged, window=Sliding(30 * SECOND, 30 * SECOND), delay_us=delay * SECOND
         )
         for i, delay in enumerate((0, 30, 60))
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Percentiles from tallies equal those of a dict of exact bins, in any cut, accuracy and mode."""
+"""Percentiles from bins equal those of a dict of exact bins, and aggregates of counted values those of all events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from kit.inputs.cases import SECOND, WINDOWS, Case, Menu, random_case
+from kit.inputs.cases import SECOND, WINDOWS, Case, Menu, logged_aggregate, random_case
 from kit.inputs.examples import examples, seeds
 from kit.judges.answers import Run, dealt
 from kit.naive.expressions import Raised
@@ -21,13 +21,15 @@ from kit.naive.queries import windows as oracle
 from kit.naive.queries.output_modes import told_by_epoch
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import PERCENTILE, Aggregate
-from millpond.model.expressions import Column, columns_of, literal
+from millpond.model.expressions import Column, Expression, call, columns_of, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Range, Session, Sliding
+from millpond.plan.groups import build, tallies
 from millpond.plan.groups.build import build_plan
-from millpond.plan.groups.tallies import keeps_tallies
+from millpond.plan.groups.tallies import EXACT, keeps_tallies
 from millpond.plan.options.output_modes import with_mode
 from millpond.runtime.fold import fold
+from millpond.state.layout.delta import DeltaWriter
 from millpond.testing.compare import assert_same_rows, rows_of
 
 TYPES = {"v": "int", "amount": "double", "p": "decimal(10,2)", "f": "double", "g": "bigint", "d": "decimal(38,6)"}
@@ -45,13 +47,18 @@ def percentile(dice: random.Random) -> Aggregate:
 
 
 def asking(dice: random.Random, query: Query) -> Query:
-    """The query with additional percentiles, in a random window and mode."""
-    made = []
+    """The query with additional percentiles or aggregates of distinct values, in a random window and mode."""
+    counted = dice.random() < 0.5
+    made, functions = [], sorted(EXACT)
+
+    def another(where: Expression | None) -> Aggregate:
+        return logged_aggregate(dice, FEW, where, functions) if counted else replace(percentile(dice), filter=where)
+
     for one in query.aggregates:
-        made += [replace(percentile(dice), filter=one.filter)] if dice.random() < 0.6 else [one]
-    made.append(percentile(dice))
+        made += [another(one.filter)] if dice.random() < 0.6 else [one]
+    made.append(another(None))
     if dice.random() < 0.1:
-        made.append(Aggregate("mode", Column("v", "int"), None, "int"))  # events are kept, so all is exact
+        made.append(Aggregate("first", Column("v", "int"), None, "int"))  # events are kept, so all is exact
     keys = [item for item in query.output if item.name.startswith(("w", "key", "start", "end", "time"))]
     output = (*keys, *(Named(f"agg{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(made)))
     query = replace(query, aggregates=tuple(made), output=output, having=None)
@@ -97,20 +104,23 @@ def check(folder: Path, case: Case, instances: int, seed: int) -> set[str]:
             assert_same_rows(mine, theirs, about=str(query))
             how = "update" if query.updating else "corrected" if query.changing else "final"
             kind = "running" if query.window == RUNNING else type(query.window).__name__
-            seen |= {f"{kind} {how} {'bins' if keeps_tallies(query) else 'events'}"} if mine else set()
+            tallies = {tally.bits > 0 for tally in build_plan([query]).groups[0].tallies}
+            what = "events" if not tallies else "bins" if True in tallies else "values"
+            seen |= {f"{kind} {how} {what}"} if mine else set()
         if not query.changing:
             whole = oracle.answer(query, case.epochs, drained=True)
             assert_same_rows(whole, after[query.name], about=str(query))
     return seen
 
 
-def test_percentiles_are_those_of_bins_in_every_window_and_mode(tmp_path: Path) -> None:
+def test_answers_are_those_of_the_naive_twins_in_every_window_and_mode(tmp_path: Path) -> None:
     seen: set[str] = set()
     for seed in range(8000, 8014):
         case = case_of(seed, 90, 6, 6)
         seen |= check(tmp_path / str(seed), case, 1 + seed % 3, seed)
     assert seen == {
         "Sliding final bins", "Sliding update bins", "Sliding corrected bins", "running update bins",
+        "Sliding final values", "Sliding update values", "Sliding corrected values", "running update values",
         "Sliding final events", "Session final events", "Range final events",
     }  # fmt: skip
 
@@ -192,3 +202,91 @@ def test_a_finer_query_added_later_begins_with_its_first_window_and_changes_no_o
     expected = [row for row in whole if row["start"] >= since]
     assert 0 < len(expected) < len(whole)
     assert_same_rows(expected, second.answers().rows["other"], about="other")
+
+
+def earlier_version(patch: pytest.MonkeyPatch) -> None:
+    """Let ponds plan and store as in version 0.2, which kept events for aggregates of distinct values."""
+    write = DeltaWriter.add
+
+    def add(self: DeltaWriter, *section: Any) -> None:
+        section[4].pop("counted", None)
+        write(self, *section)
+
+    patch.setattr(DeltaWriter, "add", add)
+    patch.setattr(tallies, "EXACT", frozenset())
+
+
+def forget_plans() -> None:
+    for cached in (keeps_tallies, build.logged_of, build._needs_of, build._planned):
+        cached.cache_clear()
+    build._groups.clear()
+
+
+@pytest.mark.parametrize(("seed", "beside"), [(8400, False), (8401, True), (8402, True), (8403, False)])
+def test_the_events_of_an_earlier_version_are_counted_once(seed: int, beside: bool, tmp_path: Path) -> None:
+    """`beside`: a query with short windows needs the events, too, and goes on with them."""
+    dice, case = random.Random(seed), random_case(seed, 240, 1, epochs=8, menu=FEW)
+    batches = [[row for row in batch if row["ts"] is not None] for batch in case.epochs]
+    rows = sorted((row for batch in batches for row in batch), key=lambda row: row["ts"])
+    batches = [rows[start : start + 30] for start in range(0, len(rows), 30)]
+    columns = Column("k", "string"), Column("v", "int"), Column("amount", "double")
+    modes = [Aggregate("mode", column, None, column.type) for column in columns]
+    sets = [Aggregate("count_distinct", columns[1], None, "bigint", columns[0])]
+    lists = [Aggregate("collect_list", columns[1], None, "array<int>")]
+    queries = []
+    for name, window, asked in (
+        ("counted", RUNNING, modes), ("long", Sliding(60 * SECOND, 20 * SECOND), [*modes, *sets]),
+        *((("beside", Sliding(2 * SECOND, 2 * SECOND), lists),) if beside else ()),
+    ):  # fmt: skip
+        output = [Named(f"a{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(asked)]
+        output += [Named("key", Column("key:0", "boolean"))]
+        output += [] if window == RUNNING else [Named("start", Column("window.start", "timestamp"))]
+        one = replace(
+            case.queries[0], name=name, where=None, keys=(Column("flag", "boolean"),), having=None, window=window,
+            aggregates=tuple(asked), output=tuple(output), delay_us=NEVER_LATE_US if window == RUNNING else SECOND,
+        )  # fmt: skip
+        queries.append(with_mode(one, "update", None) if window == RUNNING else one)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            forget_plans()
+            earlier_version(patch)
+            old = Run(tmp_path, queries, 2)
+            assert not any(group.tallies for group in old.pond.plan.groups)
+            for batch in batches[:4]:
+                old.epoch([batch])
+    finally:
+        forget_plans()
+    new = Run(tmp_path, queries, dice.choice((2, 3)))
+    assert all(group.tallies for group in new.pond.plan.groups)
+    for batch in batches[4:]:
+        new.epoch([batch])
+    kinds = {section.kind for section in new.pond.manifest.sections.values()}
+    assert "tallies" in kinds and ("events" in kinds) is beside
+    new.pond.drain()
+    found = new.answers().rows
+    for query in queries:
+        assert isinstance(query, Query)
+        told = [row for rows in told_by_epoch(query, batches) for row in rows] if query.changing else None
+        expected = oracle.answer(query, batches, drained=True) if told is None else told
+        assert len(expected) > len(old.answers().rows[query.name]) > 0
+        assert_same_rows(expected, found[query.name], about=query.name)
+
+
+def test_tallies_of_other_values_are_not_taken_for_a_query_s_own(tmp_path: Path) -> None:
+    """`a` where `b` is not NULL and the pair (b, a) have equal filters, and a filter is stored for each."""
+    case = random_case(8500, 300, 1, epochs=3, menu=FEW)
+    a, b = Column("v", "int"), Column("k", "string")
+    asked = (
+        ("mode", Aggregate("mode", a, None, "int"), call("isnotnull", (b,), "boolean")),
+        ("pairs", Aggregate("count_distinct", b, None, "bigint", a), None),
+    )
+    queries = [
+        replace(
+            case.queries[0], name=name, where=where, keys=(), aggregates=(one,), having=None, window=WINDOWS[0],
+            output=(Named("start", Column("window.start", "timestamp")), Named("a", Column("agg:0", one.type))),
+        )
+        for name, one, where in asked
+    ]  # fmt: skip
+    (group,) = build_plan(queries).groups
+    assert len({condition for tally in group.tallies for condition in tally.filters}) == 1 < len(group.tallies)
+    check(tmp_path, Case(case.epochs, queries), 2, 1)

@@ -20,19 +20,19 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from millpond.errors import UnsupportedQuery
 from millpond.log.manifest import Manifest
-from millpond.model.expressions import parameters_of
+from millpond.model.expressions import Expression, parameters_of
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING, Sliding
 from millpond.plan.chains.steps import inner_of
-from millpond.plan.groups.build import build_plan, logged_of, needed_columns, needed_foreign
+from millpond.plan.groups.build import build_plan, logged_of, needed_columns, needed_foreign, tallies_asked
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
-from millpond.plan.groups.tallies import keeps_tallies
 from millpond.plan.options.complete_column import has_complete_column
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.retention import kept_from, needed_from, retained_from
+from millpond.runtime.event_log.tallies import needs_tallies
 from millpond.runtime.gather.retained_events import columns_in, retained_sections
 from millpond.runtime.task.task_values import Watermark
 
@@ -40,21 +40,23 @@ from millpond.runtime.task.task_values import Watermark
 def covered_from(plan: Plan, query: Query, mark: Watermark) -> int | None:
     """The event time from which on every window of `query` would be complete; None: something it needs is not kept.
 
-    Supports only queries with windows of slices and without updating results. For queries with tallies (percentiles
-    by bins) it always returns None.
+    Supports only queries with windows of slices and without updating results. For queries with percentiles by bins it
+    always returns None.
     """
     sliced = isinstance(query.window, Sliding) and query.window != RUNNING
-    if not sliced or query.changing or query.deduplicated is not None or keeps_tallies(query):
+    if not sliced or query.changing or query.deduplicated is not None:
         return None
     alone = build_plan([query]).groups[0]
     group = next((group for group in plan.groups if group.id == alone.id), None)
-    if group is None:
+    if group is None or any(tally.bits for tally in alone.tallies):
         return None
     if not {*alone.measures} <= {*group.measures}:
         return None
     found = [_retained(group, group.celled, mark), *_known(group, query, alone.measures, mark)]
-    if any(map(needs_events, alone.queries)):
-        needing = [one for one in group.queries if needs_events(one)]
+    for needs in (needs_events, needs_tallies):
+        if not any(map(needs, alone.queries)):
+            continue
+        needing = [one for one in group.queries if needs(one)]
         found.append(min((kept_from(one, needed_from([one], mark)) for one in needing), default=None))
     return None if None in found else max(time for time in found if time is not None)
 
@@ -76,15 +78,21 @@ def _known(group: GroupPlan, query: Query, measures: Collection[Measure], mark: 
     wanted = {place: measure for place, measure in enumerate(group.measures) if measure in measures}
     for plan in patient:
         counted = (wanted[i] for i in measures_read([plan]) if i in wanted) if plan.query.name in celled else ()
-        for one in (*counted, *logged_of(plan.query)):
+        for one in (*counted, *logged_of(plan.query), *_tallied(plan.query)):
             has[one] = min(plan.from_us, has.get(one, plan.from_us))
-    for one in (*measures, *logged_of(query)):
+    for one in (*measures, *logged_of(query), *_tallied(query)):
         yield has.get(one)
     assert isinstance(query.window, Sliding)
     window, grain = query.window, group.retention.grain_us
     for phase in {window.offset_us, (window.offset_us + window.size_us) % window.slide_us}:
         if not grain or phase % grain or window.slide_us % grain:
             yield _retained(group, [plan for plan in group.celled if _cuts(plan, phase, window.slide_us)], mark)
+
+
+def _tallied(query: Query) -> Iterator[tuple[str, tuple[Expression, ...], Expression]]:
+    """The values that tallies count for a query, with each filter."""
+    for tally in tallies_asked([query]):
+        yield from (("tally", tally.values, condition) for condition in tally.filters)
 
 
 def _cuts(plan: QueryPlan, phase_us: int, step_us: int) -> bool:

@@ -26,7 +26,7 @@ from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
 from millpond.plan.options.late_sinks import late_sinks
 from millpond.plan.options.live_parameters import with_parameters
 from millpond.runtime.event_log.retention import events_needed_from, slices_needed_from
-from millpond.runtime.event_log.tallies import tallies_needed_from
+from millpond.runtime.event_log.tallies import tallies_needed_from, uncounted_needed_from
 from millpond.runtime.fold.kinds import migrates_by_key
 from millpond.runtime.gather.lateness import ANY_PARTITION, advanced
 from millpond.runtime.gather.retained_events import kept_from
@@ -430,6 +430,7 @@ def retired(
     horizons |= {("tallies", name): tallies_needed_from(group, mark) for name, (group, mark) in marks.items()}
     horizons |= {("events", log.id): joins_need_from(plan.joins, log, after) for log in plan.joins.logs}
     horizons |= {("events", kept.id): kept_from(kept, after.get(kept.stream, Watermark())) for kept in plan.retained}
+    uncounted = {name: uncounted_needed_from(group, mark) for name, (group, mark) in marks.items() if group.tallies}
     served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
     obsolete = []
     for section in manifest.sections.values():
@@ -439,6 +440,8 @@ def retired(
             obsolete.append(section.id)
         elif section.kind in ("segment", "events", "tallies"):
             horizon, last = horizons.get((section.kind, section.group)), section.info.get("last")
+            if section.kind == "events" and section.group in uncounted and not section.info.get("counted"):
+                horizon = uncounted[section.group]
             expired = horizon is not None and isinstance(last, int) and last <= horizon
             if expired or not section.rows:  # a segment without atoms exists only for what it supersedes
                 obsolete.append(section.id)

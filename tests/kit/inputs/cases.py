@@ -262,7 +262,7 @@ def aggregate_of(function: str, argument: Expression | None, where: Expression |
 def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
     where = condition(dice, menu, 1) if _chance(dice, 4) else None
     if menu.events and _chance(dice, 4):
-        return _logged(dice, menu, where)
+        return logged_aggregate(dice, menu, where)
     bits = [one.name for one in FUNCTIONS.values() if one.accepts is INTEGERS]
     functions = ["count", "count", "sum", "sum", "min", "max", "avg", *bits]
     if menu.variance:
@@ -290,9 +290,11 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
     return aggregate_of(function, argument, where)
 
 
-def _logged(dice: Dice, menu: Menu, where: Expression | None) -> Aggregate:
-    """A function that is computed from the event log."""
-    function = dice.choice((*LOGGED, "min", "max"))
+def logged_aggregate(
+    dice: Dice, menu: Menu, where: Expression | None, functions: Sequence[str] = (*LOGGED, "min", "max")
+) -> Aggregate:
+    """A function that is computed from the event log or from tallies."""
+    function = dice.choice(functions)
     column = _COLUMNS["k" if function in ("min", "max") else dice.choice(("k", "v", "amount", "flag", "ts", "p", "d"))]
     if function in ("sum_distinct", "avg_distinct"):
         column = _COLUMNS[dice.choice([name for name in menu.summed if name in ("v", "amount", "p")])]

@@ -50,19 +50,20 @@ def tally_lines(group: GroupPlan) -> Iterator[str]:
     askers: dict[object, dict[str, None]] = {}
     for plan in group.queries:
         for tally in tallies_asked([plan.query]):
-            askers.setdefault(tally.value, {})[plan.query.name] = None
+            askers.setdefault(tally.values, {})[plan.query.name] = None
     filters = len({condition for tally in group.tallies for condition in tally.filters})
     counted = f"{count_of(len(group.tallies), 'value')}, {count_of(filters, 'predicate')}"
-    yield f"  tallies   counted in bins, each once: {counted}"
+    yield f"  tallies   counted by value in each slice, each once: {counted}"
     for tally in group.tallies:
-        names = ", ".join(askers[tally.value])
-        yield f"    {render(tally.value)}, {1 << tally.bits} bins per power of two  <- {names}"
+        values, names = ", ".join(map(render, tally.values)), ", ".join(askers[tally.values])
+        how = f"{1 << tally.bits} bins per power of two" if tally.bits else "a count for each distinct value"
+        yield f"    {values}: {how}  <- {names}"
 
 
 def error_lines(query: Query) -> Iterator[str]:
     """Lines with the maximum relative error of percentiles that are answered from bins."""
     for i, aggregate in enumerate(query.aggregates if keeps_tallies(query) else ()):
-        if not aggregate.logged:
+        if not aggregate.logged or not bits_of(aggregate):
             continue
         read = [one.name for one in query.output if f"agg:{i}" in columns_of(one.expression)]
         named = f"{aggregate.function}({', '.join(map(render, aggregate.arguments))})"

@@ -160,16 +160,16 @@ def _events(price: Price) -> Iterator[str]:
     logged = (aggregate for aggregate in price.query.aggregates if aggregate.logged)
     values = dict.fromkeys(one for aggregate in logged for one in aggregate.arguments)
     if keeps_tallies(price.query):
-        bins = [] if price.before is None else [tally.value for tally in price.before.tallies]
-        needed = [tally.value for tally in tallies_asked([price.query])]
-        more = [render(value) for value in needed if value not in bins]
-        yield f"  tallies   {_more(more)} counted in bins; {_shared([one for one in needed if one in bins])}"
+        known = [] if price.before is None else [tally.values for tally in price.before.tallies]
+        needed = [tally.values for tally in tallies_asked([price.query])]
+        more = [", ".join(map(render, values)) for values in needed if values not in known]
+        yield f"  tallies   {_more(more)} counted by value; {_shared([one for one in needed if one in known])}"
         return
     log = None if price.before is None else price.before.events
-    known = () if log is None else log.values
+    stored = () if log is None else log.values
     if values:
-        more = [render(value) for value in values if value not in known]
-        yield f"  events    {_more(more)} stored individually; {_shared([one for one in values if one in known])}"
+        more = [render(value) for value in values if value not in stored]
+        yield f"  events    {_more(more)} stored individually; {_shared([one for one in values if one in stored])}"
 
 
 def _more(names: Sequence[str]) -> str:

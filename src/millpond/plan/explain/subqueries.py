@@ -194,7 +194,7 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     first = f"{query.name}.1"
     form = "atoms" if group.gaps_us else "partial results or values, whichever are smaller"
     form = f"events, {form}" if group.events is not None else form
-    form = f"bins, {form}" if group.tallies else form
+    form = f"counts of values, {form}" if group.tallies else form
     is_of_events = isinstance(query.window, Distinct | Processed)
     form = "events" if query.deduplicated is not None or is_of_events else form
     where = "one instance has the state" if not query.keys else "the instance that owns the key has its state"

@@ -33,6 +33,7 @@ from millpond.runtime.event_log.select_events import passed_mask, value_column
 from millpond.state.keys.keys import canonical
 from millpond.state.layout.cells import order_codes
 from millpond.state.layout.event_log import Events
+from millpond.state.layout.tallies import COUNT
 
 
 class ResultRows(NamedTuple):
@@ -117,6 +118,11 @@ class AggregateInput:
     def position(self) -> Ints:
         """The position of each pair's event in the query's order of events, see `in_order`."""
         return np.asarray(self.events.columns[POSITION])[self.index]
+
+    def counts(self) -> Ints:
+        """How many events each pair stands for: more than one if `events` are tallies."""
+        counted = self.events.columns.get(COUNT)
+        return np.ones(len(self.index), np.int64) if counted is None else np.asarray(counted)[self.index]
 
     def only(self, pairs: Ints) -> AggregateInput:
         """Selects some of the pairs."""
@@ -338,7 +344,7 @@ def _mode(inputs: AggregateInput) -> Values:
     order, _ = inputs.sorted([codes])
     rows = inputs.rows[order]
     begins = _runs(rows, codes[order])
-    lengths = np.diff(np.append(begins, len(order)))
+    lengths = np.add.reduceat(inputs.counts()[order], begins) if len(begins) else begins
     best = np.lexsort((-np.arange(len(begins)), lengths, rows[begins]))  # the last of each row wins
     pairs = np.zeros(inputs.size, np.int64)
     pairs[rows[begins][best]] = order[begins[best]]

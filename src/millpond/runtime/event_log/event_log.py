@@ -110,6 +110,7 @@ class GroupLog:
             "level": level,
             "generation": self._state.generation,
             "delays": list(self._group.delays_us),
+            **({"counted": 1} if self.kind == "events" and isinstance(self._group, GroupPlan) else {}),
         }
         delta.add(self.kind, self._group.id, to_bytes(encode_events(events)), events.rows, info, supersedes)
 
@@ -126,6 +127,10 @@ class GroupLog:
         self.write(delta, events, due.level, tuple(place.id for place in full))
 
     def together(self, parts: Sequence[Events]) -> Events:
+        """Concatenates parts of the log, as they are stored."""
+        return self.concatenated(parts)
+
+    def concatenated(self, parts: Sequence[Events]) -> Events:
         """Concatenates parts of the log."""
         ordered = any(OFFSET in part.columns for part in parts)
         return joined(parts, column_types(self._log, ordered))
@@ -148,7 +153,7 @@ class GroupLog:
             if named is not None:
                 wanted &= named[events.slots]
             parts.append(events if wanted.all() else events.take(wanted))
-        return self.together(parts)
+        return self.concatenated(parts)
 
     def reaching(self, start_us: int, end_us: int, *, fresh: bool = True) -> list[Events]:
         """The events of each section that may overlap [start, end), then those of this epoch if `fresh`."""

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask
 from millpond.kernels.columns import arrow_type, to_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.kernels.structs import struct_column
 from millpond.model.expressions import Call, Expression
 from millpond.plan.groups.event_log import LogPlan, is_always_present
@@ -55,6 +56,12 @@ def column_types(log: LogPlan, ordered: bool) -> dict[str, pa.DataType]:
     return types | ({PARTITION: pa.string(), OFFSET: pa.int64()} if ordered else {})
 
 
+def column_of(evaluator: Evaluator, value: Expression) -> pa.Array:
+    """The values of an expression for all rows of a chunk; NULL where it fails."""
+    known = evaluator(value)
+    return to_arrow(known._replace(null=known.null | known.error), value.type, evaluator.rows)
+
+
 class LoggedRows:
     """The rows of a chunk that a group keeps as events, before they are assigned to instances and keys."""
 
@@ -81,8 +88,7 @@ class LoggedRows:
         return self._column(value).take(pa.array(chosen if self._rows.index is None else self._rows.index[chosen]))
 
     def _column(self, value: Expression) -> pa.Array:
-        known = self._rows.evaluator(value)
-        return to_arrow(known._replace(null=known.null | known.error), value.type, self._rows.evaluator.rows)
+        return column_of(self._rows.evaluator, value)
 
     def events(self, chosen: Ints, keys: Ints) -> Events:
         """The events at `chosen` (positions among the group's rows); `keys` are the codes of their keys."""

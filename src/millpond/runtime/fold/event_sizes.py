@@ -21,7 +21,7 @@ from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.plan.groups.tallies import Tally, keeps_tallies
 from millpond.runtime.event_log.retention import events_needed_from, needed_from
 from millpond.runtime.event_log.select_events import filter_name, passed_mask, value_name
-from millpond.runtime.event_log.tallies import TallyLog
+from millpond.runtime.event_log.tallies import TallyLog, tally_filter
 from millpond.runtime.keys.current_slots import read_section
 from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.state.layout.event_log import Events, decode_events
@@ -100,8 +100,8 @@ def _bytes(part: Events, rows: int, names: Iterable[str]) -> int:
     return round(rows * (_LEADING_BYTES + sum(widths)))
 
 
-_TALLY_BYTES = 24
-"""Approximate stored bytes of a tally: slot, time, late class, bin and count."""
+_TALLY_BYTES = 20
+"""Approximate stored bytes of a tally without its values: slot, time, late class and count."""
 
 
 class TalliedSize(NamedTuple):
@@ -124,7 +124,7 @@ class TalliedSize(NamedTuple):
     @property
     def bytes(self) -> int:
         """Bytes of all tallies."""
-        return 0 if self.whole is None else self.whole.rows * _TALLY_BYTES
+        return 0 if self.whole is None else _tally_bytes(self.whole)
 
     def alone(self, plan: QueryPlan, mark: Watermark) -> int:
         """Bytes of the tallies that the query would keep without sharing: in its own slices and bins, while needed."""
@@ -134,22 +134,36 @@ class TalliedSize(NamedTuple):
         horizon, kept = needed_from((plan,), mark), self.whole
         kept = kept.take(kept.late_class <= plan.delay)
         kept = kept if horizon is None else kept.take(kept.times_us >= horizon)
-        return sum(_rows_alone(plan, tally, kept) for tally in own) * _TALLY_BYTES
+        return sum(_bytes_alone(plan, tally, kept) for tally in own)
 
 
-def _rows_alone(plan: QueryPlan, tally: Tally, kept: Events) -> int:
+def _bytes_alone(plan: QueryPlan, tally: Tally, kept: Events) -> int:
     window = plan.query.window
     assert isinstance(window, Sliding)
-    passed = _passed(tally.filters, kept)
+    passed = [pc.fill_null(kept.columns[tally_filter(tally, condition)], False) for condition in tally.filters]
     mine = kept.take(np.flatnonzero(np.logical_or.reduce([mask.to_numpy(zero_copy_only=False) for mask in passed])))
     if not mine.rows:
         return 0
     starts, _, slices = slices_of([window], mine.times_us)
-    codes = coarser(np.asarray(mine.columns[value_name(tally.value)]), tally.bits)
-    columns = {"bin": pa.array(codes), COUNT: mine.columns[COUNT]}
-    columns |= {filter_name(condition): mine.columns[filter_name(condition)] for condition in tally.filters}
-    return added_up(Events(mine.slots, starts[slices], mine.late_class, columns)).rows
+    names = [value_name(value) for value in tally.values]
+    columns = {name: mine.columns[name] for name in names}
+    if tally.bits:
+        columns = {names[0]: pa.array(coarser(np.asarray(columns[names[0]]), tally.bits).astype(np.int32))}
+    filters = [tally_filter(tally, condition) for condition in tally.filters]
+    columns |= {name: mine.columns[name] for name in filters}
+    columns[COUNT] = mine.columns[COUNT]
+    return _tally_bytes(added_up(Events(mine.slots, starts[slices], mine.late_class, columns)))
 
 
-def _passed(filters: Sequence[Expression], kept: Events) -> list[pa.Array]:
-    return [pc.fill_null(kept.columns[filter_name(condition)], False) for condition in filters]
+def _tally_bytes(tallies: Events) -> int:
+    values = (column for name, column in tallies.columns.items() if name.startswith("v:"))
+    return tallies.rows * _TALLY_BYTES + sum(map(_value_bytes, values))
+
+
+def _value_bytes(column: pa.Array) -> int:
+    """The bytes of the values that are not NULL."""
+    held = column.drop_null()
+    if not pa.types.is_string(held.type):
+        return int(len(held) * held.type.bit_width / 8)
+    texts = np.asarray(pc.binary_length(held))
+    return len(texts) * texts.itemsize + int(texts.sum())

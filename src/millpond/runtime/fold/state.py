@@ -81,7 +81,8 @@ class State(ABC):
         self.task, self.group, self.delta, self.counters = task, group, context.delta, context.counters
         self.fan_in = context.fan_in
         self.writer = context.writer
-        self.no_merges = task.merges_wait or context.instance in task.sources
+        self.takes_over = context.instance in task.sources
+        self.no_merges = task.merges_wait or self.takes_over
         self.committed = committed
         self._added = 0
         types = [arrow_type(key.type) for key in group.keys]

@@ -16,7 +16,7 @@ from millpond.runtime.event_log.deduplicate import decided
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import ends_by, events_needed_from, needed_from, slices_needed_from
 from millpond.runtime.event_log.select_events import passed_mask
-from millpond.runtime.event_log.tallies import needs_tallies, tallies_needed_from
+from millpond.runtime.event_log.tallies import needs_tallies, tallies_needed_from, uncounted_needed_from
 from millpond.runtime.fold.coalesce_slices import needed_edges
 from millpond.runtime.fold.next_due import Due, next_frame, next_window
 from millpond.runtime.fold.state import State
@@ -87,11 +87,15 @@ class TimeState(State):
         horizon, events_from = slices_needed_from(self.group, after), events_needed_from(self.group, after)
         places = *self.committed.segments, *self.committed.tiles, *self.committed.revisions
         expired = [horizon is not None and ends_by(place, horizon) for place in places]
-        if self.roll([self._fresh, *tiles], expired, events_from):
+        uncounted = () if self.tallies is None else self.tallies.uncounted
+        if not uncounted and self.roll([self._fresh, *tiles], expired, events_from):
             return  # merges wait for the next epoch, as a segment can be replaced only once per epoch
         self.add_keys()
-        self.merge_events(events_from)
-        if self.tallies is not None:
+        if not uncounted:
+            self.merge_events(events_from)
+        if self.tallies is not None and uncounted and not self.takes_over:
+            self.tallies.adopt(self.delta, self.log, uncounted_needed_from(self.group, after))
+        elif self.tallies is not None and not uncounted:
             self.tallies.merge(self.delta, tallies_needed_from(self.group, after), self.fan_in)
         self.compact(horizon, cache(lambda: needed_edges(self.group, after, [*self.old_tiles, *tiles])))
 

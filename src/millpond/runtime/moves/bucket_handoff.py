@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from millpond.arrays import Mask
 from millpond.log.records import SectionKind, section_id
-from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan, column_ids
 from millpond.runtime.event_log.event_log import GroupLog
@@ -183,15 +182,15 @@ class _TakingOver:
     def _events(
         self, sources: list[_Source], kind: SectionKind, mine: tuple[SectionPlace, ...]
     ) -> tuple[SectionPlace, ...]:
-        """Writes the events, or tallies, of all sources as one section."""
+        """Writes the events, or tallies, of all sources as one section; events that tallies need are counted."""
         parts, levels, log = list[Events](), list[int](), None
         for state, (sections, new_slots) in sources:
-            places = state.events if kind == "events" else state.tallies
-            if places:
-                log = self._log(kind, state, sections)
-            for place in places:
-                assert log is not None
-                events = log.section(place)
+            own = self._log(kind, state, sections)
+            if own is None:
+                continue
+            log = own if own.places else log
+            for place in own.places:
+                events = own.section(place)
                 slots = new_slots[events.slots]
                 if (slots >= 0).any():
                     parts.append(events._replace(slots=slots).take(slots >= 0))
@@ -202,12 +201,14 @@ class _TakingOver:
         stored = as_stored(every) if kind == "tallies" else every
         span = {"first": int(every.times_us.min()), "last": int(every.times_us.max()) + 1}
         info = span | {"level": Levels(mine, self._fan_in).free_from(max(levels))}
+        info |= {"counted": 1} if kind == "events" else {}
         return (self._write(kind, to_bytes(encode_events(stored)), stored.rows, info),)
 
-    def _log(self, kind: SectionKind, state: GroupState, sections: Sequence[pa.RecordBatch]) -> GroupLog:
+    def _log(self, kind: SectionKind, state: GroupState, sections: Sequence[pa.RecordBatch]) -> GroupLog | None:
         if kind == "tallies":
-            return TallyLog(self._files, self._group, state, sections)
-        return GroupLog(self._files, self._group, self._group.events or LogPlan((), (), False), state, sections)
+            return TallyLog(self._files, self._group, state, sections) if self._group.tallies else None
+        kept = self._group.events
+        return None if kept is None else GroupLog(self._files, self._group, kept, state, sections)
 
     def _write(
         self, kind: SectionKind, data: pa.Buffer, rows: int, info: Mapping[str, int | str | list[int]],
@@ -234,4 +235,7 @@ def section_written(
     assert isinstance(level, int) and isinstance(generation, int)
     assert (first is None or isinstance(first, int)) and (last is None or isinstance(last, int))
     delays = () if kind in ("keys", "left") else group.delays_us
-    return SectionPlace(name, file, False, 0, data.size, rows, level, generation, delays, last, first_us=first)
+    counted = bool(info.get("counted"))
+    return SectionPlace(
+        name, file, False, 0, data.size, rows, level, generation, delays, last, first_us=first, counted=counted
+    )

@@ -196,6 +196,7 @@ class _Making:
         if not events.rows:
             return
         info = self._info(place, int(events.times_us.min()), int(events.times_us.max()) + 1)
+        info |= {"counted": 1} if place.counted else {}
         moved.setdefault(kind, []).append(self._write(kind, to_bytes(encode_events(events)), events.rows, info))
 
     def _info(self, place: SectionPlace, first: int, last: int) -> dict[str, int | str | list[int]]:

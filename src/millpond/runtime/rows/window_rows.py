@@ -14,7 +14,7 @@ from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError, UserFunctionError
 from millpond.kernels.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
 from millpond.kernels.evaluate import Evaluator
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import PERCENTILE, Aggregate
 from millpond.model.expressions import Call, Column
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, foreign_above, input_type
@@ -23,13 +23,12 @@ from millpond.model.windows import Counted, Pattern, Session
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import ties_of
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
-from millpond.plan.groups.tallies import tallied
 from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.event_log.event_aggregates import AggregateInput, ResultRows, input_of_windows, value_of
 from millpond.runtime.event_log.event_log import among, of_slots
 from millpond.runtime.event_log.event_order import in_order
-from millpond.runtime.event_log.tallies import needs_tallies, percentiles
+from millpond.runtime.event_log.tallies import input_of_tallies, needs_tallies, percentiles
 from millpond.runtime.functions.result_rows import answered
 from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.rows.foreign_values import values_of
@@ -344,8 +343,9 @@ def _inputs(
             rows, tallies = ResultRows(results.slots, results.starts_us, ends), keys.tallies
             if needs_tallies(plan):
                 assert tallies is not None
-                aggregate_input = input_of_windows(tallied(aggregate), presence_filter(plan.query), tallies, rows)
-                inputs[f"agg:{i}"] = percentiles(aggregate, aggregate_input)
+                taken = input_of_tallies(aggregate, presence_filter(plan.query), tallies, rows)
+                from_bins = aggregate.function == PERCENTILE
+                inputs[f"agg:{i}"] = percentiles(aggregate, taken) if from_bins else checked(plan, value_of(taken))
                 continue
             assert events is not None
             inputs[f"agg:{i}"] = checked(plan, _of_log(plan, aggregate, events, rows, keys))

@@ -64,6 +64,7 @@ def _placed(section: LiveSection) -> SectionPlace:
         _number(section, "gone"),
         first,
         _slots(section),
+        bool(_number(section, "counted")),
     )
 
 

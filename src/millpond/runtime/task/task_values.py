@@ -99,7 +99,8 @@ class SectionPlace(msgspec.Struct, frozen=True):
     `last_us`: the half-open interval of its times (None: unknown). `columns`: those of retained events, as JSON.
     `instead`, `until`: for a portion of a merge, the sections that it replaces, and the position before which all cells
     are merged (`runtime.fold.merge_segments`). `slots`: the half-open interval of slots in a segment (None: unknown).
-    `gone`: how many of these slots had departed when it was written, so that it has no cells of them.
+    `gone`: how many of these slots had departed when it was written, so that it has no cells of them. `counted`: of
+    events, whether tallies have counted all events that they need.
     """
 
     id: str
@@ -118,6 +119,7 @@ class SectionPlace(msgspec.Struct, frozen=True):
     gone: int = 0
     first_us: int | None = None
     slots: tuple[int, int] | None = None
+    counted: bool = False
 
 
 class ChainedRows(msgspec.Struct, frozen=True):
@@ -147,7 +149,7 @@ class GroupState(msgspec.Struct, frozen=True):
     """The state of one group on an instance: live keys in the order of their slots, segments in log order.
 
     `tiles` are segments that combine the cells of several slices and only repeat them. `revisions` are segments that
-    count how often a row was corrected, by (window, key). `events` is the event log, `tallies` are counts by bin.
+    count how often a row was corrected, by (window, key). `events` is the event log, `tallies` are counts of values.
     `left` are slots of keys whose buckets have moved to other instances. `portions` belong to unfinished merges and are
     not read.
     """

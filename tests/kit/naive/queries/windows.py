@@ -22,7 +22,7 @@ from kit.naive.expressions import EXACT, Raised, Row, Value, evaluate, fit_decim
 from kit.naive.hyperloglog import approximate_count
 from kit.naive.queries.frames import Event, frames_by_epoch
 from millpond.errors import OverflowedError
-from millpond.model.aggregates import DISTINCT, Aggregate
+from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
 from millpond.model.windows import Framed, Interval, Session, Sliding
@@ -274,7 +274,7 @@ def _emit(query: Query, cells: list[_Cell]) -> Iterator[Result]:
         row.update({f"key:{i}": value for i, value in enumerate(cell.keys)})
         row.update({f"event:{i}": value for i, value in enumerate(cell.of_event)})
         for i, (wanted, values) in enumerate(zip(query.aggregates, cell.arguments, strict=True)):
-            if wanted.logged and keeps_tallies(query):
+            if wanted.function == PERCENTILE and keeps_tallies(query):
                 row[f"agg:{i}"] = percentile_of_bins(wanted, [value for _, value in values])
                 continue
             row[f"agg:{i}"] = aggregate(wanted, values)

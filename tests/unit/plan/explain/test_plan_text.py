@@ -120,13 +120,13 @@ def test_a_percentile_of_bins_says_how_far_it_may_be() -> None:
     )  # fmt: skip
     lines = [line.strip() for line in explain(build_plan([fine, coarse])).splitlines()]
     assert [line for line in lines if line.startswith(("approximate  ", "tallies", "bin("))] == [
-        "tallies   counted in bins, each once: 1 value, 1 predicate",
-        "bin(amount), 512 bins per power of two  <- q0, q1",
+        "tallies   counted by value in each slice, each once: 1 value, 1 predicate",
+        "bin(amount): 512 bins per power of two  <- q0, q1",
         "approximate  a0: approx_percentile(amount), relative error at most 0.098%",
         "approximate  a0: approx_percentile(amount), relative error at most 0.78%",
     ]
     text = price_text(price(build_plan([fine]), coarse), [])
-    assert "tallies   none more counted in bins; 1 shared" in text
+    assert "tallies   none more counted by value; 1 shared" in text
 
 
 def test_what_is_approximate_says_so_and_how_far() -> None:
@@ -142,11 +142,21 @@ def test_what_is_kept_as_events_is_told_once() -> None:
         first = Aggregate(function, CUSTOMER, None, "bigint")
         return replace(SPEND, name=name, aggregates=(first, *SPEND.aggregates[1:]))
 
-    lines = explain(build_plan([asked("one", "count_distinct"), asked("two", "mode")])).splitlines()
+    lines = explain(build_plan([asked("one", "collect_list"), asked("two", "percentile")])).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("  events"))
     assert lines[at] == "  events    stored individually, each once: 1 value, 1 predicate"
     assert lines[at + 1] == "    customer  <- one, two"
     assert lines[at + 2].endswith("isnotnull(customer)  <- one, two")
+    lines = explain(build_plan([asked("one", "count_distinct"), asked("two", "mode")])).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("  tallies"))
+    assert lines[at] == "  tallies   counted by value in each slice, each once: 1 value, 1 predicate"
+    assert lines[at + 1] == "    customer: a count for each distinct value  <- one, two"
+    assert not any(line.startswith("  events") for line in lines)
+    mixed = replace(
+        asked("one", "count_distinct"),
+        aggregates=asked("two", "mode").aggregates[:1] + asked("one", "collect_list").aggregates,
+    )
+    assert [tally for group in build_plan([mixed]).groups for tally in group.tallies] == [], "events answer both"
 
 
 def test_what_streams_say_of_time_is_told_and_where_late_rows_go() -> None:

@@ -60,7 +60,7 @@ def test_what_it_brings_is_named() -> None:
 
 
 def test_what_it_keeps_as_events_is_named() -> None:
-    before = build_plan([SPEND, query("seen", SPEND.window, ("count_distinct", CUSTOMER))])
+    before = build_plan([SPEND, query("seen", SPEND.window, ("collect_list", CUSTOMER))])
     text = price_text(price(before, query("q", SPEND.window, ("mode", AMOUNT), ("first", CUSTOMER))), [])
     assert "  events    1 more: amount stored individually; 1 shared\n" in text
     assert "  events" not in price_text(price(before, query("q", SPEND.window, ("sum", AMOUNT))), [])

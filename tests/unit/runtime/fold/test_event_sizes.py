@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from millpond.state.ports.files import Files
 SECOND = 1_000_000
 TX = Stream("tx", (Field("ts", "timestamp"), Field("c", "string"), Field("v", "double")))
 V = Column("v", "double")
+ROUGH = call("floor", (call("divide", (V, literal(100.0, "double")), "double"),), "bigint")
 LARGE = call("gt", (V, literal(700.0, "double")), "boolean")
 TALLY = 24
 LAST = 29
@@ -98,3 +100,24 @@ def test_a_query_without_percentiles_has_no_tallies(tmp_path: Path) -> None:
     assert sizes(tmp_path / "none", [plain], 1) == (0, {"plain": 0})
     whole, alone = sizes(tmp_path / "both", [plain, query("fine", 30, 10_000)], 1)
     assert alone == {"plain": 0, "fine": whole}
+
+
+def test_distinct_values_are_kept_once_for_each_key_and_slice_however_many_events_there_are(tmp_path: Path) -> None:
+    def distinct(name: str, seconds: int, function: str, where: Expression | None = None) -> Query:
+        return replace(query(name, seconds, 100, where), aggregates=(Aggregate(function, ROUGH, None, "bigint"),))
+
+    def triples(seconds: int, where: Expression | None = None) -> int:
+        return len({
+            (key, second // seconds, 0 if math.isnan(value) else math.floor(value / 100))
+            for second, key, value in events()
+            if (second // seconds + 1) * seconds > LAST and (where is None or not value <= 700.0)
+        })  # fmt: skip
+
+    queries = [distinct("all", 30, "count_distinct"), distinct("large", 30, "mode", LARGE)]
+    whole, alone = sizes(tmp_path / "one", queries, 2)
+    assert triples(30) < len(events()) / 25
+    assert alone == {"all": triples(30) * (TALLY + 4), "large": triples(30, LARGE) * (TALLY + 4)}
+    assert alone["all"] <= whole <= sum(alone.values())
+    whole, alone = sizes(tmp_path / "short", [queries[0], distinct("short", 3, "sum_distinct")], 1)
+    assert alone["short"] == triples(3) * (TALLY + 4)
+    assert alone["all"] == triples(30) * (TALLY + 4) < whole

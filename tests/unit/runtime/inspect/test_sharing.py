@@ -111,9 +111,9 @@ def log_of(folder: Path) -> tuple[Log, Manifests]:
 
 
 def test_events_are_kept_once_and_alone_each_query_keeps_its_own(tmp_path: Path) -> None:
-    distinct = Aggregate("count_distinct", Column("v", "bigint"), None, "bigint")
-    of_all = replace(query("all", 20), aggregates=(distinct,))
-    of_large = replace(query("large", 20, where=LARGE), aggregates=(replace(distinct, function="mode"),))
+    listed = Aggregate("collect_list", Column("v", "bigint"), None, "array<bigint>")
+    of_all = replace(query("all", 20), aggregates=(listed,))
+    of_large = replace(query("large", 20, where=LARGE), aggregates=(listed,))
     sums = query("sums", 20)
     alone = {asked.name: measured(tmp_path / asked.name, [asked]).shared.bytes for asked in (of_all, sums)}
     found = measured(tmp_path / "both", [of_all, of_large])
