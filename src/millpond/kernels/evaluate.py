@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from millpond.kernels.arithmetic import ARITHMETIC, compare
 from millpond.kernels.bins import binned
+from millpond.kernels.coded import Coded, coded, key_column
 from millpond.kernels.columns import NONE, Array, Mask, Values, arrow_type
 from millpond.kernels.decimals import DECIMALS
 from millpond.kernels.hashing import hashed
@@ -40,6 +41,7 @@ class Evaluator:
         self._columns = columns
         self._parameters = parameters or {}
         self._known: dict[Expression, Values] = {}
+        self._coded: dict[Expression, Coded] = {}
         self.rows = rows
 
     def __call__(self, expression: Expression) -> Values:
@@ -52,6 +54,13 @@ class Evaluator:
         if known is None:
             known = self._evaluate(expression)
             self._known[expression] = known
+        return known
+
+    def coded(self, expression: Expression) -> Coded:
+        """The values of a key column, encoded once for all groups of queries that have it."""
+        known = self._coded.get(expression)
+        if known is None:
+            known = self._coded[expression] = coded(key_column(self(expression), expression.type, self.rows))
         return known
 
     def list_of(self, expression: Expression) -> tuple[Literal, ...]:

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, ordered
-from millpond.kernels.columns import arrow_type, to_arrow
+from millpond.arrays import Ints, ordered, places_of
+from millpond.kernels.coded import Coded, coded, key_column
+from millpond.kernels.columns import arrow_type
 from millpond.model.expressions import Expression
 from millpond.model.query import GroupingSet
 from millpond.plan.groups.joins import SideLog
@@ -22,7 +23,9 @@ from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.aggregates.partials import Rows
 from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.task.task_values import GatherTask
-from millpond.state.keys.keys import canonical
+
+_FEW = 4
+"""If a group takes less than this part of a chunk's rows, only these are encoded, not the column for all groups."""
 
 
 class Owned(NamedTuple):
@@ -67,7 +70,7 @@ class ChunkKeys:
 
 def owned_keys(task: GatherTask, group: GroupPlan | SideLog, rows: Rows) -> ChunkKeys:
     """The keys of the rows of a group without grouping sets."""
-    return _of_instances(task, group, *_distinct([_key_column(key, rows) for key in group.keys], rows.count))
+    return _of_instances(task, group, *_distinct([_coded(key, rows) for key in group.keys], rows.count))
 
 
 def keys_of_sets(task: GatherTask, group: GroupPlan, rows: Rows) -> list[ChunkKeys]:
@@ -75,12 +78,12 @@ def keys_of_sets(task: GatherTask, group: GroupPlan, rows: Rows) -> list[ChunkKe
     if not group.grouping_sets:
         return [owned_keys(task, group, rows)]
     made: list[tuple[GroupingSet, ChunkKeys]] = []
-    columns: dict[int, pa.Array] = {}
+    columns: dict[int, Coded] = {}
     for one in sorted(group.grouping_sets, key=lambda one: -len(one.keys)):
         finer = min((keys for own, keys in made if {*one.keys} <= {*own.keys}), key=_size, default=None)
         if finer is None:
-            columns |= {i: _key_column(group.keys[i], rows) for i in one.keys if i not in columns}
-        known = columns if finer is None else dict(enumerate(finer.columns))
+            columns |= {i: _coded(group.keys[i], rows) for i in one.keys if i not in columns}
+        known = columns if finer is None else {i: coded(finer.columns[i]) for i in one.keys}
         codes, kept, count = _distinct([known[i] for i in one.keys], rows.count if finer is None else finer.count)
         named = dict(zip(one.keys, kept, strict=True))
         full = [named[i] if i in named else pa.nulls(count, arrow_type(key.type)) for i, key in enumerate(group.keys)]
@@ -114,31 +117,40 @@ def only_used(owned: Sequence[Owned], codes: Ints) -> tuple[Sequence[Owned], Int
     return used_keys, before[codes]
 
 
-def _distinct(columns: Sequence[pa.Array], rows: int) -> tuple[Ints, list[pa.Array], int]:
+def _distinct(columns: Sequence[Coded], rows: int) -> tuple[Ints, list[pa.Array], int]:
     """The code of each row's key, the columns of the distinct keys, and their number."""
-    codes = np.zeros(rows, np.int64)
-    keys: list[pa.Array] = []
-    count = 1
-    for column in columns:
-        encoded = column.dictionary_encode(null_encoding="encode")
-        part = np.asarray(encoded.indices).astype(np.int64)
-        if not keys:
-            codes, keys, count = part, [encoded.dictionary], len(encoded.dictionary)
-            continue
-        pair_codes = codes * len(encoded.dictionary) + part
-        pairs = pa.array(pair_codes).dictionary_encode()
-        distinct = np.asarray(pairs.dictionary)
-        codes, count = np.asarray(pairs.indices).astype(np.int64), len(distinct)
-        positions = pa.array(distinct // len(encoded.dictionary))
-        keys = [key.take(positions) for key in keys]
-        keys.append(encoded.dictionary.take(pa.array(distinct % len(encoded.dictionary))))
-    return codes, keys, count
+    if not columns:
+        return np.zeros(rows, np.int64), [], 1
+    codes, values = columns[0]
+    if len(columns) == 1:
+        return codes, [values], len(values)
+    count = len(values)
+    positions = [np.arange(count)]  # of each key's value, for each column
+    for column in columns[1:]:
+        width = len(column.values)
+        pairs, codes = places_of(codes * width + column.codes, count * width)
+        before = pairs // width
+        positions = [*(known[before] for known in positions), pairs - before * width]
+        count = len(pairs)
+    return codes, [_column(at, column.values) for at, column in zip(positions, columns, strict=True)], count
 
 
-def _key_column(expression: Expression, rows: Rows) -> pa.Array:
-    values = rows.evaluator(expression)
-    column = to_arrow(values._replace(null=values.null | values.error), expression.type, rows.evaluator.rows)
-    return canonical(column if rows.index is None else column.take(pa.array(rows.index)))
+def _column(positions: Ints, values: pa.Array) -> pa.Array:
+    """The values at some positions; texts keep their dictionary, as many keys may share a text."""
+    if pa.types.is_string(values.type):
+        return pa.DictionaryArray.from_arrays(pa.array(positions.astype(np.int32)), values)
+    return values.take(pa.array(positions))
+
+
+def _coded(expression: Expression, rows: Rows) -> Coded:
+    """A key column of a group's rows."""
+    if rows.index is None:
+        return rows.evaluator.coded(expression)
+    if len(rows.index) * _FEW < rows.evaluator.rows:
+        column = key_column(rows.evaluator(expression), expression.type, rows.evaluator.rows)
+        return coded(column.take(pa.array(rows.index)))
+    every = rows.evaluator.coded(expression)
+    return Coded(every.codes[rows.index], every.values).used()
 
 
 def _by_instance(

@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from millpond.arrays import IPC_READ, ipc_write
 from millpond.errors import CorruptError, of_machine
+from millpond.kernels.coded import coded
 from millpond.runtime.packets.raw_columns import RawRows, raw_batch, raw_of_batch
 from millpond.runtime.task.counters import Counts
 from millpond.state.keys.filter_signatures import Stored, to_stored
 from millpond.state.layout.cells import Piece
 from millpond.state.layout.event_log import Events, decode_events, encode_events
-from millpond.state.layout.segments import columns_batch, read_slices
+from millpond.state.layout.segments import columns_batch, narrow, read_slices
 
 _MAGIC = b"MPK1"
 
@@ -129,7 +130,19 @@ def _memory_of(column: pa.Array) -> tuple[int | None, ...]:
 
 
 def _keys(keys: Sequence[pa.Array]) -> bytes:
-    return _stream(pa.RecordBatch.from_arrays(keys, names=[f"k{i}" for i in range(len(keys))]))
+    columns = [_key_column(key) for key in keys]
+    return _stream(pa.RecordBatch.from_arrays(columns, names=[f"k{i}" for i in range(len(keys))]))
+
+
+def _key_column(key: pa.Array) -> pa.Array:
+    """A key column with a dictionary of the values that it uses, or without one if this takes fewer bytes."""
+    if not pa.types.is_dictionary(key.type):
+        return key
+    codes, values = coded(key)
+    positions = narrow(codes)
+    if values.nbytes + positions.nbytes < len(key) * values.nbytes // max(len(values), 1):
+        return pa.DictionaryArray.from_arrays(pa.array(positions), values)
+    return values.take(pa.array(positions))
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, ordered
-from millpond.state.keys.keys import Hashes, KeyColumns, equal_keys, hashes_of
+from millpond.state.keys.keys import Hashes, KeyColumns, equal_keys, hashes_of, plain
 
 HASH = "hash"
 """The column of a section of keys with their hashes."""
@@ -151,7 +151,7 @@ class KeyDictionary:
 
     def _add(self, keys: KeyColumns, hashes: Hashes) -> Ints:
         slots = np.arange(len(self._hashes), len(self._hashes) + len(hashes))
-        self._chunks.append(keys)
+        self._chunks.append([plain(column) for column in keys])
         self._new_buckets.append(self._bucket_of(keys, len(hashes)))
         self._hashes = np.concatenate([self._hashes, hashes])
         if 2 * (len(self._hashes) - self._recent_base) > len(self._recent.entries):

@@ -2,6 +2,9 @@
 
 NULL is one key, NaN is one key, and -0.0 is 0.0: in the gather, `canonical` makes equal keys equal bit by bit.
 Afterwards a hash only locates candidates; the values of the columns decide whether keys are equal.
+
+A column of keys may be dictionary-encoded: then a value that many keys share is read, hashed and transferred once. NULL
+is a value of such a dictionary. Stored keys are never encoded.
 """
 
 from __future__ import annotations
@@ -19,9 +22,17 @@ from millpond.arrays import Mask, text_bytes
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 KeyColumns: TypeAlias = Sequence[pa.Array]
 
+SEPARATOR = "\x1f"
+"""Separates the texts of the columns of a key."""
+
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x632BE59BD9B4E019)
 _KEEP = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [(1 << 64) - 1], np.uint64)
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """The column without a dictionary."""
+    return column.dictionary.take(column.indices) if pa.types.is_dictionary(column.type) else column
 
 
 def canonical(column: pa.Array) -> pa.Array:
@@ -45,17 +56,23 @@ def hashes_of(columns: KeyColumns, rows: int) -> Hashes:
     """A 64-bit hash of each key, equal for equal canonical keys on every host and in every version of this format."""
     total = np.full(rows, _ODD, np.uint64)
     for column in columns:
-        if pa.types.is_string(column.type):
-            part = _text_hash(column)
-        elif pa.types.is_decimal(column.type):
-            words = _words(column)
-            part = _mix(_mix(words[:, 0]) * _ODD + words[:, 1])
-        else:
-            part = _mix(_bits(column))
-        if column.null_count:
-            part = np.where(np.asarray(pc.is_null(column)), _NULL, part)
-        total = _mix(total * np.uint64(31) + part)
+        total = _mix(total * np.uint64(31) + _hashes(column))
     return total
+
+
+def _hashes(column: pa.Array) -> Hashes:
+    """A hash of each value of a column."""
+    if pa.types.is_dictionary(column.type):
+        of_values: Hashes = _hashes(column.dictionary)[np.asarray(column.indices)]
+        return of_values
+    if pa.types.is_string(column.type):
+        found = _text_hash(column)
+    elif pa.types.is_decimal(column.type):
+        words = _words(column)
+        found = _mix(_mix(words[:, 0]) * _ODD + words[:, 1])
+    else:
+        found = _mix(_bits(column))
+    return np.where(np.asarray(pc.is_null(column)), _NULL, found) if column.null_count else found
 
 
 def _mix(value: Hashes) -> Hashes:
@@ -100,9 +117,9 @@ def _text_hash(column: pa.Array) -> Hashes:
 def equal_keys(left: KeyColumns, right: KeyColumns, rows: int) -> Mask:
     """Compares two sets of canonical key columns row by row."""
     same = np.ones(rows, bool)
-    for a, b in zip(left, right, strict=True):
-        plain = pa.types.is_string(a.type) or pa.types.is_decimal(a.type)
-        equal = np.asarray(pc.fill_null(pc.equal(a, b), False)) if plain else _bits(a) == _bits(b)
+    for a, b in zip(map(plain, left), map(plain, right), strict=True):
+        compared = pa.types.is_string(a.type) or pa.types.is_decimal(a.type)
+        equal = np.asarray(pc.fill_null(pc.equal(a, b), False)) if compared else _bits(a) == _bits(b)
         if a.null_count or b.null_count:
             a_null, b_null = np.asarray(pc.is_null(a)), np.asarray(pc.is_null(b))
             equal = (equal & ~a_null & ~b_null) | (a_null & b_null)
@@ -113,10 +130,10 @@ def equal_keys(left: KeyColumns, right: KeyColumns, rows: int) -> Mask:
 def texts_of(columns: KeyColumns, rows: int) -> pa.Array:
     """The text of each key, whose CRC16 is its hash slot; the texts of several columns are joined by U+001F."""
     texts = []
-    for column in columns:
+    for column in map(plain, columns):
         if pa.types.is_temporal(column.type):
             column = column.view(pa.int32() if pa.types.is_date(column.type) else pa.int64())
         texts.append(pc.fill_null(column.cast(pa.string()), ""))
     if not texts:
         return pa.array([""] * rows, pa.string())
-    return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, "\x1f")
+    return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, SEPARATOR)

@@ -1,0 +1,37 @@
+"""Key columns as codes into their distinct values."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, places_of
+from millpond.kernels.columns import Values, to_arrow
+from millpond.state.keys.keys import canonical
+
+
+class Coded(NamedTuple):
+    """A column as distinct values, and the position of each row's value in them; NULL is a value."""
+
+    codes: Ints
+    values: pa.Array
+
+    def used(self) -> Coded:
+        """The same column without values that no row has."""
+        held, codes = places_of(self.codes, len(self.values))
+        return Coded(codes, self.values if len(held) == len(self.values) else self.values.take(pa.array(held)))
+
+
+def coded(column: pa.Array) -> Coded:
+    """Encodes a column of canonical keys; one with a dictionary keeps the values that it uses."""
+    if pa.types.is_dictionary(column.type):
+        return Coded(np.asarray(column.indices).astype(np.int64), column.dictionary).used()
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return Coded(np.asarray(encoded.indices).astype(np.int64), encoded.dictionary)
+
+
+def key_column(values: Values, kind: str, rows: int) -> pa.Array:
+    """A column of canonical keys; an error is NULL."""
+    return canonical(to_arrow(values._replace(null=values.null | values.error), kind, rows))

@@ -1,0 +1,75 @@
+"""Keys with a dictionary are the same keys as those without one: hash, text, bucket, slot and bytes of a packet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.arrays import Ints
+from millpond.kernels.coded import coded
+from millpond.runtime.keys.buckets import buckets_by
+from millpond.runtime.packets.packet import GroupPart, Header, decode_packet, encode_packet
+from millpond.state.keys.key_dictionary import KeyDictionary
+from millpond.state.keys.keys import equal_keys, hashes_of, plain, texts_of
+from millpond.state.layout.event_log import Events
+
+TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", "merchant-17", "ü" * 200]), st.text(max_size=20))
+ROWS = st.lists(st.tuples(TEXTS, TEXTS, st.integers(-3, 3)), min_size=1, max_size=40, unique=True)
+Row = tuple[str | None, str | None, int]
+
+
+def both(rows: Sequence[Row]) -> tuple[list[pa.Array], list[pa.Array]]:
+    """Key columns as they are, and with texts as a slice of a dictionary that has values that no key uses."""
+    columns = [pa.array([row[0] for row in rows], pa.string()), pa.array([row[1] for row in rows], pa.string())]
+    numbers = pa.array([row[2] for row in rows], pa.int64())
+    encoded = []
+    for column in columns:
+        codes, values = coded(pa.concat_arrays([pa.array(["unused", None]), column]))
+        encoded.append(pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), values).slice(2))
+    return [*columns, numbers], [*encoded, numbers]
+
+
+@given(ROWS)
+def test_encoded_keys_have_the_same_hashes_texts_and_buckets(rows: list[Row]) -> None:
+    keys, encoded = both(rows)
+    count = len(rows)
+    assert [plain(key).to_pylist() for key in encoded] == [key.to_pylist() for key in keys]
+    assert hashes_of(encoded, count).tolist() == hashes_of(keys, count).tolist()
+    assert texts_of(encoded, count).equals(texts_of(keys, count))
+    assert equal_keys(encoded, keys, count).all()
+    for spread in (None, 1):
+        assert buckets_by(spread, encoded, count, 1024).tolist() == buckets_by(spread, keys, count, 1024).tolist()
+
+
+@given(ROWS, st.integers(1, 40))
+def test_encoded_keys_get_the_same_slots_and_are_stored_as_they_are(rows: list[Row], known: int) -> None:
+    keys, encoded = both(rows)
+
+    def buckets(columns: Sequence[pa.Array], count: int) -> Ints:
+        return buckets_by(None, columns, count, 64)
+
+    numbered = []
+    for some in (keys, encoded):
+        dictionary = KeyDictionary([key.type for key in keys], [], None, buckets)
+        slots = [dictionary.number([key.slice(0, known) for key in some]), dictionary.number(some)]
+        numbered.append(([part.tolist() for part in slots], dictionary.batch(0)))
+    assert numbered[0][0] == numbered[1][0]
+    assert numbered[0][1].equals(numbered[1][1])
+
+
+@given(ROWS, st.integers(1, 20))
+def test_a_packet_has_the_values_of_a_dictionary_that_its_keys_use(rows: list[Row], times: int) -> None:
+    repeated = [(first, second, number * times + i) for first, second, number in rows for i in range(times)]
+    keys, encoded = both(repeated)
+    zeros = np.zeros(1, np.int64)
+    body = Events(zeros, zeros, zeros, {})
+    sent = encode_packet(Header("tx", 0, 0, {}, {}), [GroupPart("g", encoded, len(repeated), body)])
+    _, [part] = decode_packet(pa.py_buffer(sent))
+    assert [plain(key).to_pylist() for key in part.keys] == [key.to_pylist() for key in keys]
+    for key in part.keys[:2]:
+        if pa.types.is_dictionary(key.type):
+            assert set(key.dictionary.to_pylist()) == set(plain(key).to_pylist())
