@@ -26,8 +26,8 @@ from millpond.placement.partitions import homes, owners_by_partition
 from millpond.plan.chains.upstream import chained_stream
 from millpond.plan.options.output_modes import with_mode
 from millpond.runtime.inputs import without_shuffle
-from millpond.runtime.inputs.obstacle import Obstacle
 from millpond.runtime.inputs.without_shuffle import FoldInput
+from millpond.runtime.task.obstacle import Obstacle
 from millpond.testing.compare import canonical
 
 TOPIC = replace(

@@ -26,7 +26,6 @@ from millpond.reconfigure.change_queue import ChangeQueue
 from millpond.reconfigure.changes import Change
 from millpond.runtime.epoch import map_record, next_step, step_record
 from millpond.runtime.fold.fold import fold
-from millpond.runtime.inputs.obstacle import Obstacle
 from millpond.runtime.inputs.replay import gather_share
 from millpond.runtime.inputs.without_shuffle import (
     FoldInput,
@@ -40,6 +39,7 @@ from millpond.runtime.inputs.without_shuffle import (
 )
 from millpond.runtime.packets.packet import Header
 from millpond.runtime.task.file_sync import Carrier, Deltas
+from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.state.backends.memory import MemoryFiles
 from millpond.state.ports.file_store import FileStore, Parts

@@ -12,7 +12,8 @@ from millpond.reconfigure.catalog import is_read, not_answered
 from millpond.spark.driver.driver import Driver
 from millpond.spark.driver.replace_query import Reading
 from millpond.spark.reading.arrow_files import readers_of
-from millpond.spark.reading.read_frame import WantedStream, read, read_between
+from millpond.spark.reading.read_frame import WantedStream, read
+from millpond.spark.reading.text_frame import read_between, texts_of
 from millpond.spark.session.session import Session
 from millpond.spark.sources.malformed_tables import MalformedRows
 
@@ -69,7 +70,8 @@ class Readings:
     def _made(self, arguments: _Arguments) -> Reading:
         wanted, limits, tick = arguments
         # the tick has no known end, so Spark reads a bounded input as one batch
-        frame, layout = read(self.session, wanted, tick=tick, limits=limits)
+        texts = texts_of(self.session, wanted)
+        frame, layout = read(self.session, wanted, tick=tick, limits=limits, texts=texts)
         by_key = [one for one in wanted if one.stream.partitioned_by is not None]
         between = partial(read_between, self.session, wanted) if len(by_key) == len(wanted) > 0 else None
         readers = readers_of(self.session, wanted, layout)

@@ -17,12 +17,13 @@ from millpond.plan.explain.event_log_text import error_lines, event_lines, rank_
 from millpond.plan.explain.join_text import join_lines, log_lines
 from millpond.plan.explain.subqueries import subquery_lines
 from millpond.plan.explain.words import count_of, duration, grouping_text, predicate_text, waiting_text, window_text
-from millpond.plan.groups.build import build_plan, needed_columns
+from millpond.plan.groups.build import build_plan, needed_columns, needed_foreign
 from millpond.plan.groups.edges import edges_between
 from millpond.plan.groups.measures import precision_of
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
 from millpond.plan.groups.stateless import carried, moved_selections, row_bytes
 from millpond.plan.options.arrow_reading import why_spark
+from millpond.plan.options.text_reading import why_spark_parses
 
 _HOUR_US = 3_600_000_000
 _COUNTED_EDGES = 1 << 20
@@ -76,11 +77,17 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
 
 
 def _reader_of(plan: Plan, stream: Stream, declared: Sequence[Stream]) -> Iterator[str]:
-    """Who reads the files of a stream."""
-    if stream.source is None or not source_kind(stream.source.format).files:
+    """Who reads the files of a stream, or parses its values."""
+    if stream.source is None:
         return
-    why = why_spark(stream, needed_columns(plan, stream.name), [one for one in declared if one.name in plan.streams])
-    yield "    its files are read with Arrow" if why is None else f"    its files are read by Spark: {why}"
+    names = [*needed_columns(plan, stream.name), *(one.name for one in needed_foreign(plan, stream.name))]
+    streams = [one for one in declared if one.name in plan.streams]
+    if stream.source.has_topics:
+        why = why_spark_parses(stream, names, streams)
+        yield "    its values are parsed with Arrow" if why is None else f"    its values are parsed by Spark: {why}"
+    elif source_kind(stream.source.format).files:
+        why = why_spark(stream, names, streams)
+        yield "    its files are read with Arrow" if why is None else f"    its files are read by Spark: {why}"
 
 
 def _times_of(stream: Stream) -> Iterator[str]:

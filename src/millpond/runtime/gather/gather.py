@@ -34,6 +34,7 @@ from millpond.runtime.gather.retained_events import dealt_out, kept_rows
 from millpond.runtime.gather.selected_rows import select_rows
 from millpond.runtime.gather.session_atoms import atoms_of_rows, cut_atoms
 from millpond.runtime.gather.stream_columns import StreamColumns
+from millpond.runtime.gather.text_events import TextEvents
 from millpond.runtime.gather.top_rows import keep_first_rows
 from millpond.runtime.joins.keyless_grid import dealt_events
 from millpond.runtime.packets.event_counts import ChunkCounts, Passed, Sources, count_rows, count_side
@@ -59,8 +60,8 @@ def gather(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) 
     reached("gather.start")
     sequence = 0
     judges: dict[str, Judge] = {}
-    dead = DeadLetters(task)
-    for table in _chunks(dead.alive(batches)):
+    dead, texts = DeadLetters(task), TextEvents(task.layout)
+    for table in _chunks(dead.alive(texts.parsed(batches))):
         if table is None:
             yield from dead.packets(partition)
             continue
@@ -72,7 +73,8 @@ def gather(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) 
             line = task.lines.get(stream.name, TimeLine())
             ahead = None if task.now_us is None or line.max_ahead_us is None else task.now_us + line.max_ahead_us
             judges[stream.name] = Judge(line, ahead)
-        yield from _gather_chunk(task, stream, table, judges[stream.name], partition, sequence)
+        size = table.nbytes + texts.take_bytes()
+        yield from _gather_chunk(task, stream, table, judges[stream.name], partition, sequence, size)
         sequence += 1
     yield from dead.packets(partition)
     if not sequence:
@@ -122,14 +124,15 @@ def _joined(buffered: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _gather_chunk(
-    task: GatherTask, stream: StreamLayout, table: pa.RecordBatch, judge: Judge, partition: int, sequence: int
+    task: GatherTask, stream: StreamLayout, table: pa.RecordBatch, judge: Judge, partition: int, sequence: int,
+    size: int,
 ) -> Iterator[tuple[int, bytes]]:
     began = lap_us()
     columns = StreamColumns(stream, table)
     evaluator = Evaluator(columns, table.num_rows, task.parameters)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
     parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
-    pond_counts = Counts() if stream.chained else Counts(events=table.num_rows, bytes_read=table.nbytes)
+    pond_counts = Counts() if stream.chained else Counts(events=table.num_rows, bytes_read=size)
     counts = ChunkCounts(Counters({WHOLE_POND: pond_counts}), [])
     late_collector = LateCollector(task.late.get(stream.name, ()))
     late_rows = b""

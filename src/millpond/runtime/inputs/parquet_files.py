@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from millpond.kernels.columns import arrow_type
 from millpond.model.types import digits_of, is_decimal
-from millpond.runtime.inputs.obstacle import Obstacle, ObstacleError
+from millpond.runtime.task.obstacle import Obstacle, ObstacleError
 
 BATCH_ROWS = 1 << 17
 """Rows that are decoded at once."""

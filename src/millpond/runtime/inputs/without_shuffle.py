@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.runtime.gather.gather import gather
-from millpond.runtime.inputs.obstacle import Obstacle
 from millpond.runtime.packets.packet import header_of
-from millpond.runtime.task.column_layout import ReadLayout
+from millpond.runtime.task.column_layout import ReadLayout, column_name
+from millpond.runtime.task.obstacle import Obstacle, ObstacleError
 from millpond.runtime.task.task_values import GatherTask
 from millpond.state.ports.files import Files
 
@@ -63,13 +63,14 @@ class TaskMessage(msgspec.Struct):
 
     `partition`: the topic partition that it read, None if it read no event. `packets`: packets for instances of other
     tasks, each with its instances. `misplaced`: the number of keys that lie in another partition than their hash says,
-    counted per chunk. `size`: bytes of the packets.
+    counted per chunk. `size`: bytes of the packets. `obstacle`: what the task's reader has met, if anything.
     """
 
     partition: int | None
     packets: list[tuple[list[int], bytes]]
     misplaced: int
     size: int
+    obstacle: Obstacle | None = None
 
 
 class GatherResult(NamedTuple):
@@ -90,10 +91,19 @@ def gather_direct(
     task: GatherTask, batches: Iterable[pa.RecordBatch], number: int, route: Route,
     rows: Iterable[tuple[int, bytes]] = (),
 ) -> GatherResult:  # fmt: skip
-    """Gathers the events of task `number`; stops early when its packets exceed the bytes that it may share.
+    """Gathers the events of task `number`; stops early at an obstacle, or with too many bytes for other tasks.
 
     `rows` are the packets of this task's part of the rows of queries.
     """
+    try:
+        return _gathered(task, batches, number, route, rows)
+    except ObstacleError as error:
+        return GatherResult({}, TaskMessage(None, [], 0, 0, error.obstacle))
+
+
+def _gathered(
+    task: GatherTask, batches: Iterable[pa.RecordBatch], number: int, route: Route, rows: Iterable[tuple[int, bytes]]
+) -> GatherResult:
     read: list[pa.RecordBatch] = []
     unread, partition = iter(batches), None
     for batch in unread:
@@ -127,6 +137,9 @@ def packets_to_fold(
 
     All tasks decide alike: either every task folds, or every task returns `Obstacle`.
     """
+    met = next((message.obstacle for message in messages if message.obstacle is not None), None)
+    if met is not None:
+        return met
     partitions = [message.partition for message in messages if message.partition is not None]
     misplaced = sum(message.misplaced for message in messages)
     largest = max(message.size for message in messages)
@@ -191,7 +204,9 @@ def _partition_of(layout: ReadLayout, batch: pa.RecordBatch) -> int | None:
     events = np.flatnonzero(positions >= 0)
     if not len(events):
         return None
-    stream = layout.streams[int(positions[events[0]])]
-    column = next(one for one in stream.columns if one.name == stream.partition)
-    name: str = batch.column(column.position)[int(events[0])].as_py()
+    position = int(positions[events[0]])
+    stream = layout.streams[position]
+    place = next(place for place, one in enumerate(stream.columns) if one.name == stream.partition)
+    column = batch.column(column_name(position, place) if layout.texts else stream.columns[place].position)
+    name: str = column[int(events[0])].as_py()
     return int(name.rpartition("-")[2])

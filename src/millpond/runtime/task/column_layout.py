@@ -15,6 +15,11 @@ LETTER_COLUMN = "dead"
 """The name of the last column, if there is one for dead letters: NULL, or the record and the reason."""
 
 
+def column_name(stream: int, place: int) -> str:
+    """The name in the frame of a column of a stream, both by their positions."""
+    return f"c{stream}_{place}"
+
+
 class ReadColumn(NamedTuple):
     """A column of a stream: its name in expressions, its position in the frame, its SQL type.
 
@@ -42,6 +47,20 @@ class StreamLayout(NamedTuple):
     chained: bool = False
 
 
+class TextStream(NamedTuple):
+    """A stream whose records come as JSON texts, which the gather parses.
+
+    `columns`: the declared columns by name and SQL type. `zone`: the session's time zone. `strict`: a text of which one
+    value does not fit is malformed. `keeps_bytes`: dead letters contain the text.
+    """
+
+    position: int
+    columns: tuple[tuple[str, str], ...]
+    zone: str
+    strict: bool
+    keeps_bytes: bool
+
+
 @dataclass(frozen=True)
 class ReadLayout:
     """The layout of the frame that an epoch reads.
@@ -50,10 +69,14 @@ class ReadLayout:
     of other streams than the row's own are NULL. `malformed`: for each source that separates malformed records, its
     name, policy and ratio (see `model.stream.Malformed`); the frame then has the column `dead`, unless functions read
     the rows and such records are only counted.
+
+    `texts`: the streams whose records come as texts. The frame does not have their declared columns, each of their rows
+    has the struct `dead` with the text in its field `value`, and the columns of the frame are found by `column_name`.
     """
 
     streams: tuple[StreamLayout, ...]
     malformed: tuple[tuple[str, str, float | None], ...] = ()
+    texts: tuple[TextStream, ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from millpond.spark.catalyst.user_scalars import late_calls
 from millpond.spark.driver.direct_epochs import Direct
 from millpond.spark.reading.arrow_files import ArrowFiles
 from millpond.spark.session.batch_limits import Batches
+from millpond.spark.sources.json_texts import TextReading
 
 
 class Advisers:
@@ -26,6 +27,7 @@ class Advisers:
     - `idle`: which source partitions the watermarks do not wait for.
     - `direct`: which epochs run without the shuffle.
     - `files`: which epochs read files without Spark's reader; it learns from attempts, not from commits.
+    - `texts`: which streams' JSON texts the gather parses; it learns from attempts, not from commits.
     - `batches`: how many rows an Arrow batch may have.
     - `budgets`: which queries exceed their budgets.
     - `pace`: how many records an epoch reads.
@@ -35,7 +37,7 @@ class Advisers:
     def __init__(self, spark: SparkSession, streams: Sequence[Stream]) -> None:
         self.idle = IdleWatch(streams, lap_us())
         self.direct, self.batches = Direct(), Batches(spark)
-        self.files = ArrowFiles(spark)
+        self.files, self.texts = ArrowFiles(spark), TextReading()
         self.budgets, self.pace, self.functions = Budgets(), Pace(), LateFunctions(late_calls)
         self._all: tuple[Adviser, ...] = (
             self.idle, self.direct, self.batches, self.budgets, self.pace, self.functions

@@ -25,7 +25,6 @@ from millpond.placement.partitions import homes, owners_by_partition, why_not
 from millpond.placement.slots import even_owners
 from millpond.runtime.epoch import Batch, Setting
 from millpond.runtime.gather.dead_letters import records_between
-from millpond.runtime.inputs.obstacle import Obstacle
 from millpond.runtime.inputs.replay import largest_share
 from millpond.runtime.inputs.without_shuffle import Route, message_bytes
 from millpond.runtime.scheduling.attempts import Attempts
@@ -34,6 +33,7 @@ from millpond.runtime.scheduling.kafka_partitions import moved_partitions, parti
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.counters import WHOLE_POND
 from millpond.runtime.task.file_sync import OpenFiles
+from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.driver.tasks import EVALUATED_ABOVE, NOTHING_READ, direct_deltas_of, expressions_above
 from millpond.spark.session.failures import explained
@@ -100,9 +100,12 @@ class Direct:
 
     def deltas(
         self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask, task: FoldTask,
-        open_files: OpenFiles,
-    ) -> list[tuple[Receipt, bytes]] | None:  # fmt: skip
+        open_files: OpenFiles, with_spark: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+    ) -> list[tuple[Receipt, bytes]] | Obstacle | None:  # fmt: skip
         """The receipts and deltas of a direct epoch's instances; None if the epoch must use the shuffle instead.
+
+        The result is an obstacle if the input of a stream must be read in another way. `with_spark` lets Spark parse
+        the texts that the gather is not to parse.
 
         Raises:
             MillpondError: a failure that would also occur with the shuffle.
@@ -110,7 +113,7 @@ class Direct:
         if not self._attempts.due():
             return None
         try:
-            choice = self._route(setting, batch, frame, gathering)
+            choice = self._route(setting, batch, frame, gathering, with_spark)
             if isinstance(choice, str):
                 self._attempts.why = choice
                 return None
@@ -123,6 +126,8 @@ class Direct:
         if result == NOTHING_READ:
             return None
         if isinstance(result, Obstacle):
+            if result.source:
+                return result
             self._attempts.failed(result.why)
             return None
         self._attempts.succeeded()
@@ -138,7 +143,8 @@ class Direct:
         self._misplaced += counts.get("misplaced", 0)
 
     def _route(
-        self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask
+        self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask,
+        with_spark: Callable[[DataFrame], DataFrame],
     ) -> tuple[DataFrame, Route] | str:
         """The frame that a direct epoch reads and its route, or the reason why the epoch cannot be direct."""
         topic = _topic_of(setting.streams)
@@ -171,7 +177,7 @@ class Direct:
             alone = self._without_tick(setting.layout, batch, topic)
             if alone is None:
                 return "a tick was in the same batch"
-            frame, tasks = alone, _parts(alone)  # In a batch, a partition without records also has a task.
+            frame, tasks = with_spark(alone), _parts(alone)  # In a batch, a partition without records also has a task.
             crowded = _slots(frame.sparkSession, tasks)
             if crowded:
                 return crowded

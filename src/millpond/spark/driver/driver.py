@@ -37,8 +37,8 @@ from millpond.runtime.epoch import (
     depth,
     pending,
 )
-from millpond.runtime.inputs.obstacle import Obstacle
 from millpond.runtime.task.file_sync import FileTransport
+from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.driver.advisers import Advisers
@@ -57,6 +57,7 @@ from millpond.spark.session.failures import explained
 from millpond.spark.session.session import jvm_failure
 from millpond.spark.session.task_hosts import TaskHosts
 from millpond.spark.sources.file_tables import Lookups
+from millpond.spark.sources.json_texts import ReadByGather
 from millpond.spark.sources.parsed_values import learnt
 
 _COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"
@@ -231,8 +232,8 @@ class Driver:
 
     @property
     def reader_notes(self) -> Mapping[str, str]:
-        """By stream of files that can be read with Arrow: in how many epochs this was done, and why not, for people."""
-        return self._advisers.files.notes
+        """By stream that can be read with Arrow: in how many epochs this was done, and why not, for people."""
+        return {**self._advisers.files.notes, **self._advisers.texts.notes}
 
     def offer(self, reading: Reading) -> None:
         """Announce the input of the next requested change, so that its query can start beside an epoch."""
@@ -329,31 +330,40 @@ class Driver:
         """Run an epoch's job in Spark: a direct one if that is possible, otherwise one with the shuffle."""
         batch, frame = begun.planned.batch, begun.planned.frame
         spark = self._spark if frame is None else frame.sparkSession
-        files = None
+        files, by_spark = None, list[str]()
         if frame is not None:
             self._advisers.batches.limit(spark)
             files = self._advisers.files.task(batch.start, batch.end, begun.sources)
+            by_spark += self._advisers.texts.by_spark(self.setting.layout, batch.start, batch.end)
+
+        def result() -> list[tuple[Receipt, bytes]] | Obstacle:
+            open_files = self._files.open_files
+            read = ReadByGather(gathering, self.setting.streams, by_spark)
+            if frame is not None:
+                made = self._advisers.direct.deltas(
+                    self.setting, batch, read.frame(frame), read.task, task, open_files, read.frame
+                )
+                if made is not None:
+                    return made
+            hosts = self._hosts.choose(task.owners, task.instances, self._shards())
+            if files is not None:
+                packets = packets_of(spark, files, read.task_of_files, open_files)
+                found = deltas_of(packets, task, open_files, hosts, self._evaluate)
+                if not isinstance(found, Obstacle):
+                    self._advisers.files.succeeded(files)
+                    return found
+                self._advisers.files.refused(found)
+            packets = packets_of(spark, None if frame is None else read.frame(frame), read.task, open_files)
+            return deltas_of(packets, task, open_files, hosts, self._evaluate)
 
         def attempt() -> list[tuple[Receipt, bytes]]:
-            open_files = self._files.open_files
             try:
-                if frame is not None:
-                    made = self._advisers.direct.deltas(self.setting, batch, frame, gathering, task, open_files)
-                    if made is not None:
-                        return made
-                hosts = self._hosts.choose(task.owners, task.instances, self._shards())
-                if files is not None:
-                    packets = packets_of(spark, files, gathering, open_files)
-                    result = deltas_of(packets, task, open_files, hosts, self._evaluate)
-                    if not isinstance(result, Obstacle):
-                        self._advisers.files.succeeded(files)
-                        return result
-                    self._advisers.files.refused(result)
-                packets = packets_of(spark, frame, gathering, open_files)
-                result = deltas_of(packets, task, open_files, hosts, self._evaluate)
-                if isinstance(result, Obstacle):
-                    raise CorruptError(f"Spark's rows cannot be gathered: {result.why}.", "Run the batch again.")
-                return result
+                while isinstance(found := result(), Obstacle):
+                    if found.source in by_spark or not self._advisers.texts.refused(found):
+                        raise CorruptError(f"Spark's rows cannot be gathered: {found.why}.", "Run the batch again.")
+                    by_spark.append(found.source)
+                self._advisers.texts.succeeded()
+                return found
             except (PySparkException, Py4JError) as error:
                 known = explained(error)
                 if isinstance(known, FilesLostError | HostError):

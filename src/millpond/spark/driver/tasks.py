@@ -20,13 +20,6 @@ from millpond.model.selection import foreign_above, input_type
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.fold.fold import fold, requested
 from millpond.runtime.gather.gather import gather
-from millpond.runtime.inputs.obstacle import (
-    Obstacle,
-    decode_obstacle,
-    encode_obstacle,
-    obstacle_in,
-    packets_or_obstacle,
-)
 from millpond.runtime.inputs.parquet_files import FileTask, read_files
 from millpond.runtime.inputs.replay import gather_share, gather_stored, stored_parts
 from millpond.runtime.inputs.without_shuffle import (
@@ -43,6 +36,13 @@ from millpond.runtime.rows.window_rows import result_type
 from millpond.runtime.task.counters import in_receipt
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.numa import on_node_of
+from millpond.runtime.task.obstacle import (
+    Obstacle,
+    decode_obstacle,
+    encode_obstacle,
+    obstacle_in,
+    packets_or_obstacle,
+)
 from millpond.runtime.task.plan_cache import pack_task, unpack_task
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.session.task_hosts import on_hosts

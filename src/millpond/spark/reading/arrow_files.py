@@ -19,10 +19,10 @@ from millpond.log.file_lists import files_in
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets, SourceUpdate
 from millpond.plan.options.arrow_reading import why_spark
-from millpond.runtime.inputs.obstacle import Obstacle
 from millpond.runtime.inputs.parquet_files import FileColumn, FilePart, FileRows, FileTask
 from millpond.runtime.scheduling.attempts import Attempts
 from millpond.runtime.task.column_layout import ReadLayout
+from millpond.runtime.task.obstacle import Obstacle
 from millpond.spark.reading.read_frame import WantedStream
 from millpond.spark.reading.source_progress import batch_of
 from millpond.spark.reading.source_updates import LOCAL

@@ -5,7 +5,6 @@ It also makes the derived streams: joins with tables, exploded arrays and functi
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -16,11 +15,19 @@ from pyspark.sql.types import DataType, StructType
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.log.protocol import TICK as TICK_STREAM
-from millpond.log.records import Offsets
 from millpond.model.stream import DROP, Stream
 from millpond.reconfigure.late_functions import owner_in
 from millpond.runtime.packets.row_batches import dead_letters_of
-from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, TICK, ReadColumn, ReadLayout, StreamLayout
+from millpond.runtime.task.column_layout import (
+    DEAD,
+    LETTER_COLUMN,
+    TICK,
+    ReadColumn,
+    ReadLayout,
+    StreamLayout,
+    TextStream,
+    column_name,
+)
 from millpond.spark.analysis.derived_streams import (
     Branch,
     Derived,
@@ -49,7 +56,7 @@ from millpond.spark.reading.generated_columns import with_generated
 from millpond.spark.sources.arrow_functions import mapped
 from millpond.spark.sources.declared_paths import located, notes
 from millpond.spark.sources.kafka import DEAD as MALFORMED
-from millpond.spark.sources.kafka import RECORD, kafka_batch
+from millpond.spark.sources.kafka import RECORD, kafka_frame
 from millpond.spark.sources.redis_tables import ALIVE, met
 
 TOO_MANY = "an event becomes too many rows"
@@ -129,13 +136,14 @@ def register(
 
 def read(
     spark: SparkSession, wanted: Sequence[WantedStream], *, tick: bool = True, limits: Mapping[str, int] | None = None,
-    given: Mapping[str, DataFrame] | None = None,
+    given: Mapping[str, DataFrame] | None = None, texts: Mapping[str, TextStream] | None = None,
 ) -> tuple[DataFrame, ReadLayout]:  # fmt: skip
     """One streaming frame over all streams and, with `tick`, one row a second; its columns are those of `ReadLayout`.
 
-    Frames in `given` are used instead of loading their streams. `spark` is a session only for reading, see
-    `session.reading_session`. Each source is read once: if a stream is needed in several forms, as itself or as part of
-    derived streams, its rows are copied after the read.
+    Frames in `given` are used instead of loading their streams. `texts`: the streams that are read as texts, see
+    `reading.text_frame`; their frames are not in `given`, or are read as texts too. `spark` is a session only for
+    reading, see `session.reading_session`. Each source is read once: if a stream is needed in several forms, as itself
+    or as part of derived streams, its rows are copied after the read.
 
     Raises:
         QueryTypeError: there is nothing to read, a column is unknown, or as `load`.
@@ -155,8 +163,11 @@ def read(
         ):  # fmt: skip
             bases[base.name] = base
             copies.setdefault(base.name, []).append(_Copy(index, want, branch))
-    most, known = limits or {}, given or {}
-    every = [_Base(spark, bases[name], of, most.get(name), known.get(name)) for name, of in copies.items()]
+    most, known, unparsed = limits or {}, given or {}, texts or {}
+    every = [
+        _Base(spark, bases[name], of, most.get(name), known.get(name), texts=name in unparsed)
+        for name, of in copies.items()
+    ]
     parts = [base.frame() for base in every]
     separated = tuple((base.name, *base.policy) for base in every if base.policy is not None)
     if tick:
@@ -165,29 +176,13 @@ def read(
     if not parts:
         raise QueryTypeError("There is nothing to read: no stream and no tick.", "Declare a stream.")
     kinds = {field.name: field.dataType for part in parts for field in part.schema.fields}
-    names = [f"c{i}_{n}" for i, layout in enumerate(layouts) for n in range(len(layout.columns))]
+    names = [column_name(i, n) for i, layout in enumerate(layouts) for n in range(len(layout.columns))]
+    names = [name for name in names if name in kinds]  # those that texts contain are missing
     names += [LETTER_COLUMN] if LETTER_COLUMN in kinds else []
     frame = _padded(parts[0], names, kinds)
     for other in parts[1:]:
         frame = frame.union(_padded(other, names, kinds))
-    return frame, ReadLayout(tuple(layouts), separated)
-
-
-def read_between(
-    spark: SparkSession, wanted: Sequence[WantedStream], start: Offsets, end: Offsets
-) -> tuple[DataFrame, ReadLayout]:
-    """The records of Kafka streams between two offsets, as a batch with the same columns and without a tick.
-
-    Raises:
-        SetupError: as `load`.
-    """
-    bases = {
-        base.name: base for want in wanted
-        for base in ([want.stream] if want.derived is None else [branch.base for branch in want.derived.branches])
-    }  # fmt: skip
-    return read(spark, wanted, tick=False, given={
-        name: kafka_batch(spark, base, json.loads(start[name]), json.loads(end[name])) for name, base in bases.items()
-    })  # fmt: skip
+    return frame, ReadLayout(tuple(layouts), separated, tuple(unparsed.values()))
 
 
 def _order(stream: Stream) -> tuple[str | None, str | None]:
@@ -221,18 +216,23 @@ class _Base:
     """One source, and all forms in which it is needed; `policy`: see `EventSource.malformed_policy`."""
 
     def __init__(
-        self, spark: SparkSession, base: Stream, copies: list[_Copy], limit: int | None, given: DataFrame | None
-    ) -> None:
+        self, spark: SparkSession, base: Stream, copies: list[_Copy], limit: int | None, given: DataFrame | None, *,
+        texts: bool = False,
+    ) -> None:  # fmt: skip
         self._catalyst = Catalyst(spark)
         self._copies = copies
-        self._frame = load(spark, base, limit=limit) if given is None else given
+        if given is None and texts:
+            self._frame = kafka_frame(spark, base, base.name, limit, texts=True)
+        else:
+            self._frame = load(spark, base, limit=limit) if given is None else given
+        self._texts = texts
         sides = [side for copy in copies if copy.branch is not None for side in copy.branch.sides]
         self.name, self.policy = base.name, malformed_policy(base)
         if self.policy is not None and any(isinstance(side, Function) for side in sides):
             self._frame = _without_dead(self._frame, base.name, self.policy[0])
         self._attributes = self._named(self._frame)
         names = list(self._attributes)
-        has_dead = self.policy is not None and MALFORMED in names
+        has_dead = self.policy is not None and MALFORMED in names and not texts
         self._dead: Column | None = self._catalyst.column(self._attributes[MALFORMED]) if has_dead else None
         self._ordered = base.order is not None
         self._which: Column | None = None
@@ -269,17 +269,21 @@ class _Base:
             made["stream"].append((number, mine if self._dead is None else F.when(self._dead.isNull(), mine)))
             limited = limited_names(copy.want.derived)
             for place, name in enumerate(copy.want.columns):
+                if name not in values and self._texts:
+                    continue
                 value = self._catalyst.attempt(values[name]) if name in limited else values[name]
-                made.setdefault(f"c{copy.place}_{place}", []).append((number, self._catalyst.column(value)))
+                made.setdefault(column_name(copy.place, place), []).append((number, self._catalyst.column(value)))
             for place, (_, expression) in enumerate(copy.want.foreigns, len(copy.want.columns)):
                 attempt = self._catalyst.column(self._catalyst.attempt(self._placed(expression, values)))
-                made.setdefault(f"c{copy.place}_{place}", []).append((number, attempt))
+                made.setdefault(column_name(copy.place, place), []).append((number, attempt))
             letter = self._timeless(copy, values)
             letters |= {} if letter is None else {number: letter}
         if self._dead is not None:
             # a malformed record is reported once, however many copies there are
             letters[0] = F.coalesce(self._dead, letters[0]) if 0 in letters else self._dead
             made[LETTER_COLUMN] = sorted(letters.items(), key=lambda letter: letter[0])
+        if self._texts:
+            made[LETTER_COLUMN] = [(0, self._catalyst.column(self._attributes[MALFORMED]))]
         chosen = {name: self._chosen(of) for name, of in made.items()}
         if self._dead is not None:
             chosen["stream"] = F.coalesce(chosen["stream"], F.lit(DEAD))

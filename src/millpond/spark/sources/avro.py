@@ -20,13 +20,13 @@ from pyspark.sql.types import StructType
 from millpond.errors import SetupError, UnknownSchemaError
 from millpond.formats.schema_registry import Registered
 from millpond.model.stream import Stream
+from millpond.runtime.gather.text_events import NO_PARSE
 from millpond.spark.catalyst.private_names import Catalyst, analysed, items
 from millpond.spark.session.add_jars import provide
 from millpond.spark.session.jars import avro
 from millpond.spark.sources.parsed_values import (
     NO_FIT,
     NO_NUMBER,
-    NO_PARSE,
     NOT_THERE,
     NUMBER,
     VALUE,

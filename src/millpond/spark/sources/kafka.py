@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.connections import connection
@@ -151,11 +151,14 @@ def target_seconds(stream: Stream) -> float | None:
     return None if _MOST in options else float(options.get(_TARGET, "1"))
 
 
-def kafka_frame(spark: SparkSession, stream: Stream, name: str | None, limit: int | None) -> DataFrame:
+def kafka_frame(
+    spark: SparkSession, stream: Stream, name: str | None, limit: int | None, *, texts: bool = False
+) -> DataFrame:  # fmt: skip
     """The stream's columns, `DEAD`, which describes a record that does not parse and is NULL for all others, and
     perhaps `RECORD`.
 
-    `limit` is the most records that an epoch reads, unless the stream itself has a limit.
+    `limit` is the most records that an epoch reads, unless the stream itself has a limit. With `texts` the values are
+    not parsed: the frame lacks the declared columns, and `DEAD` describes every record.
 
     Raises:
         SetupError: the connector or the connection is not available.
@@ -170,11 +173,12 @@ def kafka_frame(spark: SparkSession, stream: Stream, name: str | None, limit: in
             reader = reader.option(option, options[option])
     if limit is not None:
         reader = reader.option(_MOST, limit)
-    return _parsed(reader.load(), stream, options)
+    return _with_texts(reader.load(), stream) if texts else _parsed(reader.load(), stream, options)
 
 
 def kafka_batch(
-    spark: SparkSession, stream: Stream, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
+    spark: SparkSession, stream: Stream, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]],
+    *, texts: bool = False,
 ) -> DataFrame:  # fmt: skip
     """The same for the records from `start` up to but not including `end`: topic -> partition -> offset.
 
@@ -190,7 +194,7 @@ def kafka_batch(
     reader = spark.read.format(KAFKA).options(**_client(options)).option("failOnDataLoss", "true")
     reader = reader.option("assign", json.dumps({topic: [int(one) for one in of] for topic, of in end.items()}))
     reader = reader.option("startingOffsets", json.dumps(begins)).option("endingOffsets", json.dumps(end))
-    return _parsed(reader.load(), stream, options)
+    return _with_texts(reader.load(), stream) if texts else _parsed(reader.load(), stream, options)
 
 
 def _client(options: Mapping[str, str]) -> dict[str, str]:
@@ -202,13 +206,31 @@ def _client(options: Mapping[str, str]) -> dict[str, str]:
 
 def _parsed(records: DataFrame, stream: Stream, options: dict[str, str]) -> DataFrame:
     made = parsed(records, stream, stream.columns[: -len(META)], options)
-    source = F.concat_ws("-", "topic", "partition").alias("_source")
-    meta = [source, *(F.col(field.name.lstrip("_")).alias(field.name) for field in META[1:])]
     keeps_bytes = stream.on_malformed.policy == DEAD_LETTER
-    raw = [F.col(name) if keeps_bytes else F.lit(None).cast("binary").alias(name) for name in ("key", "value")]
-    place = ["topic", "partition", "offset", "timestamp"]
-    known = F.struct(F.lit(stream.name).alias("stream"), *place, *raw, F.col(_REASON).alias("reason"))
+    known = _known(stream, F.col(_REASON), key=keeps_bytes, value=keeps_bytes)
     with_reason = made.records.select("*", made.reason.alias(_REASON))
     raw_record = [known.withField("reason", F.lit(None).cast("string")).alias(RECORD)] if keeps_bytes else []
     dead = F.when(F.col(_REASON).isNotNull(), known).alias(DEAD)
-    return with_reason.select(*made.columns, *meta, dead, *raw_record)
+    return with_reason.select(*made.columns, *_meta(), dead, *raw_record)
+
+
+def _with_texts(records: DataFrame, stream: Stream) -> DataFrame:
+    keeps_bytes = stream.on_malformed.policy == DEAD_LETTER
+    known = _known(stream, F.lit(None).cast("string"), key=keeps_bytes, value=True)
+    return records.select(*_meta(), known.alias(DEAD))
+
+
+def _meta() -> list[Column]:
+    """The columns that Kafka provides."""
+    source = F.concat_ws("-", "topic", "partition").alias("_source")
+    return [source, *(F.col(field.name.lstrip("_")).alias(field.name) for field in META[1:])]
+
+
+def _known(stream: Stream, reason: Column, *, key: bool, value: bool) -> Column:
+    """What is known of a record; `key`, `value`: whether it includes them."""
+    place = ["topic", "partition", "offset", "timestamp"]
+    raw = [
+        F.col(name) if keeps else F.lit(None).cast("binary").alias(name)
+        for name, keeps in (("key", key), ("value", value))
+    ]
+    return F.struct(F.lit(stream.name).alias("stream"), *place, *raw, reason.alias("reason"))

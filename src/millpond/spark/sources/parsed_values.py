@@ -21,8 +21,6 @@ VALUE = "value"
 NUMBER = "__number"
 """The column with the number of a value's schema; NULL if the value does not begin with a number."""
 
-NO_VALUE = "the record has no value"
-NO_PARSE = "the value does not parse"
 NO_FIT = "a value does not fit its column"
 NOT_THERE = "is not in the registry"
 NO_NUMBER = "the value does not begin with the number of a schema"

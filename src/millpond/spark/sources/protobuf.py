@@ -27,11 +27,11 @@ from millpond.formats.schema_registry import HEADER, Registered
 from millpond.local_path import local_path
 from millpond.model.stream import Stream
 from millpond.plugins import imported as library
+from millpond.runtime.gather.text_events import NO_PARSE
 from millpond.spark.session.worker import worker_task
 from millpond.spark.sources.parsed_values import (
     NO_FIT,
     NO_NUMBER,
-    NO_PARSE,
     NOT_THERE,
     VALUE,
     Parsed,

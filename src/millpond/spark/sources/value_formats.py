@@ -15,12 +15,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from millpond.errors import QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.stream import Field, Stream
+from millpond.runtime.gather.text_events import NO_PARSE, NO_VALUE
 from millpond.spark.catalyst.data_types import schema_of
 from millpond.spark.sources.avro import of_avro
 from millpond.spark.sources.parsed_values import (
     NO_NUMBER,
-    NO_PARSE,
-    NO_VALUE,
     NUMBER,
     VALUE,
     Parsed,

@@ -11,8 +11,8 @@ from time import sleep
 import pytest
 
 from millpond.runtime.inputs import without_shuffle
-from millpond.runtime.inputs.obstacle import Obstacle
 from millpond.runtime.inputs.without_shuffle import TaskMessage, message_files, read_messages, send_message
+from millpond.runtime.task.obstacle import Obstacle
 from millpond.state.backends.memory import MemoryFiles
 from millpond.state.ports.files import CarriedFiles, Files
 

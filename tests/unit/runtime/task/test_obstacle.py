@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from millpond.runtime.inputs.obstacle import Obstacle, ObstacleError, obstacle_in, packets_or_obstacle
+from millpond.runtime.task.obstacle import Obstacle, ObstacleError, obstacle_in, packets_or_obstacle
 
 FOUND = Obstacle("1.parquet stores x as INT32", "tx")
 

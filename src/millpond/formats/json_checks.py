@@ -1,0 +1,168 @@
+"""Decides what Spark's `from_json` makes of single JSON texts, and finds texts of a batch that need such a decision."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.model.types import is_decimal, is_float
+
+LONGEST = 50_000
+"""Longest text in bytes; Jackson limits names to as many characters, and strings to more."""
+
+_LIMIT = 1000
+"""Jackson's limit of nested levels, and of the digits of a number."""
+
+_RANGES = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_INF = r"[:\[,]\s*(-NaN|-?Inf([^i]|$))"
+"""Numbers that `pyarrow.json` takes and Jackson does not."""
+
+_LENIENT = re.compile(r"['+]|INF|Inf|NaN|^\ufeff")
+"""Parts of texts that Jackson may take although they are not JSON."""
+
+_BEGINS = frozenset(bytes([byte]) for byte in b"{[\"'/+-.0123456789NItfn\xef")
+"""First bytes of the texts that Jackson may take."""
+
+_DIGIT = re.compile("[0-9]")
+_NUMBER_WORDS = {"", "nan", "inf", "infinity"}
+
+
+class Doubt(Exception):
+    """It is not known that a result would equal Spark's; the text is the reason."""
+
+
+class Column(NamedTuple):
+    """A field of the objects: its exact name, and its SQL type."""
+
+    name: str
+    kind: str
+
+
+class Verdict(Enum):
+    """What is known of a text: it is malformed, an object without members, or an object whose values may fit."""
+
+    MALFORMED = 1
+    EMPTY = 2
+    OBJECT = 3
+
+
+def check_limits(texts: pa.BinaryArray) -> None:
+    """Check a batch for what would end or change a parse, without parsing.
+
+    Raises:
+        Doubt: a text is not UTF-8, has a zero byte, or may exceed a limit of Jackson.
+    """
+    try:
+        texts.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise Doubt("a value is not UTF-8") from error
+    offsets, data = _bytes_of(texts)
+    if data.min() == 0:
+        raise Doubt("a value has a zero byte")
+    if np.diff(offsets).max() <= _LIMIT:
+        return
+    levels = np.add.reduceat(((data == ord("[")) | (data == ord("{"))).astype(np.int32), offsets[:-1])
+    if levels.max() > _LIMIT:
+        raise Doubt("a value may be nested deeply")
+    # a number of more digits than the limit has two sampled bytes in sequence
+    digits = (data[:: _LIMIT // 2] >= ord("0")) & (data[:: _LIMIT // 2] <= ord("9"))
+    for place in np.flatnonzero(digits[1:] & digits[:-1]).tolist():
+        between = data[place * (_LIMIT // 2) : (place + 1) * (_LIMIT // 2)]
+        if np.isin(between, np.frombuffer(b"0123456789.eE+-", np.uint8)).all():
+            raise Doubt("a value may have a number of many digits")
+
+
+def doubtful_numbers(texts: pa.BinaryArray) -> list[int]:
+    """The texts that may have numbers such as `Inf`, which `pyarrow.json` takes and Spark does not.
+
+    Raises:
+        Doubt: there are many.
+    """
+    _, data = _bytes_of(texts)
+    places = np.flatnonzero(data[:-1] == ord("I"))
+    if not (data[places + 1] == ord("n")).any() and not _has_nan(data):
+        return []
+    found: list[int] = np.flatnonzero(np.asarray(pc.match_substring_regex(texts, _INF))).tolist()
+    if len(found) > 8 + len(texts) // 100:
+        raise Doubt("many values may have numbers such as Inf")
+    return found
+
+
+def _has_nan(data: npt.NDArray[np.uint8]) -> bool:
+    places = np.flatnonzero(data[:-1] == ord("N"))
+    return bool(((data[places + 1] == ord("a")) & (data[places - 1] == ord("-"))).any())
+
+
+def _bytes_of(texts: pa.BinaryArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """The bytes of all texts, and where each text begins among them and the last one ends."""
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return offsets - offsets[0], np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+
+
+def judged(text: bytes, columns: Sequence[Column]) -> Verdict:
+    """What Spark makes of a text, in its strict sense: a text of which one column does not fit is malformed.
+
+    Raises:
+        Doubt: it is not known.
+    """
+    begun = text.lstrip(b" \t\r\n")
+    if not text.strip(bytes(range(33))) or begun[:1] not in _BEGINS:
+        return Verdict.MALFORMED
+    try:
+        decoded = text.decode()
+        found = json.loads(decoded, object_pairs_hook=_Pairs)
+    except json.JSONDecodeError as error:
+        if begun[:1] in (b"[", b'"', b"/") or error.msg == "Extra data" or _LENIENT.search(decoded):
+            raise Doubt("a value is not plain JSON") from error
+        return Verdict.MALFORMED
+    except UnicodeDecodeError as error:
+        raise Doubt("a value is not UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise Doubt("a value has a number of many digits, or is nested deeply") from error
+    if not isinstance(found, _Pairs):
+        raise Doubt("a value is not an object")
+    if not found:
+        return Verdict.EMPTY
+    values = dict(found)
+    if len(values) < len(found):
+        raise Doubt("a value has a name twice")
+    fits = [_fits(values[column.name], column.kind) for column in columns if column.name in values]
+    return Verdict.MALFORMED if False in fits else Verdict.OBJECT
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The members of an object, in order."""
+
+
+def _fits(value: Any, kind: str) -> bool | None:
+    """Whether a member fits a column; None if this is not known."""
+    if value is None:
+        return True
+    if kind == "string":
+        return True if isinstance(value, str) else None
+    if isinstance(value, list):  # an object or an array
+        return False
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if isinstance(value, bool):
+        return False
+    if kind in _RANGES:
+        if not isinstance(value, int):
+            return False
+        top = 1 << (_RANGES[kind] - 1)
+        return None if kind == "tinyint" and top <= value < 2 * top else -top <= value < top
+    if is_decimal(kind):
+        return None
+    if is_float(kind):
+        return True if not isinstance(value, str) else None if value.lower().lstrip("+-") in _NUMBER_WORDS else False
+    if isinstance(value, str):  # of a date or a timestamp
+        return None if _DIGIT.search(value) or not value else False
+    return None if isinstance(value, int) else False

@@ -1,0 +1,180 @@
+"""Parses JSON texts into Arrow columns, a batch at a time, with the results of Spark's `from_json`.
+
+`pyarrow.json` parses all texts of a batch at once. It is used only where its result is known to equal Spark's. Texts
+that it rejects are checked one by one (`formats.json_checks`): a text that Spark rejects too is malformed. `Doubt` is
+raised if it is not known what Spark does.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from millpond.formats.json_checks import LONGEST, Column, Doubt, Verdict, check_limits, doubtful_numbers, judged
+from millpond.formats.json_times import dates, timestamps
+from millpond.model.types import digits_of, is_decimal, is_float
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+_TYPES = {
+    "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(),
+    "float": pa.float32(), "double": pa.float64(), "string": pa.string(), "date": pa.string(), "timestamp": pa.string(),
+}  # fmt: skip
+"""The Arrow type as which a column of each SQL type is parsed; decimals are parsed too."""
+
+KINDS = frozenset(_TYPES)
+"""The SQL types of columns whose values are parsed here, besides decimals."""
+
+_BLOCK_ROWS, _BLOCK_BYTES = 1 << 15, 1 << 26
+_MARK = secrets.token_urlsafe(9)
+_PREFIX = f'\n{{"{_MARK}":true,'.encode()
+"""Replaces the first brace of every text. No producer knows the random name. If each parsed object has it, and there
+are as many objects as texts, then no text has several objects, and no object spans several texts."""
+
+
+class Parsed(NamedTuple):
+    """A column of each requested name, and the texts that are malformed; all their values are NULL."""
+
+    columns: list[pa.Array]
+    malformed: Mask
+
+
+def parse_texts(texts: pa.BinaryArray, columns: Sequence[Column], zone: str, *, strict: bool = True) -> Parsed:
+    """Parse one JSON object per text; `zone` is the session's time zone, to which times without an offset refer.
+
+    A text that is NULL or empty is malformed. If not `strict`, a text whose values do not all fit is a `Doubt`.
+
+    Raises:
+        Doubt: a result that equals Spark's is not known for some text.
+    """
+    lengths = np.asarray(pc.fill_null(pc.binary_length(texts), 0))
+    malformed = lengths == 0
+    longest = int(lengths.max(initial=0))
+    if longest > LONGEST:
+        raise Doubt(f"a value is longer than {LONGEST:,} bytes")
+    reader = _Reader(texts, columns, zone, strict)
+    rows = np.flatnonzero(~malformed & ~np.asarray(pc.fill_null(pc.equal(texts, b"{}"), False)))
+    block = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, longest)))
+    for start in range(0, len(rows), block):
+        reader.read(rows[start : start + block])
+    malformed[reader.malformed] = True
+    read = np.concatenate([np.zeros(0, np.int64), *reader.rows])
+    found = [
+        pa.concat_arrays([part[place] for part in reader.parts] or [pa.nulls(0, final_type(column.kind, zone))])
+        for place, column in enumerate(columns)
+    ]
+    if len(read) < len(texts):
+        places = np.full(len(texts), -1)
+        places[read] = np.arange(len(read))
+        index = pa.array(places, mask=places < 0)
+        found = [column.take(index) for column in found]
+    return Parsed(found, malformed)
+
+
+def final_type(kind: str, zone: str) -> pa.DataType:
+    """The Arrow type of the values of a column."""
+    return {"date": pa.date32(), "timestamp": pa.timestamp("us", zone)}.get(kind) or _parsed_type(kind)
+
+
+def _parsed_type(kind: str) -> pa.DataType:
+    return pa.decimal128(*digits_of(kind)) if is_decimal(kind) else _TYPES[kind]
+
+
+class _Reader:
+    """Parses blocks of texts; collects parts of the columns with the rows that they hold, and the malformed rows."""
+
+    def __init__(self, texts: pa.BinaryArray, columns: Sequence[Column], zone: str, strict: bool) -> None:
+        self._texts, self._columns, self._zone, self._strict = texts, columns, zone, strict
+        fields = [(_MARK, pa.bool_()), *((column.name, _parsed_type(column.kind)) for column in columns)]
+        self._options = pj.ParseOptions(pa.schema(fields), unexpected_field_behavior="ignore")
+        self._suspects = 8 + len(texts) // 2000
+        self._failures = 16 * self._suspects
+        self.parts: list[list[pa.Array]] = []
+        self.rows: list[npt.NDArray[np.int64]] = []
+        self.malformed: list[int] = []
+
+    def read(self, rows: npt.NDArray[np.int64]) -> None:
+        """Parse the texts of these rows, in order.
+
+        Raises:
+            Doubt: see `parse_texts`.
+        """
+        texts = self._texts.take(pa.array(rows)) if len(rows) < len(self._texts) else self._texts
+        self._read(rows, texts)
+
+    def _read(self, rows: npt.NDArray[np.int64], texts: pa.BinaryArray) -> None:
+        """Parse texts; where this fails, parse each half, down to single texts."""
+        try:
+            self.parts.append(self._parsed(texts))
+            self.rows.append(rows)
+            return
+        except Doubt as doubt:
+            self._failures -= 1
+            if self._failures < 0:
+                raise
+            if len(rows) == 1:
+                self._suspect(int(rows[0]), texts[0].as_py(), doubt)
+        for start, end in pairwise((0, len(rows) // 2, len(rows))) if len(rows) > 1 else ():
+            self._read(rows[start:end], texts[start:end])
+
+    def _parsed(self, texts: pa.BinaryArray) -> list[pa.Array]:
+        """The columns of these texts.
+
+        Raises:
+            Doubt: one of them is not an object that `pyarrow.json` parses as Spark does.
+        """
+        if not pc.all(pc.starts_with(texts, b"{")).as_py():
+            raise Doubt("a value does not begin with a brace")
+        check_limits(texts)
+        for row in doubtful_numbers(texts):
+            judged(texts[row].as_py(), self._columns)  # doubts a text with such a number
+        marked = pc.binary_join_element_wise(b"", pc.binary_slice(texts, 1, LONGEST), _PREFIX).buffers()[2]
+        options = pj.ReadOptions(use_threads=False, block_size=marked.size + 1)
+        try:
+            table = pj.read_json(pa.BufferReader(marked), options, self._options)
+        except pa.ArrowInvalid as error:
+            raise Doubt("a value is unusual JSON, or does not have the type of its column") from error
+        marks = table[_MARK]
+        if table.num_rows != len(texts) or marks.null_count or not pc.all(marks).as_py():
+            raise Doubt("a value is not one object")
+        return [self._column(column, table[column.name].combine_chunks(), texts) for column in self._columns]
+
+    def _column(self, column: Column, values: pa.Array, texts: pa.BinaryArray) -> pa.Array:
+        """The values in the type of their column; Spark takes -0 as 0.0, and `pyarrow.json` as -0.0."""
+        if column.kind == "date":
+            return dates(values)
+        if column.kind == "timestamp":
+            return timestamps(values, self._zone).cast(final_type(column.kind, self._zone))
+        if is_decimal(column.kind):
+            try:
+                values.validate(full=True)
+            except pa.ArrowInvalid as error:  # `pyarrow.json` does not check the precision
+                raise Doubt("a decimal has more digits than its column") from error
+        if is_float(column.kind):
+            numbers = np.asarray(values.fill_null(1.0))
+            zeros = np.flatnonzero((numbers == 0) & np.signbit(numbers))
+            if len(zeros) and pc.any(pc.match_substring_regex(texts.take(pa.array(zeros)), r"-0\s*[,}]")).as_py():
+                raise Doubt("a value has the number -0")
+        return values
+
+    def _suspect(self, row: int, text: bytes, doubt: Doubt) -> None:
+        """Decide what a single text is that `pyarrow.json` does not parse."""
+        self._suspects -= 1
+        if self._suspects < 0:
+            raise Doubt("many values do not parse")
+        verdict = judged(text, self._columns)
+        if verdict is Verdict.MALFORMED and self._strict:
+            self.malformed.append(row)
+        elif verdict is Verdict.EMPTY:
+            self.parts.append([pa.nulls(1, final_type(column.kind, self._zone)) for column in self._columns])
+            self.rows.append(np.array([row]))
+        else:
+            raise doubt

@@ -1,0 +1,171 @@
+"""Streams whose records reach the gather as JSON texts: which ones can, and how Spark parses them where it must.
+
+Columns of a frame with such streams are described at `runtime.task.column_layout.ReadLayout`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millpond.log.records import Offsets
+from millpond.model.stream import DEAD_LETTER, Stream
+from millpond.plan.options.text_reading import declared_columns, why_spark_parses
+from millpond.runtime.scheduling.attempts import Attempts
+from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, ReadLayout, TextStream, column_name
+from millpond.runtime.task.obstacle import Obstacle
+from millpond.runtime.task.task_values import GatherTask
+from millpond.spark.sources.parsed_values import VALUE, is_strict
+from millpond.spark.sources.value_formats import parsed
+
+_SETTINGS = {
+    "spark.sql.legacy.timeParserPolicy": "legacy",
+    "spark.sql.legacy.json.allowEmptyString.enabled": "true",
+}
+"""Values of Spark's settings with which the parsers do not agree, in lower case."""
+
+_STREAM, _REASON = "stream", "__reason"
+
+
+def text_stream(
+    spark: SparkSession, stream: Stream, position: int, names: Collection[str], streams: Iterable[Stream]
+) -> TextStream | None:  # fmt: skip
+    """How the gather parses the values of the stream at a position of the layout; None if Spark parses them.
+
+    `names` and `streams`: see `why_spark_parses`.
+    """
+    if stream.source is None or not stream.source.has_topics or why_spark_parses(stream, names, streams):
+        return None
+    if any((spark.conf.get(name) or "").lower() == value for name, value in _SETTINGS.items()):
+        return None
+    columns = tuple((field.name, field.type) for field in declared_columns(stream))
+    zone = spark.conf.get("spark.sql.session.timeZone") or ""
+    keeps_bytes = stream.on_malformed.policy == DEAD_LETTER
+    return TextStream(position, columns, zone, is_strict(dict(stream.source.options)), keeps_bytes)
+
+
+def parsed_by_spark(frame: DataFrame, layout: ReadLayout, streams: Sequence[Stream], names: Iterable[str]) -> DataFrame:
+    """The frame of a layout with the texts of the named streams parsed by Spark.
+
+    If no stream has texts any more, the frame has all columns of the layout at their positions.
+    """
+    left = {layout.streams[text.position].name: text for text in layout.texts}
+    by_name = {stream.name: stream for stream in streams}
+    for name in names:
+        frame = _parsed(frame, layout, left.pop(name), by_name[name])
+    if left:
+        return frame
+    every = [
+        column_name(position, place)
+        for position, stream in enumerate(layout.streams) if not stream.chained
+        for place in range(len(stream.columns))
+    ]  # fmt: skip
+    return frame.select(_STREAM, *every, LETTER_COLUMN)
+
+
+def _parsed(frame: DataFrame, layout: ReadLayout, text: TextStream, stream: Stream) -> DataFrame:
+    assert stream.source is not None
+    mine = F.col(_STREAM) == text.position
+    letter = F.col(LETTER_COLUMN)
+    others = [F.col(name) for name in frame.columns if name not in (_STREAM, LETTER_COLUMN)]
+    records = frame.select("*", F.when(mine, letter.getField(VALUE)).alias(VALUE))
+    fields = stream.columns[: len(text.columns)]
+    made = parsed(records, stream, fields, dict(stream.source.options))
+    values = dict(zip((field.name for field in fields), made.columns, strict=True))
+    columns = [
+        values[column.name].alias(column_name(text.position, place))
+        for place, column in enumerate(layout.streams[text.position].columns) if column.name in values
+    ]  # fmt: skip
+    reason = F.when(mine, made.reason)
+    whole = letter.withField("reason", reason)
+    if not text.keeps_bytes:
+        whole = whole.withField(VALUE, F.lit(None).cast("binary"))
+    dead = F.when(mine, F.when(reason.isNotNull(), whole)).otherwise(letter)
+    place = F.when(reason.isNotNull(), F.lit(DEAD)).otherwise(F.col(_STREAM))
+    return made.records.select(place.alias(_STREAM), *others, *columns, dead.alias(LETTER_COLUMN))
+
+
+class ReadByGather:
+    """The gather of an epoch and the frames that it reads; Spark parses the texts of the streams `by_spark`."""
+
+    def __init__(self, task: GatherTask, streams: Sequence[Stream], by_spark: Collection[str]) -> None:
+        self._layout, self._streams, self._by_spark = task.layout, streams, tuple(by_spark)
+        texts = tuple(text for text in task.layout.texts if task.layout.streams[text.position].name not in by_spark)
+        self.task = msgspec.structs.replace(task, layout=replace(task.layout, texts=texts)) if by_spark else task
+
+    @property
+    def task_of_files(self) -> GatherTask:
+        """The gather of an epoch that reads only files."""
+        if not self._layout.texts:
+            return self.task
+        return msgspec.structs.replace(self.task, layout=replace(self._layout, texts=()))
+
+    def frame(self, frame: DataFrame) -> DataFrame:
+        """A frame of the epoch with fewer streams of texts."""
+        return parsed_by_spark(frame, self._layout, self._streams, self._by_spark) if self._by_spark else frame
+
+
+class _State:
+    """How often the gather has parsed the texts of a stream."""
+
+    def __init__(self) -> None:
+        self.attempts = Attempts()
+        self.epochs = self.of_spark = 0
+
+
+class TextReading:
+    """Decides, epoch by epoch, which streams' texts the gather parses, and which Spark."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, _State] = {}
+        self._tried: set[str] = set()
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """By stream of texts: who parses them, and why, for people."""
+        found = {}
+        for name, state in self._states.items():
+            found[name] = f"parsed with Arrow in {state.epochs - state.of_spark:,} of {state.epochs:,} epochs"
+            if state.attempts.why:
+                found[name] += f"; by Spark in the last: {state.attempts.why}"
+        return found
+
+    def by_spark(self, layout: ReadLayout | None, start: Offsets, end: Offsets) -> list[str]:
+        """The streams of texts that Spark parses in an epoch, because the gather met an obstacle not long ago."""
+        names = [] if layout is None else [layout.streams[text.position].name for text in layout.texts]
+        found = []
+        self._tried.clear()
+        for name in names:
+            if start.get(name) == end.get(name):
+                continue
+            state = self._states.setdefault(name, _State())
+            state.epochs += 1
+            if not state.attempts.due():
+                state.of_spark += 1
+                found.append(name)
+            else:
+                self._tried.add(name)
+        return found
+
+    def refused(self, obstacle: Obstacle) -> bool:
+        """Note that the gather has met an obstacle in a stream, whose texts Spark parses in this epoch.
+
+        Returns False if it has not tried to parse them.
+        """
+        if obstacle.source not in self._tried:
+            return False
+        state = self._states[obstacle.source]
+        state.attempts.failed(obstacle.why)
+        state.of_spark += 1
+        self._tried.remove(obstacle.source)
+        return True
+
+    def succeeded(self) -> None:
+        """Note that the gather has parsed the texts of the epoch's other streams."""
+        for name in self._tried:
+            self._states[name].attempts.succeeded()
+        self._tried.clear()

@@ -1,0 +1,105 @@
+"""JSON texts parsed a batch at a time: where each row comes from, what is malformed, and what is doubted."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from kit.inputs.json_texts import KINDS, json_text
+from millpond.formats import json_values
+from millpond.formats.json_checks import Column, Doubt
+from millpond.formats.json_values import Parsed, parse_texts
+from millpond.plan.options import text_reading
+
+NUMBER = [Column("n", "bigint")]
+
+
+def parse(*texts: bytes | None, columns: list[Column] = NUMBER, zone: str = "UTC", strict: bool = True) -> Parsed:
+    return parse_texts(pa.array(texts, pa.binary()), columns, zone, strict=strict)
+
+
+def numbers(found: Parsed) -> list[int | None]:
+    values: list[int | None] = found.columns[0].to_pylist()
+    return values
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        (b'{"n":1}{"n":2}', b'{"n":3'), (b'{"n":1', b',"m":2}'), (b'{"n":1}{"n":2}', b"{}{"), (b'{"a":', b"1}"),
+        (b'{"n":1}\x00', b'{"n":2}'), (b'{"n":1} {', b'"n":2}'),
+    ],
+)  # fmt: skip
+def test_a_text_with_several_objects_or_a_part_of_one_moves_no_rows(texts: tuple[bytes, ...]) -> None:
+    try:
+        found = parse(*texts)
+    except Doubt:
+        return
+    assert found.malformed.all()
+
+
+def test_malformed_texts_are_separated_and_keep_no_values() -> None:
+    texts = [b'{"n":%d}' % number for number in range(3000)]
+    texts[0], texts[7], texts[2999] = b"", b'{"n":"seven"}', b"{oops"
+    texts[100], texts[101] = b"\x00\x00\x01avro", b"\xff"
+    found = parse(None, *texts, b"{}", b'{"m":"x"}')
+    assert [row for row, malformed in enumerate(found.malformed) if malformed] == [0, 1, 8, 101, 102, 3000]
+    wanted = [None, *range(3000), None, None]
+    assert numbers(found) == [None if malformed else n for n, malformed in zip(wanted, found.malformed, strict=True)]
+
+
+def test_ordinary_texts_raise_no_doubt_whatever_the_size_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = Random(1)
+    texts = [json_text(dice, 0.0) for _ in range(300)]
+    columns = [Column(kind, kind) for kind in KINDS]
+    at_once = parse(*texts, columns=columns)
+    assert not at_once.malformed.any()
+    monkeypatch.setattr(json_values, "_BLOCK_ROWS", 7)
+    assert parse(*texts, columns=columns).columns == at_once.columns
+
+
+def test_slices_of_arrays_are_parsed_like_copies() -> None:
+    array = pa.array([b'{"n":%d}' % number for number in range(10)], pa.binary())
+    assert numbers(parse_texts(array.slice(3, 4), NUMBER, "UTC")) == [3, 4, 5, 6]
+
+
+def test_a_time_without_an_offset_needs_utc_and_forms_are_not_mixed() -> None:
+    columns = [Column("t", "timestamp")]
+    plain, offset = b'{"t":"2024-01-01T10:00:00"}', b'{"t":"2024-01-01T11:00:00+01:00"}'
+    assert parse(plain, columns=columns).columns[0] == parse(offset, columns=columns).columns[0]
+    berlin = parse(offset, columns=columns, zone="Europe/Berlin").columns[0]
+    assert str(berlin.type) == "timestamp[us, tz=Europe/Berlin]"
+    with pytest.raises(Doubt, match="session's time zone"):
+        parse(plain, columns=columns, zone="Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b'{"n":1,"x":"' + b"y" * 50_000 + b'"}', "longer than"), (b'{"n":1}\x00', "plain JSON"),
+        (b'{"n":1,"x":"\xff"}', "UTF-8"), (b'{"n":1,"x":' + b"[" * 1001 + b"]" * 1001 + b"}", "nested"),
+        (b'{"n":1,"x":' + b"1" * 2000 + b"}", "digits"), (b'{"n":1,"x":Inf}', "plain JSON"), (b"{'n':1}", "plain JSON"),
+    ],
+)  # fmt: skip
+def test_what_spark_may_take_differently_is_doubted(text: bytes, why: str) -> None:
+    with pytest.raises(Doubt, match=why):
+        parse(b'{"n":1}', text)
+
+
+def test_many_malformed_texts_are_doubted_and_a_permissive_stream_doubts_each() -> None:
+    with pytest.raises(Doubt, match="many"):
+        parse(*[b"{oops"] * 100)
+    with pytest.raises(Doubt):
+        parse(b'{"n":"x"}', strict=False)
+
+
+def test_the_plan_knows_the_types_that_are_parsed() -> None:
+    assert json_values.KINDS == text_reading.KINDS == {*KINDS} - {"decimal(10,2)"}
+
+
+def test_words_that_resemble_numbers_are_parsed_in_strings() -> None:
+    text = json.dumps({"n": 1, "x": "a: Inf, Information, -NaN"}).encode()
+    assert numbers(parse(text, text)) == [1, 1]
