@@ -35,7 +35,8 @@ from millpond.plan.options.live_parameters import parameters_in
 from millpond.spark.analysis.query_terms import Extraction
 
 _TOKENS = re.compile(
-    r"""'(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `[^`]*` | --[^\n]* | /\*.*?\*/
+    r"""(?<!\w)[rR](?:'[^']*' | "[^"]*") | \$(?P<tag>[A-Za-z_]\w*|)\$.*?\$(?P=tag)\$
+    | '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `[^`]*` | --[^\n]* | /\*.*?\*/
     | (?<![\w:)\]'"`]):(?P<name>[A-Za-z_]\w*)""",
     re.VERBOSE | re.DOTALL,
 )

@@ -10,7 +10,7 @@ from millpond.spark.catalyst.text_span import TextSpan
 
 _TOKEN = re.compile(
     r"""(?P<skip>\s+ | --[^\n]* | /\*.*?\*/)
-      | (?P<text>'(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*")
+      | (?P<text>[rR]'[^']*' | [rR]"[^"]*" | '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*")
       | (?P<name>`[^`]*` | [^\W\d]\w*)
       | (?P<number>\d[\w.]*)
       | (?P<mark>.)""",
@@ -45,6 +45,8 @@ def tokens_of(text: str) -> list[Token]:
 
     >>> [token.text for token in tokens_of("A.x > 'a b' -- why")]
     ['A', '.', 'x', '>', "'a b'"]
+    >>> [token.kind for token in tokens_of(r"r'\\' || 'a'")]
+    ['text', 'mark', 'mark', 'text']
     """
     found = _TOKEN.finditer(text)
     return [Token(str(one.lastgroup), one.group(), one.start()) for one in found if one.lastgroup != "skip"]

@@ -41,3 +41,19 @@ def test_a_parameter_is_in_one_of_the_steps_and_in_nothing_that_spark_computes_b
     for steps, sources in (([plain], ["t + 1"]), ([plain, used], [marks.text])):
         with pytest.raises(UnsupportedQuery, match=":limit is used where its value cannot change"):
             marks.check_used(steps, sources)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"SELECT r'\' AS folder FROM tx WHERE v > :limit", r'SELECT R"\" AS folder FROM tx WHERE v > :limit',
+     "SELECT $$it's$$ AS folder FROM tx WHERE v > :limit", "SELECT $a$it's $$$a$ AS folder FROM tx WHERE v > :limit"],
+)  # fmt: skip
+def test_a_raw_string_ends_where_it_ends_for_spark(text: str) -> None:
+    marks = marked(f"{text} AND k != ':limit'", {"limit": literal(5, "bigint")})
+    assert [parameter.name for parameter in marks.parameters] == ["limit"]
+    assert marks.text.endswith("AND k != ':limit'") and marks.text.count(":limit") == 1
+
+
+@pytest.mark.parametrize("quoted", [r"r':limit'", r"r'\' || ':limit'", "$$:limit$$", "$tag$ :limit $tag$"])
+def test_a_name_in_a_raw_string_is_no_parameter(quoted: str) -> None:
+    assert marked(f"SELECT {quoted}", {}).text == f"SELECT {quoted}"
