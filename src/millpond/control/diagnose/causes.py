@@ -14,7 +14,7 @@ from millpond.model.expressions import Expression, render
 from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import Selection
-from millpond.model.windows import Framed, Session
+from millpond.model.windows import Framed, Processed, Session
 from millpond.plan.explain.join_text import near_text
 from millpond.plan.explain.words import duration
 from millpond.plan.options.output_modes import BY_JOIN
@@ -268,7 +268,10 @@ def _waiting(facts: Facts) -> Cause:
     row = f"The next row is due when the {what} {utc(due.start_us)} to {utc(due.end_us)} closes{unless}. "
     end = "end"
     if isinstance(query.window, Framed):
-        row, end = f"The next row is due for the event of {utc(due.needs_us - query.delay_us)}. ", "time"
+        time, end = utc(due.needs_us - query.delay_us), "time"
+        row = f"The next row is due for the event of {time}. "
+        if isinstance(query.window, Processed):
+            row = f"The next event or timer of a key is processed at {time}. "
     text = f"{row}That needs {needs} (its {end} and the delay of {duration(query.delay_us)}); {newest}."
     if slowest:
         names = [

@@ -30,7 +30,7 @@ from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Derivation, Field, Order, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Session, Sliding
+from millpond.model.windows import Processed, Session, Sliding
 from millpond.plan.chains.upstream import chained_stream
 from millpond.reconfigure.change_price import COMPLETE_LATER, price_of
 from millpond.reconfigure.placement_changes import scale
@@ -214,6 +214,18 @@ def test_the_window_is_open_and_what_is_missing_closes_it(folder: Path) -> None:
     assert facts.recent.counts.rows == 1
     assert facts.due is not None
     assert facts.due.start_us == 10 * SECOND
+
+
+def test_a_processor_waits_for_the_time_of_an_event_or_timer(folder: Path) -> None:
+    bench = Bench(folder, query())
+    bench.events([3])
+    facts = bench.facts()
+    assert isinstance(facts.query, Query)
+    why = explain_why(replace(facts, query=replace(facts.query, window=Processed())))
+    assert why.causes[0].text.startswith(
+        "The next event or timer of a key is processed at 1970-01-01 00:00:10Z. That needs an event of "
+        "1970-01-01 00:00:15Z or later in tx (its time and the delay of 5 seconds); "
+    )
 
 
 def test_a_session_is_open_until_no_event_prolongs_it(folder: Path) -> None:
