@@ -23,6 +23,7 @@ from kit.servers.postgres_server import PostgresServer, postgres_binaries
 from kit.servers.redis_servers import RedisCluster, RedisServer, redis_binary
 from kit.servers.s3_server import S3Server
 from millpond.connections import VARIABLE
+from millpond.runtime.functions.result_rows import process_host
 from millpond.spark.session.session import spark_session
 
 # The processes that tests start, and Spark's workers, import the test kit (`kit`) as the tests do.
@@ -169,6 +170,16 @@ def mount_namespaces() -> None:
         why = f"unshare -m: {done.stderr.strip()}"
         assert "hosts" not in os.environ.get("MILLPOND_REQUIRE", ""), why
         pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def sample_functions() -> Iterator[None]:
+    """This module can be imported, also by the processes of functions, which end with the tests of a file."""
+    folder = str(Path(__file__).parent / "unit" / "runtime" / "functions")
+    sys.path.insert(0, folder)
+    yield
+    process_host().close()
+    sys.path.remove(folder)
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +18,14 @@ from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.windows import Counted, Range, Session, Sliding, Window
 from millpond.runtime.functions import result_rows as answering
-from millpond.runtime.functions.result_rows import process_host
 
-FOLDER = Path(__file__).parents[1] / "unit" / "runtime" / "functions"
+pytestmark = pytest.mark.usefixtures("sample_functions")
 SECOND = 1_000_000
 WINDOWS = (
     Sliding(10 * SECOND, 10 * SECOND), Sliding(45 * SECOND, 15 * SECOND), Sliding(7 * SECOND, 3 * SECOND, 2 * SECOND),
 )  # fmt: skip
 AMOUNT, KEY = Column("amount", "double"), Column("k", "string")
 HEAVY = call("gt", (AMOUNT, literal(3.0, "double")), "boolean")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _importable() -> Iterator[None]:
-    sys.path.insert(0, str(FOLDER))
-    yield
-    process_host().close()
-    sys.path.remove(str(FOLDER))
 
 
 def function(attribute: str, kind: str, returns: str = "string", **rest: Any) -> UserFunction:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +29,6 @@ from millpond.model.windows import Processed
 from millpond.plan.groups.build import build_plan
 from millpond.reconfigure import validate
 from millpond.reconfigure.validate import KnownPond, keeps_state
-from millpond.runtime.functions.result_rows import process_host
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.inspect.next_close import next_due
 from millpond.runtime.inspect.sharing import sharing
@@ -39,19 +36,11 @@ from millpond.state.ports.files import Files
 from millpond.testing import Trial
 from millpond.testing.local_pond import read_section
 
-FOLDER = Path(__file__).parents[1] / "unit" / "runtime" / "functions"
+pytestmark = pytest.mark.usefixtures("sample_functions")
 SECOND = 1_000_000
 FIELDS = (("declines", "bigint"), ("amounts", "array<double>"), ("seen", "map<string,bigint>"))
 ROW = "struct<time:timestamp,what:string,declines:bigint,amounts:array<double>>"
 APPROVED, AMOUNT, KEY = Column("flag", "boolean"), Column("amount", "double"), Column("k", "string")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _importable() -> Iterator[None]:
-    sys.path.insert(0, str(FOLDER))
-    yield
-    process_host().close()
-    sys.path.remove(str(FOLDER))
 
 
 def function(name: str, timers: int | None = None, ttl: int | None = None) -> UserFunction:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from millpond.plan.groups.build import build_plan
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.reading.read_frame import EventTime
 
-FOLDER = Path(__file__).parents[1] / "unit" / "runtime" / "functions"
+pytestmark = pytest.mark.usefixtures("sample_functions")
 COLUMNS = (
     Field("card", "string"), Field("amount", "double"), Field("approved", "boolean"), Field("ts", "timestamp"),
 )  # fmt: skip
@@ -36,13 +35,6 @@ ROW = "struct<time:timestamp,what:string,declines:bigint,amounts:array<double>>"
 SECOND = 1_000_000
 Declared = tuple[FrontEnd, DataFrame, Callable[..., SparkColumn]]
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.string()), ("amount", pa.float64())])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _importable() -> Iterator[None]:
-    sys.path.insert(0, str(FOLDER))
-    yield
-    sys.path.remove(str(FOLDER))
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -22,7 +20,7 @@ from millpond.model.stream import Field, Stream
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.reading.read_frame import EventTime
 
-FOLDER = Path(__file__).parents[1] / "unit" / "runtime" / "functions"
+pytestmark = pytest.mark.usefixtures("sample_functions")
 COLUMNS = (
     Field("customer", "string"), Field("amount", "double"), Field("n", "int"), Field("price", "decimal(10,2)"),
     Field("ts", "timestamp"),
@@ -30,13 +28,6 @@ COLUMNS = (
 AMOUNT, N, CUSTOMER = Column("amount", "double"), Column("n", "int"), Column("customer", "string")
 MEDIAN, WEIGHTED = "user:my_median@1", "user:my_weighted@2.1"
 FROM = "FROM STREAM tx GROUP BY customer, window(ts, '1 hour')"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _importable() -> Iterator[None]:
-    sys.path.insert(0, str(FOLDER))
-    yield
-    sys.path.remove(str(FOLDER))
 
 
 @pytest.fixture(scope="module")
