@@ -63,7 +63,7 @@ class Bench:
     def __init__(
         self, folder: Path, url: str, seed: int, owners: tuple[int, ...] = OWNERS, *, following: bool = False
     ) -> None:
-        self.case = random_case(seed, 150, 8, menu=Menu(raising=False))
+        self.case = random_case(seed, 150, 8, menu=Menu(raising=False, moments=False))
         self.queries = [query for query in self.case.queries if isinstance(query, Query)]
         self.served = [msgspec.structs.replace(query, serve=True) for query in self.queries]
         self.sizes = {query.name: length_us(query.window) for query in self.served}
@@ -535,7 +535,7 @@ def test_an_instance_that_wakes_up_late_changes_nothing(redis_server: RedisServe
 
 def test_a_share_of_the_buckets_is_all_that_an_instance_touches(tmp_path: Path) -> None:
     store = MemoryStore()
-    case = random_case(random.Random(5).randint(0, 9), 60, 2, menu=Menu(raising=False))
+    case = random_case(random.Random(5).randint(0, 9), 60, 2, menu=Menu(raising=False, moments=False))
     run = Run(tmp_path / "pond", list(case.queries), 1, BUCKETS)
     share = Share(str(tmp_path / "pond"), even_owners(BUCKETS, 5), {}, -1)
     assert catch_up(share, 2, store) == Caught(run.pond.manifest.n)

@@ -102,6 +102,8 @@ class Menu(NamedTuple):
     """Whether expressions may fail for some rows."""
     variance: bool = True
     """Whether queries may use variances, standard deviations, functions of two columns and approximate functions."""
+    moments: bool = True
+    """Whether queries may use skewness and kurtosis, which take more time than all else in an epoch of few events."""
     events: bool = True
     """Whether queries may use functions that are computed from the event log."""
     windows: tuple[Window, ...] = WINDOWS
@@ -266,7 +268,8 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
     bits = [one.name for one in FUNCTIONS.values() if one.accepts is INTEGERS]
     functions = ["count", "count", "sum", "sum", "min", "max", "avg", *bits]
     if menu.variance:
-        functions += [one.name for one in FUNCTIONS.values() if one.accepts is OF_DOUBLES and not one.paired]
+        doubles = [one.name for one in FUNCTIONS.values() if one.accepts is OF_DOUBLES and not one.paired]
+        functions += [name for name in doubles if menu.moments or name not in ("skewness", "kurtosis")]
     if menu.variance and _chance(dice, 6):
         return _pair(dice, menu, where)
     if menu.variance and _chance(dice, 12):
