@@ -35,6 +35,7 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding, Window, length_us
 from millpond.plan.groups.build import build_plan
+from millpond.plan.options.output_modes import only_distinct
 from millpond.runtime.fold import fold
 from millpond.state.backends.memory import MemoryStore
 from millpond.testing.compare import assert_same_rows, canonical, rows_of
@@ -405,7 +406,8 @@ def test_all_events_so_far_are_counted_after_a_drain_too_and_by_a_query_that_com
         (Named("k", Column("key:0", "string")), Named("n", Column("agg:0", "bigint"))), emit="update",
     )  # fmt: skip
     closed = replace(counts, name="closed", window=Sliding(10 * SECOND, 10 * SECOND), delay_us=SECOND, emit=UNSET)
-    run = Run(tmp_path, [counts, closed], 2)
+    untimed = replace(counts, name="untimed", event_time="")
+    run = Run(tmp_path, [counts, closed, untimed], 2)
     for start in range(5):
         run.epoch([[{"k": "ab"[i % 2], "ts": (10 * start + i) * SECOND} for i in range(10)]])
     run.pond.drain()
@@ -416,7 +418,22 @@ def test_all_events_so_far_are_counted_after_a_drain_too_and_by_a_query_that_com
     assert answers.rows["so_far"][-1] == {"k": "a", "n": 26, "_op": "upsert"}
     assert sum(row["n"] for row in answers.rows["closed"]) == 50
     assert (answers.counts["so_far"]["late"], answers.counts["closed"]["late"]) == (0, 1)
-    later = Run(tmp_path, [counts, closed, replace(counts, name="later")], 2)
+    added = [replace(one, name=f"later_{one.name}") for one in (counts, untimed)]
+    later = Run(tmp_path, [counts, closed, untimed, *added], 2)
     later.epoch([old])
     found = later.answers().rows
-    assert found["so_far"][-1]["n"] == 27 and found["later"] == [{"k": "a", "n": 1, "_op": "upsert"}]
+    for name in ("so_far", "untimed"):
+        assert found[name][-1]["n"] == 27 and found[f"later_{name}"] == [{"k": "a", "n": 1, "_op": "upsert"}]
+
+
+@pytest.mark.parametrize("seed", seeds(50, 2))
+def test_a_repeated_value_changes_no_row_of_distinct_aggregates(seed: int, folders: Iterator[Path]) -> None:
+    case = random_case(seed, 80, 2, menu=Menu(raising=False, windows=WINDOWS))
+    distinct = tuple(Aggregate(name, Column("v", "int"), None, "bigint") for name in ("count_distinct", "sum_distinct"))
+    output = tuple(Named(f"a{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(distinct))
+    queries = [
+        replace(query, aggregates=distinct, output=(*output, *_places(query)), having=None, emit="update")
+        for query in case.queries
+    ]
+    assert check(next(folders), case._replace(queries=queries), 2, seed) > 10
+    assert all(map(only_distinct, queries))

@@ -26,7 +26,7 @@ def table(text: str, properties: str = "", name: str = "a") -> str:
 LOWER = table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL", name="lower")
 
 FILES = [
-    (table("SELECT k, count(*) AS n FROM STREAM s GROUP BY k", UPDATE), "has no watermark, which would name",
+    (table("SELECT k, count(*) AS n FROM STREAM s GROUP BY k"), "has no watermark, which would name",
      "FROM STREAM s WATERMARK ts DELAY OF INTERVAL 10 SECONDS"),
     (LOWER + table("SELECT n, count(*) AS m FROM STREAM lower GROUP BY n"), "the rows of lower belong to windows",
      "GROUP BY window(w, '1 hour')"),

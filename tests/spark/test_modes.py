@@ -111,6 +111,7 @@ def test_a_frame_has_a_mode_too(spark: SparkSession, tmp_path: Path) -> None:
         assert_same_rows(expected, pond.table("updates"))
 
 
+WATERMARK = " WATERMARK ts DELAY OF INTERVAL 10 SECONDS"
 RUNNING = """SELECT customer, count(*) AS n, sum(amount) AS total, max(amount) AS most
 FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 10 SECONDS GROUP BY customer HAVING max(amount) > 1"""
 
@@ -128,7 +129,7 @@ def test_without_a_window_the_rows_of_all_events_so_far_are_updates(spark: Spark
             pond.add("by_customer", RUNNING, emit="final", correct_for="1 hour")
         pond.add("by_customer", RUNNING, emit="update", serve=True)
         with pytest.raises(UnsupportedQuery, match="its stream has no watermark"):
-            pond.add("everything", events.groupBy().count(), emit="update")
+            pond.add("everything", events.groupBy().count())
         pond.add("everything", events.withWatermark("ts", "1 second").groupBy().count(), emit="update")
         pond.run(once=True, drain=True)
         told, everything = rows_of(pond.table("by_customer")), rows_of(pond.table("everything"))
@@ -141,3 +142,43 @@ def test_without_a_window_the_rows_of_all_events_so_far_are_updates(spark: Spark
     assert {row["_op"] for row in told} == {"upsert"} and len(told) > len(newest)
     assert [row["count"] for row in everything] == [60, 120, 180, 240]
     assert {key: one and one["row"]["n"] for key, one in served.items()} == {key: newest[key]["n"] for key in "ab"}
+
+
+def test_a_repeated_value_does_not_emit_an_unchanged_row_again(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for i, rows in enumerate(([("a", 1), ("b", None)], [("a", 1), ("b", None)], [("a", 2), ("a", 1)], [("b", 1)])):
+        file = tmp_path / "in" / f"{i}.json"
+        file.write_text("\n".join(json.dumps({"k": k, "v": v}) for k, v in rows))
+        os.utime(file, (1_700_000_000 + i, 1_700_000_000 + i))
+    text = "SELECT k, sum(DISTINCT v) AS s FROM STREAM d GROUP BY k"
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        options = f"OPTIONS (path '{tmp_path}/in', maxFilesPerTrigger '1')"
+        pond.load(f"CREATE TABLE d (k STRING, v INT) USING json {options};")
+        pond.add("sums", text, emit="update")
+        pond.add("counted", text.replace("AS s", "AS s, count(*) AS n"), emit="update")
+        pond.run()
+        sums = [(row["k"], row["s"]) for row in rows_of(pond.table("sums"))]
+        assert sorted(sums, key=repr) == [("a", 1), ("a", 3), ("b", 1), ("b", None)]
+        assert pond.table("counted").num_rows == 6
+
+
+def test_updates_without_a_watermark_are_those_of_all_events_and_go_on_after_a_restart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    epochs = make_files(tmp_path / "in")
+    schema = "customer STRING, amount DOUBLE, ts TIMESTAMP"
+    last = (tmp_path / "in" / "3.json").rename(tmp_path / "3.json")
+    text = RUNNING.replace(WATERMARK, "")
+    table = f"CREATE TABLE tx ({schema}) USING json OPTIONS (path '{tmp_path}/in', maxFilesPerTrigger '1');"
+    for turn in range(2):
+        with Pond(spark, tmp_path / "pond", instances=2) as pond:
+            pond.load(table)
+            query = pond.add("untimed", text, emit="update", serve=True)
+            if turn:
+                last.rename(tmp_path / "in" / last.name)
+            pond.run()
+            told, served = pond.table("untimed"), pond.lookup("untimed", "a").document
+    assert query.event_time == ""
+    timed = replace(query, event_time="ts")
+    assert_same_rows([row for rows in told_by_epoch(timed, epochs) for row in rows], told)
+    assert served is not None and served["row"]["n"] == sum(row["customer"] == "a" for rows in epochs for row in rows)

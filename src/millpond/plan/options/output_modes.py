@@ -137,6 +137,12 @@ def _late_by_join(join: Join) -> Join:
     return msgspec.structs.replace(join, left=left, right=right, late_by=BY_JOIN)
 
 
+def only_distinct(query: Query) -> bool:
+    """Whether a repeated value changes no row of a query, as all its aggregates are DISTINCT; never for sessions."""
+    distinct = [one.function.endswith("_distinct") for one in query.aggregates]
+    return isinstance(query.window, Sliding) and bool(distinct) and all(distinct)
+
+
 def never_final(event_time: str) -> UnsupportedQuery:
     """The error for a query that has no window and does not request updates."""
     return UnsupportedQuery(

@@ -64,7 +64,7 @@ def sum_net(table: pa.Table, keys: pa.Array | None = None) -> pa.Table | None:
     Rows are equal if their `keys` are, or without `keys` if their bits are. None: a column has no fixed size.
     """
     rows = table.drop_columns([NET])
-    keys = _keys(rows) if keys is None else keys
+    keys = bytes_of_rows(rows) if keys is None else keys
     if keys is None:
         return None
     codes = keys.dictionary_encode().indices.to_numpy()
@@ -87,7 +87,7 @@ def _with_nulls(kind: pa.DataType) -> pa.DataType:
     return pa.list_(_with_nulls(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
-def _keys(table: pa.Table) -> pa.Array | None:
+def bytes_of_rows(table: pa.Table) -> pa.Array | None:
     """Each row as bytes, which are equal if the rows are; None if the values of some column have no fixed size.
 
     This is used because Arrow's grouping by columns imports Pandas: 0.2 s in a worker's first epoch that needs it.

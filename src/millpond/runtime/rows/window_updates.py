@@ -19,12 +19,13 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask, distinct_of
 from millpond.model.windows import Sliding
 from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan, fingerprint
-from millpond.plan.options.output_modes import OP, REVISION
+from millpond.plan.options.output_modes import OP, REVISION, only_distinct
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.tallies import TallyLog, needs_tallies
 from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.rows.query_families import Family, QueryRows
+from millpond.runtime.rows.shadow_diff import bytes_of_rows
 from millpond.runtime.rows.window_rows import BlockKeys, located_rows_of_block
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.choose_combine import blocks_of
@@ -123,12 +124,14 @@ class Changes:
         pairs = np.concatenate([i * len(slots) + np.searchsorted(slots, some) for i, some in enumerate(inside)])
         current = self._rows_of_windows(plan, self._current, run, slots, pairs)
         previous = _Pairs([], np.zeros(0, np.int64), 0)
-        if query.having is not None:
+        repeats_nothing = query.updating and only_distinct(query)
+        if query.having is not None or repeats_nothing:
             previous = self._rows_of_windows(plan, self._old, run, slots, pairs)
         elif query.corrected_for_us:
             previous = self._rows_of_windows(_bare(plan), self._old, run, slots, pairs)._replace(rows=[])
         removed = ~np.isin(previous.pairs, current.pairs)
-        upserts, deletes = joined_rows(current.rows), joined_rows(previous.rows, removed)
+        differs = _differ(current, previous) if repeats_nothing else None
+        upserts, deletes = joined_rows(current.rows, differs), joined_rows(previous.rows, removed)
         changed = [(upserts, UPSERT, current.pairs), (deletes, DELETE, previous.pairs[removed])]
         if not query.corrected_for_us:
             emitted = [with_operation(rows, operation, None) for rows, operation, _ in changed if rows is not None]
@@ -220,6 +223,20 @@ def _bare(plan: QueryPlan) -> QueryPlan:
     """The query without aggregates and outputs: enough to find out which rows it has."""
     query = msgspec.structs.replace(plan.query, aggregates=(), output=(), serve=False)
     return msgspec.structs.replace(plan, query=query, measures=())
+
+
+def _differ(current: _Pairs, previous: _Pairs) -> Mask:
+    """The rows that are not equal to the previous row of their pair, bit for bit."""
+    differs = np.ones(len(current.pairs), bool)
+    both, now, then = np.intersect1d(current.pairs, previous.pairs, return_indices=True)
+    if len(both):
+        sides = ((current, now), (previous, then))
+        rows = pa.concat_tables([pa.Table.from_batches(side.rows).take(pa.array(at)) for side, at in sides])
+        found = bytes_of_rows(rows)
+        if found is not None:
+            codes = found.dictionary_encode().indices.to_numpy()
+            differs[now] = codes[: len(both)] != codes[len(both) :]
+    return differs
 
 
 def _window_of(plan: QueryPlan) -> Sliding:

@@ -67,6 +67,8 @@ from millpond.spark.catalyst.private_names import (
 from millpond.spark.catalyst.spark_expressions import Projected, project
 
 _FIELDS = ("start", "end")
+NO_TIME = Column("", "timestamp")
+"""The event time of a query that needs none."""
 
 
 def extract_query(
@@ -332,6 +334,8 @@ class Reader:
             return Column(rows.event_time, "timestamp"), rows.window
         time = next((column for column in items(below.output()) if delay_ms(column) is not None), None)
         if time is None or has_windows(self._stream.steps):
+            if self._terms.updates:
+                return NO_TIME, RUNNING  # no event is late for it, and every event is in its only window
             raise without_time(self._stream, by_text=bool(self._terms.text))
         raw = None if self._terms.updates else raw_time(groups)
         self._row_parts = {} if raw is None else {id_of(raw): "window.start"}

@@ -137,5 +137,5 @@ def without_time(stream: Stream, *, by_text: bool) -> UnsupportedQuery:
         cure = "Add .withWatermark('ts', '10 seconds') before groupBy, where ts is the event time"
     return UnsupportedQuery(
         "The query does not group by a window, and its stream has no watermark, which would name its event time.",
-        f"{cure}; then group by a window, or emit updates ('emit' = 'update').",
+        f"{cure}; then group by a window. Or emit updates ('emit' = 'update'), which need no watermark.",
     )

@@ -11,7 +11,7 @@ from kit.naive.expressions import order
 from kit.naive.queries import windows
 from kit.naive.queries.windows import Batch, Result, Value
 from millpond.model.query import Query
-from millpond.plan.options.output_modes import OP, REVISION
+from millpond.plan.options.output_modes import OP, REVISION, only_distinct
 
 _Place = tuple[Value, ...]
 
@@ -52,6 +52,8 @@ def told_by_epoch(query: Query, epochs: Sequence[Batch]) -> list[list[Result]]:
         told = [(place, "delete", sent.pop(place)) for place in [*sent] if place not in cells]
         for place in due:
             rows = list(windows._emit(query, [cells[place]]))
+            if rows and query.updating and only_distinct(query) and repr(sent.get(place)) == repr(rows[0]):
+                continue  # a repeated value changes no DISTINCT aggregate
             if rows:
                 told.append((place, "upsert", rows[0]))
                 sent[place] = rows[0]
