@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from kit.inputs.examples import seeds
 from kit.judges.answers import run_with_moves
 from millpond.errors import QueryError
 from millpond.followers.record_rows import key_columns
-from millpond.model.expressions import Column, call, literal
+from millpond.model.expressions import Column, call, conjunction, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
-from millpond.plan.groups.distinct import Timing, distinct_rows
+from millpond.model.windows import Distinct
+from millpond.plan.groups.distinct import Timing, distinct_rows, numbered_rows
 from millpond.plan.options.output_modes import OP, with_mode
 from millpond.runtime.fold import fold
+from millpond.spark.analysis.chains.ordered_functions import rank_by
 
 KEY, ID, TIME = Column("k", "string"), Column("g", "bigint"), Column("ts", "timestamp")
 ODD = call("eq", (call("remainder", (ID, literal(2, "bigint")), "bigint"), literal(1, "bigint")), "boolean")
@@ -112,6 +115,86 @@ def test_rows_are_those_of_the_naive_twin(seed: int, tmp_path: Path, monkeypatch
         assert sorted(map(repr, emitted)) == sorted(map(repr, wanted)), name
     assert "delete" in {row[OP] for row in found["odd_last"]}
     assert sum(one.rows for one in stored) < 300  # of more than 800 that were written
+
+
+def ranked(name: str, function: str, most: int, *, shown: bool = True, odd: bool = False, keys: bool = True) -> Query:
+    """The first events of each key by `g` descending, then time; a filter above may withhold some of them."""
+    order = {ID: "desc nulls last", TIME: "asc nulls first"} if function == "row_number" else {ID: "desc nulls last"}
+    rank, event = rank_by(function, order), (KEY, ID, TIME)
+    output = [Named(f"c{i}", Column(f"event:{i}", value.type)) for i, value in enumerate(event)]
+    number = Column("agg:0", "int")
+    having = [call("le", (number, literal(most, "int")), "boolean")]
+    if odd:
+        two = literal(2, "bigint")
+        rest = call("remainder", (Column("event:1", "bigint"), two), "bigint")
+        having.append(call("eq", (rest, literal(1, "bigint")), "boolean"))
+    made = with_mode(
+        Query(
+            name, STREAM.name, "ts", 0, Distinct(keeps="ranked", rows=most), (KEY,) if keys else (), (rank,),
+            (*output, Named("r", number)) if shown else tuple(output), having=conjunction(having), event=event,
+        ), "update", None,
+    )  # fmt: skip
+    assert isinstance(made, Query)
+    return made
+
+
+RANKED = [
+    ranked("top", "row_number", 3), ranked("top_bare", "row_number", 3, shown=False), ranked("ranks", "rank", 4),
+    ranked("top_odd", "row_number", 3, odd=True), ranked("dense", "dense_rank", 2, shown=False),
+    ranked("all", "row_number", 5, keys=False),
+]  # fmt: skip
+
+
+def first_rows(query: Query, seen: Sequence[dict[str, Any]]) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """The identity and the values of each row over all events so far."""
+    rank, most = query.aggregates[0].function, query.window.rows  # type: ignore[union-attr]
+    odd, partitions = "odd" in query.name, dict[Any, list[dict[str, Any]]]()
+    for row in seen:
+        partitions.setdefault(row["k"] if query.keys else None, []).append(row)
+    found = []
+    for rows in partitions.values():
+        rows.sort(key=lambda row: (-row["g"], row["ts"], row["k"] is not None, row["k"] or ""))
+        for place, row in enumerate(rows, 1):
+            number = place
+            if rank != "row_number":
+                better = [one["g"] for one in rows if one["g"] > row["g"]]
+                number = 1 + (len({*better}) if rank == "dense_rank" else len(better))
+            if number <= most and (not odd or row["g"] % 2 == 1):
+                values = (*shown(row), *([number] if len(query.output) > 3 else []))
+                keyed = rank == "row_number" and len(query.output) > 3
+                found.append(((row["k"] if query.keys else None, number) if keyed else values, values))
+    return found
+
+
+@pytest.mark.parametrize("seed", seeds(0, 2))
+def test_first_ranked_rows_are_those_of_the_naive_twin(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "FAN_IN", 3)
+    dice = random.Random(seed)
+    epochs = cut(events(seed, 220), dice, 15)
+    run = run_with_moves(tmp_path, RANKED, epochs, dice, seed, 0.5)
+    found = run.answers().rows
+    for query in RANKED:
+        seen: list[dict[str, Any]] = []
+        before: Counter[Any] = Counter()
+        wanted: list[Any] = []
+        for batch in epochs:
+            seen += batch
+            after = Counter(first_rows(query, seen))
+            wanted += [(*values, "upsert") for _, values in (after - before).elements()]
+            there = {identity for identity, _ in after} if numbered_rows(query) else set()
+            gone = (before - after).elements()
+            wanted += [(*values, "delete") for identity, values in gone if identity not in there]
+            before = after
+        emitted = [tuple(row[column] for column in row) for row in found[query.name]]
+        assert sorted(map(repr, emitted)) == sorted(map(repr, wanted)), query.name
+    assert "delete" in {row[OP] for row in found["top_odd"]} and {row[OP] for row in found["top"]} == {"upsert"}
+    assert key_columns(RANKED[0]) == ("c0", "r") and key_columns(RANKED[-1]) == ("r",)
+    with pytest.raises(QueryError, match=r"lacks the row_number\(\)"):
+        key_columns(RANKED[1])
+    stored = [one for one in run.pond.manifest.sections.values() if one.kind == "events"]
+    assert sum(one.rows for one in stored) < 1500
 
 
 def test_what_is_never_final_is_refused_and_updates_have_keys() -> None:

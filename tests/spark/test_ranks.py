@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,24 @@ LIMITS = {
 """ORDER BY … LIMIT per window, and what it orders by: in a batch, the first rows of each window are those of a rank."""
 
 
+SO_FAR = {
+    "top_so_far": "SELECT card, id, amount, row_number() OVER (PARTITION BY card ORDER BY amount DESC, id) AS r "
+    "FROM {tx} QUALIFY r <= 3",
+    "odd_ranks": "SELECT id, shop, r FROM (SELECT *, rank() OVER (PARTITION BY shop ORDER BY amount NULLS LAST, "
+    "id % 40) AS r FROM {tx} WHERE card IS NOT NULL) WHERE r <= 5 AND id % 3 > 0",
+    "dense": "SELECT id, ts FROM (SELECT *, dense_rank() OVER (ORDER BY id % 50 DESC) AS n FROM {tx}) WHERE n < 3",
+    "by_time": "SELECT id, card FROM {tx} QUALIFY row_number() OVER (PARTITION BY card ORDER BY ts DESC) <= 2",
+    "of_rows": "SELECT shop, card, total, w.end AS until, row_number() OVER (PARTITION BY shop ORDER BY total DESC, "
+    "card, w.end) AS r FROM {spend} QUALIFY r <= 4",
+    "limit": "SELECT id, amount FROM {tx} WHERE id % 2 = 0 ORDER BY amount DESC, id % 100, id LIMIT 12",
+    "sums": "SELECT card, shop, sum(total) AS s, count(*) AS windows FROM {spend} GROUP BY card, shop",
+    "inner": f"SELECT card, shop, sum(total) AS s FROM ({SPEND.format(SLIDING, '{tx}', SLIDING)}) GROUP BY card, shop",
+}
+"""Ranks and totals of all rows so far, in update mode."""
+KEYS = {"top_so_far": ("card", "r"), "of_rows": ("shop", "r"), "sums": ("card", "shop"), "inner": ("card", "shop")}
+"""The columns that identify a row; without them, all values do."""
+
+
 @pytest.fixture(scope="module")
 def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pond]:
     """A pond that has answered all of them; Spark's batch has the same aggregates in the view `batch_spend`."""
@@ -77,8 +96,28 @@ def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
             pond.add(name, text.format(spend="STREAM spend", ties=""))
         for name, (text, _, _) in LIMITS.items():
             pond.add(name, text.format(spend="STREAM spend"))
+        for name, text in SO_FAR.items():
+            tx = "STREAM tx" if name == "dense" else f"STREAM tx {late.removeprefix('FROM STREAM tx ')}"
+            pond.add(name, text.format(tx=tx, spend="STREAM spend"), emit="update")
         pond.run(once=True, drain=True)
         yield pond
+
+
+@pytest.mark.parametrize("name", SO_FAR)
+def test_ranks_of_all_rows_so_far_end_as_those_of_sparks_batch(spark: SparkSession, pond: Pond, name: str) -> None:
+    rows, last = Counter[str](), dict[str, str]()
+    emitted = pond.table(name).to_pylist()
+    for row in emitted:
+        operation = row.pop("_op")
+        if name in KEYS:
+            last[repr([row[key] for key in KEYS[name]])] = repr(row)
+        else:
+            rows[repr(row)] += 1 if operation == "upsert" else -1
+        assert operation == "upsert" or name not in KEYS
+    batch = spark.sql(SO_FAR[name].format(tx="batch_tx", spend="batch_spend")).toArrow().to_pylist()
+    wanted = Counter(map(repr, batch))
+    assert len(batch) >= 10 and (len(emitted) > len(batch)) >= (name in ("top_so_far", "odd_ranks", "by_time"))
+    assert (Counter(last.values()) if last else +rows) == wanted and min(rows.values(), default=0) >= 0
 
 
 @pytest.mark.parametrize("name", RANKS)
@@ -187,17 +226,24 @@ def test_ranks_follow_changes_and_restarts(spark: SparkSession, tmp_path: Path, 
         pond.run()
         assert places(pond, "top") == [(0, "b", 1), (0, "c", 2)]
         pond.add("all", top)
+        best = "SELECT card, amount, row_number() OVER (ORDER BY amount DESC) AS r FROM STREAM tx QUALIFY r <= 2"
+        pond.add("best", best, emit="update")
         pond.alter("top", f"{top} QUALIFY r <= 1")
         pond.scale(3)
         write(tmp_path / "in", "2.json", [(12, "d", 4), (13, "b", 3), (21, "a", 1)])
         pond.run()
         assert places(pond, "top") == [(0, "b", 1), (0, "c", 2), (10, "d", 1)]
+        assert {(row["card"], row["r"]) for row in pond.table("best").to_pylist()} == {("d", 1), ("b", 2)}
+        with pytest.raises(MillpondError, match="updating results"):
+            pond.alter("best", best.replace("2", "3"))
         pond.drop("top")
     write(tmp_path / "in", "3.json", [(22, "d", 4), (31, "b", 3)])
     with Pond(spark, tmp_pond, instances=3) as pond:
         pond.load(text)
         pond.add("all", top)
+        pond.add("best", best, emit="update")
         pond.run(drain=True)
+        assert [(row["card"], row["r"]) for row in pond.table("best").to_pylist()][2:] == [("d", 2)]
         assert places(pond, "all")[-3:] == [(20, "d", 1), (20, "a", 2), (30, "b", 1)]
 
 

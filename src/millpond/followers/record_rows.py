@@ -20,6 +20,7 @@ from millpond.model.expressions import Call, Column, Expression
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.windows import RUNNING, Distinct, Processed
+from millpond.plan.groups.distinct import numbered_rows
 from millpond.runtime.packets.row_batches import leaving
 from millpond.state.ports.files import Files
 
@@ -194,6 +195,13 @@ def _keys_of_event(query: Query) -> tuple[str, ...]:
     shown = {item.expression.name: item.name for item in query.output if isinstance(item.expression, Column)}
     values = {value: shown.get(f"event:{place}") for place, value in enumerate(query.of_event)}
     names = tuple(values.get(key) for key in query.keys)
+    if isinstance(query.window, Distinct) and query.window.ranked is not None:
+        names = (*names, numbered_rows(query))
+        if names[-1] is None:
+            raise UnsupportedQuery(
+                f"Rows of {query.name} cannot be identified: its output lacks the row_number() of the row.",
+                "Rank by row_number(), and add it to its SELECT.",
+            )
     if None in names:
         raise UnsupportedQuery(
             f"Rows of {query.name} cannot be identified: its output lacks all its key columns.",

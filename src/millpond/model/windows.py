@@ -167,15 +167,16 @@ class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
         return [Interval(time_us, time_us + 1)]
 
 
-Keeps = Literal["earliest", "latest"]
-"""Which event of a key, in event time, gives its row."""
+Keeps = Literal["earliest", "latest", "ranked"]
+"""Which events of a key give its rows: one in event time, or the first ones by a rank of the query."""
 
 
 class Distinct(msgspec.Struct, frozen=True, tag_field="window", tag="distinct"):
     """One row for each distinct key: that of its first event, emitted in the epoch that reads the event.
 
     With `keeps`, the row is that of the `earliest` or `latest` event in event time, and changes when there is another
-    one; the query emits updates, and `kept_us` is unset.
+    one; the query emits updates, and `kept_us` is unset. With `keeps` = `ranked`, a key has a row for each event whose
+    rank is at most `rows`; the rank is the only aggregate of the query, and HAVING has the same condition.
 
     The key is remembered until the watermark reaches the time of this event plus `kept_us`, or for ever if that is
     unset. A later event of the key is then a first one again.
@@ -186,6 +187,7 @@ class Distinct(msgspec.Struct, frozen=True, tag_field="window", tag="distinct"):
 
     kept_us: int | msgspec.UnsetType = msgspec.UNSET
     keeps: Keeps | msgspec.UnsetType = msgspec.UNSET
+    rows: int | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.lasts_us is not None and self.lasts_us < 0:
@@ -195,6 +197,11 @@ class Distinct(msgspec.Struct, frozen=True, tag_field="window", tag="distinct"):
     def lasts_us(self) -> int | None:
         """How long a key is remembered, in event time; None: for ever."""
         return None if isinstance(self.kept_us, msgspec.UnsetType) else self.kept_us
+
+    @property
+    def ranked(self) -> int | None:
+        """Up to which rank events of a key have rows; None: a key has one row."""
+        return None if isinstance(self.rows, msgspec.UnsetType) else self.rows
 
     def assign(self, time_us: int) -> list[Interval]:
         """The window of the row of an event."""

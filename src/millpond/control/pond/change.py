@@ -16,13 +16,15 @@ from millpond.followers.sinks.kinds import sink_kind
 from millpond.log.records import EpochRecord, decode
 from millpond.model.endpoints import FOREACH, Sink
 from millpond.model.expressions import plain_of
+from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, zone_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
+from millpond.model.windows import has_no_start
 from millpond.plan.chains.steps import late_by_of_steps, ttl_us_of, with_inner
 from millpond.plan.options.complete_column import with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, constant_of
-from millpond.plan.options.output_modes import BY_EVENT
+from millpond.plan.options.output_modes import BY_EVENT, UPDATE
 from millpond.reconfigure import validate
 from millpond.reconfigure.budgets import with_versions
 from millpond.reconfigure.catalog import Recorded, history
@@ -172,6 +174,9 @@ class QueryChanges:
         mode = mode or Mode()
         if mode.late_by == BY_EVENT:
             mode = mode._replace(late_by=self._late_by(name))
+        current = self._declarations.queries.get(name)
+        if isinstance(current, Query) and current.updating and has_no_start(current.window):
+            mode = mode._replace(emit=UPDATE)  # its rows are never final
         zone = self._zone(name, query) if time_zone is None else time_zone
         options = QueryOptions(Sink(), mode=mode, repeats=repeats or Repeats(), ttl=ttl, zone=zone)
         deadline = self._lifetime.opened is not None

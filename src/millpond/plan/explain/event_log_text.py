@@ -106,6 +106,9 @@ def kept_text(plans: Sequence[QueryPlan]) -> str:
         lasts = "for ever" if ttl is None else f"for {duration(ttl)} of event time after its last event"
         return f"until the watermark reaches them; and one state of each key, {lasts}"
     sizes = [window.size for window in windows if isinstance(window, Counted)]
+    ranked = [window.ranked for window in windows if isinstance(window, Distinct) and window.ranked is not None]
+    if ranked:  # equal for all queries of a group
+        return f"the events of each key up to rank {ranked[0]}, for ever"
     if any(isinstance(window, Distinct) and window.keeps for window in windows):
         return "one event of each key, for ever"
     lasting = [window.lasts_us for window in windows if isinstance(window, Distinct)]

@@ -183,7 +183,9 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     operators = [] if query.deduplicated is None else ["drop repeated events"]
     operators += [] if query.deduplicated is None or query.where is None else [f"filter {render(query.where)}"]
     verb = "rank" if any(one.function in ORDERED for one in query.aggregates) else "aggregate"
-    verb = f"keep the {query.window.keeps or 'first'} event" if isinstance(query.window, Distinct) else verb
+    if isinstance(query.window, Distinct):
+        ranked = query.window.ranked
+        verb = f"keep the {query.window.keeps or 'first'} event" if ranked is None else f"keep ranks up to {ranked}"
     verb = "keep the earliest event" if isinstance(query.window, Counted) and query.window.once else verb
     verb = "match the pattern" if isinstance(query.window, Pattern) else verb
     if isinstance(query.window, Processed):

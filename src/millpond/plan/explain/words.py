@@ -68,6 +68,8 @@ def window_text(window: Window) -> str:
         return f"sessions with a gap of {duration(window.gap_us)}"
     if isinstance(window, Counted):
         return f"the last {count_of(window.size, 'event')} every {count_of(window.every, 'event')}"
+    if isinstance(window, Distinct) and window.ranked is not None:
+        return f"the events of each key up to rank {window.ranked}, of all so far"
     if isinstance(window, Distinct) and window.keeps:
         return f"the {window.keeps} event of each key"
     if isinstance(window, Counted) and window.once:

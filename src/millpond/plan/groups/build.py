@@ -170,7 +170,7 @@ def _identity(query: Query) -> tuple[object, ...]:
         return (*common, "patterns")
     if isinstance(query.window, Distinct):  # which event is the first depends on all of these
         event = () if isinstance(query.window.keeps, msgspec.UnsetType) else query.of_event  # they decide between ties
-        return (*common, query.window, presence_filter(query), query.delay_us, *event)
+        return (*common, query.window, presence_filter(query), query.delay_us, *event, *query.aggregates)
     if isinstance(query.window, Processed):  # the state depends on all of these
         return (*common, query.window, presence_filter(query), query.delay_us, *query.aggregates, query.functions)
     if query.late_by_window and isinstance(query.window, Sliding):  # the window decides which events are late

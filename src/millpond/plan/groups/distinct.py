@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.model.expressions import Column, Expression, Literal, conjunction
+from millpond.model.expressions import Column, Expression, Literal, conjunction, walk
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Stream
@@ -84,6 +84,22 @@ def distinct_rows(
         event=event,
         ttl_us=ttl,
     )
+
+
+def shows_rank(query: Query) -> bool:
+    """Whether a row of a query shows the rank of its event."""
+    parts = (node for item in query.output for node in walk(item.expression))
+    return any(isinstance(node, Column) and node.name == "agg:0" for node in parts)
+
+
+def numbered_rows(query: Query) -> str | None:
+    """The output column with the number of a row among the rows of its key; None: rows do not show it, or it may be
+    equal for several rows.
+    """
+    if not query.aggregates or query.aggregates[0].function != "row_number":
+        return None
+    rank = Column("agg:0", query.aggregates[0].type)
+    return next((item.name for item in query.output if item.expression == rank), None)
 
 
 def _in_event_time(name: str, timing: Timing | None, ttl_us: int) -> int:

@@ -70,7 +70,7 @@ def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
 
 
 def _of_one_event(query: Query, keeps: str, emit: str, correct_us: int | None) -> Query:
-    """The mode of a query with the earliest or latest event of each key.
+    """The mode of a query with the earliest, the latest or the first ranked events of each key.
 
     Raises:
         UnsupportedQuery: the rows would never be final, or are to be corrected.
@@ -78,6 +78,11 @@ def _of_one_event(query: Query, keeps: str, emit: str, correct_us: int | None) -
     if emit == UPDATE:
         _check(query, "emits updates")
         return msgspec.structs.replace(query, emit=UPDATE, delay_us=NEVER_LATE_US)
+    if keeps == "ranked":
+        raise UnsupportedQuery(
+            f"{query.name} ranks all events so far, and a later event may change the ranks.",
+            "Emit updates ('emit' = 'update'), or rank the rows of a window.",
+        )
     if keeps == "latest":
         raise UnsupportedQuery(
             f"{query.name} keeps the latest event of each key, which a later one may always replace.",

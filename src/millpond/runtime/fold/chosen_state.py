@@ -1,4 +1,5 @@
-"""State of a group with the earliest or latest event of each key: these events, with their values, in the event log.
+"""State of a group with the earliest, latest or first ranked events of each key: these events, with their values, in
+the event log.
 
 An event that another one has replaced stays in the log until its section is merged. The choice among all stored events
 of a key is the same, so which of them are still stored does not matter.
@@ -29,6 +30,7 @@ from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.packets.unpack import number_keys
 from millpond.runtime.rows.frame_rows import DueFrames, rows_of_events
 from millpond.runtime.rows.query_families import Family, QueryRows
+from millpond.runtime.rows.ranked_rows import RankedChanges, first_ranked
 from millpond.runtime.rows.window_updates import DELETE, UPSERT, with_operation
 from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import Watermark
@@ -38,11 +40,12 @@ _ALWAYS, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class ChosenState(State):
-    """Rows of the earliest or latest event of each key, which change."""
+    """Rows of the earliest, latest or first ranked events of each key, which change."""
 
     _log: GroupLog
     _old: Events
     _new: Events
+    _ranked: RankedChanges | None
 
     @classmethod
     def size(cls, stored: Stored) -> Sizes:
@@ -69,11 +72,14 @@ class ChosenState(State):
         fresh = joined(logged, column_types(group.events, any(OFFSET in part.columns for part in logged)))
         named = used_slots([fresh], len(self.keys))
         old = self._log.within(_ALWAYS, _NEVER, 0, named=named)
-        old = old.take(chosen(old, group))
+        old = old.take(np.sort(chosen(old, group)))
         every = self._log.together([old, fresh])
         best = chosen(every, group)
         self._new = every.take(best[best >= old.rows])
         self._old = old.take(np.isin(old.slots, self._new.slots))
+        self._ranked = None
+        if self._new.rows and _window(group).ranked is not None:
+            self._ranked = RankedChanges(group, every, np.arange(old.rows), best)
         if self._new.rows:
             self._log.arrived(self._new)
             self._log.write(self.delta, self._new, 0, ())
@@ -97,6 +103,8 @@ class ChosenState(State):
 
     def _changes(self, plan: QueryPlan) -> QueryRows:
         """The new rows; and of replaced rows those that met HAVING, if the new one does not."""
+        if self._ranked is not None:
+            return QueryRows(list(self._ranked.batches(plan, self.keys, self.task.buckets)), {})
         old, new = self._old, self._new
         rows, withheld = self._rows(plan, new)
         batches = [RowBatch(one.owner, with_operation(one.rows, UPSERT, None)) for one in rows]
@@ -118,10 +126,12 @@ class ChosenState(State):
 
 def chosen(events: Events, group: GroupPlan) -> Ints:
     """The position of the chosen event of each slot: of equal times, the first or last in the source's order if known,
-    else by the values of the row, in its order.
+    else by the values of the row, in its order. With ranks, the positions of all events that are among the first.
     """
-    window = group.windows[0]
-    assert isinstance(window, Distinct) and group.events is not None
+    window = _window(group)
+    assert group.events is not None
+    if window.ranked is not None:
+        return first_ranked(events, group)
     last = window.keeps == "latest"
     best = np.full(int(events.slots.max(initial=-1)) + 1, _ALWAYS if last else _NEVER)
     (np.maximum if last else np.minimum).at(best, events.slots, events.times_us)
@@ -132,6 +142,12 @@ def chosen(events: Events, group: GroupPlan) -> Ints:
     slots = some.slots[order]
     ends = np.diff(slots, append=-1) if last else np.diff(slots, prepend=-1)
     return np.concatenate([rows[~tied], rows[tied][order[np.flatnonzero(ends)]]])
+
+
+def _window(group: GroupPlan) -> Distinct:
+    window = group.windows[0]
+    assert isinstance(window, Distinct)
+    return window
 
 
 def _meets(plan: QueryPlan, events: Events) -> Mask:

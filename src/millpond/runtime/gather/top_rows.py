@@ -1,4 +1,4 @@
-"""Leaves out the rows of a chunk that cannot be among the first of their window, before they are sent to instances.
+"""Leaves out the rows of a chunk that cannot be among the first of their window or key, before they are sent.
 
 A chunk has the rows that one task gathers, so of 100,000 keys per window each task sends only its own first 10. The
 ranks are computed by the instance that receives the rows of all tasks (`runtime.event_log.rank_events`).
@@ -32,7 +32,8 @@ def keep_first_rows(group: GroupPlan, logged: LoggedRows, codes: Ints, times_us:
     tops = tops_of(group)
     if not tops:
         return {}
-    partitions = distinct_rows([codes, times_us])[1]
+    ever = group.kind == "chosen"  # ranks of all events so far
+    partitions = distinct_rows([codes] if ever else [codes, times_us])[1]
     kept, taken = np.zeros(len(codes), bool), list[Mask]()
     for plan, top in zip(group.queries, tops, strict=True):
         taken.append((late <= plan.delay) & logged.passing(presence_filter(plan.query)))
@@ -40,6 +41,8 @@ def keep_first_rows(group: GroupPlan, logged: LoggedRows, codes: Ints, times_us:
         keys = [partial(_sort_keys, logged, some, *one) for one in order_of(top.rank)]
         kept[some[first_rows(partitions[some], keys, top.rows, distinct=top.distinct)]] = True
     logged.index = np.flatnonzero(kept)
+    if ever:
+        return {}
     pairs = zip(group.queries, taken, strict=True)
     dropped = {plan.query.name: rows & ~kept & (times_us >= plan.from_us) for plan, rows in pairs}
     return {name: int(np.count_nonzero(rows)) for name, rows in dropped.items() if rows.any()}

@@ -169,6 +169,15 @@ class InputPlan:
         columns = () if self.repeats is None else self.repeats.output
         return next((column for column in columns if delay_ms(column) is not None), None)
 
+    @property
+    def keeps_one(self) -> bool:
+        """Whether the events above the removal of repeated ones are the first by `row_number()`."""
+        if self.repeats is None or self.repeats.rank is None:
+            return False
+        above = (step.condition for step in self.steps[self.repeats.below :] if step.condition is not None)
+        parts = (part for condition in above for part in conjuncts(condition))
+        return any(_is_first(part, self.repeats.rank) for part in parts)
+
     def above_repeats(self) -> list[JavaObject]:
         """The conditions above the removal of repeated events.
 

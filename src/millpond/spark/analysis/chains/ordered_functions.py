@@ -13,7 +13,7 @@ from millpond.model.types import WINDOW
 from millpond.spark.analysis.frames import constant_default, whole
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, text_of, type_of
 
-_NAMES = {
+NAMES = {
     "RowNumber": "row_number", "Rank": "rank", "DenseRank": "dense_rank", "PercentRank": "percent_rank",
     "CumeDist": "cume_dist", "NTile": "ntile", "Lag": "lag", "Lead": "lead", "NthValue": "nth_value",
 }  # fmt: skip
@@ -44,7 +44,7 @@ def is_ordered(node: JavaObject) -> bool:
     """
     kinds = {kind_of(_function(alias.child())) for alias in items(node.windowExpressions())}
     framed = {"Lag", *_ENDS}
-    if not kinds.isdisjoint(_NAMES.keys() - framed) or not items(node.orderSpec()):
+    if not kinds.isdisjoint(NAMES.keys() - framed) or not items(node.orderSpec()):
         return True
     return not kinds.isdisjoint(framed) and any(type_of(key) in _PARTITIONS for key in items(node.partitionSpec()))
 
@@ -67,7 +67,7 @@ def ordered_function(
         UnsupportedQuery: the function, or its form, is not supported.
     """
     function = _function(over)
-    name = "nth_value" if kind_of(function) in _ENDS else _NAMES.get(kind_of(function))
+    name = "nth_value" if kind_of(function) in _ENDS else NAMES.get(kind_of(function))
     if kind_of(function) in _ENDS and over.windowFunction().filter().isDefined():
         raise UnsupportedQuery(
             f"`{text_of(function)}` OVER has a FILTER, which is not answered.", "Leave it out, and use IGNORE NULLS."
@@ -82,6 +82,16 @@ def ordered_function(
     if name in NEIGHBOURS:
         value = meaning(function.child() if kind_of(function) in _ENDS else function.input())
     return rank_by(name, order, value, _constants(catalyst, over, name, len(by), meaning))
+
+
+def ordering(orders: Sequence[JavaObject], meaning: Callable[[JavaObject], Expression]) -> dict[Expression, str]:
+    """The distinct expressions of ORDER BY with their directions; a constant does not affect the order."""
+    by: dict[Expression, str] = {}
+    for order in orders:
+        value = meaning(order.child())
+        if not isinstance(value, Literal):
+            by.setdefault(value, f"{order.direction().sql()!s} {order.nullOrdering().sql()!s}".lower())
+    return by
 
 
 def rank_by(

@@ -6,8 +6,7 @@ only the events of one key and time: a `Range` window of length 0. The condition
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import Aggregate
@@ -16,7 +15,8 @@ from millpond.model.types import WINDOW, is_known
 from millpond.model.windows import Range
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import InputPlan, one_per_key, read_input_plan
-from millpond.spark.analysis.chains.ordered_functions import is_ordered, ordered_function, rank_by
+from millpond.spark.analysis.chains.ordered_functions import is_ordered, ordered_function, ordering, rank_by
+from millpond.spark.analysis.chains.ranks_so_far import Limit, RanksSoFar
 from millpond.spark.analysis.chains.sides import RowsSide
 from millpond.spark.analysis.extract import Reader
 from millpond.spark.analysis.frames import frames_of
@@ -30,15 +30,8 @@ from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, i
 _WINDOW_FIRST = (
     "Aggregate by a window w first, in FROM (…) or in an earlier query: … OVER (PARTITION BY w ORDER BY …) FROM STREAM "
     "lower. Of events, lag(x) OVER (PARTITION BY k ORDER BY ts) gives an earlier value, and max_by(x, y, 10) the first "
-    "10 of a window."
+    "10 of a window. In update mode, ranks of all events so far are answered."
 )
-
-
-class _Order(NamedTuple):
-    """An expression of ORDER BY, and one of `DIRECTIONS`."""
-
-    value: Expression
-    direction: str
 
 
 def ranks_rows(node: JavaObject) -> bool:
@@ -67,9 +60,12 @@ def read_ranks(
     if len(windows) == 1 and one_per_key(node, 0) is not None:
         whole = above[0] if above else node
         input_plan = read_input_plan(catalyst, whole)
-        if not input_plan.is_step and not (source := inputs.source(input_plan, terms, ())).upstreams:
+        one = input_plan.keeps_one or not terms.updates
+        if one and not input_plan.is_step and not (source := inputs.source(input_plan, terms, ())).upstreams:
             return Reader(catalyst, terms, source, input_plan, functions).distinct(items(whole.output()))
     what = text_of(items(node.windowExpressions())[0].child().windowFunction())
+    if terms.updates:
+        return _so_far(catalyst, windows[-1].child(), terms, inputs, functions).ranks(windows, above)
     reader = _reader(catalyst, windows[-1].child(), f"`{what}` OVER (…)", terms, inputs, functions)
     return reader.ranks(windows, above)
 
@@ -92,14 +88,6 @@ def read_frames(
     return reader.frames(found, items(node.output()), above)
 
 
-class Limit(NamedTuple):
-    """ORDER BY … LIMIT: the nodes of both, the number of rows, and the nodes above ORDER BY, the highest first."""
-
-    sort: JavaObject
-    rows: JavaObject
-    above: list[JavaObject]
-
-
 def limit_of(plan: JavaObject) -> Limit | None:
     """The ORDER BY … LIMIT with which a plan ends, if it does."""
     if kind_of(plan) != "GlobalLimit":
@@ -114,14 +102,25 @@ def limit_of(plan: JavaObject) -> Limit | None:
 def read_limit(
     catalyst: Catalyst, limit: Limit, terms: Terms, inputs: Inputs
 ) -> Extraction:
-    """The query of ORDER BY … LIMIT, which emits the first rows of each window.
+    """The query of ORDER BY … LIMIT, which emits the first rows of each window, or in update mode of all so far.
 
     Raises:
         UnsupportedQuery: the rows are not those of an upstream query's windows.
     """
     functions, below = UserFunctions(catalyst), limit.sort.child()
+    rows = int(str(catalyst.constant(limit.rows)))
+    if terms.updates:
+        return _so_far(catalyst, below, terms, inputs, functions).first_rows(limit, rows)
     reader = _reader(catalyst, below, "ORDER BY … LIMIT", terms, inputs, functions)
-    return reader.first_rows(limit, int(str(catalyst.constant(limit.rows))))
+    return reader.first_rows(limit, rows)
+
+
+def _so_far(
+    catalyst: Catalyst, below: JavaObject, terms: Terms, inputs: Inputs, functions: UserFunctions
+) -> RanksSoFar:
+    """Reads ranks of all rows so far; `below`: the plan whose rows they are."""
+    input_plan = read_input_plan(catalyst, below)
+    return RanksSoFar(catalyst, terms, inputs.source(input_plan, terms, ids_of(below)), input_plan, functions)
 
 
 def _reader(
@@ -151,9 +150,10 @@ class _RankReader(Reader):
         """The query of some `Window` nodes."""
         for node in windows:
             self._partition(items(node.partitionSpec()))
-            order = [self._order(one) for one in items(node.orderSpec())]
+            orders = items(node.orderSpec())
+            by = ordering(orders, self.meaning)
             for alias in items(node.windowExpressions()):
-                aggregate = self._call(alias.child(), order)
+                aggregate = self._call(alias.child(), by, ordered=bool(orders))
                 if aggregate not in self._found:
                     self._found.append(aggregate)
                 self._scope[id_of(alias)] = Column(f"agg:{self._found.index(aggregate)}", aggregate.type)
@@ -178,8 +178,7 @@ class _RankReader(Reader):
                 "tumbling or hopping windows.",
                 "Write row_number() OVER (PARTITION BY …) instead.",
             )
-        order = [self._order(one) for one in items(limit.sort.order())]
-        by = self._by(order)
+        by = ordering(items(limit.sort.order()), self.meaning)
         number = rank_by("row_number", by | self._ties() | by)
         self._found.append(number)
         first = call("le", (Column("agg:0", number.type), literal(rows, "int")), "boolean")
@@ -220,20 +219,11 @@ class _RankReader(Reader):
             raise UnsupportedQuery("The query has two different PARTITION BY.", "Make them two queries.")
         self._parts = tuple(parts) if self._parts is None else self._parts
 
-    def _order(self, order: JavaObject) -> _Order:
-        direction, nulls = str(order.direction().sql()).lower(), str(order.nullOrdering().sql()).lower()
-        return _Order(self.meaning(order.child()), f"{direction} {nulls}")
-
-    def _call(self, over: JavaObject, order: Sequence[_Order]) -> Aggregate:
+    def _call(self, over: JavaObject, by: Mapping[Expression, str], *, ordered: bool) -> Aggregate:
         """A function of the rows in an order, or an aggregate over all rows of the partition."""
-        if kind_of(over.windowFunction()) == "AggregateExpression" and not order:
+        if kind_of(over.windowFunction()) == "AggregateExpression" and not ordered:
             return self._aggregate(over.windowFunction())
-        return ordered_function(self._catalyst, over, self._by(order), self._ties(), self.meaning)
-
-    def _by(self, order: Sequence[_Order]) -> dict[Expression, str]:
-        """The distinct expressions of ORDER BY with their directions; a constant does not affect the order."""
-        by = {one.value: one.direction for one in reversed(order) if not isinstance(one.value, Literal)}
-        return dict(reversed(by.items()))
+        return ordered_function(self._catalyst, over, by, self._ties(), self.meaning)
 
     def _ties(self) -> dict[Expression, str]:
         """The columns that decide between rows with equal values of ORDER BY, and their directions: all columns."""

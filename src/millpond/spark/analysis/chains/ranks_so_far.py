@@ -1,0 +1,93 @@
+"""Reads ranks of all events so far, with a condition on the rank: the first rows of each key, which change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.aggregates import RANKS, Aggregate
+from millpond.model.expressions import Column, Expression, call, conjunction, literal
+from millpond.model.query import Query
+from millpond.model.selection import foreign_above
+from millpond.model.types import WINDOW
+from millpond.model.windows import Distinct
+from millpond.plan.groups.top_rows import top_rows
+from millpond.spark.analysis.chains.ordered_functions import NAMES, ordering, rank_by
+from millpond.spark.analysis.extract import NO_TIME, Reader
+from millpond.spark.analysis.query_terms import Extraction
+from millpond.spark.catalyst.private_names import JavaObject, delay_ms, id_of, items, kind_of, text_of, type_of
+
+_CURE = "Write WHERE n <= 10 above it, where n is the column of row_number(), rank() or dense_rank()."
+
+
+class Limit(NamedTuple):
+    """ORDER BY … LIMIT: the nodes of both, the number of rows, and the nodes above ORDER BY, the highest first."""
+
+    sort: JavaObject
+    rows: JavaObject
+    above: list[JavaObject]
+
+
+class RanksSoFar(Reader):
+    """Reads one `Window` node, or ORDER BY … LIMIT, over events or over the rows of an upstream query."""
+
+    def ranks(self, windows: Sequence[JavaObject], above: list[JavaObject]) -> Extraction:
+        """The query of the node; `above` are the nodes above it, the highest first.
+
+        Raises:
+            UnsupportedQuery: it is not one rank with a condition.
+        """
+        node, ranked = windows[0], items(windows[0].windowExpressions())
+        function = ranked[0].child().windowFunction()
+        name = NAMES.get(kind_of(function))
+        if len(windows) > 1 or len(ranked) > 1 or name not in RANKS:
+            raise UnsupportedQuery(
+                f"`{text_of(function)}` OVER (…) in update mode is not answered: only one rank with a condition is.",
+                _CURE,
+            )
+        keys = items(node.partitionSpec())
+        if self._input_plan.windows or any(type_of(key) == WINDOW for key in keys):
+            raise UnsupportedQuery(
+                f"{self._terms.name} ranks rows of windows, which do not change.", "Leave 'emit' out."
+            )
+        by_key = self._keys(keys)
+        for key in keys:  # a row shows the values of its event
+            self._scope.pop(id_of(key), None)
+        rank = rank_by(name, ordering(items(node.orderSpec()), self.meaning))
+        self._scope[id_of(ranked[0])] = Column("agg:0", rank.type)
+        return self._ranked(node, by_key, rank, above)
+
+    def first_rows(self, limit: Limit, rows: int) -> Extraction:
+        """The query of ORDER BY … LIMIT: the first rows of all so far."""
+        number = rank_by("row_number", ordering(items(limit.sort.order()), self.meaning))
+        first = call("le", (Column("agg:0", number.type), literal(rows, "int")), "boolean")
+        return self._ranked(limit.sort, (), number, limit.above, first)
+
+    def _ranked(
+        self, node: JavaObject, keys: tuple[Expression, ...], rank: Aggregate, above: list[JavaObject],
+        first: Expression | None = None,
+    ) -> Extraction:  # fmt: skip
+        """The query of the rows of `node` that meet a condition on their rank: `first`, or one in the nodes `above`."""
+        if self._terms.serve:
+            raise UnsupportedQuery(
+                f"{self._terms.name} has several rows for each key, so it has no latest row per key to serve.",
+                "Leave 'serve' out.",
+            )
+        self._event = []
+        having, output = self._finish(items(node.output()), above)
+        having = conjunction([part for part in (first, having) if part is not None])
+        columns = () if self._stream.upstreams else items(node.child().output())
+        time = next((column for column in columns if delay_ms(column) is not None), NO_TIME)
+        made = self._query(time, Distinct(keeps="ranked", rows=1), keys, (rank,), having, output)
+        query = made.query
+        assert isinstance(query, Query)
+        top = top_rows(query)
+        if top is None:
+            raise UnsupportedQuery(f"{rank.function}() OVER (…) ranks all events, so all would be kept.", _CURE)
+        if foreign_above(msgspec.structs.replace(query, output=())):
+            raise UnsupportedQuery("A condition on ranked events is one that only Spark evaluates.", "Put it below.")
+        window = Distinct(keeps="ranked", rows=top.rows)
+        return made._replace(query=msgspec.structs.replace(query, window=window))
