@@ -15,6 +15,7 @@ from millpond.control.pond.problems import Problem, Problems, losses, quarantine
 from millpond.control.wiring.reader import read_truth
 from millpond.followers.runner import FollowerStatus
 from millpond.log.places.address import Address
+from millpond.model.stream import READ
 from millpond.reconfigure.changes import Change, Halt
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind
@@ -69,7 +70,7 @@ class Reports:
             found.append(FollowerStatus("files", n, 0, note=carrier.note))
         notes = [("shuffle", opened.driver.direct_note), ("move", opened.moving.note)]
         notes.append(("shards", opened.resharding.note))
-        notes += [(f"read:{stream}", note) for stream, note in opened.driver.reader_notes.items()]
+        notes += [(f"{READ}{stream}", note) for stream, note in opened.driver.reader_notes.items()]
         notes += [("backfill", one.note) for one in [*opened.backfills.values()]]
         found += [FollowerStatus(name, n, 0, note=note) for name, note in notes if note is not None]
         for problem in self._quarantined(opened):

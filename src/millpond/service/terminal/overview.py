@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millpond.clock import utc
+from millpond.model.stream import READ
 from millpond.service.api.messages import Placed, QueryShown, Status
 
 
@@ -34,8 +35,8 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     moving = f", state of {status.buckets_moving:,} buckets is on its way" if status.buckets_moving else ""
     table.add_row("instances", f"{status.instances:,}{moving}")
     for one in status.followers:
-        if one.name == "shards" and one.note is not None:
-            table.add_row("shards", one.note)
+        if (one.name == "shards" or one.name.startswith(READ)) and one.note is not None:
+            table.add_row(one.name, one.note)
     if placed is not None:
         if placed.aligned is not None:
             table.add_row("aligned", f"{placed.aligned:.1%} of buckets")
@@ -48,7 +49,7 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     for one in late:
         table.add_row(one.name, f"{one.behind:,} records of the log behind" + (f": {one.error}" if one.error else ""))
     if not late:
-        table.add_row("sinks and view", f"{len(status.followers)}, up to date")
+        table.add_row("sinks and view", f"{sum(not one.name.startswith(READ) for one in status.followers)}, up to date")
     for problem in status.problems:
         table.add_row("problem", problem)
     if (failure := status.failure) is not None:

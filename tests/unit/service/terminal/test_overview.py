@@ -39,6 +39,13 @@ def test_input_that_waits_and_sinks_that_lag_are_two_things() -> None:
     assert "lag" not in text
 
 
+def test_who_reads_a_stream_is_shown_and_is_no_sink() -> None:
+    reader = FollowerShown("read:tx", 0, note="parsed with Arrow in 4 of 4 epochs")
+    text = shown(replace(STATUS, followers=(FollowerShown("sink:a", 0), reader)))
+    rows = {" ".join(line.split()) for line in text.splitlines()}
+    assert {"read:tx parsed with Arrow in 4 of 4 epochs", "sinks and view 1, up to date"} <= rows
+
+
 def test_what_makes_results_incomplete_is_shown() -> None:
     problem = "[MP-OVERFLOW] Query o is quarantined"
     assert problem in shown(replace(STATUS, problems=(problem,)))
