@@ -40,6 +40,12 @@ FILES = [
     (table(f"SELECT k, row_number() OVER (PARTITION BY k ORDER BY ts) AS n {FROM}"), "over events is answered",
      "WHERE n = 1"),
     (table(f"SELECT k, lead(v) OVER (PARTITION BY k ORDER BY ts) AS n {FROM}"), "is over single events", "lag(x) OVER"),
+    (table(f"SELECT s.k, rate {FROM} AS s JOIN rates FOR SYSTEM_TIME AS OF s.ts AS r ON r.k = s.k"), "time of an event",
+     "s.ts >= r.valid_from"),
+    (table(f"SELECT s.k {FROM} AS s JOIN STREAM s FOR SYSTEM_TIME AS OF s.ts AS r ON r.k = s.k"), "SYSTEM_TIME AS OF",
+     "s.ts >= r.valid_from"),
+    (table(f"SELECT s.k {FROM} AS s JOIN rates TIMESTAMP AS OF '2026-01-01' AS r ON r.k = s.k"), "TIMESTAMP AS OF",
+     "s.ts >= r.valid_from"),
     (table(f"SELECT k, counter_diff(v) AS n {FROM}"), "the function counter_diff", "v - lag(v)"),
     (table("SELECT frobnicate(k) AS x FROM STREAM s"), "frobnicate", "docs/sql-functions.md"),
     (table(f"SELECT k {FROM} WHERE k IN (SELECT k FROM STREAM s)"), "has no bound in event time", "BETWEEN a.ts"),
@@ -51,7 +57,12 @@ FILES = [
     ("DROP TABLE s;", "may not have DROP TABLE.", "millpond drop"),
 ]  # fmt: skip
 
+RATES = ("CREATE TEMPORARY VIEW rates (k STRING, valid_from TIMESTAMP, valid_to TIMESTAMP, rate DOUBLE) USING json "
+         "OPTIONS (path 'rates');")  # fmt: skip
+
 CURES = [
+    RATES + table(f"SELECT s.k, rate {FROM} AS s JOIN rates AS r ON r.k = s.k AND s.ts >= r.valid_from AND s.ts < "
+                  "r.valid_to"),
     LOWER + table("SELECT n, w, count(*) AS m FROM STREAM lower GROUP BY n, w"),
     table(f"SELECT k, count(*) AS n {FROM} GROUP BY k", UPDATE),
     LOWER + table("SELECT n, window(w, '1 hour') AS x, count(*) AS m FROM STREAM lower GROUP BY ALL"),
@@ -74,6 +85,7 @@ CURES = [
 @pytest.fixture(autouse=True)
 def folder(here: Path) -> None:
     (here / "in").mkdir()
+    (here / "rates").mkdir()
 
 
 def test_files(spark: SparkSession, here: Path) -> None:

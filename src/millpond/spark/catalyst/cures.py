@@ -21,6 +21,12 @@ PER_VALUE = (
 )
 ONE_ROW = "Write an aggregate without GROUP BY in it, such as SELECT max(v) FROM t."
 
+AS_OF = (
+    "Of a stream: read it from a point with the options of its source. Of a table: leave it out; an event is joined "
+    "with the rows that the table has when the event is read. For those at the event's time, keep the times of each "
+    "version in the table: JOIN rates AS r ON r.k = s.k AND s.ts >= r.valid_from AND s.ts < r.valid_to."
+)
+
 CLAUSES = {
     "Intersect": ("INTERSECT", "Of a table t: WHERE EXISTS (SELECT 1 FROM t WHERE t.k = s.k)."),
     "Except": ("EXCEPT", "Of a table t: WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.k = s.k)."),
@@ -33,10 +39,7 @@ CLAUSES = {
     "RepartitionByExpression": ("DISTRIBUTE BY", "Leave it out: a pond distributes rows by the keys of the queries."),
     "UnresolvedTableValuedFunction": ("a function as a table", "Declare its rows as a view over a file."),
     "UnresolvedHint": ("a hint", "Leave it out: a pond plans its joins itself."),
-    "RelationTimeTravel": (
-        "VERSION or TIMESTAMP AS OF",
-        "Read the stream from a point with the options of its source.",
-    ),
+    "RelationTimeTravel": ("VERSION or TIMESTAMP AS OF", AS_OF),
     "ScriptTransformation": ("TRANSFORM", "Use a function that the operator registers (docs/functions.md)."),
     "TransformScript": ("TRANSFORM", "Use a function that the operator registers (docs/functions.md)."),
     "GlobalLimit": ("LIMIT", TOP_N),

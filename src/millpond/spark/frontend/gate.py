@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError
+from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.spark.analysis.grouping.grouping_sets import MOST_SETS
 from millpond.spark.catalyst.allow_list import (
     EXPRESSIONS,
@@ -28,7 +28,7 @@ from millpond.spark.catalyst.allow_list import (
     WHY_REFUSED,
     WINDOWS,
 )
-from millpond.spark.catalyst.cures import A_SELECT, CLAUSES, FUNCTION_LIST, IN_A_TEXT, statement_name
+from millpond.spark.catalyst.cures import A_SELECT, AS_OF, CLAUSES, FUNCTION_LIST, IN_A_TEXT, statement_name
 from millpond.spark.catalyst.cures import FUNCTIONS as INSTEAD
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, span_of, type_of
 from millpond.spark.catalyst.refusals import positioned
@@ -151,6 +151,7 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
 
     Raises:
         QuerySyntaxError: it does not parse; the message is Spark's, with its line and column.
+        UnsupportedQuery: it joins a table as of the time of an event.
         QueryRefused: Spark's parser fails on it.
     """
     try:
@@ -159,6 +160,8 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
         what, where = positioned(str(error))
         if "delay threshold" in what:
             raise QueryTypeError(f"A watermark's delay is negative: {what}", "Write INTERVAL 10 SECONDS.") from error
+        if ("time travel spec" in what and "columns" in what) or "'SYSTEM_TIME'" in what:
+            raise UnsupportedQuery("FOR SYSTEM_TIME AS OF the time of an event is not answered.", AS_OF) from error
         raise QuerySyntaxError(f"Spark cannot parse the query{where}: {what}", "Correct the text there.") from error
     except Py4JError as error:
         raise QueryRefused("Spark's parser breaks on the query.", "Split it into several.") from error

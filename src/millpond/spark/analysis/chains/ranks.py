@@ -63,10 +63,10 @@ def read_ranks(
         one = input_plan.keeps_one or not terms.updates
         if one and not input_plan.is_step and not (source := inputs.source(input_plan, terms, ())).upstreams:
             return Reader(catalyst, terms, source, input_plan, functions).distinct(items(whole.output()))
-    what = text_of(items(node.windowExpressions())[0].child().windowFunction())
+    what = text_of(items(node.windowExpressions())[0].child())
     if terms.updates:
         return _so_far(catalyst, windows[-1].child(), terms, inputs, functions).ranks(windows, above)
-    reader = _reader(catalyst, windows[-1].child(), f"`{what}` OVER (…)", terms, inputs, functions)
+    reader = _reader(catalyst, windows[-1].child(), f"`{what}`", terms, inputs, functions)
     return reader.ranks(windows, above)
 
 
