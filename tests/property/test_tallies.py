@@ -28,6 +28,9 @@ from millpond.plan.groups import build, tallies
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.tallies import EXACT, keeps_tallies
 from millpond.plan.options.output_modes import with_mode
+from millpond.reconfigure.placement_changes import owned_by
+from millpond.reconfigure.validate import KnownPond
+from millpond.runtime.epoch import requested_bucket_map
 from millpond.runtime.fold import fold
 from millpond.state.layout.delta import DeltaWriter
 from millpond.testing.compare import assert_same_rows, rows_of
@@ -222,10 +225,14 @@ def forget_plans() -> None:
     build._groups.clear()
 
 
-@pytest.mark.parametrize(("seed", "beside"), [(8400, False), (8401, True), (8402, True), (8403, False)])
-def test_the_events_of_an_earlier_version_are_counted_once(seed: int, beside: bool, tmp_path: Path) -> None:
-    """`beside`: a query with short windows needs the events, too, and goes on with them."""
-    dice, case = random.Random(seed), random_case(seed, 240, 1, epochs=8, menu=FEW)
+@pytest.mark.parametrize(("seed", "beside", "moves"), [(8400, False, False), (8401, True, True), (8402, False, True)])
+def test_the_events_of_an_earlier_version_are_counted_once(
+    seed: int, beside: bool, moves: bool, tmp_path: Path
+) -> None:
+    """`beside`: a query with short windows needs the events, too, and goes on with them. `moves`: buckets get other
+    owners in the first epoch, before the events are counted.
+    """
+    case = random_case(seed, 240, 1, epochs=8, menu=FEW)
     batches = [[row for row in batch if row["ts"] is not None] for batch in case.epochs]
     rows = sorted((row for batch in batches for row in batch), key=lambda row: row["ts"])
     batches = [rows[start : start + 30] for start in range(0, len(rows), 30)]
@@ -256,8 +263,12 @@ def test_the_events_of_an_earlier_version_are_counted_once(seed: int, beside: bo
                 old.epoch([batch])
     finally:
         forget_plans()
-    new = Run(tmp_path, queries, dice.choice((2, 3)))
+    new = Run(tmp_path, queries, 2)
     assert all(group.tallies for group in new.pond.plan.groups)
+    if moves:
+        _, owners, _ = requested_bucket_map(new.pond.setting, new.pond.manifest)
+        known = KnownPond(new.pond.spec, new.pond.manifest)
+        new.pond.change(owned_by(known, tuple(1 - owner for owner in owners), 2))
     for batch in batches[4:]:
         new.epoch([batch])
     kinds = {section.kind for section in new.pond.manifest.sections.values()}
