@@ -410,7 +410,7 @@ def test_a_heap_that_is_too_small_for_the_data_is_told(tmp_path: Path) -> None:
     place = tmp_path / "in" / "0.parquet"
     pq.write_table(table, place, compression="zstd", use_dictionary=False, write_statistics=False)
     file = tmp_path / "q.sql"
-    file.write_text(file_of(tmp_path))
+    file.write_text(file_of(tmp_path, options=", datetimeRebaseMode 'CORRECTED'"))  # with this option, Spark reads it
     done = _millpond("run", file, "--once", "--master", "local[1]", "--memory", "512m")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
