@@ -8,7 +8,6 @@ two each; the last line is one JSON object.
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pandas as pd
 from engines import INSTANCES, STATE, stream_of
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from results import beside_plain
 from workload import SCHEMA, Size, transactions
 
 from millpond import Pond, spark_session
@@ -95,11 +95,7 @@ def main(size: Size = EVENTS) -> dict[str, float]:
     assert all(rows == ours[0][1] for _, rows in (*ours, *theirs))
     print(f"{len(ours[0][1])} rows equal those of plain Spark", flush=True)
     mine, other = (min(seconds for seconds, _ in passes) for passes in (ours, theirs))
-    for engine, seconds in (("a pond", mine), ("plain Spark", other)):
-        print(f"{engine}: {size.events / seconds / 1e3:.1f} k events/s")
-    figures = {"seconds": round(mine, 2), "plain_seconds": round(other, 2), "ratio": round(other / mine, 2)}
-    print(json.dumps(figures))
-    return figures
+    return beside_plain(size.events, mine, other)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ with a rank in Spark's batch first. The ratio is of throughput over whole passes
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,6 +16,7 @@ from time import perf_counter
 from engines import INSTANCES, STATE, stream_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from results import beside_plain
 from workload import LARGE, SCHEMA, Size, transactions
 
 from millpond import Pond, spark_session
@@ -79,11 +79,7 @@ def main(size: Size = LARGE) -> dict[str, float]:
         print(f"{len(expected)} rows equal Spark's own batch answer", flush=True)
         ours = min(seconds for seconds, _ in passes)
         theirs = min(plain(spark, source, work / "plain") for _ in range(2))
-    for engine, seconds in (("a pond", ours), ("plain Spark", theirs)):
-        print(f"{engine}: {size.events / seconds / 1e3:.1f} k events/s")
-    figures = {"seconds": round(ours, 2), "plain_seconds": round(theirs, 2), "ratio": round(theirs / ours, 2)}
-    print(json.dumps(figures))
-    return figures
+    return beside_plain(size.events, ours, theirs)
 
 
 if __name__ == "__main__":
