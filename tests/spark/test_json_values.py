@@ -25,7 +25,7 @@ def comparable(columns: list[pa.Array]) -> list[list[object]]:
     for column in columns:
         width = pa.int32() if str(column.type) in ("date32[day]", "float") else pa.int64()
         plain = column.view(width) if pa.types.is_temporal(column.type) or pa.types.is_floating(column.type) else column
-        made.append(plain.to_pylist())
+        made.append(list(map(repr, column.to_pylist())) if pa.types.is_nested(column.type) else plain.to_pylist())
     return made
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.model.types import is_decimal, is_float
+from millpond.model.types import is_decimal, is_float, parts_of
 
 LONGEST = 50_000
 """Longest text in bytes; Jackson limits names to as many characters, and strings to more."""
@@ -148,6 +148,8 @@ def _fits(value: Any, kind: str) -> bool | None:
         return True
     if kind == "string":
         return True if isinstance(value, str) else None
+    if parts_of(kind):
+        return None
     if isinstance(value, list):  # an object or an array
         return False
     if kind == "boolean":

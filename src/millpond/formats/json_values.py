@@ -20,7 +20,16 @@ import pyarrow.json as pj
 
 from millpond.formats.json_checks import LONGEST, Column, Doubt, Verdict, check_limits, doubtful_numbers, judged
 from millpond.formats.json_times import dates, timestamps
-from millpond.model.types import digits_of, is_decimal, is_float
+from millpond.model.types import (
+    digits_of,
+    element_of,
+    has_floats,
+    is_array,
+    is_decimal,
+    is_struct,
+    parts_of,
+    struct_fields,
+)
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -28,10 +37,10 @@ _TYPES = {
     "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(),
     "float": pa.float32(), "double": pa.float64(), "string": pa.string(), "date": pa.string(), "timestamp": pa.string(),
 }  # fmt: skip
-"""The Arrow type as which a column of each SQL type is parsed; decimals are parsed too."""
+"""The Arrow type as which a column of each SQL type is parsed; decimals, and structs and arrays, are parsed too."""
 
 KINDS = frozenset(_TYPES)
-"""The SQL types of columns whose values are parsed here, besides decimals."""
+"""The SQL types of columns whose values are parsed here, besides decimals, structs and arrays."""
 
 _BLOCK_ROWS, _BLOCK_BYTES = 1 << 15, 1 << 26
 _MARK = secrets.token_urlsafe(9)
@@ -85,7 +94,23 @@ def final_type(kind: str, zone: str) -> pa.DataType:
 
 
 def _parsed_type(kind: str) -> pa.DataType:
-    return pa.decimal128(*digits_of(kind)) if is_decimal(kind) else _TYPES[kind]
+    if is_decimal(kind):
+        return pa.decimal128(*digits_of(kind))
+    if is_struct(kind):
+        return pa.struct([(field.name, _parsed_type(field.type)) for field in struct_fields(kind)])
+    return pa.list_(pa.field("element", _parsed_type(element_of(kind)))) if is_array(kind) else _TYPES[kind]
+
+
+def _negative_zeros(values: pa.Array) -> Mask:
+    """The rows of numbers that are -0.0, or for nested values, one row if there is such a number."""
+    if pa.types.is_nested(values.type):
+        parts = values.flatten() if pa.types.is_struct(values.type) else [values.flatten()]
+        return np.array([any(_negative_zeros(part).any() for part in parts)])
+    if not pa.types.is_floating(values.type):
+        return np.zeros(0, bool)
+    numbers = np.asarray(values.fill_null(1.0))
+    zeros: Mask = (numbers == 0) & np.signbit(numbers)
+    return zeros
 
 
 class _Reader:
@@ -153,14 +178,15 @@ class _Reader:
             return dates(values)
         if column.kind == "timestamp":
             return timestamps(values, self._zone).cast(final_type(column.kind, self._zone))
-        if is_decimal(column.kind):
+        if is_decimal(column.kind) or parts_of(column.kind):
             try:
                 values.validate(full=True)
             except pa.ArrowInvalid as error:  # `pyarrow.json` does not check the precision
                 raise Doubt("a decimal has more digits than its column") from error
-        if is_float(column.kind):
-            numbers = np.asarray(values.fill_null(1.0))
-            zeros = np.flatnonzero((numbers == 0) & np.signbit(numbers))
+        if has_floats(column.kind):
+            zeros = np.flatnonzero(_negative_zeros(values))
+            if len(zeros) and parts_of(column.kind):
+                raise Doubt("a nested value may have the number -0")
             if len(zeros) and pc.any(pc.match_substring_regex(texts.take(pa.array(zeros)), r"-0\s*[,}]")).as_py():
                 raise Doubt("a value has the number -0")
         return values

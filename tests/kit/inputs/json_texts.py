@@ -7,14 +7,16 @@ from random import Random
 
 KINDS = (
     "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(10,2)", "string", "date",
-    "timestamp",
+    "timestamp", "struct<a:int,b:array<string>>", "array<double>",
 )  # fmt: skip
 """SQL types of columns; each column has the name of its type."""
 
 _NUMBERS = """
 1 0 -0 -0.0 1.0 1.5 1e5 1E-5 -7 127 128 200 256 32768 2147483648 9223372036854775807 9223372036854775808 0.1 1e400
 123456789012345678901234567890 -1e400 1e-400 4.9e-324 2.2250738585072011e-308 01 1. .5 +1 - NaN -NaN Infinity -Infinity
-Inf -Inf +INF INF true false null True tru nul {} [] [1,2] [1,] {"a":1} {"a":1,} {"a"} [} [NaN] [Inf] {"x":-Infinity}
+Inf -Inf +INF INF true false null True tru nul {} [] [1,2] [1,] {"a":1} {"a":1,} {"a"} [}
+[-0] [-0.0] [[1]] ["x"] [{}] {"a":"x"} {"b":1} {"b":[1]} {"a":1,"a":2} {"A":1}
+[NaN] [Inf] {"x":-Infinity}
 {"a":{"b":[1,{"c":"d"}]}} 1a undefined $ 1//c 'a' 1700000000 1700000000.5
 """
 _LONG = ("1" * 900, "1" * 1001, "0." + "1" * 1001, "[" * 1100 + "]" * 1100, '"' + "x" * 300 + '"')
@@ -65,6 +67,10 @@ def ordinary_value(dice: Random, kind: str) -> str:
             repr(dice.random() * 10.0 ** dice.randint(-300, 300)), f"{dice.random():.30f}", f"{dice.random():.17e}",
         )),
         "string": json.dumps(dice.choice(("a", "é", "x\ny", '"q"', "", "😀")), ensure_ascii=dice.random() < 0.5),
+        "struct<a:int,b:array<string>>": dice.choice((
+            "{}", '{"a":1}', '{"b":["x",null,""],"a":-7}', '{"b":[]}', '{"c":{"a":"x"},"a":null}', '{"b":null}',
+        )),
+        "array<double>": dice.choice(("[]", "[1,2.5]", "[null]", "[0.1,-1e5,null]")),
         "date": f'"{day}"',
         "timestamp": f'"{day}{dice.choice("T ")}{clock}{dice.choice(("", ".1", ".123", ".123456"))}Z"',
     }[kind]  # fmt: skip

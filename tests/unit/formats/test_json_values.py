@@ -97,7 +97,7 @@ def test_many_malformed_texts_are_doubted_and_a_permissive_stream_doubts_each() 
 
 
 def test_the_plan_knows_the_types_that_are_parsed() -> None:
-    assert json_values.KINDS == text_reading.KINDS == {*KINDS} - {"decimal(10,2)"}
+    assert json_values.KINDS == text_reading.KINDS == {*KINDS} - set(KINDS[-2:]) - {"decimal(10,2)"}
 
 
 def test_words_that_resemble_numbers_are_parsed_in_strings() -> None:

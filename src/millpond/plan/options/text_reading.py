@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from millpond.model.stream import Field, Stream
-from millpond.model.types import is_decimal
+from millpond.model.types import is_array, is_decimal, is_storable, is_struct, parts_of
 
 _OPTIONS = frozenset((
     "subscribe", "subscribepattern", "connection", "format", "mode", "registry", "startingoffsets",
@@ -18,7 +18,9 @@ _OPTIONS = frozenset((
 KINDS = frozenset((
     "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp",
 ))  # fmt: skip
-"""The types of columns that the gather parses, besides decimals; the same as `formats.json_values.KINDS`."""
+"""Types of columns that the gather parses, besides decimals and nested types; the same as in `formats.json_values`."""
+
+_TIMES = ("date", "timestamp")
 
 PROVIDED = "_source"
 """The first column that Kafka provides; the declared columns are before it."""
@@ -45,13 +47,24 @@ def why_spark_parses(stream: Stream, names: Collection[str], streams: Iterable[S
     if not {field.name for field in stream.columns}.issuperset(names):
         return "Spark evaluates an expression over its columns"
     for field in declared_columns(stream):
-        if field.type not in KINDS and not is_decimal(field.type):
+        if not is_parsed(field.type):
             return f"its column {field.name} is {field.type}"
         if not isinstance(field.char, msgspec.UnsetType):
             return f"its column {field.name} is {field.char}"
         if not isinstance(field.default, msgspec.UnsetType):
             return f"its column {field.name} has a default"
     return None
+
+
+def is_parsed(kind: str) -> bool:
+    """Whether the gather parses columns of a type; inside of structs and arrays, it parses no times.
+
+    >>> is_parsed("struct<a:array<int>>"), is_parsed("map<string,int>"), is_parsed("array<date>")
+    (True, False, False)
+    """
+    if is_struct(kind) or is_array(kind):
+        return is_storable(kind) and all(part not in _TIMES and is_parsed(part) for part in parts_of(kind))
+    return kind in KINDS or is_decimal(kind)
 
 
 def declared_columns(stream: Stream) -> tuple[Field, ...]:
