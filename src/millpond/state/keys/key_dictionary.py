@@ -228,6 +228,8 @@ class KeyDictionary:
         if len(self._chunks) == 1:
             return [column.take(pa.array(slots)) for column in self._chunks[0]]
         starts = np.cumsum([0, *(len(columns[0]) for columns in self._chunks if columns)])
+        if len(slots) and bool((slots[1:] - slots[:-1] == 1).all()):
+            return self._between(starts, int(slots[0]), int(slots[-1]) + 1)
         owners = np.searchsorted(starts, slots, "right") - 1
         order = ordered(owners)
         bounds = np.searchsorted(owners[order], np.arange(len(starts)))
@@ -243,6 +245,16 @@ class KeyDictionary:
             joined = pa.concat_arrays(parts) if parts else pa.array([], kind)
             taken.append(joined if bool((order[1:] > order[:-1]).all()) else joined.take(pa.array(back)))
         return taken
+
+    def _between(self, starts: Ints, first: int, end: int) -> list[pa.Array]:
+        """The key columns of the slots `first` … `end` - 1; those of one section are not copied."""
+        low, high = (int(np.searchsorted(starts, slot, "right")) - 1 for slot in (first, end - 1))
+        cuts = [(chunk, max(first - starts[chunk], 0), end - starts[chunk]) for chunk in range(low, high + 1)]
+        columns = []
+        for i in range(len(self._types)):
+            parts = [self._chunks[chunk][i][int(start) : int(stop)] for chunk, start, stop in cuts]
+            columns.append(parts[0] if len(parts) == 1 else pa.concat_arrays(parts))
+        return columns
 
     def batch(self, first: int, end: int | None = None) -> pa.RecordBatch:
         """Keys `first` … `end - 1` (None: to the last) as a `keys` section: k0, k1, …, `hash` and `bucket`."""

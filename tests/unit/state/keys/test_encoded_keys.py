@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -73,3 +74,16 @@ def test_a_packet_has_the_values_of_a_dictionary_that_its_keys_use(rows: list[Ro
     for key in part.keys[:2]:
         if pa.types.is_dictionary(key.type):
             assert set(key.dictionary.to_pylist()) == set(plain(key).to_pylist())
+
+
+@given(ROWS, st.lists(st.integers(0, 40), max_size=3), st.integers(0, 40), st.integers(0, 40))
+def test_consecutive_slots_have_the_keys_of_each_slot(rows: list[Row], cuts: list[int], first: int, end: int) -> None:
+    keys, encoded = both(rows)
+    dictionary = KeyDictionary([key.type for key in keys], [], None, lambda _keys, count: np.zeros(count, np.int64))
+    borders = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
+    for low, high in pairwise(borders):
+        dictionary.number([key.slice(low, high - low) for key in (encoded if low % 2 else keys)])
+    slots = np.arange(min(first, len(rows)), min(end, len(rows)))
+    expected = [[key[slot].as_py() for slot in slots.tolist()] for key in keys]
+    assert [column.to_pylist() for column in dictionary.take(slots)] == expected
+    assert [column.to_pylist()[::-1] for column in dictionary.take(slots[::-1])] == expected
