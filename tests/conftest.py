@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from kit.costs.file_cpu import FileCpu
 from kit.inputs.examples import USUAL, examples
-from kit.judges.interpreted import COMPILING, INTERPRETING
 from kit.servers.hdfs_server import HdfsServer, hdfs_jars
 from kit.servers.kafka_server import KafkaServer, kafka_jars
 from kit.servers.postgres_server import PostgresServer, postgres_binaries
@@ -37,11 +36,10 @@ settings.load_profile("millpond")
 # Without that compiler a JVM reserves 48 MB for compiled code. The machine of the fixture `spark` would fill them, and
 # remove and compile the same methods again and again.
 # A stream that waits for input lists its source every 10 ms by default, which takes a fifth of a core.
-# Of a JVM that runs a few epochs, Spark's compiler takes a twelfth of the time; that of `spark` compiles as usual.
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC "
-    "-Dspark.sql.streaming.pollingDelay=100ms " + " ".join(f"-D{name}={value}" for name, value in INTERPRETING.items()),
+    "-Dspark.sql.streaming.pollingDelay=100ms",
 )
 
 # Without bytecode on disk, each process and each of Spark's workers would compile all modules that it imports.
@@ -52,7 +50,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session with two cores; queries that a test leaves running are stopped by that test."""
-    session = spark_session("local[2]", app_name="millpond-tests", driver_memory="1g", extra=COMPILING)
+    session = spark_session("local[2]", app_name="millpond-tests", driver_memory="1g")
     yield session
     session.stop()
 

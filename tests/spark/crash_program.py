@@ -27,6 +27,12 @@ from millpond.model.endpoints import Sink
 from millpond.spark.session.session import spark_session
 
 SCHEMA = "ts timestamp, customer string, tag string, kind string, amount double, n bigint"
+SHORT_LIVED = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Of a Java machine that lives for seconds, compilers take most of the time: Java's own, and Spark's."""
 
 
 def queries(spark: SparkSession, source: Path) -> dict[str, DataFrame]:
@@ -114,7 +120,8 @@ def main(master: str = "local[2]", reuse: str = "true") -> None:
 
         spark = joined_session()
     else:
-        spark = spark_session(master, driver_memory="700m", extra={"spark.python.worker.reuse": reuse})
+        extra = SHORT_LIVED | {"spark.python.worker.reuse": reuse}
+        spark = spark_session(master, driver_memory="700m", extra=extra)
     for asked in map(json.loads, sys.stdin):
         say(answer(spark, **asked))
 

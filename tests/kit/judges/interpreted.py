@@ -1,4 +1,4 @@
-"""Lets Spark interpret its plans: those of a judge, and those of Java machines that live for a few epochs."""
+"""Lets Spark answer queries of a judge without compiling them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-INTERPRETING = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-COMPILING = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
-"""Spark's defaults."""
+_SETTINGS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 @contextmanager
 def interpreted(spark: Any) -> Iterator[None]:
     """Within, no plan of the Spark session becomes Java code: of a query that runs once, its compilation costs most."""
-    for name, value in INTERPRETING.items():
+    for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name in INTERPRETING:
+        for name in _SETTINGS:
             spark.conf.unset(name)
