@@ -11,17 +11,28 @@ if TYPE_CHECKING:
     from millpond.control.pond.pond import Pond
     from millpond.control.wiring.latest_rows import LatestRows
     from millpond.service.api.client import Client
-    from millpond.spark.analysis.windows import count_window, window
+    from millpond.spark.analysis.windows import count_window, cumulate_window, window
     from millpond.spark.frontend.match_recognize import match_recognize
     from millpond.spark.session.session import spark_session
 
-__all__ = ["Client", "LatestRows", "Pond", "__version__", "count_window", "match_recognize", "spark_session", "window"]
+__all__ = [
+    "Client",
+    "LatestRows",
+    "Pond",
+    "__version__",
+    "count_window",
+    "cumulate_window",
+    "match_recognize",
+    "spark_session",
+    "window",
+]
 
 _HOMES = {
     "Client": "millpond.service.api.client",
     "LatestRows": "millpond.control.wiring.latest_rows",
     "Pond": "millpond.control.pond.pond",
     "count_window": "millpond.spark.analysis.windows",
+    "cumulate_window": "millpond.spark.analysis.windows",
     "match_recognize": "millpond.spark.frontend.match_recognize",
     "spark_session": "millpond.spark.session.session",
     "window": "millpond.spark.analysis.windows",

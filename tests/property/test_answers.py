@@ -14,7 +14,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kit.inputs.cases import BIGINTS, DOUBLES, INTS, SECOND, TEXTS, Case, Menu, aggregate_of, by_window, random_case
+from kit.inputs.cases import (
+    BIGINTS,
+    DOUBLES,
+    INTS,
+    SECOND,
+    TEXTS,
+    UNEQUAL,
+    WINDOWS,
+    Case,
+    Menu,
+    aggregate_of,
+    by_window,
+    random_case,
+)
 from kit.inputs.examples import examples, seeds
 from kit.inputs.strategies import cases_of
 from kit.judges import duckdb_judge
@@ -95,6 +108,15 @@ def test_seeded_cases_are_answered_as_duckdb_does(folders: Iterator[Path]) -> No
             assert_same_rows(expected, found.rows[query.name], about=str(query))
             compared += len(expected)
     assert compared > 300
+
+
+def test_windows_that_differ_in_length_are_answered_as_the_naive_twin_does(folders: Iterator[Path]) -> None:
+    compared = 0
+    for seed in range(600, 604):
+        case = random_case(seed, 60, 5, menu=Menu(windows=(*UNEQUAL, *UNEQUAL, *WINDOWS)))
+        case = case._replace(queries=by_window(case.queries)) if seed % 2 else case
+        compared += check(case, answers(next(folders), case.queries, case.epochs, 2, deal=dealt(seed)))
+    assert compared > 200
 
 
 @pytest.mark.parametrize("seed", seeds(900, 2))

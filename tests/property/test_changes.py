@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from kit.inputs.cases import (
     SECOND,
     SESSIONS,
     STREAM,
+    UNEQUAL,
     WINDOWS,
     Menu,
     aggregate_of,
@@ -26,6 +27,7 @@ from kit.inputs.cases import (
 )
 from kit.inputs.examples import seeds
 from kit.judges.answers import dealt, table_of
+from kit.naive.queries.grouping_sets import plain_queries
 from kit.naive.queries.query_changes import NaiveChanges, Plain
 from kit.simulator.changing_pond import ChangingPond, ForgetfulFiles
 from millpond.errors import ChangeRefused, UnsupportedQuery
@@ -35,19 +37,19 @@ from millpond.followers.sinks.in_process import MemorySink
 from millpond.log.places.local_folder import LocalFolder
 from millpond.log.records import ChangeRecord, Receipt, decode
 from millpond.model.aggregates import Aggregate
-from millpond.model.change_history import ALWAYS
+from millpond.model.change_history import ALWAYS, StoredQuery
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Call, Column, Expression, Parameter, call, literal
-from millpond.model.query import Deduplication, Named, Query
+from millpond.model.expressions import Call, Column, Expression, Literal, Parameter, call, columns_of, literal
+from millpond.model.query import Deduplication, GroupingSet, Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Retention
-from millpond.model.windows import Range, Sliding
+from millpond.model.windows import Range, Sliced, Sliding
 from millpond.plan.groups.build import build_plan
 from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.reconfigure import lifecycle, validate
 from millpond.reconfigure.catalog import complete_from, history
 from millpond.reconfigure.change_price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
-from millpond.reconfigure.changes import Add, Change, SetParameter, change_of
+from millpond.reconfigure.changes import Add, Alter, Change, SetParameter, change_of
 from millpond.reconfigure.placement_changes import scale
 from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.epoch import maps
@@ -59,7 +61,7 @@ from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.local_pond import read_section
 
 MENU = Menu(summed=("v", "amount", "p"), raising=False, variance=False, events=False)
-SLICED = MENU._replace(windows=WINDOWS)
+SLICED = MENU._replace(windows=(*WINDOWS, *UNEQUAL))
 MIXED = MENU._replace(windows=(*WINDOWS, *SESSIONS))
 MEMORY = Sink("memory")
 
@@ -80,7 +82,8 @@ class Changing:
         asked = [kept(one) for one in queries]
         self._files = ForgetfulFiles(instances, 9) if instances == 2 else None  # four may put them
         self.pond = ChangingPond(folder, [self._stream], asked, instances, 16, file_store=self._files)
-        self.naive, self._turn = NaiveChanges(asked), 0
+        self.naive: NaiveChanges | NaiveSets = NaiveChanges(asked)
+        self._turn = 0
         self.change(SetParameter("least", literal(3, "bigint")))
         self.known = {one.name: one for one in asked}
         for one in asked:
@@ -236,7 +239,7 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
                 told = tuple(key for key in asked.keys if isinstance(key, Column))
                 if len(told) == len(asked.keys) and not any(one.logged for one in asked.aggregates):
                     asked = msgspec.structs.replace(asked, deduplicate=Deduplication((*told, ID), 9 * SECOND))
-            sliding = isinstance(asked, Query) and isinstance(asked.window, Sliding)
+            sliding = isinstance(asked, Query) and isinstance(asked.window, Sliced)
             if run.retains and not again and sliding and not has_complete_column(asked):
                 asked = with_complete(asked)
             back = None
@@ -292,6 +295,63 @@ def random_run(
         run.epoch(deal(batch))
     run.check(case.epochs, seed)
     return done
+
+
+class NaiveSets:
+    """The naive twin of queries with grouping sets: a plain query for each set, all changed alike."""
+
+    def __init__(self, queries: Sequence[Query], parameters: dict[str, Literal]) -> None:
+        self._sets = [NaiveChanges(plain, parameters) for plain in zip(*map(plain_queries, queries), strict=True)]
+
+    def change(self, change: Change) -> None:
+        for i, naive in enumerate(self._sets):
+            if isinstance(change, Add | Alter):
+                asked = change.stored.query
+                assert isinstance(asked, Query)
+                stored = StoredQuery.of(plain_queries(asked)[i])
+                naive.change(msgspec.structs.replace(change, stored=stored))
+            else:
+                naive.change(change)
+
+    def epoch(self) -> None:
+        for naive in self._sets:
+            naive.epoch()
+
+    def rows(self, epochs: Sequence[Sequence[dict[str, Any]]], *, drained: bool) -> dict[str, list[Any]]:
+        told = [naive.rows(epochs, drained=drained) for naive in self._sets]
+        return {name: [row for rows in told for row in rows[name]] for name in told[0]}
+
+
+def rolled_up(asked: Query) -> Query:
+    """The query by the ROLLUP of two keys."""
+    keys = Column("k", "string"), Column("flag", "boolean"), literal(0, "bigint")
+    sets = GroupingSet((0, 1), 0), GroupingSet((0,), 1), GroupingSet((), 3)
+    results = [one for one in asked.output if all(name.startswith("agg:") for name in columns_of(one.expression))]
+    shown = [Named(f"by_{i}", Column(f"key:{i}", key.type)) for i, key in enumerate(keys)]
+    start = Named("at", Column("window.start", "timestamp"))
+    return msgspec.structs.replace(asked, keys=keys, sets=sets, output=(*results, start, *shown), having=None)
+
+
+@pytest.mark.parametrize("seed", seeds(0, 3))
+def test_queries_with_grouping_sets_change_as_a_plain_query_for_each_set_does(tmp_path: Path, seed: int) -> None:
+    case = random_case(seed, 120, 3, epochs=10, menu=SLICED)
+    one, two, three = (kept(rolled_up(asked)) for asked in case.queries if isinstance(asked, Query))
+    run, deal = Changing(tmp_path, [one], 2), dealt(seed)
+    run.naive = NaiveSets([one], {"least": literal(3, "bigint")})
+    changes: dict[int, Callable[[KnownPond], Change]] = {
+        2: lambda known: validate.add(known, two),
+        3: lambda known: validate.alter(known, msgspec.structs.replace(one, where=three.where)),
+        4: lambda known: scale(known, 3),
+        5: lambda known: validate.alter(known, msgspec.structs.replace(two, window=three.window)),
+        7: lambda known: validate.drop(known, one.name),
+    }
+    for i, batch in enumerate(case.epochs):
+        if i in changes:
+            run.change(changes[i](run.between()))
+        if i == 6:
+            run.restart()
+        run.epoch(deal(batch))
+    assert run.check(case.epochs, seed) > 50
 
 
 @pytest.mark.parametrize("seed", seeds(0, 8))

@@ -16,7 +16,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
-from millpond.model.windows import Counted, Range, Session, Sliding
+from millpond.model.windows import Counted, Cumulating, Range, Session, Sliced, Sliding
 from millpond.plan.groups.plan import SIGNED_FROM
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inspect.next_close import next_due
@@ -26,10 +26,10 @@ TX = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")), max_ahead_us
 V = Column("v", "bigint")
 WHERE = call("gt", (V, literal(0, "bigint")), "boolean")
 
-WINDOWS = st.builds(
-    lambda slide, times, rest, offset: Sliding(slide * times + rest % slide, slide, offset % slide),
-    st.integers(1, 20), st.integers(1, 400), st.integers(0, 20), st.integers(0, 20),
-)  # fmt: skip
+_PARTS = st.integers(1, 20), st.integers(1, 400), st.integers(0, 20), st.integers(0, 20)
+WINDOWS: st.SearchStrategy[Sliced] = st.builds(
+    lambda slide, times, rest, offset: Sliding(slide * times + rest % slide, slide, offset % slide), *_PARTS
+) | st.builds(lambda step, times, rest, offset: Cumulating(step * times, step, offset % step), *_PARTS)
 EPOCHS = st.lists(st.lists(st.tuples(st.integers(-50, 6000), st.integers(0, 1)), max_size=6), min_size=1, max_size=12)
 
 
@@ -38,7 +38,7 @@ EPOCHS = st.lists(st.lists(st.tuples(st.integers(-50, 6000), st.integers(0, 1)),
     st.lists(st.tuples(WINDOWS, st.integers(0, 300)), min_size=1, max_size=3), EPOCHS, st.integers(1, 2), st.booleans()
 )
 def test_the_window_due_is_the_first_open_one_with_an_event(
-    asked: list[tuple[Sliding, int]], epochs: list[list[tuple[int, int]]], instances: int, many_filters: bool
+    asked: list[tuple[Sliced, int]], epochs: list[list[tuple[int, int]]], instances: int, many_filters: bool
 ) -> None:
     count = (Aggregate("count", None, None, "bigint"),)
     output = (Named("n", Column("agg:0", "bigint")),)

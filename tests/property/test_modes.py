@@ -16,7 +16,18 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from kit.inputs.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, Menu, aggregate_of, by_window, random_case
+from kit.inputs.cases import (
+    SECOND,
+    SESSIONS,
+    STREAM,
+    UNEQUAL,
+    WINDOWS,
+    Case,
+    Menu,
+    aggregate_of,
+    by_window,
+    random_case,
+)
 from kit.inputs.examples import examples, seeds
 from kit.inputs.strategies import cases_of
 from kit.judges.answers import Run, dealt
@@ -191,7 +202,7 @@ def test_seeded_cases_are_told_as_the_naive_twin_does(first: int, folders: Itera
     assert compared > 300
 
 
-@pytest.mark.parametrize("windows", [SLIDES, GAPS])
+@pytest.mark.parametrize("windows", [SLIDES, GAPS, UNEQUAL])
 @pytest.mark.parametrize("seed", seeds(0, 2))
 def test_rows_that_come_and_go_are_deleted_and_counted(
     seed: int, windows: tuple[Window, ...], folders: Iterator[Path]

@@ -16,16 +16,19 @@ import pyarrow as pa
 from millpond.arrays import IPC_READ
 from millpond.errors import CorruptError, UnsupportedQuery, unreadable
 from millpond.log.records import Entry, EpochRecord, Receipt, Section, SectionKind
-from millpond.model.expressions import Call, Column, Expression
+from millpond.model.expressions import Call, Column, Expression, Foreign
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
-from millpond.model.windows import RUNNING, Distinct, Processed
+from millpond.model.windows import RUNNING, Calendar, Distinct, Processed, Window
 from millpond.plan.groups.distinct import numbered_rows
 from millpond.runtime.packets.row_batches import leaving
 from millpond.state.ports.files import Files
 
 ReadSection: TypeAlias = Callable[[int, Receipt, Section], pa.Buffer]
 """Reads the bytes of a section whose delta is a file, by `(n, receipt, section)`; FileNotFoundError: deleted."""
+
+DATE_OF_START = "CAST(`window.start` AS DATE)"
+"""What Spark evaluates for the key of a query by CAST(ts AS DATE)."""
 
 _REMEMBERED_RECORDS = 8
 _REMEMBERED_FILES = 1024
@@ -176,6 +179,7 @@ def key_columns(query: AnyQuery) -> tuple[str, ...]:
         return ()
     shown = {part.name: item.name for item in query.output for part in _identifying(item.expression)}
     windows = [shown[name] for name in ("window", "window.start", "window.end") if name in shown]
+    windows += [item.name for item in query.output if not windows and _is_date(item.expression, query.window)]
     keys = [shown.get(f"key:{place}") for place in range(len(query.keys))]
     windowless = not windows and query.window != RUNNING
     if windowless or None in keys:
@@ -184,6 +188,12 @@ def key_columns(query: AnyQuery) -> tuple[str, ...]:
             f"Rows of {query.name} cannot be identified: its output lacks {lacking}.", "Add them to its SELECT."
         )
     return tuple(dict.fromkeys([*windows, *(key for key in keys if key is not None)]))
+
+
+def _is_date(output: Expression, window: Window) -> bool:
+    """Whether an output column is the date of a window's start, and no two windows have one date."""
+    dated = isinstance(output, Foreign) and output.sql == DATE_OF_START
+    return dated and isinstance(window, Calendar) and window.unit != "day"  # a repeated midnight begins a day twice
 
 
 def _keys_of_event(query: Query) -> tuple[str, ...]:

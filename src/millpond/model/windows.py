@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
 
+from millpond.arrays import Ints
 from millpond.errors import QueryTypeError
+from millpond.model.calendars.grids import LONGEST_DAYS, Dates, Grid, Regular, Unit
+from millpond.model.calendars.zone_offsets import DAY_US, check_zone
 from millpond.model.expressions import Expression
 from millpond.model.patterns.grammar import parse, variables_of
 from millpond.model.patterns.variables import Variable, leaves_of, reads_others
@@ -51,6 +55,21 @@ class Sliding(msgspec.Struct, frozen=True, tag_field="window", tag="sliding"):
         """Whether windows do not overlap."""
         return self.size_us == self.slide_us
 
+    @property
+    def longest_us(self) -> int:
+        """A length that no window exceeds."""
+        return self.size_us
+
+    @property
+    def ends(self) -> Grid:
+        """The times at which windows end."""
+        return Regular((self.offset_us + self.size_us) % self.slide_us, self.slide_us)
+
+    @property
+    def edges(self) -> tuple[Grid, ...]:
+        """The times at which windows begin or end."""
+        return Regular(self.offset_us, self.slide_us), self.ends
+
     def next_start(self, time_us: int) -> int:
         """The first start of a window at or after a time.
 
@@ -67,6 +86,22 @@ class Sliding(msgspec.Struct, frozen=True, tag_field="window", tag="sliding"):
         """
         return self.next_start(mark_us + 1 - self.size_us)
 
+    def next_end(self, mark_us: int) -> int:
+        """The first end of a window after a watermark."""
+        return self.first_open(mark_us) + self.size_us
+
+    def start_of(self, end_us: int) -> int:
+        """The start of the window with this end."""
+        return end_us - self.size_us
+
+    def first_end(self, start_us: int) -> int:
+        """The first end of a window with this start."""
+        return start_us + self.size_us
+
+    def last_ends(self, times_us: Ints) -> Ints:
+        """For each time, the last end of a window that contains it, or a later time before the next end."""
+        return times_us + self.size_us
+
     def assign(self, time_us: int) -> list[Interval]:
         """The windows that contain an event of `time_us`, earliest first."""
         last = time_us - (time_us - self.offset_us) % self.slide_us
@@ -79,6 +114,155 @@ RUNNING = Sliding(1 << 62, 1 << 62, 1 << 61)
 
 NEVER_LATE_US = 1 << 61
 """The delay of queries with the window `RUNNING`: no event is late for them."""
+
+
+class Calendar(msgspec.Struct, frozen=True, tag_field="window", tag="calendar"):
+    """Tumbling windows of a unit of the calendar in a time zone: a day of Berlin has 23, 24 or 25 hours.
+
+    >>> hour = 3_600_000_000
+    >>> days = Calendar("date", "Europe/Berlin")
+    >>> [us // hour for us in days.assign(0)[0]]
+    [-1, 23]
+
+    Raises:
+        QueryTypeError: the zone is unknown.
+    """
+
+    unit: Unit
+    zone: str
+
+    def __post_init__(self) -> None:
+        check_zone(self.zone)
+
+    @property
+    def tumbling(self) -> bool:
+        """TRUE: windows do not overlap."""
+        return True
+
+    @property
+    def longest_us(self) -> int:
+        """A length that no window exceeds."""
+        return LONGEST_DAYS[self.unit] * DAY_US
+
+    @property
+    def ends(self) -> Grid:
+        """The times at which windows begin and end."""
+        return Dates(self.unit, self.zone)
+
+    @property
+    def edges(self) -> tuple[Grid, ...]:
+        """The times at which windows begin and end."""
+        return (self.ends,)
+
+    def next_start(self, time_us: int) -> int:
+        """The first start of a window at or after a time."""
+        return self.next_end(time_us - 1)
+
+    def first_open(self, mark_us: int) -> int:
+        """The start of the first window that ends after a watermark."""
+        return int(self.ends.floor(np.array([mark_us]))[0])
+
+    def next_end(self, mark_us: int) -> int:
+        """The first end of a window after a watermark."""
+        return int(self.ends.after(np.array([mark_us]))[0])
+
+    def start_of(self, end_us: int) -> int:
+        """The start of the window with this end."""
+        return self.first_open(end_us - 1)
+
+    def first_end(self, start_us: int) -> int:
+        """The end of the window with this start."""
+        return self.next_end(start_us)
+
+    def last_ends(self, times_us: Ints) -> Ints:
+        """For each time, the end of the window that contains it."""
+        return self.ends.after(times_us)
+
+    def assign(self, time_us: int) -> list[Interval]:
+        """The window that contains an event of `time_us`."""
+        return [Interval(self.first_open(time_us), self.next_end(time_us))]
+
+
+class Cumulating(msgspec.Struct, frozen=True, tag_field="window", tag="cumulating"):
+    """Windows that grow by `step_us` up to `size_us` and then start again, as Flink's CUMULATE.
+
+    Windows start at `offset_us` modulo `size_us`. Those with one start are all in the longest of them.
+
+    >>> Cumulating(size_us=30, step_us=10).assign(45)
+    [Interval(start_us=30, end_us=50), Interval(start_us=30, end_us=60)]
+
+    Raises:
+        QueryTypeError: the step is not positive, or the size is no multiple of it.
+    """
+
+    size_us: int
+    step_us: int
+    offset_us: int = 0
+
+    def __post_init__(self) -> None:
+        if self.step_us <= 0 or self.size_us < self.step_us or self.size_us % self.step_us:
+            raise QueryTypeError(
+                f"Windows that grow by {self.step_us} µs do not become {self.size_us} µs long.",
+                "Use a positive step, and a size that is a multiple of it.",
+            )
+        if not 0 <= self.offset_us < self.size_us:
+            raise QueryTypeError(
+                f"The window offset {self.offset_us} µs is not within the size.", "Use offset modulo size."
+            )
+
+    @property
+    def tumbling(self) -> bool:
+        """Whether windows do not overlap."""
+        return self.size_us == self.step_us
+
+    @property
+    def longest_us(self) -> int:
+        """The length of the longest window."""
+        return self.size_us
+
+    @property
+    def ends(self) -> Grid:
+        """The times at which windows end."""
+        return Regular(self.offset_us % self.step_us, self.step_us)
+
+    @property
+    def edges(self) -> tuple[Grid, ...]:
+        """The times at which windows begin or end."""
+        return (self.ends,)
+
+    def next_start(self, time_us: int) -> int:
+        """The first start of a window at or after a time."""
+        return time_us + (self.offset_us - time_us) % self.size_us
+
+    def first_open(self, mark_us: int) -> int:
+        """The start of the first window that ends after a watermark."""
+        return mark_us - (mark_us - self.offset_us) % self.size_us
+
+    def next_end(self, mark_us: int) -> int:
+        """The first end of a window after a watermark."""
+        return mark_us - (mark_us - self.offset_us) % self.step_us + self.step_us
+
+    def start_of(self, end_us: int) -> int:
+        """The start of the window with this end."""
+        return self.first_open(end_us - 1)
+
+    def first_end(self, start_us: int) -> int:
+        """The first end of a window with this start."""
+        return start_us + self.step_us
+
+    def last_ends(self, times_us: Ints) -> Ints:
+        """For each time, the end of the longest window that contains it."""
+        return Regular(self.offset_us, self.size_us).after(times_us)
+
+    def assign(self, time_us: int) -> list[Interval]:
+        """The windows that contain an event of `time_us`, shortest first."""
+        start = self.first_open(time_us)
+        ends = range(self.next_end(time_us), start + self.size_us + 1, self.step_us)
+        return [Interval(start, end) for end in ends]
+
+
+Sliced: TypeAlias = Sliding | Calendar | Cumulating
+"""Windows over event time that are runs of slices; the end of a window determines its start."""
 
 
 class Session(msgspec.Struct, frozen=True, tag_field="window", tag="session"):
@@ -291,10 +475,13 @@ class Processed(msgspec.Struct, frozen=True, tag_field="window", tag="processed"
         return [Interval(time_us, time_us + 1)]
 
 
+Written: TypeAlias = Sliding | Cumulating | Counted
+"""Windows of a text that Spark's analyser does not plan, or not as they are."""
+
 Framed: TypeAlias = Range | Counted | Distinct | Pattern | Processed
 """Windows that are runs of a key's events; they are answered from events and have no cells."""
 
-Window: TypeAlias = Sliding | Session | Range | Counted | Distinct | Pattern | Processed
+Window: TypeAlias = Sliced | Session | Range | Counted | Distinct | Pattern | Processed
 """Any window of a query."""
 
 
@@ -304,9 +491,9 @@ def has_no_start(window: Window) -> bool:
 
 
 def length_us(window: Window) -> int:
-    """The size of a window; for sessions the gap, which is their least length; 0 for windows that are not a time."""
+    """The largest size of a window; for sessions the gap, their least length; 0 for windows that are not a time."""
     if isinstance(window, Counted | Distinct | Pattern | Processed):
         return 0
     if isinstance(window, Range):
         return window.preceding_us + 1
-    return window.gap_us if isinstance(window, Session) else window.size_us
+    return window.gap_us if isinstance(window, Session) else window.longest_us

@@ -20,13 +20,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from millpond.errors import UnsupportedQuery
 from millpond.log.manifest import Manifest
+from millpond.model.calendars.grids import Grid, Regular
 from millpond.model.expressions import Expression, parameters_of
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.stream import Stream
-from millpond.model.windows import RUNNING, Sliding
+from millpond.model.windows import RUNNING, Sliced
 from millpond.plan.chains.steps import inner_of
 from millpond.plan.groups.build import build_plan, logged_of, needed_columns, needed_foreign, tallies_asked
+from millpond.plan.groups.edges import phases
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
 from millpond.plan.options.complete_column import has_complete_column
 from millpond.runtime.epoch import watermarks
@@ -43,7 +45,7 @@ def covered_from(plan: Plan, query: Query, mark: Watermark) -> int | None:
     Supports only queries with windows of slices and without updating results. For queries with percentiles by bins it
     always returns None.
     """
-    sliced = isinstance(query.window, Sliding) and query.window != RUNNING
+    sliced = isinstance(query.window, Sliced) and query.window != RUNNING
     if not sliced or query.changing or query.deduplicated is not None:
         return None
     alone = build_plan([query]).groups[0]
@@ -82,11 +84,11 @@ def _known(group: GroupPlan, query: Query, measures: Collection[Measure], mark: 
             has[one] = min(plan.from_us, has.get(one, plan.from_us))
     for one in (*measures, *logged_of(query), *_tallied(query)):
         yield has.get(one)
-    assert isinstance(query.window, Sliding)
-    window, grain = query.window, group.retention.grain_us
-    for phase in {window.offset_us, (window.offset_us + window.size_us) % window.slide_us}:
-        if not grain or phase % grain or window.slide_us % grain:
-            yield _retained(group, [plan for plan in group.celled if _cuts(plan, phase, window.slide_us)], mark)
+    assert isinstance(query.window, Sliced)
+    grain = group.retention.grain_us
+    for grid in phases([query.window]):
+        if not grain or not Regular(0, grain).contains(grid):
+            yield _retained(group, [plan for plan in group.celled if _cuts(plan, grid)], mark)
 
 
 def _tallied(query: Query) -> Iterator[tuple[str, tuple[Expression, ...], Expression]]:
@@ -95,13 +97,10 @@ def _tallied(query: Query) -> Iterator[tuple[str, tuple[Expression, ...], Expres
         yield from (("tally", tally.values, condition) for condition in tally.filters)
 
 
-def _cuts(plan: QueryPlan, phase_us: int, step_us: int) -> bool:
-    """Whether windows of a query in force begin or end at all times that are `phase_us` modulo `step_us`."""
+def _cuts(plan: QueryPlan, grid: Grid) -> bool:
+    """Whether windows of a query in force begin or end at all times of a grid."""
     window = plan.query.window
-    if not isinstance(window, Sliding) or step_us % window.slide_us:
-        return False
-    edges = window.offset_us, window.offset_us + window.size_us
-    return any(not (phase_us - edge) % window.slide_us for edge in edges)
+    return isinstance(window, Sliced) and any(edges.contains(grid) for edges in window.edges)
 
 
 def recalled_from(plan: Plan, query: Query, manifest: Manifest) -> int | None:
@@ -125,7 +124,7 @@ def recalled_from(plan: Plan, query: Query, manifest: Manifest) -> int | None:
 
 def _made_later(query: AnyQuery) -> bool:
     """Whether windows that began before the query was added can be computed from earlier events, and identified."""
-    if not isinstance(query, Query) or not isinstance(query.window, Sliding) or query.window == RUNNING:
+    if not isinstance(query, Query) or not isinstance(query.window, Sliced) or query.window == RUNNING:
         return False
     judged = any(parameters_of(part) for part in expressions_of(query))
     return not judged and not query.changing and query.deduplicated is None
@@ -173,7 +172,7 @@ def recall_for(plan: Plan, query: Query, since_us: int, manifest: Manifest) -> i
         return recall
     open_us = open_from(query, manifest)
     first = recall if open_us is None else max(recall, open_us)
-    assert isinstance(query.window, Sliding)
+    assert isinstance(query.window, Sliced)
     return recall if query.window.next_start(first) < since_us else None
 
 

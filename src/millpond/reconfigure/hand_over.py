@@ -10,14 +10,14 @@ from __future__ import annotations
 from millpond.log.manifest import Manifest
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec
-from millpond.model.windows import Session, Sliding
+from millpond.model.windows import Session, Sliced
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.backward_coverage import mark_of, open_from
 
 
 def can_hand_over(old: Query, new: Query) -> bool:
     """Whether each window of both versions is known by its start: windows that count events are not."""
-    return all(isinstance(query.window, Sliding | Session) for query in (old, new))
+    return all(isinstance(query.window, Sliced | Session) for query in (old, new))
 
 
 def handed_over_at(spec: PondSpec, manifest: Manifest, old: Query, new: Query, since_us: int | None) -> int | None:
@@ -53,7 +53,7 @@ def first_start(spec: PondSpec, query: Query, since_us: int) -> int:
     version in force. Sessions may start at any time.
     """
     window, since_us = query.window, max(since_us, spec.since.get(query.name, since_us))
-    return window.next_start(since_us) if isinstance(window, Sliding) else since_us
+    return window.next_start(since_us) if isinstance(window, Sliced) else since_us
 
 
 def _none_closed_from(query: Query, manifest: Manifest) -> int | None:

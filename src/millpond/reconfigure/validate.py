@@ -19,7 +19,7 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream, inner_queries
 from millpond.model.types import has_json
-from millpond.model.windows import RUNNING, Distinct, Sliding
+from millpond.model.windows import RUNNING, Distinct, Sliced
 from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
 from millpond.plan.chains.steps import inner_of, inputs_of, with_inner
 from millpond.plan.groups.build import check_event_times, presence_filter
@@ -446,4 +446,4 @@ def _in_place_of(
 def _same_updates(old: Query, new: Query) -> bool:
     """Whether both have the same mode of updating results, over windows of fixed size."""
     same = (old.updating, old.corrected_for_us) == (new.updating, new.corrected_for_us)
-    return same and isinstance(old.window, Sliding) and isinstance(new.window, Sliding)
+    return same and isinstance(old.window, Sliced) and isinstance(new.window, Sliced)

@@ -20,7 +20,7 @@ from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW, digits_of, exact_digits, is_decimal, is_float
-from millpond.model.windows import Session, Sliding, Window
+from millpond.model.windows import Calendar, Cumulating, Session, Sliced, Sliding, Window
 from millpond.plan.groups.aggregate_functions import DOUBLES as OF_DOUBLES
 from millpond.plan.groups.aggregate_functions import FUNCTIONS, INTEGERS, PAIRED, result_type
 
@@ -67,6 +67,11 @@ WINDOWS = (
     Sliding(60 * SECOND, 20 * SECOND), Sliding(7 * SECOND, 3 * SECOND), Sliding(5 * SECOND, 4_999_999, 17),
     Sliding(60 * SECOND, 60 * SECOND), Sliding(1 * SECOND, 1 * SECOND),
 )  # fmt: skip
+UNEQUAL: tuple[Window, ...] = (
+    Cumulating(60 * SECOND, 20 * SECOND, 7 * SECOND), Cumulating(80 * SECOND, 2 * SECOND),
+    Calendar("date", "-00:00:25"), Calendar("month", "Africa/Monrovia"),
+)  # fmt: skip
+"""Windows that differ in length; in 1970, days of the first zone and months of the second begin at odd times."""
 SESSIONS = (
     Session(5 * SECOND), Session(5 * SECOND), Session(2 * SECOND), Session(15 * SECOND), Session(60 * SECOND),
     Session(1), Session(1_500_001),
@@ -413,7 +418,8 @@ def by_window(queries: Sequence[Query]) -> list[Query]:
     made: list[Query] = []
     for number, one in enumerate(queries):
         window = one.window
-        fits = isinstance(window, Sliding) and window.size_us % window.slide_us == 0 and one.deduplicated is None
+        whole = window.size_us % window.slide_us == 0 if isinstance(window, Sliding) else isinstance(window, Sliced)
+        fits = whole and one.deduplicated is None
         made.append(replace(one, late_by="window") if fits and number % 2 == 0 else one)
     return made
 

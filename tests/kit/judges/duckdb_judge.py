@@ -26,7 +26,7 @@ from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.expressions import Column, Expression, Foreign, columns_of, walk
 from millpond.model.query import Query
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
-from millpond.model.windows import Framed, Session
+from millpond.model.windows import Calendar, Cumulating, Framed, Session
 
 _Exact: TypeAlias = Callable[[Sequence[float] | None], float | None]
 Floats: TypeAlias = Literal["exact", "native"]
@@ -160,6 +160,15 @@ class _Script:
         if isinstance(window, Session):
             own = window.own_end
             return self._in_sessions(time, f"{time} + {window.gap_us}" if own is None else translate(own).value)
+        if isinstance(window, Calendar):
+            raise Unsupported("a calendar")
+        if isinstance(window, Cumulating):
+            size, step, offset = window.size_us, window.step_us, window.offset_us
+            return f"""
+                started AS (SELECT *, {time} - ((({time} - {offset}) % {size}) + {size}) % {size} AS _start
+                    FROM judged WHERE _fate = 'applied'),
+                candidates AS (SELECT *, _start + unnest(range({step}, {size} + 1, {step})) AS _end FROM started),
+                placed AS (SELECT * FROM candidates WHERE {time} < _end)"""
         size, slide, offset = window.size_us, window.slide_us, window.offset_us
         # A few candidates too many on both sides: DuckDB's integer division goes towards zero.
         first = f"({time} - {offset} - {size}) // {slide} - 2"

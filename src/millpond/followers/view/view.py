@@ -246,8 +246,8 @@ def drop_unserved(
 def latest_documents(table: pa.Table, n: int, size_us: int) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
     """Yield (bucket, keys, documents) per bucket: for each key its row with the latest window end.
 
-    `table` contains the columns `__key`, `__bucket`, `__end` (microseconds) and the query's own. For sessions, which
-    have no fixed size, it also contains `__start`.
+    `table` contains the columns `__key`, `__bucket`, `__end` (microseconds) and the query's own. If windows
+    differ in size, it also contains `__start`.
     """
     last = _last_rows(table)
     latest = table.take(pa.array(last))

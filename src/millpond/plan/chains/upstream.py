@@ -19,14 +19,24 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Distinct, Pattern, Processed, Session, Sliding, Window
+from millpond.model.windows import (
+    Calendar,
+    Cumulating,
+    Distinct,
+    Pattern,
+    Processed,
+    Session,
+    Sliced,
+    Sliding,
+    Window,
+)
 from millpond.plan.chains.steps import step_name, united_names
 from millpond.plan.chains.upstream_joins import join_first_us, join_reached_us, join_times
 
 _BOUNDS = ("start", "end", "time")
 _BOUNDS_SHOWN: dict[type, tuple[str, ...]] = {
-    Sliding: _BOUNDS, Session: ("end", "time"), Distinct: ("time",), Pattern: ("start", "end"),
-    Processed: ("time",),
+    Sliding: _BOUNDS, Calendar: _BOUNDS, Cumulating: _BOUNDS, Session: ("end", "time"), Distinct: ("time",),
+    Pattern: ("start", "end"), Processed: ("time",),
 }  # fmt: skip
 """By kind of window, the bounds for which the watermark gives a lower limit of all future rows."""
 
@@ -145,6 +155,8 @@ def after_us(upstream: AnyQuery, column: str, other: str) -> int | None:
     (window, part), (_, of_other) = _window_and_bound(upstream, column), _window_and_bound(upstream, other)
     if isinstance(window, Pattern):
         return 0 if part == of_other else None
+    if isinstance(window, Sliced) and not isinstance(window, Sliding) and (part == "start") != (of_other == "start"):
+        return None  # windows differ in length
     size = window.size_us if isinstance(window, Sliding) else 0  # for sessions only `end` and `time` are allowed
     return _bound(part, 0, size) - _bound(of_other, 0, size)
 
@@ -185,11 +197,10 @@ def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
         return watermark_us - window.within_us
     if isinstance(window, Distinct | Processed):  # of events that are not late, emitted at once or by the watermark
         start, end = watermark_us + 1, watermark_us + 2
-    elif not isinstance(window, Sliding):
+    elif not isinstance(window, Sliced):
         start, end = watermark_us, watermark_us + 1
     else:
-        start = window.first_open(watermark_us)
-        end = start + window.size_us
+        start, end = window.first_open(watermark_us), window.next_end(watermark_us)
     return _bound(part, start, end) - 1
 
 
@@ -202,7 +213,11 @@ def first_row_us(upstream: AnyQuery, event_time: str, since_us: int) -> int:
     window, part = _window_and_bound(upstream, event_time)
     if isinstance(window, Pattern):
         return _bound(part, since_us, since_us + window.within_us)
-    return _bound(part, since_us, since_us + window.size_us) if isinstance(window, Sliding) else since_us
+    if not isinstance(window, Sliced):
+        return since_us
+    # windows that start earlier end at the next start or before
+    later = since_us + window.size_us if isinstance(window, Sliding) else window.next_start(since_us) + 1
+    return _bound(part, since_us, later)
 
 
 def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int]) -> int | None:
@@ -220,7 +235,7 @@ def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int
     if isinstance(upstream, Selection):
         return newest[0]
     last, part = _window_and_bound(upstream, event_time)
-    if isinstance(last, Sliding):
+    if isinstance(last, Sliced):
         return _bound(part, *last.assign(newest[0])[-1])
     if isinstance(last, Distinct | Pattern | Processed):
         return newest[0]

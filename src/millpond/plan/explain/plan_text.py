@@ -7,18 +7,19 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from millpond.model.aggregates import DISTINCT
+from millpond.model.calendars.grids import Regular
 from millpond.model.endpoints import source_kind
 from millpond.model.expressions import Column, Literal, columns_of, render
 from millpond.model.query import Query
 from millpond.model.selection import Selection, zone_of
 from millpond.model.stream import Stream
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliding
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliced
 from millpond.plan.explain.event_log_text import error_lines, event_lines, rank_lines, tally_lines, top_lines
 from millpond.plan.explain.join_text import join_lines, log_lines
 from millpond.plan.explain.subqueries import subquery_lines
 from millpond.plan.explain.words import count_of, duration, grouping_text, predicate_text, waiting_text, window_text
 from millpond.plan.groups.build import build_plan, needed_columns, needed_foreign
-from millpond.plan.groups.edges import edges_between
+from millpond.plan.groups.edges import edges_between, phases
 from millpond.plan.groups.measures import precision_of
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
 from millpond.plan.groups.stateless import carried, moved_selections, row_bytes
@@ -209,7 +210,7 @@ def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iter
         others = [window.gap_us for window in same_group if isinstance(window, Session)]
         yield "finer atoms" if others and min(others) > group.gaps_us[0] else "no finer atoms"
     else:
-        before = edges_per_hour([window for window in same_group if isinstance(window, Sliding)])
+        before = edges_per_hour([window for window in same_group if isinstance(window, Sliced)])
         more = edges_per_hour(group.cuts)[0] - before[0]
         yield f"{rate_text(more)} more {'edge' if more == 1 else 'edges'} per hour" if more > 0 else "no more edges"
     columns = set(needed_columns(plan, query.stream)) - set(needed_columns(build_plan(rest), query.stream))
@@ -233,33 +234,31 @@ def _askers(group: GroupPlan) -> list[dict[str, int]]:
     return askers
 
 
-def edges_per_hour(windows: Sequence[Sliding]) -> tuple[Fraction, bool]:
+def edges_per_hour(windows: Sequence[Sliced]) -> tuple[Fraction, bool]:
     """The number of edges of the windows per hour of event time, and whether it is exact (else an upper bound).
 
     Sessions and the window over all event time have no edges.
 
+    >>> from millpond.model.windows import Sliding
     >>> edges_per_hour([Sliding(3_600_000_000, 900_000_000)])
     (Fraction(4, 1), True)
     """
     windows = [window for window in windows if window != RUNNING]
     if not windows:
         return Fraction(0), True
-    grids = {
-        (edge % window.slide_us, window.slide_us)
-        for window in windows
-        for edge in (window.offset_us, window.offset_us + window.size_us)
-    }
-    period = math.lcm(*(step for _, step in grids))
-    summed = sum((Fraction(_HOUR_US, step) for _, step in grids), Fraction(0))
-    if summed * period > _COUNTED_EDGES * _HOUR_US:
+    grids = phases(windows)
+    summed = sum((Fraction(_HOUR_US, grid.shortest_us) for grid in grids), Fraction(0))
+    regular = [grid for grid in grids if isinstance(grid, Regular)]
+    period = math.lcm(*(grid.step_us for grid in regular))
+    if len(regular) < len(grids) or summed * period > _COUNTED_EDGES * _HOUR_US:
         return summed, False
     # from an edge to the same edge one period later
-    start = min(phase for phase, _ in grids)
+    start = min(grid.phase_us for grid in regular)
     edges = edges_between(windows, start, start + period - 1)
     return Fraction((len(edges) - 1) * _HOUR_US, period), True
 
 
-def edges_text(windows: Sequence[Sliding]) -> str:
+def edges_text(windows: Sequence[Sliced]) -> str:
     """The rate of edges of the windows, as text."""
     rate, exact = edges_per_hour(windows)
     return f"{'' if exact else 'at most '}{rate_text(rate)} per hour: the number of slices per key with events"

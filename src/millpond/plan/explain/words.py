@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING
 
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Pattern, Processed, Range, Session, Window
+from millpond.model.windows import (
+    NEVER_LATE_US,
+    RUNNING,
+    Calendar,
+    Counted,
+    Cumulating,
+    Distinct,
+    Pattern,
+    Processed,
+    Range,
+    Session,
+    Window,
+)
 
 if TYPE_CHECKING:
     from millpond.plan.groups.plan import GroupPlan
@@ -90,8 +102,12 @@ def window_text(window: Window) -> str:
         return f"{text}{then}; {defined}" if defined else f"{text}{then}"
     if window == RUNNING:
         return "all events so far"
+    if isinstance(window, Calendar):
+        return f"{'day' if window.unit == 'date' else window.unit}s of {window.zone}"
     text = duration(window.size_us)
-    if not window.tumbling:
+    if isinstance(window, Cumulating):
+        text += f" in steps of {duration(window.step_us)}"
+    elif not window.tumbling:
         text += f" every {duration(window.slide_us)}"
     return text + (f" from {duration(window.offset_us)}" if window.offset_us else "")
 

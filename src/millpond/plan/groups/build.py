@@ -43,6 +43,7 @@ from millpond.model.windows import (
     Processed,
     Range,
     Session,
+    Sliced,
     Sliding,
     Window,
     has_no_start,
@@ -173,7 +174,7 @@ def _identity(query: Query) -> tuple[object, ...]:
         return (*common, query.window, presence_filter(query), query.delay_us, *event, *query.aggregates)
     if isinstance(query.window, Processed):  # the state depends on all of these
         return (*common, query.window, presence_filter(query), query.delay_us, *query.aggregates, query.functions)
-    if query.late_by_window and isinstance(query.window, Sliding):  # the window decides which events are late
+    if query.late_by_window and isinstance(query.window, Sliced):  # the window decides which events are late
         return (*common, "late by", query.window)
     if not isinstance(query.window, Session):
         return common
@@ -192,6 +193,8 @@ def _order(window: Window) -> tuple[int, ...]:
         return () if window.lasts_us is None else (window.lasts_us,)
     if isinstance(window, Pattern):
         return window.within_us, int(fingerprint(window), 16)
+    if not isinstance(window, Sliding):
+        return 0, window.longest_us, int(fingerprint(window), 16)
     return 0, window.size_us, window.slide_us, window.offset_us
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from millpond.arrays import distinct_of
-from millpond.model.windows import Sliding
+from millpond.model.calendars.grids import Grid
+from millpond.model.windows import Sliced
 
 Times: TypeAlias = npt.NDArray[np.int64]
 
@@ -25,51 +26,47 @@ class Slicing(NamedTuple):
     position: npt.NDArray[np.int64]
 
 
-def slices_of(windows: Sequence[Sliding], times_us: Times) -> Slicing:
+def slices_of(windows: Sequence[Sliced], times_us: Times) -> Slicing:
     """Slices that contain all of `times_us`, which must not be empty; at most a constant number per event.
 
+    >>> from millpond.model.windows import Sliding
     >>> slices_of([Sliding(20, 20)], np.array([21, 39, 3]))[0].tolist()
     [0, 20]
     """
     first, last = int(times_us.min()), int(times_us.max())
-    many = sum((last - first) // step + 2 for _, step in phases(windows))
+    many = sum((last - first) // grid.shortest_us + 2 for grid in phases(windows))
     if many <= _SPARE_EDGES + len(times_us):
         edges = edges_between(windows, first, last)
         return Slicing(edges[:-1], edges[1:], slice_of(times_us, edges))
-    found = [(times_us - (times_us - phase) % step, step) for phase, step in phases(windows)]
-    starts, rows, position = np.unique(
-        np.maximum.reduce([low for low, _ in found]), return_index=True, return_inverse=True
-    )
-    ends = np.minimum.reduce([low[rows] + step for low, step in found])
+    grids = phases(windows)
+    lows = np.maximum.reduce([grid.floor(times_us) for grid in grids])
+    starts, rows, position = np.unique(lows, return_index=True, return_inverse=True)
+    ends = np.minimum.reduce([grid.after(times_us[rows]) for grid in grids])
     return Slicing(starts, ends, position)
 
 
-def edges_between(windows: Sequence[Sliding], first_us: int, last_us: int) -> Times:
+def edges_between(windows: Sequence[Sliced], first_us: int, last_us: int) -> Times:
     """All edges of `windows` around [first_us, last_us], ascending: the first at or before `first_us`,
     the last after `last_us`.
 
+    >>> from millpond.model.windows import Sliding
     >>> edges_between([Sliding(45, 15), Sliding(20, 20)], 21, 39).tolist()
     [20, 30, 40]
     """
-    parts = []
-    for phase, step in phases(windows):
-        low = first_us - (first_us - phase) % step
-        high = last_us - (last_us - phase) % step + step
-        parts.append(low + step * np.arange((high - low) // step + 1, dtype=np.int64))  # exact, however long a step
-    edges = distinct_of(np.concatenate(parts))
+    edges = distinct_of(np.concatenate([grid.between(first_us, last_us) for grid in phases(windows)]))
     begin = int(np.searchsorted(edges, first_us, "right")) - 1
     end = int(np.searchsorted(edges, last_us, "right"))
     return edges[begin : end + 1]
 
 
-def phases(windows: Sequence[Sliding]) -> set[tuple[int, int]]:
-    """The regular grids (phase, step) on which the windows start and end.
+def phases(windows: Sequence[Sliced]) -> set[Grid]:
+    """The grids on which the windows start and end.
 
-    >>> sorted(phases([Sliding(45, 15), Sliding(50, 20)]))
+    >>> from millpond.model.windows import Sliding
+    >>> sorted(tuple(grid) for grid in phases([Sliding(45, 15), Sliding(50, 20)]))
     [(0, 15), (0, 20), (10, 20)]
     """
-    edges = [(edge, w.slide_us) for w in windows for edge in (w.offset_us, w.offset_us + w.size_us)]
-    return {(edge % step, step) for edge, step in edges}
+    return {grid for window in windows for grid in window.edges}
 
 
 def slice_of(times_us: Times, edges_us: Times) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ from millpond.model.expressions import Column, Expression
 from millpond.model.query import Deduplication, GroupingSet, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Retention
-from millpond.model.windows import Counted, Distinct, Framed, Pattern, Processed, Session, Sliding, Window
+from millpond.model.windows import Counted, Distinct, Framed, Pattern, Processed, Session, Sliced, Sliding, Window
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.filter_ladders import Ladder, ladders_of
 from millpond.plan.groups.joins import Joins
@@ -160,10 +160,10 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
         return None if isinstance(self.spread, msgspec.UnsetType) else self.spread
 
     @property
-    def late_by(self) -> Sliding | None:
+    def late_by(self) -> Sliced | None:
         """The window whose first end decides whether an event is late; None: the event's own time decides."""
         query = self.queries[0].query
-        return query.window if query.late_by_window and isinstance(query.window, Sliding) else None
+        return query.window if query.late_by_window and isinstance(query.window, Sliced) else None
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
@@ -181,9 +181,9 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
         return None if isinstance(self.log, msgspec.UnsetType) else self.log
 
     @cached_property
-    def sliding(self) -> tuple[Sliding, ...]:
+    def sliding(self) -> tuple[Sliced, ...]:
         """The windows of the group that are cut into slices."""
-        return tuple(window for window in self.windows if isinstance(window, Sliding))
+        return tuple(window for window in self.windows if isinstance(window, Sliced))
 
     @property
     def retention(self) -> Retention:
@@ -191,7 +191,7 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
         return Retention() if isinstance(self.retain, msgspec.UnsetType) else self.retain
 
     @cached_property
-    def cuts(self) -> tuple[Sliding, ...]:
+    def cuts(self) -> tuple[Sliced, ...]:
         """The windows at whose edges slices are cut; the windows of the grain belong to no query."""
         grain = self.retention.grain_us
         return (*self.sliding, Sliding(grain, grain)) if grain else self.sliding

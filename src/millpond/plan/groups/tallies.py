@@ -15,7 +15,7 @@ from millpond.model.aggregates import ACCURACY, PERCENTILE, Aggregate
 from millpond.model.expressions import Expression, call
 from millpond.model.query import Query
 from millpond.model.types import digits_of, is_decimal, is_known, is_number
-from millpond.model.windows import Sliding
+from millpond.model.windows import Sliced
 from millpond.plan.groups.event_log import logged_rows
 
 FINEST_BITS = 9
@@ -54,7 +54,7 @@ def keeps_tallies(query: Query) -> bool:
     are not mixed in a query, because percentiles are exact where events are stored.
     """
     asked = [aggregate for aggregate in query.aggregates if aggregate.logged]
-    sliced = isinstance(query.window, Sliding) and query.deduplicated is None
+    sliced = isinstance(query.window, Sliced) and query.deduplicated is None
     return bool(asked) and sliced and (all(map(binnable, asked)) or all(map(countable, asked)))
 
 

@@ -12,7 +12,7 @@ from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression, literal
 from millpond.model.query import Named, Query, named_once
 from millpond.model.selection import AnyQuery
-from millpond.model.windows import RUNNING, Sliding
+from millpond.model.windows import RUNNING, Sliced
 
 COMPLETE = "_complete"
 
@@ -26,7 +26,7 @@ def with_complete(query: AnyQuery) -> Query:
         UnsupportedQuery: the windows have no fixed size, or rows may change, or the query leaves out repeated events.
         QueryTypeError: the query already has a column of this name.
     """
-    fits = isinstance(query, Query) and isinstance(query.window, Sliding) and query.window != RUNNING
+    fits = isinstance(query, Query) and isinstance(query.window, Sliced) and query.window != RUNNING
     if not isinstance(query, Query) or not fits or query.changing or query.deduplicated is not None:
         raise UnsupportedQuery(
             f"Rows of {query.name} cannot be emitted before they are complete.",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
-from millpond.model.windows import RUNNING, Sliding
+from millpond.model.windows import RUNNING, Sliced
 from millpond.plan.options.complete_column import has_complete_column
 
 
@@ -32,10 +32,11 @@ def first_window(query: AnyQuery, from_us: int | None) -> FirstWindow | None:
     >>> first_window(hourly, None) is None
     True
     """
-    if from_us is None or not isinstance(query, Query) or not isinstance(query.window, Sliding):
+    if from_us is None or not isinstance(query, Query) or not isinstance(query.window, Sliced):
         return None
     if query.window == RUNNING or query.updating or has_complete_column(query):
         return None
     window = query.window
     start = window.next_start(from_us)
-    return FirstWindow(start, start + window.size_us, start + window.size_us + query.delay_us)
+    end = window.first_end(start)
+    return FirstWindow(start, end, end + query.delay_us)

@@ -14,7 +14,7 @@ from millpond.model.expressions import Expression, Foreign, columns_of, walk
 from millpond.model.query import Query
 from millpond.model.stream import Stream
 from millpond.model.types import is_known
-from millpond.model.windows import Sliding
+from millpond.model.windows import Sliced
 from millpond.plan.groups.plan import Plan
 
 LATE_WATERMARK = "_watermark"
@@ -37,7 +37,7 @@ class LateSink(msgspec.Struct, frozen=True):
     delay_us: int
     where: Expression | None
     columns: tuple[str, ...]
-    late_by: Sliding | None = None
+    late_by: Sliced | None = None
 
 
 def late_sinks(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[LateSink, ...]]:

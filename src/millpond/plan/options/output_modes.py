@@ -9,7 +9,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Framed, Processed, Sliding
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Distinct, Framed, Processed, Sliced, Sliding
 
 OP = "_op"
 """Column of updating results: `upsert`, or `delete` for a row that no longer meets HAVING or whose session has changed
@@ -119,9 +119,9 @@ def with_late_by(query: AnyQuery, late_by: str) -> AnyQuery:
     what = f"{query.name} judges late events by their window"
     if isinstance(query, Join):
         raise UnsupportedQuery(f"{what}, but is a join.", "Use 'late.by' = 'join', or leave it out.")
-    if not isinstance(query, Query) or not isinstance(query.window, Sliding) or query.window == RUNNING:
+    if not isinstance(query, Query) or not isinstance(query.window, Sliced) or query.window == RUNNING:
         raise UnsupportedQuery(f"{what}, but has no windows of fixed size.", "Leave 'late.by' out.")
-    if query.window.size_us % query.window.slide_us:
+    if isinstance(query.window, Sliding) and query.window.size_us % query.window.slide_us:
         raise UnsupportedQuery(
             f"{what}, and the size of its window is no multiple of the slide.",
             "Use such a window, or leave 'late.by' out.",

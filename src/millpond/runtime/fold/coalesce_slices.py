@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from millpond.arrays import Ints, distinct_of, distinct_rows, firsts_of, new_values, occurrences, ordered
-from millpond.model.windows import Sliding
+from millpond.model.calendars.grids import Grid, Regular
+from millpond.model.windows import Sliced
 from millpond.plan.groups.edges import phases
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.event_log.retention import kept_from, retained_from
@@ -35,10 +36,10 @@ _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 class Edges(NamedTuple):
     """The edges that are needed.
 
-    `since`: for a grid (phase, step), the time from which all its edges are needed. `more`: further edges, ascending.
+    `since`: for a grid, the time from which all its edges are needed. `more`: further edges, ascending.
     """
 
-    since: dict[tuple[int, int], int]
+    since: dict[Grid, int]
     more: Ints
 
     def around(self, starts_us: Ints, ends_us: Ints) -> tuple[Ints, Ints]:
@@ -46,16 +47,15 @@ class Edges(NamedTuple):
 
         Where there is no such edge, the slice keeps its own bound.
 
-        >>> edges = Edges({(0, 60): 0, (0, 10): 100}, np.array([], np.int64))
+        >>> edges = Edges({Regular(0, 60): 0, Regular(0, 10): 100}, np.array([], np.int64))
         >>> [bounds.tolist() for bounds in edges.around(np.array([20, 70, 110]), np.array([30, 80, 120]))]
         [[0, 60, 110], [60, 100, 120]]
         """
         low, high = np.full(len(starts_us), _EARLIEST), np.full(len(ends_us), _LATEST)
-        for (phase, step), since in self.since.items():
-            before = starts_us - (starts_us - phase) % step
-            after = np.maximum(ends_us, since)
+        for grid, since in self.since.items():
+            before = grid.floor(starts_us)
             low = np.where(before >= since, np.maximum(low, before), low)
-            high = np.minimum(high, after + (phase - after) % step)
+            high = np.minimum(high, grid.after(np.maximum(ends_us, since) - 1))
         if len(self.more):
             padded = np.concatenate([[_EARLIEST], self.more, [_LATEST]])
             low = np.maximum(low, padded[np.searchsorted(self.more, starts_us, "right")])
@@ -65,21 +65,21 @@ class Edges(NamedTuple):
 
 def needed_edges(group: GroupPlan, mark: Watermark, tiles: Iterable[Cells]) -> Edges:
     """The edges of open and retained windows, of the grain of retention, and of existing and future tiles."""
-    since: dict[tuple[int, int], int] = {}
+    since: dict[Grid, int] = {}
 
-    def need(place: tuple[int, int], from_us: int) -> None:
+    def need(place: Grid, from_us: int) -> None:
         since[place] = min(from_us, since.get(place, from_us))
 
     for plan in group.celled:
-        assert isinstance(plan.query.window, Sliding)
+        assert isinstance(plan.query.window, Sliced)
         from_us = kept_from(plan, retained_from(group, [plan], mark))
         for place in phases([plan.query.window]):
             need(place, from_us)
     grain = group.retention.grain_us
     if grain:  # a query that is added later may need these at any time
-        need((0, grain), _EARLIEST)
+        need(Regular(0, grain), _EARLIEST)
     for width, phase, since_us in grids(group):
-        need((phase, width), since_us)
+        need(Regular(phase, width), since_us)
     bounds = [bound for cells in tiles for bound in cells.slices[:2]]
     return Edges(since, distinct_of(np.concatenate([np.zeros(0, np.int64), *bounds])))
 

@@ -13,7 +13,7 @@ from millpond.arrays import Mask
 from millpond.kernels.bins import coarser
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
-from millpond.model.windows import Sliding
+from millpond.model.windows import Sliced
 from millpond.plan.groups.build import build_plan, presence_filter, tallies_asked
 from millpond.plan.groups.edges import slices_of
 from millpond.plan.groups.event_log import logged_rows, stored_values
@@ -139,7 +139,7 @@ class TalliedSize(NamedTuple):
 
 def _bytes_alone(plan: QueryPlan, tally: Tally, kept: Events) -> int:
     window = plan.query.window
-    assert isinstance(window, Sliding)
+    assert isinstance(window, Sliced)
     passed = [pc.fill_null(kept.columns[tally_filter(tally, condition)], False) for condition in tally.filters]
     mine = kept.take(np.flatnonzero(np.logical_or.reduce([mask.to_numpy(zero_copy_only=False) for mask in passed])))
     if not mine.rows:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from millpond.arrays import Ints, Mask
-from millpond.model.windows import Session, Sliding
+from millpond.model.windows import Session, Sliced
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_aggregates import passing
@@ -83,18 +83,18 @@ def next_session(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:
 def next_window(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:
     """The window that ends first; of each slice, only the cells up to the first with an event of the query are read."""
     window, ends = plan.query.window, list[int]()
-    assert isinstance(window, Sliding)
+    assert isinstance(window, Sliced)
     for group, state, files, whole in stored:
         mark = whole.at(plan.query.delay_us)
         if plan.since_us is not msgspec.UNSET:
-            first = plan.from_us + window.size_us - 1
+            first = window.first_end(window.next_start(plan.from_us)) - 1
             mark = first if mark is None else max(mark, first)
         for place in state.segments:
             end = _first_end(group, plan, window, read_cells(files, place, group.delays_us), mark)
             ends += [] if end is None else [end]
         if group.deduplicated is not None:
             ends += _waiting_ends(window, state, files, mark)
-    return _first([(end, end - window.size_us) for end in ends], plan)
+    return _first([(end, window.start_of(end)) for end in ends], plan)
 
 
 def _first(found: Sequence[tuple[int, int]], plan: QueryPlan) -> Due | None:
@@ -105,7 +105,7 @@ def _first(found: Sequence[tuple[int, int]], plan: QueryPlan) -> Due | None:
     return Due(start, end, end + plan.query.delay_us)
 
 
-def _waiting_ends(window: Sliding, state: GroupState, files: Files, mark_us: int | None) -> list[int]:
+def _waiting_ends(window: Sliced, state: GroupState, files: Files, mark_us: int | None) -> list[int]:
     """For each section, the earliest end of an open window with an event that may still be a repeated one."""
     found = []
     for place in state.events:
@@ -117,7 +117,7 @@ def _waiting_ends(window: Sliding, state: GroupState, files: Files, mark_us: int
     return found
 
 
-def _first_end(group: GroupPlan, plan: QueryPlan, window: Sliding, cells: Cells, mark_us: int | None) -> int | None:
+def _first_end(group: GroupPlan, plan: QueryPlan, window: Sliced, cells: Cells, mark_us: int | None) -> int | None:
     """The earliest end of an open window that contains a cell with events of the query."""
     slices = cells.slices
     counted, passing = counted_in(group.measures[plan.presence], cells)
@@ -131,14 +131,14 @@ def _first_end(group: GroupPlan, plan: QueryPlan, window: Sliding, cells: Cells,
     return None
 
 
-def open_ends(window: Sliding, starts_us: Ints, ends_us: Ints, mark_us: int | None) -> tuple[Ints, Mask]:
+def open_ends(window: Sliced, starts_us: Ints, ends_us: Ints, mark_us: int | None) -> tuple[Ints, Mask]:
     """For each slice, the end of the first window that contains it and ends after the mark, and whether there is one.
 
+    >>> from millpond.model.windows import Sliding
     >>> open_ends(Sliding(20, 10), np.array([0, 10]), np.array([10, 20]), 20)[0].tolist()
     [30, 30]
     """
-    step, phase = window.slide_us, (window.offset_us + window.size_us) % window.slide_us
-    first = -((phase - ends_us) // step) * step + phase
+    first = window.ends.after(ends_us - 1)
     if mark_us is not None:
-        first = np.maximum(first, (mark_us - phase) // step * step + phase + step)
-    return first, first <= starts_us + window.size_us
+        first = np.maximum(first, window.next_end(mark_us))
+    return first, first <= window.last_ends(starts_us)

@@ -8,7 +8,7 @@ from functools import cache, partial
 import numpy as np
 
 from millpond.arrays import Ints, Mask, distinct_rows
-from millpond.model.windows import Range, Sliding
+from millpond.model.windows import Range, Sliced
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.edges import slices_of
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
@@ -179,7 +179,7 @@ def _windows_of(plan: QueryPlan, group: GroupPlan, run: Sequence[Closing]) -> li
 def _cells_alone(stored: Stored, cells: Cells, plan: QueryPlan) -> tuple[Ints, set[str]]:
     """The slots of the cells that a query would keep in slices of its own, and the measures of its columns."""
     group, window, measures = stored.group, plan.query.window, measures_of(stored.group, plan)
-    assert isinstance(window, Sliding)
+    assert isinstance(window, Sliced)
     starts = np.repeat(cells.slices.start_us, np.diff(cells.offsets))
     needed = have_rows(group, plan, cells) & (np.repeat(cells.slices.late_class, np.diff(cells.offsets)) <= plan.delay)
     if not needed.any():

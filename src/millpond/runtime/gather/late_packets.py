@@ -17,14 +17,14 @@ from millpond.arrays import Ints, Mask
 from millpond.kernels.columns import ARROW_TYPES, arrow_type
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Expression
-from millpond.model.windows import Sliding
+from millpond.model.windows import Sliced
 from millpond.plan.groups.plan import GroupPlan
 from millpond.plan.options.late_sinks import LATE_EPOCH, LATE_WATERMARK, LateSink
 from millpond.runtime.gather.lateness import Judged, limit_us
 from millpond.runtime.packets.row_batches import RowBatch, rows_stream
 from millpond.runtime.task.column_layout import StreamLayout
 
-_Condition: TypeAlias = tuple[Expression | None, int, Sliding | None]
+_Condition: TypeAlias = tuple[Expression | None, int, Sliced | None]
 """The filter, delay and rule of a query: queries for which these are equal have the same late events."""
 
 

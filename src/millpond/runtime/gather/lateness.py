@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.model.types import FARTHEST_US
-from millpond.model.windows import NEVER_LATE_US, Sliding
+from millpond.model.windows import NEVER_LATE_US, Sliced
 from millpond.runtime.task.task_values import TimeLine, Watermark
 
 ANY_PARTITION = "*"
@@ -135,16 +135,13 @@ def late_beside(
     return np.zeros_like(late) if mark is None else np.where(times_us <= mark, late, 0)
 
 
-def judged_times(times_us: Ints, window: Sliding | None) -> Ints:
+def judged_times(times_us: Ints, window: Sliced | None) -> Ints:
     """The times by which events are late: their own or, with a window, the first end of a window that they are part of.
 
     The first window to close decides for all windows of an event. So a window that is emitted gets no more events, and
     its rows do not depend on the cut.
     """
-    if window is None:
-        return times_us
-    phase = window.offset_us + window.size_us
-    return times_us - (times_us - phase) % window.slide_us + window.slide_us
+    return times_us if window is None else window.ends.after(times_us)
 
 
 def limit_us(base_us: Ints, floor_us: int | None, delay_us: int) -> Ints:

@@ -19,7 +19,7 @@ from millpond.model.expressions import Call, Column
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, foreign_above, input_type
 from millpond.model.types import WINDOW, is_storable
-from millpond.model.windows import Counted, Pattern, Session
+from millpond.model.windows import Calendar, Counted, Cumulating, Pattern, Session
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import ties_of
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
@@ -451,7 +451,7 @@ def _outputs(
         arrays += served_key(keys.take(slots), count, buckets, keys.spread)
         arrays.append(pa.array(ends))
         names += ["__key", "__bucket", "__end"]
-        if isinstance(plan.query.window, Session | Counted | Pattern):
+        if isinstance(plan.query.window, Calendar | Cumulating | Session | Counted | Pattern):
             arrays.append(pa.array(results.starts_us))
             names.append("__start")
     return pa.RecordBatch.from_arrays(arrays, names=names)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, distinct_of
-from millpond.model.windows import Sliding
+from millpond.model.windows import Sliced
 from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan, fingerprint
 from millpond.plan.options.output_modes import OP, REVISION, only_distinct
 from millpond.runtime.event_log.event_aggregates import needs_events
@@ -102,7 +102,7 @@ class Changes:
         if not len(touched):
             return []
         starts, ends = self._fresh.slices.start_us[touched], self._fresh.slices.end_us[touched]
-        last_us = int(ends.max()) + _window_of(plan).size_us
+        last_us = int(ends.max()) + _window_of(plan).longest_us
         return self._windows(plan, starts, ends, None, last_us if most_us is None else min(last_us, most_us))
 
     def _windows(self, plan: QueryPlan, starts: Ints, ends: Ints, low: int | None, high: int) -> list[Closing]:
@@ -111,7 +111,7 @@ class Changes:
         window = _window_of(plan)
         place = self._group.windows.index(window)
         candidates = (
-            Closing(end, end - window.size_us, place, plan.delay) for end in ends_over(window, starts, ends, low, high)
+            Closing(end, window.start_of(end), place, plan.delay) for end in ends_over(window, starts, ends, low, high)
         )
         return [closing for closing in candidates if plan.from_us <= closing.start_us < plan.before_us]
 
@@ -239,9 +239,9 @@ def _differ(current: _Pairs, previous: _Pairs) -> Mask:
     return differs
 
 
-def _window_of(plan: QueryPlan) -> Sliding:
+def _window_of(plan: QueryPlan) -> Sliced:
     window = plan.query.window
-    assert isinstance(window, Sliding)
+    assert isinstance(window, Sliced)
     return window
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from millpond.arrays import Ints, ordered
-from millpond.model.windows import Sliding
+from millpond.model.windows import Sliced
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.task.task_values import SectionPlace, Watermark
 
@@ -42,8 +42,8 @@ def closing_windows(
             continue
         window = group.sliding[position]
         for end in ends_over(window, starts_us, ends_us, *passed):
-            if from_us <= end - window.size_us < before_us:
-                windows.append(Closing(end, end - window.size_us, position, delay))
+            if from_us <= (start := window.start_of(end)) < before_us:
+                windows.append(Closing(end, start, position, delay))
     return sorted(windows)
 
 
@@ -73,7 +73,7 @@ def _spans(group: GroupPlan, before: Watermark, after: Watermark) -> Iterator[tu
         passed, window = _passed(group, delay, before, after), group.sliding[position]
         if passed is not None and _ends_within(window, *passed):
             low, high = passed
-            yield None if low is None else low - window.size_us, high
+            yield None if low is None else low - window.longest_us, high
 
 
 def _asked(group: GroupPlan) -> dict[tuple[int, int], tuple[int, int]]:
@@ -83,7 +83,7 @@ def _asked(group: GroupPlan) -> dict[tuple[int, int], tuple[int, int]]:
     """
     pairs: dict[tuple[int, int], tuple[int, int]] = {}
     for plan in group.celled:
-        if plan.query.changing or not isinstance(plan.query.window, Sliding):
+        if plan.query.changing or not isinstance(plan.query.window, Sliced):
             continue
         pair = group.windows.index(plan.query.window), plan.delay
         first, until = pairs.get(pair, (plan.from_us, plan.before_us))
@@ -97,10 +97,9 @@ def _passed(group: GroupPlan, delay: int, before: Watermark, after: Watermark) -
     return None if high is None or (low is not None and low >= high) else (low, high)
 
 
-def _ends_within(window: Sliding, low_us: int | None, high_us: int) -> bool:
+def _ends_within(window: Sliced, low_us: int | None, high_us: int) -> bool:
     """Whether a window ends in (low, high]."""
-    phase = window.offset_us + window.size_us
-    return low_us is None or (low_us - phase) // window.slide_us < (high_us - phase) // window.slide_us
+    return low_us is None or window.next_end(low_us) <= high_us
 
 
 def _meets(place: SectionPlace, low_us: int | None, high_us: int) -> bool:
@@ -110,25 +109,22 @@ def _meets(place: SectionPlace, low_us: int | None, high_us: int) -> bool:
     return place.first_us < high_us and (low_us is None or place.last_us > low_us)
 
 
-def ends_over(window: Sliding, starts_us: Ints, ends_us: Ints, low_us: int | None, high_us: int) -> list[int]:
+def ends_over(window: Sliced, starts_us: Ints, ends_us: Ints, low_us: int | None, high_us: int) -> list[int]:
     """The ends in (low, high] of windows that contain one of the slices, ascending."""
-    step, phase = window.slide_us, (window.offset_us + window.size_us) % window.slide_us
-    near = ends_us <= high_us
+    grid, near = window.ends, ends_us <= high_us
     if low_us is not None:
-        near &= starts_us > low_us - window.size_us
+        near &= starts_us > low_us - window.longest_us
     starts_us, ends_us = starts_us[near], ends_us[near]  # few of all stored slices are near a watermark
-    first = -((phase - ends_us) // step) * step + phase  # first grid end at or after the slice's end
-    last = (starts_us + window.size_us - phase) // step * step + phase
+    first = grid.after(ends_us - 1)  # at or after the slice's end
+    last = np.minimum(window.last_ends(starts_us), high_us)
     if low_us is not None:
-        first = np.maximum(first, (low_us - phase) // step * step + phase + step)
-    last = np.minimum(last, (high_us - phase) // step * step + phase)
+        first = np.maximum(first, window.next_end(low_us))
     ranges = np.stack([first, last], axis=1)[first <= last]
     ends: list[int] = []
-    covered: int | None = None
     for begin, end in _overlapping(ranges):
-        begin = begin if covered is None else max(begin, covered + step)
-        ends.extend(range(begin, end + 1, step))
-        covered = end if covered is None else max(covered, end)
+        begin = begin if not ends else max(begin, window.next_end(ends[-1]))
+        if begin <= end:
+            ends.extend(grid.between(begin, end)[:-1].tolist())
     return ends
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from millpond.arrays import Ints, Mask, distinct_of
-from millpond.model.windows import Sliding
+from millpond.model.windows import Cumulating, Sliding
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.keys.current_slots import CurrentCells
 from millpond.runtime.task.task_values import Watermark
@@ -70,16 +70,17 @@ class LiveCells(NamedTuple):
 
 def grids(group: GroupPlan) -> tuple[Grid, ...]:
     """The grids of tiles that pay off for the windows of a group, narrowest first."""
-    since: dict[Sliding, int] = {}
+    since: dict[Sliding | Cumulating, int] = {}
     for plan in group.celled:
         window = plan.query.window
-        assert isinstance(window, Sliding)
-        since[window] = min(plan.from_us, since.get(window, plan.from_us))
+        if isinstance(window, Sliding | Cumulating):
+            since[window] = min(plan.from_us, since.get(window, plan.from_us))
     start_by_grid: dict[tuple[int, int], int] = {}
     for window, from_us in since.items():
-        if window.size_us < _WORTH_SLIDES * window.slide_us:
+        step_us = window.slide_us if isinstance(window, Sliding) else window.step_us
+        if window.size_us < _WORTH_SLIDES * step_us:
             continue
-        width = FACTOR * window.slide_us
+        width = FACTOR * step_us
         while 2 * width <= window.size_us:
             place = width, window.offset_us % width
             # if several windows need one grid, it begins where all of them can use it

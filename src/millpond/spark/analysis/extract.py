@@ -24,7 +24,7 @@ from millpond.model.query import GroupingSet, Named, Query, named_once
 from millpond.model.selection import AnyQuery, Selection, foreign_keys
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW, has_floats, is_known, is_storable
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Pattern, Session, Sliding, Window
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Pattern, Session, Sliced, Sliding, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregates import aggregate_of
@@ -40,16 +40,17 @@ from millpond.spark.analysis.expressions_above import (
     with_bounds,
 )
 from millpond.spark.analysis.frames import Frames
+from millpond.spark.analysis.grouping.calendar_keys import calendar_key, of_start
 from millpond.spark.analysis.grouping.grouping_sets import Sets, by_set, check_column_of_sets, grouping_sets, sets_of
 from millpond.spark.analysis.grouping.pivots import flattened, is_pivot
 from millpond.spark.analysis.grouping.row_patterns import PatternNote, pattern_of, with_matched
-from millpond.spark.analysis.grouping.window_rows import refuse_noted
+from millpond.spark.analysis.grouping.window_rows import check_grouped, refuse_noted
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.steps.cut import ids_in, ids_of
 from millpond.spark.analysis.steps.inputs import Inputs
 from millpond.spark.analysis.steps.repeats_below import RepeatsBelow, without_repeats
-from millpond.spark.analysis.steps.row_windows import grouped_rows, has_windows, raw_time, row_column, unqualified
+from millpond.spark.analysis.steps.row_windows import grouped_rows, has_windows, row_column, unqualified
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.cures import CLAUSES, without_time
 from millpond.spark.catalyst.private_names import (
@@ -133,6 +134,7 @@ class Reader:
         self._grouping: tuple[GroupingSet, ...] = ()
         self._pattern: Pattern | None = None
         self._row_parts: dict[int, str] = {}
+        self._date: JavaObject | None = None
         of_rows = bool(source.stream.upstreams)
         self._down = Translator(catalyst, self._column, self._projected, self.bound, structs=of_rows)
         self._up = Translator(catalyst, self._result, self._above, self._field, rounding=True, structs=True)
@@ -231,7 +233,7 @@ class Reader:
     def select(self, outputs: list[JavaObject]) -> Extraction:
         """The stateless query for a plan without an aggregation."""
         terms = self._terms
-        if isinstance(terms.window, Counted):
+        if terms.window is not None and not isinstance(terms.window, Sliding):
             raise refuse_noted()
         if terms.serve:
             raise UnsupportedQuery(
@@ -320,12 +322,12 @@ class Reader:
         """The event time and window of a grouping; without a window the event time is the column with a watermark."""
         for group in groups:
             if (found := self._input_plan.window_part(group)) is not None:
-                kind = found.window.kind
-                if isinstance(kind, PatternNote):
+                if isinstance(kind := found.window.kind, PatternNote):
                     kind = self._pattern = pattern_of(kind, self._down)
-                fixed = isinstance(kind, Sliding | Session | Framed)
                 kind = self._terms.window or kind if isinstance(kind, Sliding) else kind
-                return found.window.time, kind if fixed else Session(0, self._down(kind))
+                check_grouped(kind, [part.field for part in map(self._input_plan.window_part, groups) if part])
+                whole = isinstance(kind, Sliced | Session | Framed)
+                return found.window.time, kind if whole else Session(0, self._down(kind))
         if self._input_plan.windows:
             raise UnsupportedQuery("The query has a window that it does not group by.", "Group by it, or leave it out.")
         names = {id_of(one): row_column(one, self._input_plan, self._source) for one in groups}
@@ -337,9 +339,10 @@ class Reader:
             if self._terms.updates:
                 return NO_TIME, RUNNING  # no event is late for it, and every event is in its only window
             raise without_time(self._stream, by_text=bool(self._terms.text))
-        raw = None if self._terms.updates else raw_time(groups)
-        self._row_parts = {} if raw is None else {id_of(raw): "window.start"}
-        return (time, RUNNING) if raw is None else (raw, Sliding(1, 1))
+        if self._terms.updates or (key := calendar_key(self._catalyst, self._input_plan, groups)) is None:
+            return time, RUNNING
+        self._row_parts, self._date = {key.group: "window.start"}, key.value
+        return key.time, key.window
 
     def _keys(self, groups: list[JavaObject]) -> tuple[Expression, ...]:
         keys, places = list[Expression](), dict[int, int]()
@@ -355,7 +358,8 @@ class Reader:
                 continue
             if (name := self._row_parts.get(id_of(below))) is not None:
                 window = identity
-                self._scope[identity] = Column(name, WINDOW if name == "window" else "timestamp")
+                at = Column(name, WINDOW if name == "window" else "timestamp")
+                self._scope[identity] = at if self._date is None else self._kept(of_start(self._catalyst, self._date))
                 continue
             check_key(group, self._terms.name if self._terms.serve else None, of_rows=bool(self._stream.upstreams))
             before = len(keys)
@@ -421,7 +425,9 @@ class Reader:
         if {id_of(one) for one in references(expression)} == {self._sets.id}:
             return by_set(self._catalyst, self._sets, expression, self._result(self._sets.attribute))
         meanings = {id_of(column): self._result(column) for column in references(expression)}
-        projected = projected_above(self._catalyst, node, expression, meanings)
+        return self._kept(projected_above(self._catalyst, node, expression, meanings))
+
+    def _kept(self, projected: Projected) -> Expression:
         self._foreigns.setdefault(projected.value.key, projected)
         return projected.value
 
@@ -491,5 +497,4 @@ class Reader:
             expression = self._catalyst.substitute(expression, layer)
         projected = project(self._catalyst, unqualified(self._catalyst, self._source.names, expression))
         self._check_declared(projected.value.columns)
-        self._foreigns.setdefault(projected.value.key, projected)
-        return projected.value
+        return self._kept(projected)

@@ -23,7 +23,7 @@ from millpond.model.stream import (
     check_order,
     check_retention,
 )
-from millpond.model.windows import Sliding
+from millpond.model.windows import Cumulating, Sliding
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.plan.groups.distinct import Timing, distinct_by_name
 from millpond.plan.options.output_modes import BY_EVENT, FINAL, with_late_by, with_mode
@@ -63,9 +63,11 @@ class Mode(NamedTuple):
             duration, or an event would change more than `MOST_UPDATED` windows.
         """
         window = query.window if isinstance(query, Query) and self.emit != FINAL and not is_accepted() else None
-        if isinstance(window, Sliding) and window.size_us > MOST_UPDATED * window.slide_us:
+        step_us = window.slide_us if isinstance(window, Sliding) else 0
+        step_us = window.step_us if isinstance(window, Cumulating) else step_us
+        if isinstance(window, Sliding | Cumulating) and window.size_us > MOST_UPDATED * step_us:
             raise QueryTypeError(
-                f"Each event would change {window.size_us // window.slide_us:,} windows of {query.name}, and each would"
+                f"Each event would change {window.size_us // step_us:,} windows of {query.name}, and each would"
                 f" be emitted; {MOST_UPDATED:,} are allowed.",
                 "Use a longer slide or a shorter size, or leave 'emit' = 'update' out.",
             )

@@ -10,9 +10,10 @@ import msgspec
 from millpond.errors import UnsupportedQuery
 from millpond.model.endpoints import Sink
 from millpond.model.join import Join
-from millpond.model.selection import AnyQuery, Selection
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection, zone_of
 from millpond.model.stream import Stream
-from millpond.model.windows import Counted, Sliding
+from millpond.model.windows import Written
 from millpond.plan.groups.distinct import Timing
 from millpond.plan.options.late_sinks import check_late
 from millpond.plan.options.output_modes import BY_EVENT, UPDATE, with_late_by
@@ -75,7 +76,7 @@ class Terms(NamedTuple):
     """
 
     name: str
-    window: Sliding | Counted | None = None
+    window: Written | None = None
     sink: Sink = Sink()
     serve: bool = False
     text: str = ""
@@ -107,7 +108,7 @@ class OutputOptions(NamedTuple):
     fit: Callable[[AnyQuery], AnyQuery] = lambda query: query
     zone: str | None = None
 
-    def terms(self, terms: Terms, window: Sliding | Counted | None = None) -> Terms:
+    def terms(self, terms: Terms, window: Written | None = None) -> Terms:
         """The terms of a query with these options; `window` overrides the window in the plan."""
         return terms._replace(window=window or terms.window, updates=self.mode.emit == UPDATE)
 
@@ -171,3 +172,9 @@ def leaving_of(
 ) -> OutputOptions:  # fmt: skip
     """The given options, with defaults for those that are None."""
     return OutputOptions(late, mode or Mode(), repeats or Repeats(), zone=zone)
+
+
+def options_again(query: AnyQuery) -> OutputOptions:
+    """The options with which the recorded text of a query is analysed again: those that decide what Spark evaluates."""
+    updating = isinstance(query, Query) and query.updating
+    return OutputOptions(mode=Mode(UPDATE) if updating else Mode(), zone=zone_of(query))

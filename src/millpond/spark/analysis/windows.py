@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from millpond.errors import QueryTypeError, SetupError, UnsupportedQuery
 from millpond.model.types import WINDOW
-from millpond.model.windows import Counted, Session, Sliding
+from millpond.model.windows import Counted, Cumulating, Session, Sliding, Written
 from millpond.spark.analysis.grouping.row_patterns import PatternNote, is_pattern, pattern_note
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -53,19 +53,20 @@ _UNITS = (
 )  # fmt: skip
 _PROBE_US = 1_000_000_000_000_000
 _COUNTED = re.compile(r"only a pond answers count_window\(size (\d+), every (\d+)\)")
+_CUMULATED = re.compile(r"only a pond answers cumulate_window\(size (\d+), step (\d+)\) in microseconds")
 _NOTE = re.compile(r"only a pond answers window\(size (\d+), slide (\d+), offset (\d+)\) in microseconds")
 
 
 class Twin(NamedTuple):
-    """A text in which hopping and count windows are replaced by tumbling ones, and the original window, if there is
-    one.
+    """A text in which hopping, growing and count windows are replaced by tumbling ones, and the original window, if
+    there is one.
 
     A tumbling window is rewritten only if Spark would not accept the spelling of its duration. A replacement has the
     same length and line breaks, so positions are the same in both texts.
     """
 
     text: str
-    window: Sliding | Counted | None
+    window: Written | None
 
 
 def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) -> Twin:
@@ -75,7 +76,7 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         QueryTypeError: a duration is not a literal, counts months, or makes no valid window.
         UnsupportedQuery: the text has two different windows.
     """
-    found: dict[Sliding | Counted, TextSpan | None] = {}
+    found: dict[Written, TextSpan | None] = {}
     hopping: set[tuple[int, int, str]] = set()
     # These are sets because the parser also lists a grouping key of `|> AGGREGATE` among the outputs.
     cuts: set[tuple[int, int, str]] = set()
@@ -85,9 +86,9 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         span = span_of(call)
         if name == "window_time":
             continue  # for the row's own window it is a column; as the time of another window it is refused later
-        if name == "count_window":
-            counted, column = _counted(call)
-            found[counted] = span
+        if name in ("count_window", "cumulate_window"):
+            made, column = _counted(call) if name == "count_window" else _cumulated(catalyst, call)
+            found[made] = span
             spans |= set() if span is None else {span}
             if span is not None and column is not None:
                 cuts.add((span.start, span.stop, _fitted(f"window({column.piece}, '1 day')", span.piece)))
@@ -119,16 +120,17 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
     return Twin(text, next(iter(found), None) if len(found) == 1 else None)
 
 
-def _check_several(found: Mapping[Sliding | Counted, TextSpan | None]) -> None:
+def _check_several(found: Mapping[Written, TextSpan | None]) -> None:
     """Refuse windows of which Spark's analyser would plan too many rows per event; it plans them if there are several.
 
     Raises:
         UnsupportedQuery: one of the windows is a count window, or overlaps too many others.
     """
     for window, span in found.items():
-        if isinstance(window, Counted) or window.size_us > MAX_PLANNED * window.slide_us:
+        if not isinstance(window, Sliding) or window.size_us > MAX_PLANNED * window.slide_us:
             both = " and ".join(str(span) for span in found.values())
-            what = "is a count window" if isinstance(window, Counted) else f"overlaps more than {MAX_PLANNED} others"
+            what = "is a count window" if isinstance(window, Counted) else "grows by steps"
+            what = f"overlaps more than {MAX_PLANNED} others" if isinstance(window, Sliding) else what
             raise UnsupportedQuery(
                 f"The query has two different windows, {both}, and the one at {span} {what}.", "Make them two queries."
             )
@@ -176,6 +178,44 @@ def count_window(time: Column | str, size: int, every: int | None = None) -> Col
     return F.window(F.when(F.raise_error(F.lit(note)).isNull(), column), "1 day")
 
 
+def cumulate_window(time: Column | str, size: str, step: str) -> Column:
+    """Windows that grow by `step` up to `size`, as Flink's CUMULATE, for the DataFrame of a pond's query.
+
+    SQL has a function of the same name. A DataFrame with this window raises if Spark itself runs it.
+
+    Raises:
+        QueryTypeError: a duration is not an interval, counts months, or the size is no multiple of the step.
+        SetupError: there is no active session.
+    """
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise SetupError("There is no active Spark session.", "Start one, or call spark_session().")
+    catalyst = Catalyst(spark)
+    made = Cumulating(_interval(catalyst, size, repr(size)), _interval(catalyst, step, repr(step)))
+    _check_steps(made)
+    note = f"only a pond answers cumulate_window(size {made.size_us}, step {made.step_us}) in microseconds"
+    column = time if isinstance(time, Column) else F.col(time)
+    return F.window(F.when(F.raise_error(F.lit(note)).isNull(), column), "1 day")
+
+
+def _cumulated(catalyst: Catalyst, call: JavaObject) -> tuple[Cumulating, TextSpan | None]:
+    """The window of `cumulate_window(time, size, step)` and the position of its time in the text."""
+    given = items(call.arguments())
+    if len(given) != 3:
+        raise QueryTypeError(
+            f"The window at {span_of(call)} is no time with two durations.",
+            "Write cumulate_window(ts, '1 day', '1 hour').",
+        )
+    window = Cumulating(*(_microseconds(catalyst, duration) for duration in given[1:]))
+    _check_steps(window)
+    return window, span_of(given[0])
+
+
+def _check_steps(window: Cumulating) -> None:
+    """Refuse windows with unreasonable bounds."""
+    _check_sane(Sliding(window.size_us, window.step_us))
+
+
 def _counted(call: JavaObject) -> tuple[Counted, TextSpan | None]:
     """The window of `count_window(time, size[, every])` and the position of its time in the text."""
     given, span = items(call.arguments()), span_of(call)
@@ -203,18 +243,20 @@ def is_noted(expression: JavaObject) -> bool:
     return _note(text) is not None or is_pattern(text)
 
 
-def _note(text: str) -> Sliding | Counted | None:
+def _note(text: str) -> Written | None:
     """The window hidden in the text of an expression."""
     found = _NOTE.search(text)
     if found:
         return Sliding(*map(int, found.groups()))
+    if found := _CUMULATED.search(text):
+        return Cumulating(*map(int, found.groups()))
     counted = _COUNTED.search(text)
     return Counted(int(counted[1]), int(counted[2])) if counted else None
 
 
 def recovered(
     catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]
-) -> tuple[JavaObject, Sliding | Counted | PatternNote]:
+) -> tuple[JavaObject, Written | PatternNote]:
     """The time attribute and the window of analysed window structs, found by evaluating all panes for one instant.
 
     Raises:

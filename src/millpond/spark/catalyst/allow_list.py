@@ -41,7 +41,7 @@ EXPRESSIONS = _words(
 SUBQUERIES = _words("Exists ListQuery ScalarSubquery")
 """The same, with a plan in them."""
 
-WINDOWS = frozenset({"window", "session_window", "window_time", "count_window"})
+WINDOWS = frozenset({"window", "session_window", "window_time", "count_window", "cumulate_window"})
 """Functions that make windows; those that this version does not support are refused by name later."""
 
 AGGREGATES = SPELLINGS | {"product", "try_avg", "try_sum", "grouping", "grouping_id"}

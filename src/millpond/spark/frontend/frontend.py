@@ -21,7 +21,7 @@ from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery, from_t
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Literal
 from millpond.model.functions import UserFunction
-from millpond.model.selection import AnyQuery, foreign_keys, zone_of
+from millpond.model.selection import AnyQuery, foreign_keys
 from millpond.model.spec import PondSpec, relations_of
 from millpond.model.stream import Relation, Stream, can_be_stored, check_order, check_retention
 from millpond.plan.chains.steps import inner_of, streams_of, ttl_us_of, with_inner
@@ -33,7 +33,7 @@ from millpond.spark.analysis.joins.joins import extract_any
 from millpond.spark.analysis.joins.subqueries import frame_of
 from millpond.spark.analysis.live_parameters import marked
 from millpond.spark.analysis.properties import Mode, Repeats, duration_us, ttl_us
-from millpond.spark.analysis.query_terms import Extraction, OutputOptions, Terms, leaving_of
+from millpond.spark.analysis.query_terms import Extraction, OutputOptions, Terms, leaving_of, options_again
 from millpond.spark.analysis.upstream_queries import check_chained, show_rows
 from millpond.spark.analysis.user_aggregates import UserFunctions, declared_function
 from millpond.spark.analysis.windows import Twin, tumbling_twin
@@ -436,7 +436,7 @@ class FrontEnd:
         terms = Terms(query.name, None, query.sink, query.serve, query.text, ttl_us=ttl_us_of(query, streams))
         try:
             with accepted():
-                self._query(terms, query.text, OutputOptions(zone=zone_of(query)), remember=False)
+                self._query(terms, query.text, options_again(query), remember=False)
         except QueryError as error:
             raise not_stored(query.name) from error
 

@@ -21,7 +21,7 @@ from millpond.model.expressions import Column, Literal, bound, is_list, listed, 
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.types import WINDOW, element_of
-from millpond.model.windows import Session, Sliding
+from millpond.model.windows import Session, Sliced
 from millpond.plan.options.complete_column import early_version
 from millpond.plan.options.live_parameters import parameters_in
 from millpond.reconfigure.changes import Add, Alter, Change, Drop, Feed, Pause, Promote, Resume, SetParameter, Shadow
@@ -176,7 +176,7 @@ class NaiveChanges:
 
 def _by_start(query: Plain) -> bool:
     """Whether each window of a query is known by its start."""
-    return isinstance(query, Query) and isinstance(query.window, Sliding | Session)
+    return isinstance(query, Query) and isinstance(query.window, Sliced | Session)
 
 
 def _hand_over(old: _Version, new: _Version, start_us: int) -> None:

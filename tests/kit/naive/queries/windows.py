@@ -25,7 +25,7 @@ from millpond.errors import OverflowedError
 from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
-from millpond.model.windows import Framed, Interval, Session, Sliding
+from millpond.model.windows import Framed, Interval, Session, Sliced
 from millpond.plan.groups.aggregate_functions import PAIRED, result_type
 from millpond.plan.groups.tallies import keeps_tallies
 
@@ -199,7 +199,7 @@ def _is_known(time: int | None) -> bool:
 def _is_late(query: Query, time: int | None, watermark: int | None) -> bool:
     if time is None or not _is_known(time) or watermark is None:
         return False
-    if query.late_by == "window" and isinstance(query.window, Sliding):
+    if query.late_by == "window" and isinstance(query.window, Sliced):
         first = query.window.assign(time)[0]
         return first.end_us <= watermark
     return time <= watermark

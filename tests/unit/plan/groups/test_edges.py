@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from millpond.model.windows import Sliding
+from millpond.model.calendars.zone_offsets import DAY_US
+from millpond.model.windows import Calendar, Cumulating, Sliced, Sliding
 from millpond.plan.groups.edges import edges_between, slice_of, slices_of
 
 S = 1_000_000
@@ -22,6 +23,18 @@ def naive_edges(windows: list[Sliding], first: int, last: int) -> list[int]:
         while start <= last + 2 * longest:
             found |= {start, start + window.size_us}
             start += window.slide_us
+    before = max(edge for edge in found if edge <= first)
+    after = min(edge for edge in found if edge > last)
+    return sorted(edge for edge in found if before <= edge <= after)
+
+
+def naive_sliced_edges(windows: list[Sliced], first: int, last: int) -> list[int]:
+    """The same from the windows of every moment; for windows of few microseconds, or of days."""
+    found: set[int] = set()
+    for window in windows:
+        reach = window.longest_us
+        times = range(first - reach, last + reach + 1, DAY_US // 3 if isinstance(window, Calendar) else 1)
+        found |= {bound for time in times for bounds in window.assign(time) for bound in bounds}
     before = max(edge for edge in found if edge <= first)
     after = min(edge for edge in found if edge > last)
     return sorted(edge for edge in found if before <= edge <= after)
@@ -85,6 +98,33 @@ def test_slices_of_events_close_together_are_those_between_their_edges() -> None
         [10, 20, 30],
         [2, 0, 2],
     )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_growing_windows_cut_at_every_step(seed: int) -> None:
+    dice = random.Random(seed)
+    step = dice.randint(1, 6)
+    size = step * dice.randint(1, 5)
+    windows = [Cumulating(size, step, dice.randrange(size)), *random_windows(dice)[:1]]
+    times = [dice.randint(-60, 60) for _ in range(9)]
+    first, last = min(times), max(times)
+    assert edges_between(windows, first, last).tolist() == naive_sliced_edges(windows, first, last)
+    far = slices_of(windows, np.array([*times, *(time + 10**9 for time in times)]))
+    slices = [[int(far.starts_us[i]), int(far.ends_us[i])] for i in far.position[:9]]
+    assert slices == [naive_sliced_edges(windows, time, time) for time in times]
+
+
+def test_days_of_two_zones_cut_each_other() -> None:
+    #   Berlin   22 22 22 23 …      New York    4 4 4 4 5 …      (hours UTC of midnight, October 2026)
+    windows: list[Sliced] = [Calendar("date", "Europe/Berlin"), Calendar("day", "America/New_York")]
+    first = 1_792_700_000 * S
+    last = first + 15 * DAY_US
+    assert edges_between(windows, first, last).tolist() == naive_sliced_edges(windows, first, last)
+    centuries = np.array([first, last, first + 200_000 * DAY_US, first - 200_000 * DAY_US])
+    far = slices_of([*windows, Sliding(S, S)], centuries)
+    assert (far.starts_us[far.position] == centuries).all()
+    found = slices_of(windows, centuries[:2])
+    assert [found.starts_us[i] for i in found.position] == [naive_sliced_edges(windows, t, t)[0] for t in (first, last)]
 
 
 def test_an_event_in_1970_and_one_today_share_a_chunk_in_little_memory() -> None:

@@ -12,7 +12,7 @@ from millpond.arrays import Ints
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
-from millpond.model.windows import Sliding
+from millpond.model.windows import Cumulating, Sliced, Sliding
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.edges import slices_of
 from millpond.plan.groups.plan import GroupPlan
@@ -22,7 +22,7 @@ from millpond.runtime.windows.closing import Closing, batches, closing_windows, 
 S = 1_000_000
 
 
-def group_of(*windows: tuple[Sliding, int]) -> GroupPlan:
+def group_of(*windows: tuple[Sliced, int]) -> GroupPlan:
     count = Aggregate("count", None, None, "bigint")
     output = (Named("n", Column("agg:0", "bigint")),)
     queries = [
@@ -74,7 +74,9 @@ def test_closing_windows_are_the_naive_ones(seed: int) -> None:
     windows = []
     for _ in range(dice.randint(1, 4)):
         slide = dice.randint(1, 12)
-        window = Sliding(dice.randint(slide, 40), slide, dice.randint(0, slide - 1))
+        window: Sliced = Sliding(dice.randint(slide, 40), slide, dice.randint(0, slide - 1))
+        if dice.random() < 0.3:
+            window = Cumulating(slide * dice.randint(1, 6), slide, dice.randint(0, slide - 1))
         windows.append((window, dice.choice((0, 3, 20))))
     group = group_of(*windows)
     times = [dice.randint(-60, 60) for _ in range(dice.randint(1, 8))]

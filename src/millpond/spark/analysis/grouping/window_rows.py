@@ -6,10 +6,11 @@ is read like `explode` of an array of these windows.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypeGuard
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.windows import Counted, Sliding
+from millpond.model.windows import Cumulating, Sliding, Written
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of
 
 MOST_WINDOWS = 100
@@ -28,9 +29,22 @@ def emits_windows(plan: JavaObject) -> bool:
     return True
 
 
-def is_hopping(window: Sliding | Counted | None) -> TypeGuard[Sliding]:
+def is_hopping(window: Written | None) -> TypeGuard[Sliding]:
     """Whether one event can belong to several windows."""
     return isinstance(window, Sliding) and window.slide_us < window.size_us
+
+
+def check_grouped(window: object, fields: Collection[str | None]) -> None:
+    """Refuse windows that grow where rows are grouped by their start alone; `fields` are the parts in the key.
+
+    Raises:
+        UnsupportedQuery: they are.
+    """
+    if isinstance(window, Cumulating) and not {None, "end"} & {*fields}:
+        raise UnsupportedQuery(
+            "Windows that grow by steps have equal starts, so their start alone is no key.",
+            "Group by the whole window.",
+        )
 
 
 def check_emitted(windows: int) -> None:
@@ -61,6 +75,6 @@ def exploded_windows(catalyst: Catalyst, windows: list[JavaObject]) -> JavaObjec
 def refuse_noted() -> UnsupportedQuery:
     """The error for a window that only exists as the key of an aggregation."""
     return UnsupportedQuery(
-        "The query has a count window, or a window of millpond.window, but no aggregation.",
+        "The query has a count window, a cumulate_window, or a window of millpond.window, but no aggregation.",
         "Group by it. To emit the windows of each event, use window(ts, …) of Spark.",
     )

@@ -22,7 +22,7 @@ from millpond.model.query import Named, named_once
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
-from millpond.model.windows import Counted, Sliding
+from millpond.model.windows import Sliding
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.plan.groups.distinct import Timing
 from millpond.spark.analysis.aggregation_input import WindowPart, read_input_plan, timing_of
@@ -224,8 +224,10 @@ class _JoinReader:
         if windows:
             # Within a window, a comparison of the times is an ordinary condition.
             shared = self._terms.window or windows[0]
-            if isinstance(shared, Counted):
-                raise UnsupportedQuery("Count windows cannot be joined.", "Join in windows of time.")
+            if not isinstance(shared, Sliding):
+                raise UnsupportedQuery(
+                    "Count windows, and windows that grow by steps, cannot be joined.", "Join in other windows of time."
+                )
             return shared, keys, [*rest, *(part for part, _ in timed)]
         bounds += [bound for _, bound in timed]
         rest += [part for part, bound in timed if not bound.exact]

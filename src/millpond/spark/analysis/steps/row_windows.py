@@ -15,12 +15,12 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.types import WINDOW
-from millpond.model.windows import RUNNING, Distinct, Sliding
+from millpond.model.windows import RUNNING, Calendar, Distinct, Sliding
 from millpond.plan.chains.upstream import bounds_of, passed_column, times_of
 from millpond.plan.chains.upstream_joins import join_times
 from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, delay_ms, id_of, kind_of, references
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, kind_of, references
 
 _EARLIEST = ("start", "time", "end")
 
@@ -29,7 +29,7 @@ class RowWindow(NamedTuple):
     """The window of rows as a window of the query over them; `parts`: what each grouping key is of that window."""
 
     event_time: str
-    window: Sliding
+    window: Sliding | Calendar
     parts: dict[int, str]
 
 
@@ -74,12 +74,6 @@ def grouped_rows(keys: Mapping[int, str | None], source: QueryInput) -> RowWindo
 def has_windows(steps: Sequence[AnyQuery]) -> bool:
     """Whether rows of inner queries belong to windows; rows without repeats are single events."""
     return any(not (isinstance(step, Query) and isinstance(step.window, Distinct)) for step in steps)
-
-
-def raw_time(groups: Sequence[JavaObject]) -> JavaObject | None:
-    """The event time among grouping keys: such a group is complete when the watermark passes its time."""
-    keys = (one for one in groups if kind_of(one) == "AttributeReference")
-    return next((key for key in keys if delay_ms(key) is not None), None)
 
 
 def row_window(keys: Mapping[int, str], upstream: AnyQuery, grids: Mapping[str, Sliding]) -> RowWindow | None:
@@ -144,7 +138,7 @@ def _of_join(join: Join, window: Expression, queries: Mapping[str, AnyQuery]) ->
     return grids_of(upstream, queries).get(value.name.rpartition(".")[0])
 
 
-def _window_and_bounds(upstream: AnyQuery) -> tuple[Sliding | None, dict[str, str]]:
+def _window_and_bounds(upstream: AnyQuery) -> tuple[Sliding | Calendar | None, dict[str, str]]:
     """The tumbling window of the rows, if they have one, and which columns are its `start`, `end` or `time`."""
     if isinstance(upstream, Join):
         window = upstream.when
@@ -153,7 +147,7 @@ def _window_and_bounds(upstream: AnyQuery) -> tuple[Sliding | None, dict[str, st
         parts = {0: "start", window.size_us: "end", window.size_us - 1: "time"}
         times = {name: time for name, time in join_times(upstream).items() if not time.sides}
         return window, {name: parts[time.after_us] for name, time in times.items() if time.after_us in parts}
-    if not isinstance(upstream, Query) or not isinstance(upstream.window, Sliding):
+    if not isinstance(upstream, Query) or not isinstance(upstream.window, Sliding | Calendar):
         return None, {}
     if upstream.window == RUNNING or not upstream.window.tumbling:
         return None, {}
