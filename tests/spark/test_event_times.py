@@ -74,6 +74,10 @@ TEXTS = {
                  ON a.k = b.k AND b.m BETWEEN a.t - INTERVAL 1 MINUTE AND a.t""",
 }  # fmt: skip
 
+TWICE = grouped(
+    "SELECT timestamp_seconds(sec) AS t, k, v + one AS v FROM STREAM ev LATERAL VIEW explode(array(1, 2)) AS one"
+)
+
 FRAMES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "frame_parsed": lambda ev: _windowed(
         ev.select("k", F.from_json("doc", "at STRING, z INT").alias("j"))
@@ -174,6 +178,7 @@ def test_time_expressions_come_and_go_in_a_pond_that_continues(spark: SparkSessi
         _write(tmp_path / "in", 1, BEGIN + 1_000_000)
         pond.drop("gone")
         pond.add("later", TEXTS["own_name"])
+        pond.add("twice", TWICE)  # another derived stream, with the times of the first
         with pytest.raises(ChangeRefused, match="Declare the stream a second time"):
             pond.add("other", TEXTS["format"])  # its times are unknown for the events that were read
         pond.alter("seconds", changed)
@@ -184,9 +189,10 @@ def test_time_expressions_come_and_go_in_a_pond_that_continues(spark: SparkSessi
         pond.load(_declared(tmp_path))
         pond.add("seconds", changed)
         pond.add("later", TEXTS["own_name"])
+        pond.add("twice", TWICE)
         pond.run(once=True, drain=True)
         begun = f"w.start >= timestamp_seconds({BEGIN + 1_000_000})"
-        for name, text in {"seconds": changed, "later": TEXTS["own_name"]}.items():
+        for name, text in {"seconds": changed, "later": TEXTS["own_name"], "twice": TWICE}.items():
             answer = _expected(spark, text)
             expected = _counted(answer.where(begun))
             assert expected

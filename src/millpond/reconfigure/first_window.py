@@ -129,7 +129,8 @@ def _check_observed(known: PondSpec, manifest: Manifest, stream: Stream, time_so
     sources = (stream.name,) if is_read(stream) else () if stream.derived is None else stream.derived.reads
     bases = time_sources.get(stream.name, {})
     read = [source for source in sources if source in manifest.offsets]
-    unobserved = [source for source in read if observed.get(source) != bases.get(source)]
+    equal = bases.keys() - {*sources}  # derived streams with the same times
+    unobserved = [source for source in equal or read if observed.get(source) != bases.get(source)]
     if not read or (bases and not unobserved):
         return
     raise ChangeRefused(

@@ -25,7 +25,7 @@ from millpond.plan.options.complete_column import with_complete
 from millpond.reconfigure.catalog import event_times_of
 from millpond.reconfigure.changes import Add, Alter, Shadow
 from millpond.reconfigure.validate import KnownPond
-from millpond.spark.analysis.derived_streams import bases_of, time_sources
+from millpond.spark.analysis.derived_streams import bases_of, equally_timed, time_sources
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.frontend.frontend import FrontEnd
@@ -272,10 +272,15 @@ class Declarations:
         return bases_of(self.front.derived(query))
 
     def time_sources_of(self, query: AnyQuery) -> dict[str, dict[str, str]]:
-        """For each derived stream that a query reads: by base stream, the column that is its event time."""
+        """For each derived stream that a query reads: by base stream, the column that is its event time; or a derived
+        stream of the pond whose events have the same times.
+        """
         times = event_times_of((*inner_queries(self.streams_of(query)), query))
-        read = [one for one in self.front.derived(query) if one.stream.name in times]
-        return {one.stream.name: time_sources(one, times[one.stream.name]) for one in read}
+        read = [(one, times[one.stream.name]) for one in self.front.derived(query) if one.stream.name in times]
+        observed = event_times_of(self.queries.values())
+        known = [one for asked in self.queries.values() for one in self.front.derived(asked)]
+        others = [(one, observed[one.stream.name]) for one in known if one.stream.name in observed]
+        return {one.stream.name: time_sources(one, time) or equally_timed(one, time, others) for one, time in read}
 
     def naming(self, make: Callable[[KnownPond], NewText], query: AnyQuery) -> Callable[[KnownPond], NewText]:
         """The change with the views, tables and streams that the text of its query names, so that the log has them."""

@@ -112,6 +112,23 @@ def time_sources(derived: Derived, event_time: str) -> dict[str, str]:
     return found
 
 
+def equally_timed(derived: Derived, event_time: str, others: Iterable[tuple[Derived, str]]) -> dict[str, str]:
+    """The first of other derived streams whose events have the times of all events of `derived`, with its event time.
+
+    Both compute the time by equal expressions of one base stream, and the other one has a row for each of its events.
+    """
+    time = derived.branches[0].columns.get(event_time) if len(derived.branches) == 1 else None
+    if time is None:
+        return {}
+    wanted = derived.branches[0].base.name, str(time.sql())
+    for other, column in others:
+        branch = other.branches[0]
+        same = len(other.branches) == 1 and (branch.base.name, str(branch.columns[column].sql())) == wanted
+        if same and not branch.sides:
+            return {other.stream.name: column}
+    return {}
+
+
 def is_harmless(expression: JavaObject) -> bool:
     """Whether an expression cannot raise because it is a column, a constant or a field of one."""
     return kind_of(expression) in PLAIN or (kind_of(expression) == "GetStructField" and is_harmless(expression.child()))
