@@ -26,13 +26,14 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
-from millpond.model.stream import Field, Order
+from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.chains.steps import united_names
 from millpond.plan.chains.upstream import bounds_of, chained_stream, united_stream
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.plan.options.output_modes import with_mode
+from millpond.reconfigure.first_window import beginnings
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.trial import Trial
 
@@ -334,3 +335,49 @@ def test_queries_over_rows_without_repeats_tell_changes_and_leave_repeats_out(se
     left, kept = without_repeats(replace(once, delay_us=never), read)
     assert_same_rows(windows.answer(left, kept, drained=True), found["once"])
     assert run.ledger.counts["once"]["repeated"] > 0
+
+
+def slow_branch() -> tuple[Query, Query, Stream]:
+    """Sums of ten seconds, the sums of these by the minute, both as one stream, and the count of its rows by minute."""
+    spend, _ = pair()
+    shown = (Named("t", Column("window.time", "timestamp")),)
+    quick = replace(spend, keys=(), aggregates=(), output=shown)
+    minute = 60 * SECOND
+    slow = replace(quick, stream="spend", event_time="t", window=Sliding(minute, minute), delay_us=minute)
+    name, names = united_names([quick, slow], "t")
+    quick, slow = (replace(one, name=of) for one, of in zip((quick, slow), names, strict=True))
+    count = aggregates(Column("v", "int"), Column("k", "string"))[1]
+    reader = replace(
+        slow, name="reader", stream=name, delay_us=0, aggregates=(count,),
+        output=(Named("n", Column("agg:0", "bigint")), Named("w", Column("window", WINDOW))),
+    )  # fmt: skip
+    return spend, reader, united_stream(name, [quick, slow])
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_a_branch_that_emits_its_first_row_late_loses_none(tmp_path: Path, drained: bool) -> None:
+    """Six rows of the quick branch and one of the slow one fall into each minute, and none is late."""
+    spend, reader, union = slow_branch()
+    run = Run(tmp_path, [spend, reader], 2, others=[chained_stream(spend), union])
+    for first in range(1, 400, 200):  # the quick branch emits the rows of minutes before the slow one has begun
+        run.epoch([events(*((second, "a", 5) for second in range(first, first + 200, 10)))])
+    run.pond.settle()
+    if drained:
+        run.pond.drain()
+    answers = run.answers()
+    counts = answers.counts["reader"]
+    assert (counts["late"], counts["dead"]) == (0, 0)
+    rows = [row["n"] for row in answers.rows["reader"]]
+    assert rows[:4] == [7] * 4
+    assert sum(rows) == (40 + 7 if drained else 7 * len(rows))
+
+
+def test_a_query_over_a_branch_that_is_ahead_begins_after_the_rows_that_were_read(tmp_path: Path) -> None:
+    spend, reader, union = slow_branch()
+    run = Run(tmp_path, [spend, reader], 2, others=[chained_stream(spend), union])
+    for second in range(1, 110, 10):
+        run.epoch([events((second, "a", 5))])
+    manifest = run.pond.manifest
+    added = replace(reader, name="added")
+    since = beginnings(run.pond.spec, manifest, run.pond.spec.streams, [*run.pond.spec.computed, added])
+    assert since["added"] > 79 * SECOND  # a row of the quick branch; the slow one has reached the first minute

@@ -14,6 +14,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kit.inputs.examples import seeds
+from kit.inputs.step_texts import step_text
 from millpond import Pond
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.wiring.reader import read_truth
@@ -150,6 +152,26 @@ def test_rows_are_those_of_sparks_batch_although_it_restarts(
         for name, text in TEXTS.items():
             pond.add(name, text, sink=sinks[name])
         pond.run()
+
+
+@pytest.mark.parametrize("seed", seeds(62, 1))
+def test_random_texts_have_the_rows_of_sparks_batch(
+    spark: SparkSession, tmp_path: Path, tmp_pond: Path, seed: int
+) -> None:
+    folder, dice = tmp_path / "in", random.Random(seed)
+    for number, events in enumerate(random_events(seed)):
+        write(folder, f"{number}.json", events)
+    texts = {f"q{i}": step_text(dice, READ, dice.choice([2, 3])) for i in range(8)}
+    with Pond(spark, tmp_pond, instances=2) as pond:
+        pond.stream(stream(folder))
+        for name, text in texts.items():
+            pond.add(name, text)
+        pond.run(drain=True)
+        assert pond.problems() == []
+        rows = {name: plain(pond.table(name).to_pylist()) for name in texts}
+    for name, text in texts.items():
+        assert rows[name] == batch(spark, folder, text), text
+    assert sum(map(len, rows.values())) > 40
 
 
 def test_equal_steps_are_computed_once_and_go_with_their_last_reader(

@@ -42,6 +42,9 @@ from millpond.runtime.task.counters import Counters, in_receipt
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import FoldTask, GatherTask, TimeLine, Watermark
 
+ROWS_READ = "rows"
+"""In `max_time`, the "partition" with the largest time of rows that were read of a stream that `follows`."""
+
 Idle = Mapping[str, frozenset[str]]
 """Stream -> source partitions that its watermark does not wait for."""
 
@@ -290,8 +293,10 @@ def drain_floors(
 
     def newest(streams: Iterable[str]) -> int | None:
         times = [time for stream in streams for time in manifest.max_time.get(stream, {}).values()]
-        progress = [line.reaches_us for stream in streams if (line := (lines or {}).get(stream)) is not None]
-        return max([*times, *(time for time in progress if time is not None)], default=None)
+        for stream, line in ((stream, (lines or {}).get(stream, TimeLine())) for stream in streams):
+            rows_us = (latest or {}).get(stream) if line.follows else None  # one branch may be far ahead of another
+            times += [time for time in (line.reaches_us, rows_us) if time is not None]
+        return max(times, default=None)
 
     for group in plan.groups:
         time = newest([group.stream])
@@ -329,7 +334,10 @@ def last_rows(setting: Setting, manifest: Manifest, at: Mapping[str, int]) -> di
     for stream in sorted(setting.streams, key=lambda stream: at[stream.name]):
         event_time = setting.plan.event_time_of(stream.name)
         if event_time is not None:
-            rows = [last_row_us(queries[name], event_time, times | latest) for name in stream.upstreams]
+            newest_us = times | latest
+            upstreams = [queries[name] for name in stream.upstreams]
+            begun = [query for query in upstreams if not newest_us.keys().isdisjoint(query.streams)]
+            rows = [last_row_us(query, event_time, newest_us) for query in begun]
             known = [row for row in rows if row is not None]
             latest |= {stream.name: max(known)} if known and len(known) == len(rows) else {}
     return latest
@@ -361,6 +369,9 @@ def assemble(
     new_values = changed_values(active, (receipt for receipt, _ in results), before, counters)
     after = {stream: advanced(line, newest.get(stream, {})) for stream, line in task.lines.items()}
     times = {stream: dict(newest.get(stream, {})) for stream in task.lines}
+    for stream, line in task.lines.items():
+        if line.follows and ANY_PARTITION in times[stream]:
+            times[stream][ROWS_READ] = times[stream].pop(ANY_PARTITION)
     for stream, mark in after.items():
         if mark.max_time_us is not None:
             times[stream][ANY_PARTITION] = mark.max_time_us

@@ -157,6 +157,8 @@ def advanced(line: TimeLine, newest_us: Mapping[str, int]) -> Watermark:
     """The watermark after an epoch with the largest times `newest_us` per source partition; it never decreases."""
     if line.reaches_us is not None:
         return line.mark.advanced(line.reaches_us)
+    if line.follows:
+        return line.mark
     if not line.ordered:
         return line.mark.advanced(newest_us.get(ANY_PARTITION))
     times = dict(line.partitions)

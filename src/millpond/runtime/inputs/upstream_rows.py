@@ -101,7 +101,8 @@ def chained_lines(
                 reaches = [_reached(queries[name], event_time, marks) for name in stream.upstreams]
             known = [time for time in reaches if time is not None]
             least = min(known) if len(known) == len(reaches) else None
-            lines[stream.name] = TimeLine(marks.get(stream.name, Watermark()), reaches_us=least)
+            united = len(stream.upstreams) > 1  # a branch that has emitted nothing yet may still emit any row
+            lines[stream.name] = TimeLine(marks.get(stream.name, Watermark()), reaches_us=least, follows=united)
     return lines
 
 

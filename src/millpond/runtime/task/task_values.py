@@ -43,7 +43,7 @@ class TimeLine(msgspec.Struct, frozen=True):
     `mark.max_time_us` is the watermark base of the whole stream. For a stream with an order, `partitions` is the
     largest time of each source partition, `expected` the partitions that must have had events before the watermark can
     advance, and `idle` those that it does not wait for. `reaches_us`: for a stream made of query rows, the base after
-    this epoch, which is known in advance.
+    this epoch, which is known in advance. `follows`: only `reaches_us` advances the base, not the times of events.
     """
 
     mark: Watermark = Watermark()
@@ -53,6 +53,7 @@ class TimeLine(msgspec.Struct, frozen=True):
     idle: frozenset[str] = frozenset()
     max_ahead_us: int | None = None
     reaches_us: int | None = None
+    follows: bool = False
 
 
 class GatherTask(msgspec.Struct, frozen=True):
