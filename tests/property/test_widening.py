@@ -19,6 +19,7 @@ from kit.inputs.examples import seeds
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from millpond.log.manifest import Manifest
+from millpond.model.calendars.grids import Regular
 from millpond.model.windows import Sliding
 from millpond.runtime.fold import coalesce_slices, fold, merge_segments
 from millpond.runtime.fold.coalesce_slices import Edges, widened
@@ -32,7 +33,8 @@ TILED = replace(BASE, name="tiled", window=Sliding(64 * SECOND, SECOND))
 SLIDING = replace(BASE, name="sliding", window=Sliding(45 * SECOND, 15 * SECOND, 4 * SECOND), emit="update")
 
 GRIDS = st.dictionaries(
-    st.tuples(st.integers(0, 9), st.sampled_from((3, 10, 40))), st.integers(-50, 150) | st.just(-(1 << 63)), max_size=3
+    st.builds(Regular, st.integers(0, 9), st.sampled_from((3, 10, 40))), st.integers(-50, 150) | st.just(-(1 << 63)),
+    max_size=3,
 )
 SLICE = st.tuples(st.integers(-60, 160), st.sampled_from((1, 3, 10)), st.integers(0, 1))
 SLICES = st.lists(SLICE, min_size=1, max_size=30, unique=True)
@@ -40,11 +42,11 @@ SLICES = st.lists(SLICE, min_size=1, max_size=30, unique=True)
 
 @given(GRIDS, st.lists(st.integers(-60, 160), max_size=4), SLICES)
 def test_a_slice_is_as_wide_as_the_edges_that_are_needed_let_it_be(
-    grids: dict[tuple[int, int], int], more: list[int], asked: list[tuple[int, int, int]]
+    grids: dict[Regular, int], more: list[int], asked: list[tuple[int, int, int]]
 ) -> None:
     needed = {*more} | {
-        time for (phase, step), since in grids.items() for time in range(-500, 700)
-        if time >= since and (time - phase) % step == 0
+        time for grid, since in grids.items() for time in range(-500, 700)
+        if time >= since and (time - grid.phase_us) % grid.step_us == 0
     }  # fmt: skip
     start, end = np.array([(start, start + length) for start, length, _ in asked]).T
     edges = Edges(grids, np.array(sorted({*more}), np.int64))
@@ -58,7 +60,7 @@ def test_a_slice_is_as_wide_as_the_edges_that_are_needed_let_it_be(
 
 @given(GRIDS, SLICES, st.integers(0, 1 << 30), st.sampled_from((0, coalesce_slices._MIN_CELLS_PER_PART)))
 def test_cells_of_one_key_in_one_slice_are_one(
-    grids: dict[tuple[int, int], int], asked: list[tuple[int, int, int]], seed: int, each: int
+    grids: dict[Regular, int], asked: list[tuple[int, int, int]], seed: int, each: int
 ) -> None:
     dice = np.random.default_rng(seed)
     start, length, late = np.array(sorted(asked)).T
@@ -100,7 +102,7 @@ def test_small_slices_are_merged_as_large_ones_are(seed: int, monkeypatch: pytes
     }  # fmt: skip
     start = np.arange(many)
     cells = Cells(Slices(start, start + 1, start % 2), np.cumsum([0, *per]), rows, columns)
-    edges, found = Edges({(0, 6000): -6000}, np.zeros(0, np.int64)), []
+    edges, found = Edges({Regular(0, 6000): -6000}, np.zeros(0, np.int64)), []
     for each in (0, 1 << 30):
         monkeypatch.setattr(coalesce_slices, "_MIN_CELLS_PER_PART", each)
         parts = widened(cells, edges)
@@ -120,7 +122,7 @@ def test_portions_lose_nothing_while_edges_go(seed: int, going: bool) -> None:
     due, since, keys = Merge(tuple(range(4)), 1, 1), int(dice.integers(-60, 200)), 60 + int(dice.integers(0, 5))
 
     def edges() -> Edges:
-        return Edges({(0, 10): since, (0, 40): since - 80, (0, 160): -1000}, np.zeros(0, np.int64))
+        return Edges({Regular(0, 10): since, Regular(0, 40): since - 80, Regular(0, 160): -1000}, np.zeros(0, np.int64))
 
     def told(cells: Iterable[Cells]) -> Counter[tuple[int, int]]:
         found = Counter[tuple[int, int]]()
