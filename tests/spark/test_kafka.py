@@ -115,8 +115,9 @@ def test_the_answer_is_that_of_the_offsets_for_any_cut(
     for most in (70, 1000):
         with Pond(spark, tmp_path / f"pond-{most}") as pond:
             load(pond, topic, f", maxOffsetsPerTrigger {most}")
+            pond.add("above", "SELECT k, w, n, total FROM STREAM q WHERE n > 0")
             pond.run(drain=True)
-            assert rows_of(pond) == windows(accepted(given))
+            assert rows_of(pond, "above") == rows_of(pond) == windows(accepted(given))
             whole, partitions = pond.counts()["q"]
         assert (whole.read, whole.late, whole.dead) == (600, late, 0)
         assert {name: counts.read for name, counts in partitions.items()} == {

@@ -139,7 +139,7 @@ def gather_chained(task: GatherTask, part: int, files: Files) -> Iterator[tuple[
     """
     rows = task.chained[part]
     layout = task.layout.streams[rows.position]
-    return gather(task, _frames(files, rows, layout), part)
+    return gather(task.without_texts, _frames(files, rows, layout), part)
 
 
 def _frames(files: Files, rows: ChainedRows, layout: StreamLayout) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -75,6 +76,13 @@ class GatherTask(msgspec.Struct, frozen=True):
     chained: tuple[ChainedRows, ...] = ()
     parameters: dict[str, Literal] = {}
     recalled: tuple[RecalledEvents, ...] = ()
+
+    @property
+    def without_texts(self) -> GatherTask:
+        """The same for batches in which the columns of each stream are at their positions, as no record is a text."""
+        if not self.layout.texts:
+            return self
+        return msgspec.structs.replace(self, layout=replace(self.layout, texts=()))
 
 
 class Position(NamedTuple):

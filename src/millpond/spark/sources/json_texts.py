@@ -100,9 +100,7 @@ class ReadByGather:
     @property
     def task_of_files(self) -> GatherTask:
         """The gather of an epoch that reads only files."""
-        if not self._layout.texts:
-            return self.task
-        return msgspec.structs.replace(self.task, layout=replace(self._layout, texts=()))
+        return self.task.without_texts
 
     def frame(self, frame: DataFrame) -> DataFrame:
         """A frame of the epoch with fewer streams of texts."""
