@@ -56,7 +56,9 @@ class Parsed(NamedTuple):
     malformed: Mask
 
 
-def parse_texts(texts: pa.BinaryArray, columns: Sequence[Column], zone: str, *, strict: bool = True) -> Parsed:
+def parse_texts(
+    texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, *, strict: bool = True
+) -> Parsed:  # fmt: skip
     """Parse one JSON object per text; `zone` is the session's time zone, to which times without an offset refer.
 
     A text that is NULL or empty is malformed. If not `strict`, a text whose values do not all fit is a `Doubt`.
@@ -116,7 +118,9 @@ def _negative_zeros(values: pa.Array) -> Mask:
 class _Reader:
     """Parses blocks of texts; collects parts of the columns with the rows that they hold, and the malformed rows."""
 
-    def __init__(self, texts: pa.BinaryArray, columns: Sequence[Column], zone: str, strict: bool) -> None:
+    def __init__(
+        self, texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, strict: bool
+    ) -> None:
         self._texts, self._columns, self._zone, self._strict = texts, columns, zone, strict
         fields = [(_MARK, pa.bool_()), *((column.name, _parsed_type(column.kind)) for column in columns)]
         self._options = pj.ParseOptions(pa.schema(fields), unexpected_field_behavior="ignore")
@@ -133,7 +137,7 @@ class _Reader:
             Doubt: see `parse_texts`.
         """
         texts = self._texts.take(pa.array(rows)) if len(rows) < len(self._texts) else self._texts
-        self._read(rows, texts)
+        self._read(rows, texts.cast(pa.binary()))  # Spark may send them as large_binary
 
     def _read(self, rows: npt.NDArray[np.int64], texts: pa.BinaryArray) -> None:
         """Parse texts; where this fails, parse each half, down to single texts."""

@@ -22,7 +22,7 @@ NO_PARSE = "the value does not parse"
 
 
 class TextEvents:
-    """Parses the texts that one task reads; `bytes` is their size since it was last taken."""
+    """Parses the texts that one task reads, and counts their bytes."""
 
     def __init__(self, layout: ReadLayout) -> None:
         self._layout, self._texts = layout, {text.position: text for text in layout.texts}
@@ -98,7 +98,8 @@ def _dead(letters: pa.StructArray, texts: pa.Array, malformed: Mask, *, keeps_by
     reasons = pc.if_else(texts.is_null(), NO_VALUE, NO_PARSE)
     made = {"value": texts if keeps_bytes else pa.nulls(len(texts), texts.type), "reason": reasons}
     kinds = letters.type.fields
-    parts = [made[kind.name] if kind.name in made else letters.field(kind.name).filter(rows) for kind in kinds]
+    every = [made[kind.name] if kind.name in made else letters.field(kind.name).filter(rows) for kind in kinds]
+    parts = [part.cast(kind.type) for part, kind in zip(every, kinds, strict=True)]
     letter = pa.StructArray.from_arrays(parts, fields=kinds)
     streams = pa.array(np.full(len(texts), DEAD, np.int32))
     return pa.RecordBatch.from_arrays([streams, letter], names=["stream", LETTER_COLUMN])

@@ -63,7 +63,7 @@ class FileTask(NamedTuple):
 
 
 class NotEqual(Exception):
-    """The reason why a file is not read as Spark reads it."""
+    """A file might be read otherwise than by Spark; the text is the reason."""
 
 
 def read_files(task: FileTask, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
@@ -152,7 +152,7 @@ def _check_chunks(metadata: pq.FileMetaData, groups: Sequence[int], paths: Colle
 
 
 def _leaves(metadata: pq.FileMetaData, columns: Sequence[FileColumn]) -> list[pq.ColumnSchema | None]:
-    """The file's column for each declared column, None if the file lacks it; names differ in case, as for Spark."""
+    """The file's column of each declared one, None if it lacks it; names are compared without case, as Spark does."""
     schema = metadata.schema
     by_name: dict[str, dict[str, list[pq.ColumnSchema]]] = {}
     for leaf in (schema.column(place) for place in range(len(schema))):

@@ -1,6 +1,11 @@
-"""Counts down to the next attempt at something that has failed before."""
+"""Counts down to the next attempt at something that has failed before.
+
+`ArrowEpochs` also counts the epochs of a stream that Arrow has read, for people.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 _FIRST_WAIT, _LONGEST_WAIT = 16, 4096
 
@@ -27,3 +32,17 @@ class Attempts:
     def succeeded(self) -> None:
         """Note a success."""
         self.why, self._wait = "", _FIRST_WAIT
+
+
+@dataclass
+class ArrowEpochs:
+    """The epochs with new input of one stream that Arrow can read, and how many of them Spark has read instead."""
+
+    attempts: Attempts = field(default_factory=Attempts)
+    epochs: int = 0
+    of_spark: int = 0
+
+    def note(self, verb: str) -> str:
+        """How many epochs Arrow has read or parsed (the `verb`), and why the last was Spark's, for people."""
+        counted = f"{verb} with Arrow in {self.epochs - self.of_spark:,} of {self.epochs:,} epochs"
+        return f"{counted}; by Spark in the last: {self.attempts.why}" if self.attempts.why else counted

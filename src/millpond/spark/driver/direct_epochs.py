@@ -104,8 +104,8 @@ class Direct:
     ) -> list[tuple[Receipt, bytes]] | Obstacle | None:  # fmt: skip
         """The receipts and deltas of a direct epoch's instances; None if the epoch must use the shuffle instead.
 
-        The result is an obstacle if the input of a stream must be read in another way. `with_spark` lets Spark parse
-        the texts that the gather is not to parse.
+        The result is an obstacle if the input of a stream must be read in another way. `with_spark` adds Spark's parser
+        to a frame, for the streams whose texts Spark parses in this epoch.
 
         Raises:
             MillpondError: a failure that would also occur with the shuffle.

@@ -337,6 +337,7 @@ class Driver:
             by_spark += self._advisers.texts.by_spark(self.setting.layout, batch.start, batch.end)
 
         def result() -> list[tuple[Receipt, bytes]] | Obstacle:
+            nonlocal files
             open_files = self._files.open_files
             read = ReadByGather(gathering, self.setting.streams, by_spark)
             if frame is not None:
@@ -352,7 +353,8 @@ class Driver:
                 if not isinstance(found, Obstacle):
                     self._advisers.files.succeeded(files)
                     return found
-                self._advisers.files.refused(found)
+                self._advisers.files.refused(files, found)
+                files = None  # another attempt does not meet the obstacle again
             packets = packets_of(spark, None if frame is None else read.frame(frame), read.task, open_files)
             return deltas_of(packets, task, open_files, hosts, self._evaluate)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -20,7 +19,7 @@ from millpond.log.protocol import TICK
 from millpond.log.records import Offsets, SourceUpdate
 from millpond.plan.options.arrow_reading import why_spark
 from millpond.runtime.inputs.parquet_files import FileColumn, FilePart, FileRows, FileTask
-from millpond.runtime.scheduling.attempts import Attempts
+from millpond.runtime.scheduling.attempts import ArrowEpochs
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.spark.reading.read_frame import WantedStream
@@ -73,22 +72,13 @@ class _Piece(NamedTuple):
     part: FilePart
 
 
-@dataclass
-class _State:
-    """What is known of one stream whose files can be read into Arrow."""
-
-    attempts: Attempts = field(default_factory=Attempts)
-    epochs: int = 0
-    of_spark: int = 0
-
-
 class ArrowFiles:
     """Decides, epoch by epoch, whether gather tasks read the files."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._readers: Readers = {}
-        self._states: dict[str, _State] = {}
+        self._states: dict[str, ArrowEpochs] = {}
 
     def reads(self, readers: Readers) -> None:
         """Note what a new streaming query reads."""
@@ -97,12 +87,7 @@ class ArrowFiles:
     @property
     def notes(self) -> dict[str, str]:
         """By stream of files that can be read into Arrow: who reads it, and why, for people."""
-        found = {}
-        for name, state in self._states.items():
-            found[name] = f"read with Arrow in {state.epochs - state.of_spark:,} of {state.epochs:,} epochs"
-            if state.attempts.why:
-                found[name] += f"; by Spark in the last: {state.attempts.why}"
-        return found
+        return {name: state.note("read") for name, state in self._states.items()}
 
     def task(self, start: Offsets, end: Offsets, sources: Mapping[str, SourceUpdate]) -> FileTask | None:
         """The files between two offsets, if gather tasks are to read all that is new; None if Spark reads it.
@@ -113,7 +98,7 @@ class ArrowFiles:
         mine = {name: rows for name in new if isinstance(rows := self._readers.get(name), FileRows)}
         if not mine:
             return None
-        states = [self._states.setdefault(name, _State()) for name in mine]
+        states = [self._states.setdefault(name, ArrowEpochs()) for name in mine]
         for state in states:
             state.epochs += 1
         due = [state.attempts.due() for state in states]  # each counts its epochs
@@ -147,11 +132,16 @@ class ArrowFiles:
         parts = (tuple(one.part for one in sorted(some, key=lambda one: one.order)) for _, _, some in sorted(bins))
         return FileTask(sources, tuple(part for part in parts if part))
 
-    def refused(self, obstacle: Obstacle) -> None:
-        """Note that gather tasks have met an obstacle: Spark reads its stream in this epoch and some later ones."""
-        state = self._states.setdefault(obstacle.source, _State())
-        state.attempts.failed(obstacle.why)
-        state.of_spark += 1
+    def refused(self, task: FileTask, obstacle: Obstacle) -> None:
+        """Note that gather tasks have met an obstacle in one of these files.
+
+        Spark reads all streams in this epoch, and the stream of the obstacle in some later epochs.
+        """
+        for rows in task.sources:
+            state = self._states[rows.source]
+            state.of_spark += 1
+            state.attempts.why = obstacle.why
+        self._states[obstacle.source].attempts.failed(obstacle.why)
 
     def succeeded(self, task: FileTask) -> None:
         """Note that gather tasks have read these files."""

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from millpond.log.records import Offsets
 from millpond.model.stream import DEAD_LETTER, Stream
 from millpond.plan.options.text_reading import declared_columns, why_spark_parses
-from millpond.runtime.scheduling.attempts import Attempts
+from millpond.runtime.scheduling.attempts import ArrowEpochs
 from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, ReadLayout, TextStream, column_name
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import GatherTask
@@ -107,30 +107,17 @@ class ReadByGather:
         return parsed_by_spark(frame, self._layout, self._streams, self._by_spark) if self._by_spark else frame
 
 
-class _State:
-    """How often the gather has parsed the texts of a stream."""
-
-    def __init__(self) -> None:
-        self.attempts = Attempts()
-        self.epochs = self.of_spark = 0
-
-
 class TextReading:
     """Decides, epoch by epoch, which streams' texts the gather parses, and which Spark."""
 
     def __init__(self) -> None:
-        self._states: dict[str, _State] = {}
+        self._states: dict[str, ArrowEpochs] = {}
         self._tried: set[str] = set()
 
     @property
     def notes(self) -> dict[str, str]:
         """By stream of texts: who parses them, and why, for people."""
-        found = {}
-        for name, state in self._states.items():
-            found[name] = f"parsed with Arrow in {state.epochs - state.of_spark:,} of {state.epochs:,} epochs"
-            if state.attempts.why:
-                found[name] += f"; by Spark in the last: {state.attempts.why}"
-        return found
+        return {name: state.note("parsed") for name, state in self._states.items()}
 
     def by_spark(self, layout: ReadLayout | None, start: Offsets, end: Offsets) -> list[str]:
         """The streams of texts that Spark parses in an epoch, because the gather met an obstacle not long ago."""
@@ -140,7 +127,7 @@ class TextReading:
         for name in names:
             if start.get(name) == end.get(name):
                 continue
-            state = self._states.setdefault(name, _State())
+            state = self._states.setdefault(name, ArrowEpochs())
             state.epochs += 1
             if not state.attempts.due():
                 state.of_spark += 1

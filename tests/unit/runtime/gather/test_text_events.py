@@ -48,6 +48,16 @@ def test_columns_are_at_their_positions_and_malformed_records_in_batches_of_thei
     assert texts.take_bytes() == 0
 
 
+def test_texts_may_come_with_long_offsets() -> None:
+    read = batch(b'{"k":"a","v":1}', b"{oops")
+    large = {"stream": pa.large_string(), "value": pa.large_binary(), "reason": pa.large_string()}
+    kind = pa.struct([pa.field(one.name, large.get(one.name, one.type)) for one in read.schema.field("dead").type])
+    wide = read.set_column(3, "dead", read.column("dead").cast(kind))
+    events, dead = TextEvents(LAYOUT).parsed([wide])
+    assert (events.to_pylist(), dead.to_pylist()) == tuple(one.to_pylist() for one in TextEvents(LAYOUT).parsed([read]))
+    assert dead.column(1).type == kind
+
+
 def test_rows_of_other_streams_keep_their_order_and_lack_the_parsed_columns() -> None:
     mixed = batch(None, b'{"v":1}', None, None, b'{"v":2}', streams=[0, 1, TICK, 0, 1])
     other, parsed = TextEvents(LAYOUT).parsed([mixed])

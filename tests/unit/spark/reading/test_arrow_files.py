@@ -73,8 +73,21 @@ def test_files_that_spark_must_read(uri: str, why: str) -> None:
 
 def test_after_an_obstacle_spark_reads_some_epochs(tmp_path: Path) -> None:
     files, updates = chooser({"tx": ROWS}), files_of(tmp_path, [9])
-    assert isinstance(files.task(START, END, updates), FileTask)
-    files.refused(Obstacle("1.parquet is encrypted", "tx"))
+    task = files.task(START, END, updates)
+    assert isinstance(task, FileTask)
+    files.refused(task, Obstacle("1.parquet is encrypted", "tx"))
     tried = [files.task(START, END, updates) is not None for _ in range(17)]
     assert tried == [False] * 16 + [True]
     assert files.notes["tx"] == "read with Arrow in 1 of 18 epochs; by Spark in the last: 1.parquet is encrypted"
+
+
+def test_after_an_obstacle_spark_reads_all_streams_of_the_epoch(tmp_path: Path) -> None:
+    files, updates = chooser({"tx": ROWS, "up": ROWS._replace(source="up")}), files_of(tmp_path, [9])
+    start, end = ({**one, "up": one["tx"]} for one in (START, END))
+    task = files.task(start, end, {**updates, "up": updates["tx"]})
+    assert task is not None
+    files.refused(task, Obstacle("1.parquet is encrypted", "tx"))
+    assert files.notes == {
+        "tx": "read with Arrow in 0 of 1 epochs; by Spark in the last: 1.parquet is encrypted",
+        "up": "read with Arrow in 0 of 1 epochs; by Spark in the last: 1.parquet is encrypted",
+    }
