@@ -16,7 +16,9 @@ from millpond.connections import VARIABLE
 from millpond.faults import DELIVERY_STEPS, TOPIC_STEPS
 from millpond.followers.sinks.in_process import MemoryTables
 from millpond.followers.sinks.kinds import BUILT_IN
+from millpond.followers.sinks.make_sink import sink_cursor
 from millpond.model.endpoints import Sink
+from millpond.testing import sink_program
 from millpond.testing.sink_conformance import OUTPUT, Target, check_sink
 
 FOLDER_STEPS = ("sink.before_tmp", "sink.after_tmp", "sink.after_link", "sink.after_cursor")
@@ -74,6 +76,18 @@ def console() -> NewTarget:
 @pytest.fixture
 def noop() -> NewTarget:
     return lambda _folder: Target(sink("noop"), list)
+
+
+@pytest.fixture
+def subscribers() -> NewTarget:
+    """The rows stay in the log, where the service reads them up to the cursor; see `test_row_stream`."""
+
+    def read(folder: Path) -> list[int]:
+        cursor = sink_cursor(sink_program.query(sink("subscribers")), folder / "cursors") or 0
+        found = (table.column("n").to_pylist() for n, table in sink_program.entries(folder) if n <= cursor)
+        return [number for numbers in found for number in numbers]
+
+    return lambda folder: Target(sink("subscribers"), lambda: read(folder))
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from millpond.control.commands.interrupts import interrupts
 from millpond.control.commands.progress import Progress
 from millpond.control.commands.watchdog import Steps, Watchdog, end_process
 from millpond.control.pond.pond import Pond
-from millpond.control.pond.problems import Problem
-from millpond.control.pond.report import LOGGER, QUERY
+from millpond.control.pond.problems import LOGGER, Problem
+from millpond.control.pond.report import QUERY
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.control.wiring.adapters import checked_store
 from millpond.control.wiring.reader import read_truth

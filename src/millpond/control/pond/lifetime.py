@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from millpond.control.checks.sinks_and_log import check_sinks, reconcile
 from millpond.control.pond.backfill_run import BackfillRun, clear_staged
 from millpond.control.pond.declare import Declarations
 from millpond.control.pond.move import RowMover, routed
+from millpond.control.pond.problems import LOGGER
 from millpond.control.pond.readings import Readings
 from millpond.control.pond.stalled_epoch import StalledEpoch
 from millpond.control.wiring.adapters import (
@@ -385,7 +387,7 @@ class BackgroundRun:
             ChangeRefused: it is running already. ForeignPondError, AheadError, LateSchemaError: see `open`.
         """
         if self.is_active():
-            raise ChangeRefused("The pond is running already.", "Call stop() first.")
+            raise ChangeRefused("The pond is running already.", "Call stop() and await_termination() first.")
         self._lifetime.open()
         self._error = None
         self._thread = threading.Thread(target=self._run, name="millpond-pond", daemon=True)
@@ -410,13 +412,16 @@ class BackgroundRun:
         return True
 
     def end(self) -> None:
-        """Stop the run in the background, and wait until its epoch has ended."""
-        if self._thread is not None and self._thread is not threading.current_thread():
+        """Stop the run in the background; wait until its epoch has ended, unless this is called within the epoch."""
+        if self._thread is not None:
             self._lifetime.stop()
-            self._thread.join()
+            opened = self._lifetime.opened
+            if opened is None or not opened.driver.in_epoch:
+                self._thread.join()
 
     def _run(self) -> None:
         try:
             self._lifetime.run(once=False)
         except BaseException as error:
             self._error = error
+            logging.getLogger(LOGGER).error("The pond has ended: %s", error)

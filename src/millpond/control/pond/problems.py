@@ -23,6 +23,9 @@ from millpond.reconfigure.lifecycle import current
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.sources.malformed_tables import MalformedRows
 
+LOGGER = "millpond.pond"
+"""Name of the logger that gets a warning for each problem when it happens."""
+
 MANY = 0.1
 """If this part of the events that a query read is late or dead, its results are not reliable."""
 

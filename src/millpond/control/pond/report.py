@@ -11,7 +11,7 @@ from millpond.control.diagnose.facts import find_facts
 from millpond.control.pond.declare import Declarations
 from millpond.control.pond.event_totals import QueryCounts, Tally
 from millpond.control.pond.lifetime import OpenPond
-from millpond.control.pond.problems import Problem, Problems, losses, quarantined, quarantined_in, unread
+from millpond.control.pond.problems import LOGGER, Problem, Problems, losses, quarantined, quarantined_in, unread
 from millpond.control.wiring.reader import read_truth
 from millpond.followers.runner import FollowerStatus
 from millpond.log.places.address import Address
@@ -20,9 +20,6 @@ from millpond.reconfigure.changes import Change, Halt
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind
 from millpond.spark.sources.malformed_tables import MalformedRows
-
-LOGGER = "millpond.pond"
-"""Name of the logger that gets a warning for each problem when it happens."""
 
 QUERY = "query:"
 """Prefix of the names of quarantined queries in `Pond.status`, where they are listed with the followers."""

@@ -247,7 +247,9 @@ class Client:
         `key`: a name of this request. If you do not know whether a request succeeded, repeat it with the same key and
         events: they are added once.
         """
-        content = msgspec.json.encode(Push(key, [dict(event) for event in events]))
+        encode = msgspec.json.Encoder(decimal_format="number").encode
+        raw = [{name: msgspec.Raw(encode(value)) for name, value in event.items()} for event in events]
+        content = msgspec.json.encode(Push(key, raw))
         return self._ask("POST", f"streams/{_segment(stream)}/events", PushDone, content=content)
 
     def rows(self, name: str, *, after: str | None = None, patience: float = 60.0) -> Rows:

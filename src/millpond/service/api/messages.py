@@ -83,7 +83,7 @@ class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Events for a stream, as objects with its columns. A request with a `key` that was used before adds nothing."""
 
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-    events: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
+    events: Annotated[list[dict[str, msgspec.Raw]], msgspec.Meta(min_length=1)]
 
 
 class PushDone(msgspec.Struct, frozen=True):

@@ -32,9 +32,9 @@ class SentEvent(NamedTuple):
 class Rows(Iterator[dict[str, Any]]):
     """The rows of a query, each once and in the order of the log; `next` waits for a row.
 
-    `position`: an id after which all rows are still to come. Store it with what you do with the rows, and pass it as
-    `after` to continue there. It advances with the last row of each event, so rows that were committed together are
-    either all before it or all after it.
+    `position`: the id after which rows are still to come. It advances with the last row of each event: then all rows
+    that `next` has returned are before it. Store it at such a moment, together with what you do with the rows, and pass
+    it as `after` to continue there.
 
     Raises:
         GoneError: rows after the position were deleted. RequestError: the query was not found.
@@ -60,12 +60,13 @@ class Rows(Iterator[dict[str, Any]]):
                 with self._open(self._urls[0], self.position) as lines:
                     for event in sent_events(lines):
                         delay, heard = FIRST_DELAY, monotonic()
-                        if event.kind == "rows":
-                            yield from msgspec.json.decode(event.data, type=RowsSent).rows
-                        elif event.kind == "error":
+                        if event.kind == "error":
                             refused = msgspec.json.decode(event.data, type=Refusal)
                             raise of_code(refused.code)(refused.what, refused.cure)
+                        rows = msgspec.json.decode(event.data, type=RowsSent).rows if event.kind == "rows" else []
+                        yield from rows[:-1]
                         self.position = event.id
+                        yield from rows[-1:]
             except NotServingError:
                 if monotonic() - heard > self._patience:
                     raise

@@ -22,7 +22,7 @@ from millpond.control.commands.interrupts import interrupts
 from millpond.control.commands.run import given_parameters, parameter_notes
 from millpond.control.commands.watchdog import Watchdog, end_process
 from millpond.control.pond.pond import Pond
-from millpond.control.pond.report import LOGGER
+from millpond.control.pond.problems import LOGGER
 from millpond.control.stall_limits import TAKE_OVER_SECONDS
 from millpond.control.wiring.adapters import address_at, checked_store
 from millpond.control.wiring.truth import holds_something, open_truth

@@ -12,6 +12,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator
+from time import monotonic
 from typing import NamedTuple
 
 import msgspec
@@ -24,6 +25,7 @@ from millpond.followers.record_rows import RowsGone, RowsReader, section_reader
 from millpond.followers.sinks.text import json_objects
 from millpond.log.records import Entry, decode
 from millpond.model.selection import Selection
+from millpond.model.spec import PondSpec
 from millpond.plan.groups.stateless import moved_selections
 from millpond.reconfigure.lifecycle import current
 from millpond.service.api.messages import Refusal
@@ -35,22 +37,29 @@ _LOOK_SECONDS = 0.1
 _SILENT_SECONDS = 10.0
 """After this time without rows, an event says how far the log was read, so that proxies keep the connection."""
 
+_RECORDS_AT_ONCE = 64
+"""The most records that are read before the subscriber's thread is free again."""
+
 _ENTRIES = 64
 _ID = re.compile(r"(-1|\d{1,18})(?:\.(\d{1,9}))?")
 
 
 class Position(NamedTuple):
-    """How far a subscriber has read: all of the records up to `n`, and the first `parts` events of the record after."""
+    """How far a subscriber has read: all records up to and including `n`, and `parts` events of record `n + 1`.
+
+    `oldest`: the subscriber has read nothing yet, and begins with the oldest rows that are still there.
+    """
 
     n: int
     parts: int = 0
+    oldest: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Position:
         """The position of an id.
 
-        >>> Position.parse("57"), Position.parse("57.2")
-        (Position(n=57, parts=0), Position(n=57, parts=2))
+        >>> str(Position.parse("57")), str(Position.parse("57.2"))
+        ('57', '57.2')
 
         Raises:
             RequestError: the text is not an id.
@@ -58,16 +67,16 @@ class Position(NamedTuple):
         found = _ID.fullmatch(text)
         if found is None:
             raise RequestError(f"{text[:40]!r} is not the id of an event.", "Send an id that was received, or -1.")
-        return cls(int(found[1]), int(found[2] or 0))
+        return cls(int(found[1]), int(found[2] or 0), found[1] == "-1")
 
     def __str__(self) -> str:
         return f"{self.n}.{self.parts}" if self.parts else str(self.n)
 
 
 class _Read(NamedTuple):
-    """Events to send, and the position after them."""
+    """An event to send, if there is one, and the position after it."""
 
-    events: list[bytes]
+    event: bytes | None
     position: Position
 
 
@@ -79,6 +88,7 @@ class RowStream:
         self._lock = threading.Lock()
         self._entries: OrderedDict[int, Entry] = OrderedDict()
         self._rows: tuple[str, RowsReader] | None = None
+        self._seen: tuple[float, tuple[Truth, PondSpec] | None] = (-_LOOK_SECONDS, None)
         self._subscribers = 0
 
     def begin(self, query: str, after: str | None) -> Position:
@@ -88,36 +98,29 @@ class RowStream:
             RequestError: there is no such query, or the id is not one. GoneError: rows after it were deleted.
             BusyError: there are as many subscriptions as the service allows.
         """
-        found = self._reader.now()
-        asked = next((one for one in current(found[1]) if one.name == query), None) if found is not None else None
-        if found is None or asked is None:
-            raise RequestError(f"There is no query {query[:80]!r}.", "`millpond list` lists them.")
-        if isinstance(asked, Selection) and not moved_selections([asked]):
-            raise RequestError(f"The rows of {query} are only counted.", "Give it a sink, such as `subscribers`.")
-        newest = found[0].manifest.n
+        truth = self._pond_with(query)
+        newest = truth.manifest.n
         position = Position(newest) if after is None else Position.parse(after)
         if position.n > newest:
             raise RequestError(f"The newest record is {newest}, before {position}.", "Use an id of this pond.")
-        self._after(query, position)  # raises if the rows are no longer there
-        if self._subscribers >= SUBSCRIBERS:
-            raise BusyError(f"There are {SUBSCRIBERS} subscriptions already.", "End one of them.")
+        self._after(query, position)  # raises if the next rows are no longer there
+        self._check_number()
         return position
 
     async def events(self, query: str, position: Position) -> AsyncIterator[bytes]:
         """The events of a subscription, until the service stops or the rows cannot be read."""
         self._subscribers += 1
-        silent = 0.0
+        heard = monotonic()
         try:
+            self._check_number(own=1)
             while not self._ended:
-                found = await run_in_threadpool(self._after, query, position)
-                for event in found.events:
+                event, position = await run_in_threadpool(self._after, query, position)
+                if event is None and monotonic() - heard > _SILENT_SECONDS:
+                    event = _event("position", str(position), b"{}")
+                if event is not None:
+                    heard = monotonic()
                     yield event
-                silent = 0.0 if found.events else silent + _LOOK_SECONDS
-                position = found.position
-                if not found.events:
-                    if silent >= _SILENT_SECONDS:
-                        silent = 0.0
-                        yield _event("position", str(position), b"{}")
+                elif position.n >= self._newest():
                     await asyncio.sleep(_LOOK_SECONDS)
         except MillpondError as error:
             refusal = Refusal(error.code, error.what, error.cure, error.retry)
@@ -129,23 +132,51 @@ class RowStream:
         """End all subscriptions, because the service stops."""
         self._ended = True
 
+    def _check_number(self, own: int = 0) -> None:
+        if self._subscribers - own >= SUBSCRIBERS:
+            raise BusyError(f"There are {SUBSCRIBERS} subscriptions already.", "End one of them.")
+
+    def _now(self) -> tuple[Truth, PondSpec] | None:
+        """The pond as of at most a tenth of a second ago, so that many subscribers look at the log once."""
+        with self._lock:
+            if monotonic() - self._seen[0] >= _LOOK_SECONDS:
+                self._seen = monotonic(), self._reader.now()
+            return self._seen[1]
+
+    def _newest(self) -> int:
+        found = self._seen[1]
+        return -1 if found is None else found[0].manifest.n
+
+    def _pond_with(self, name: str) -> Truth:
+        """The log of the pond.
+
+        Raises:
+            RequestError: it has no such query in force, or the query's rows are not in the log.
+        """
+        found = self._now()
+        query = next((one for one in current(found[1]) if one.name == name), None) if found is not None else None
+        if found is None or query is None:
+            raise RequestError(f"There is no query {name[:80]!r}.", "`millpond list` lists them.")
+        if isinstance(query, Selection) and not moved_selections([query]):
+            raise RequestError(f"The rows of {name} are only counted.", "Give it a sink, such as `subscribers`.")
+        return found[0]
+
     def _after(self, query: str, position: Position) -> _Read:
-        """The events of the first record after the position that has rows; none if no record has."""
-        found = self._reader.now()
-        if found is None:
-            return _Read([], position)
-        truth = found[0]
-        for n in range(position.n + 1, truth.manifest.n + 1):
+        """The next event after the position, if one of the next records has rows."""
+        truth = self._pond_with(query)
+        for n in range(position.n + 1, min(truth.manifest.n, position.n + _RECORDS_AT_ONCE) + 1):
             entry = self._entry(truth, n)
             try:
                 table = self._reading(truth).table(entry, query)
             except RowsGone as error:
-                cure = "Subscribe without an id: from the next record on. A sink gets every row."
-                raise GoneError(f"The rows of {query} in record {n} were deleted.", cure) from error
+                if not position.oldest:
+                    cure = "Subscribe without an id: from the next record on. A sink gets every row."
+                    raise GoneError(f"The rows of {query} in record {n} were deleted.", cure) from error
+                table = None
             if table is not None:
-                return _Read(_parts(n, table)[position.parts :], Position(n))
-            position = Position(n)
-        return _Read([], position)
+                return _part(n, table, position.parts)
+            position = Position(n, oldest=position.oldest)
+        return _Read(None, position)
 
     def _entry(self, truth: Truth, n: int) -> Entry:
         with self._lock:
@@ -165,16 +196,13 @@ class RowStream:
             return self._rows[1]
 
 
-def _parts(n: int, table: pa.Table) -> list[bytes]:
-    """The rows of a record as events; the id of the last one is the record's number."""
-    starts = range(0, len(table), ROWS_OF_EVENT)
-    events = []
-    for part, start in enumerate(starts, 1):
-        rows = ",".join(json_objects(table.slice(start, ROWS_OF_EVENT), omit_nulls=False).to_pylist())
-        last = part == len(starts)
-        position = Position(n) if last else Position(n - 1, part)
-        events.append(_event("rows", str(position), f'{{"record":{n},"rows":[{rows}]}}'.encode()))
-    return events
+def _part(n: int, table: pa.Table, parts: int) -> _Read:
+    """The event with the rows of record `n` after its first `parts` events; the id of the last event is `n`."""
+    rows = table.slice(parts * ROWS_OF_EVENT, ROWS_OF_EVENT)
+    last = (parts + 1) * ROWS_OF_EVENT >= len(table)
+    position = Position(n) if last else Position(n - 1, parts + 1)
+    objects = ",".join(json_objects(rows, omit_nulls=False).to_pylist())
+    return _Read(_event("rows", str(position), f'{{"record":{n},"rows":[{objects}]}}'.encode()), position)
 
 
 def _event(kind: str, position: str, data: bytes) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +17,13 @@ class FakeLifetime:
     """Runs until it is stopped, or fails."""
 
     def __init__(self) -> None:
-        self.stopped, self.opened = threading.Event(), 0
+        self.stopped, self.opens = threading.Event(), 0
+        self.opened: Any = None
         self.refusal: Exception | None = None
         self.failure: Exception | None = None
 
     def open(self) -> None:
-        self.opened += 1
+        self.opens += 1
         if self.refusal is not None:
             raise self.refusal
 
@@ -48,19 +51,31 @@ def test_a_pond_runs_in_the_background_until_it_is_stopped() -> None:
     with pytest.raises(ChangeRefused, match="running already"):
         run.start()
     lifetime.stop()
-    assert (run.await_termination(60), run.is_active(), lifetime.opened) == (True, False, 1)
+    assert (run.await_termination(60), run.is_active(), lifetime.opens) == (True, False, 1)
 
 
-def test_what_ends_a_run_is_raised_by_who_waits_and_forgotten_by_the_next_start() -> None:
+def test_what_ends_a_run_is_raised_by_who_waits_and_forgotten_by_the_next_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     lifetime, run = made()
     lifetime.failure = ForeignPondError("It is another pond.", "Name yours.")
-    run.start()
+    with caplog.at_level(logging.ERROR, "millpond.pond"):
+        run.start()
     with pytest.raises(ForeignPondError):
         run.await_termination(60)
+    assert "It is another pond" in caplog.text
     lifetime.failure = None
     run.start()
     run.end()
     assert run.await_termination()
+
+
+def test_a_pond_that_is_closed_within_an_epoch_does_not_wait_for_it() -> None:
+    lifetime, run = made()
+    lifetime.opened = SimpleNamespace(driver=SimpleNamespace(in_epoch=True))
+    run.start()
+    run.end()
+    assert run.await_termination(60)
 
 
 def test_a_pond_that_cannot_be_opened_is_refused_at_the_start() -> None:

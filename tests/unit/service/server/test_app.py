@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from millpond.errors import (
@@ -173,7 +175,7 @@ def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
     assert client.param("names", ["a"]) == Changed("param", "names", 9)
     assert client.feed("names", "top", "k") == Changed("feed", "names", 9)
     assert client.lookup("spend", "ann", 7) == Found(5, {"n": 3}, (0, 10), 4)
-    assert client.push("tx", [{"v": 1}], key="k") == PushDone("tx", 1, False)
+    assert client.push("tx", [{"v": Decimal("1.50")}], key="k") == PushDone("tx", 1, False)
     client.history(3)
     assert bench.fake.asked == [
         ("add", Asked("spend", "SELECT 1", "json", True, deduplicate=("id",)), who, False),
@@ -189,7 +191,7 @@ def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
         ("set", "names", ["a"], who),
         ("feed", "names", "top", "k", who),
         ("lookup", "spend", ("ann", "7")),
-        ("push", "tx", Push("k", [{"v": 1}])),
+        ("push", "tx", Push("k", [{"v": msgspec.Raw(b"1.50")}])),
         ("history", 3),
     ]
 

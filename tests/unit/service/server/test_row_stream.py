@@ -22,6 +22,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.model.stream import Field, Stream
+from millpond.reconfigure.changes import Drop
 from millpond.service.api import row_subscription
 from millpond.service.api.client import Client
 from millpond.service.api.row_subscription import SentEvent, sent_events
@@ -112,6 +113,7 @@ def test_rows_that_were_deleted_are_an_error_with_a_cure(bench: Bench) -> None:
     with pytest.raises(GoneError, match="rows of one in record 1 were deleted"):
         bench.rows.begin("one", "0")
     assert values(bench.read("1", 1)) == [1]
+    assert values(bench.read("-1", 2)) == [1, 2], "the oldest rows that are there"
 
 
 def test_a_silent_subscription_says_how_far_the_log_was_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +131,24 @@ def test_what_cannot_be_subscribed_is_refused(bench: Bench, monkeypatch: pytest.
     monkeypatch.setattr(row_stream, "SUBSCRIBERS", 0)
     with pytest.raises(BusyError):
         bench.rows.begin("one", None)
+
+
+def test_a_subscription_ends_with_an_error_when_its_query_is_dropped(bench: Bench) -> None:
+    async def reading() -> list[bytes]:
+        stream = bench.rows.events("one", bench.rows.begin("one", None))
+        bench.pond.change(Drop("one"))
+        return [sent async for sent in stream]
+
+    (sent,) = sent_events(iter(asyncio.run(reading()).pop().decode().split("\n")))
+    assert (sent.kind, json.loads(sent.data)["code"]) == ("error", "MP-REQUEST")
+
+
+def test_a_long_log_without_rows_is_read_in_pieces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_stream, "_RECORDS_AT_ONCE", 2)
+    for count in (0, 0, 0, 0, 1):
+        bench.epoch(count)
+    assert bench.rows._after("one", Position(-1)) == (None, Position(1))
+    assert values(bench.read("-1", 1)) == [0]
 
 
 def test_subscriptions_end_when_the_service_stops(bench: Bench) -> None:
@@ -169,9 +189,9 @@ def test_the_client_goes_on_where_it_was_cut_off_at_the_next_address() -> None:
     service = Service(event("4", 1, 2) + event("5.1", 3), None, event("6", 4), event("6", kind="error"))
     with Client("http://a,http://b", "t", transport=httpx.MockTransport(service)) as client:
         rows = client.rows("one", after="3")
-        assert [next(rows), next(rows), rows.position] == [{"v": 1}, {"v": 2}, "3"]
-        assert [next(rows), rows.position] == [{"v": 3}, "4"]
-        assert next(rows) == {"v": 4}
+        assert [(next(rows), rows.position) for _ in range(4)] == [
+            ({"v": 1}, "3"), ({"v": 2}, "4"), ({"v": 3}, "5.1"), ({"v": 4}, "6"),
+        ]  # fmt: skip
         with pytest.raises(GoneError, match="w"):
             next(rows)
     assert service.requests == ["a 3", "b 5.1", "a 5.1", "b 6"]
