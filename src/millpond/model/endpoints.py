@@ -19,6 +19,9 @@ REDIS = "redis"
 FOREACH = "foreach"
 """The format of a sink that passes rows to a function of this process."""
 
+READ = "read:"
+"""The beginning of the name under which the status of a pond lists who reads or parses a stream."""
+
 NOWHERE = "noop"
 """The format of a sink that writes no rows."""
 

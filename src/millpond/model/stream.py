@@ -69,9 +69,6 @@ class Derivation(msgspec.Struct, frozen=True):
     digest: str
 
 
-READ = "read:"
-"""The beginning of the name under which the status of a pond lists who reads or parses a stream."""
-
 FAIL, DROP, DEAD_LETTER = "fail", "drop", "dead-letter"
 
 

@@ -17,7 +17,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Relation, Stream
 from millpond.plan.chains.steps import streams_of
-from millpond.plan.explain.words import count_of
+from millpond.plan.explain.amounts import count_of
 from millpond.reconfigure.catalog import in_force, seen
 
 _SHOWN = 5

@@ -23,7 +23,7 @@ from millpond.placement.alignment import Owners
 from millpond.placement.autoscale import Decision, Memory, Observed, balanced, decide
 from millpond.placement.autoscale_policy import Policy
 from millpond.placement.moves import maps_in, requested_map_in
-from millpond.plan.explain.words import count_of
+from millpond.plan.explain.amounts import count_of
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.moves.bucket_load import bucket_loads
 from millpond.runtime.task.counters import WHOLE_POND, in_receipt

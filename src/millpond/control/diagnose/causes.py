@@ -15,8 +15,8 @@ from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.model.windows import Framed, Processed, Session
+from millpond.plan.explain.amounts import duration
 from millpond.plan.explain.join_text import near_text
-from millpond.plan.explain.words import duration
 from millpond.plan.options.output_modes import BY_JOIN
 from millpond.reconfigure.inner_reports import plain_names
 

@@ -36,7 +36,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.placement.moves import maps_in
 from millpond.plan.chains.steps import with_inner
-from millpond.plan.explain.words import count_of
+from millpond.plan.explain.amounts import count_of
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.retention import with_declared

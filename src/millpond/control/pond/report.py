@@ -15,7 +15,7 @@ from millpond.control.pond.problems import LOGGER, Problem, Problems, losses, qu
 from millpond.control.wiring.reader import read_truth
 from millpond.followers.runner import FollowerStatus
 from millpond.log.places.address import Address
-from millpond.model.stream import READ
+from millpond.model.endpoints import READ
 from millpond.reconfigure.changes import Change, Halt
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind

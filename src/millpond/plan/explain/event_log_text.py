@@ -8,7 +8,8 @@ from millpond.model.aggregates import ORDERED
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
 from millpond.model.windows import Counted, Distinct, Framed, Pattern, Processed, Range
-from millpond.plan.explain.words import count_of, duration, predicate_text
+from millpond.plan.explain.amounts import count_of, duration
+from millpond.plan.explain.words import predicate_text
 from millpond.plan.groups.build import build_plan, logged_of, tallies_asked
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.groups.tallies import bits_of, error_of, keeps_tallies

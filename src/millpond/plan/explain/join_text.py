@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from millpond.model.expressions import Call, Column, Expression, columns_of, render
 from millpond.model.join import LEFT, SEMI, Join, Within
-from millpond.plan.explain.words import count_of, duration, keys_text, predicate_text, window_text
+from millpond.plan.explain.amounts import count_of, duration
+from millpond.plan.explain.words import keys_text, predicate_text, window_text
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.joins import Joins, SideLog, kept_us
 from millpond.plan.groups.plan import Plan

@@ -14,10 +14,11 @@ from millpond.model.query import Query
 from millpond.model.selection import Selection, zone_of
 from millpond.model.stream import Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliced
+from millpond.plan.explain.amounts import count_of, duration
 from millpond.plan.explain.event_log_text import error_lines, event_lines, rank_lines, tally_lines, top_lines
 from millpond.plan.explain.join_text import join_lines, log_lines
 from millpond.plan.explain.subqueries import subquery_lines
-from millpond.plan.explain.words import count_of, duration, grouping_text, predicate_text, waiting_text, window_text
+from millpond.plan.explain.words import grouping_text, predicate_text, waiting_text, window_text
 from millpond.plan.groups.build import build_plan, needed_columns, needed_foreign
 from millpond.plan.groups.edges import edges_between, phases
 from millpond.plan.groups.measures import precision_of

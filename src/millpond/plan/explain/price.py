@@ -11,9 +11,10 @@ import msgspec
 from millpond.model.expressions import Expression, render
 from millpond.model.query import Query
 from millpond.model.windows import RUNNING, Framed, length_us
+from millpond.plan.explain.amounts import duration
 from millpond.plan.explain.event_log_text import kept_text
 from millpond.plan.explain.plan_text import edges_per_hour, measure_text, rate_text
-from millpond.plan.explain.words import duration, grouping_text, predicate_text
+from millpond.plan.explain.words import grouping_text, predicate_text
 from millpond.plan.groups.build import build_plan, needed_columns, tallies_asked
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan
 from millpond.plan.groups.tallies import keeps_tallies

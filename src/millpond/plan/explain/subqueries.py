@@ -22,8 +22,9 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 from millpond.model.windows import Counted, Distinct, Pattern, Processed
+from millpond.plan.explain.amounts import count_of
 from millpond.plan.explain.join_text import near_text
-from millpond.plan.explain.words import count_of, grouping_text, keys_text
+from millpond.plan.explain.words import grouping_text, keys_text
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
 from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.groups.stateless import moved_selections

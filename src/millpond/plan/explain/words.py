@@ -20,26 +20,10 @@ from millpond.model.windows import (
     Session,
     Window,
 )
+from millpond.plan.explain.amounts import count_of, duration
 
 if TYPE_CHECKING:
     from millpond.plan.groups.plan import GroupPlan
-
-_HOUR_US = 3_600_000_000
-_UNITS = (
-    ("day", 24 * _HOUR_US), ("hour", _HOUR_US), ("minute", 60_000_000), ("second", 1_000_000),
-    ("millisecond", 1_000), ("microsecond", 1),
-)  # fmt: skip
-
-
-def count_of(number: int, word: str) -> str:
-    """A number with its word, in the singular or plural.
-
-    >>> count_of(1, "query"), count_of(2, "query"), count_of(2, "day")
-    ('1 query', '2 queries', '2 days')
-    """
-    if number == 1:
-        return f"1 {word}"
-    return f"{number} {word[:-1] + 'ies' if word.endswith('y') and word != 'day' else word + 's'}"
 
 
 def keys_text(keys: Sequence[Expression]) -> str:
@@ -118,15 +102,3 @@ def waiting_text(query: Query) -> str:
     if query.updating:
         return f"{delay}, emits updates"
     return f"{delay}, corrected for {duration(query.corrected_for_us)} more" if query.changing else delay
-
-
-def duration(us: int) -> str:
-    """A duration as text, in the largest unit of which it is a whole number.
-
-    >>> duration(90_000_000), duration(0)
-    ('90 seconds', '0 seconds')
-    """
-    if not us:
-        return "0 seconds"
-    name, unit = next((name, unit) for name, unit in _UNITS if us % unit == 0)
-    return count_of(us // unit, name)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millpond.clock import utc
-from millpond.model.stream import READ
+from millpond.model.endpoints import READ
 from millpond.service.api.messages import Placed, QueryShown, Status
 
 

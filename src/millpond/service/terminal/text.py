@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from millpond.clock import utc
-from millpond.plan.explain.words import count_of, duration
+from millpond.plan.explain.amounts import count_of, duration
 from millpond.service.api.messages import (
     Changed,
     Differs,

@@ -19,9 +19,9 @@ from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
 from millpond.model.stream import Order, Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding
+from millpond.plan.explain.amounts import duration
 from millpond.plan.explain.plan_text import edges_per_hour, explain
 from millpond.plan.explain.price import price, price_text
-from millpond.plan.explain.words import duration
 from millpond.plan.groups.build import build_plan
 from millpond.plan.options.retention import with_declared
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.plan.explain.words import duration
+from millpond.plan.explain.amounts import duration
 from millpond.spark.analysis.query_terms import Extraction, Terms
 
 _BETWEEN = {
