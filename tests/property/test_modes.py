@@ -41,12 +41,13 @@ from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.manifest import load
 from millpond.log.records import EpochRecord, decode
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Column, call, conjunction, literal
+from millpond.model.expressions import Column, Parameter, call, conjunction, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding, Window, length_us
 from millpond.plan.groups.build import build_plan
 from millpond.plan.options.output_modes import only_distinct
+from millpond.reconfigure.changes import SetParameter
 from millpond.runtime.fold import fold
 from millpond.state.backends.memory import MemoryStore
 from millpond.testing.compare import assert_same_rows, canonical, rows_of
@@ -439,7 +440,7 @@ def test_all_events_so_far_are_counted_after_a_drain_too_and_by_a_query_that_com
 
 @pytest.mark.parametrize("seed", seeds(50, 2))
 def test_a_repeated_value_changes_no_row_of_distinct_aggregates(seed: int, folders: Iterator[Path]) -> None:
-    case = random_case(seed, 80, 2, menu=Menu(raising=False, windows=WINDOWS))
+    case = random_case(seed, 80, 2, menu=Menu(raising=False, windows=WINDOWS if seed % 2 else UNEQUAL))
     distinct = tuple(Aggregate(name, Column("v", "int"), None, "bigint") for name in ("count_distinct", "sum_distinct"))
     output = tuple(Named(f"a{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(distinct))
     queries = [
@@ -448,3 +449,23 @@ def test_a_repeated_value_changes_no_row_of_distinct_aggregates(seed: int, folde
     ]
     assert check(next(folders), case._replace(queries=queries), 2, seed) > 10
     assert all(map(only_distinct, queries))
+
+
+def test_rows_of_distinct_aggregates_are_emitted_again_after_a_parameter_has_changed(tmp_path: Path) -> None:
+    count = Aggregate("count_distinct", Column("v", "int"), None, "bigint")
+    least = Parameter("least", "bigint")
+    plain = Query(
+        "plain", STREAM.name, "ts", NEVER_LATE_US, RUNNING, (Column("k", "string"),), (count,),
+        (Named("k", Column("key:0", "string")), Named("n", Column("agg:0", "bigint"))), emit="update",
+    )  # fmt: skip
+    above = replace(plain, name="above", having=call("ge", (Column("agg:0", "bigint"), least), "boolean"))
+    more = replace(plain, name="more", output=(*plain.output, Named("least", least)))
+    run = Run(tmp_path, [plain, above, more])
+    for value in (2, 1, 1):
+        run.pond.change(SetParameter("least", literal(value, "bigint")))
+        run.epoch([[{"k": "a", "v": 7, "ts": SECOND}]])
+    rows = run.answers().rows
+    row = {"k": "a", "n": 1, "_op": "upsert"}
+    assert rows["plain"] == [row]
+    assert rows["above"] == [row, row]
+    assert [one["least"] for one in rows["more"]] == [2, 1, 1]

@@ -20,7 +20,7 @@ from millpond.model.expressions import Call, Column, Expression, Foreign
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.windows import RUNNING, Calendar, Distinct, Processed, Window
-from millpond.plan.groups.distinct import numbered_rows
+from millpond.plan.groups.distinct import keys_shown, numbered_rows
 from millpond.runtime.packets.row_batches import leaving
 from millpond.state.ports.files import Files
 
@@ -202,9 +202,7 @@ def _keys_of_event(query: Query) -> tuple[str, ...]:
     Raises:
         UnsupportedQuery: the query does not output all of them.
     """
-    shown = {item.expression.name: item.name for item in query.output if isinstance(item.expression, Column)}
-    values = {value: shown.get(f"event:{place}") for place, value in enumerate(query.of_event)}
-    names = tuple(values.get(key) for key in query.keys)
+    names = keys_shown(query)
     if isinstance(query.window, Distinct) and query.window.ranked is not None:
         names = (*names, numbered_rows(query))
         if names[-1] is None:

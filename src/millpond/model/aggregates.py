@@ -26,8 +26,8 @@ the first.
 """
 
 RANKS = ("row_number", "rank", "dense_rank")
-"""Functions that rank an event among the events of its key and time; only queries with a `Range` window have them, and
-those with a `Distinct` window that keeps ranked events: among all events of the key so far.
+"""Functions that rank an event. Queries with a `Range` window rank among events of one key and time. Those with a
+ranked `Distinct` window rank among all events of the key so far.
 
 The arguments are the expressions of ORDER BY, and `parameters` has one of `DIRECTIONS` for each. The arguments of
 `row_number` go on with other columns of the event, which decide ties, so that equal ranks mean equal rows. Ties among

@@ -167,7 +167,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         slower = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))
         mark_us = marks[slower]
     stream = streams[slower]
-    if stream.steps and not manifest.max_time.get(slower):
+    if stream.steps and newest_time(stream, manifest) is None:
         stream = streams[inputs_of(query, streams)[0]]
     upstream = dict.fromkeys(one for name in query.streams for one in before(name, streams, by_name))
     complete_us = complete_from(spec, name)
@@ -181,7 +181,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         query,
         stream,
         recent,
-        max(manifest.max_time.get(stream.name, {}).values(), default=None),
+        newest_time(stream, manifest),
         mark_us,
         _partitions(stream, manifest.max_time.get(stream.name, {}), manifest.idle.get(stream.name, [])),
         due,
@@ -230,6 +230,14 @@ def _recent_records(log: Log, head: int, name: str, spec: PondSpec) -> RecentRec
     return RecentRecords(
         epochs, n <= 0, Counts(**total), Counts(**since), last_applied_n, at_us, last_rows_n, host, pid, owners_changed
     )
+
+
+def newest_time(stream: Stream, manifest: Manifest) -> int | None:
+    """The largest event time of a stream; of a UNION ALL of steps, the time that all its branches have reached."""
+    maxima = manifest.max_time.get(stream.name, {})
+    if len(stream.upstreams) > 1:
+        return maxima.get(ANY_PARTITION)
+    return max(maxima.values(), default=None)
 
 
 def _partitions(stream: Stream, newest: dict[str, int], idle: Sequence[str]) -> tuple[Partition, ...]:

@@ -17,7 +17,7 @@ LONGEST_DAYS: dict[Unit, int] = {"day": 2, "date": 2, "week": 8, "month": 32, "q
 """By unit, a number of days that no window exceeds."""
 
 SHORTEST_DAYS: dict[Unit, int] = {"day": 1, "date": 1, "week": 7, "month": 28, "quarter": 90, "year": 365}
-"""By unit, the length of the shortest window in days, without changes of the clock."""
+"""By unit, the length of the shortest window in days. A change of the clock can make a window shorter."""
 
 _MONTHS: dict[Unit, int] = {"month": 1, "quarter": 3, "year": 12}
 _MONDAY = 4
@@ -31,8 +31,8 @@ class Regular(NamedTuple):
     step_us: int
 
     @property
-    def shortest_us(self) -> int:
-        """A distance that no two times of the grid fall below."""
+    def typical_us(self) -> int:
+        """The least distance of adjacent times of the grid, without changes of the clock."""
         return self.step_us
 
     def floor(self, times_us: Ints) -> Ints:
@@ -69,8 +69,8 @@ class Dates(NamedTuple):
     zone: str
 
     @property
-    def shortest_us(self) -> int:
-        """Near to the least distance of two times of the grid."""
+    def typical_us(self) -> int:
+        """The least distance of adjacent times of the grid, without changes of the clock."""
         return SHORTEST_DAYS[self.unit] * DAY_US
 
     def floor(self, times_us: Ints) -> Ints:
@@ -111,6 +111,7 @@ class Dates(NamedTuple):
 
     def _near(self, times_us: Ints) -> Ints:
         """For each time, the begins of its unit and of the next two; the first is not later than the time."""
+        # Three units are enough, because no clock jumps back by more than a day.
         numbers = self._numbers(times_us)
         return np.stack([begin for later in range(3) for begin in self._begins(numbers + later)])
 

@@ -72,10 +72,7 @@ def ttl_us_of(query: AnyQuery, streams: Mapping[str, Stream]) -> int | None:
 
 
 def late_by_of_steps(query: AnyQuery, streams: Mapping[str, Stream]) -> str | None:
-    """The rule by which events of the inner queries of a query are late; None: it has no inner query with such a rule.
-
-    This is the `late_by` of the inner queries, not that of the query itself.
-    """
+    """The rule by which events of the inner queries of a query are late; None: none of them has such a rule."""
     given = (one.late_by for one in inner_of(query, streams) if not isinstance(one, Selection))
     return next((rule for rule in given if isinstance(rule, str)), None)
 

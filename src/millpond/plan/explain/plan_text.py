@@ -248,7 +248,7 @@ def edges_per_hour(windows: Sequence[Sliced]) -> tuple[Fraction, bool]:
     if not windows:
         return Fraction(0), True
     grids = phases(windows)
-    summed = sum((Fraction(_HOUR_US, grid.shortest_us) for grid in grids), Fraction(0))
+    summed = sum((Fraction(_HOUR_US, grid.typical_us) for grid in grids), Fraction(0))
     regular = [grid for grid in grids if isinstance(grid, Regular)]
     period = math.lcm(*(grid.step_us for grid in regular))
     if len(regular) < len(grids) or summed * period > _COUNTED_EDGES * _HOUR_US:

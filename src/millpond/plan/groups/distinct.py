@@ -102,6 +102,18 @@ def numbered_rows(query: Query) -> str | None:
     return next((item.name for item in query.output if item.expression == rank), None)
 
 
+def keys_shown(query: Query) -> tuple[str | None, ...]:
+    """For each key of a query whose rows show one event, the output column with the key; None: it is not shown."""
+    shown = {item.expression.name: item.name for item in query.output if isinstance(item.expression, Column)}
+    values = {value: shown.get(f"event:{place}") for place, value in enumerate(query.of_event)}
+    return tuple(values.get(key) for key in query.keys)
+
+
+def replaces_rows(query: Query) -> bool:
+    """Whether rows show their key and their number, so that a row replaces an earlier one with the same of both."""
+    return numbered_rows(query) is not None and None not in keys_shown(query)
+
+
 def _in_event_time(name: str, timing: Timing | None, ttl_us: int) -> int:
     """The `state.ttl` of a query, if it has an event time."""
     if timing is None:

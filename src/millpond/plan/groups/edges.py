@@ -34,7 +34,7 @@ def slices_of(windows: Sequence[Sliced], times_us: Times) -> Slicing:
     [0, 20]
     """
     first, last = int(times_us.min()), int(times_us.max())
-    many = sum((last - first) // grid.shortest_us + 2 for grid in phases(windows))
+    many = sum((last - first) // grid.typical_us + 2 for grid in phases(windows))
     if many <= _SPARE_EDGES + len(times_us):
         edges = edges_between(windows, first, last)
         return Slicing(edges[:-1], edges[1:], slice_of(times_us, edges))

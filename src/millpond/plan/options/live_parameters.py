@@ -157,8 +157,8 @@ def _told(plan: QueryPlan, parameters: Mapping[str, Literal]) -> QueryPlan:
     if not parameters_in(query):
         return plan
     having = None if query.having is None else bound(query.having, parameters)
-    told: Query = msgspec.structs.replace(query, having=having, output=_outputs(query.output, parameters))
-    return msgspec.structs.replace(plan, query=told)
+    made: Query = msgspec.structs.replace(query, having=having, output=_outputs(query.output, parameters))
+    return plan if made == query else msgspec.structs.replace(plan, query=made, parameterized=True)
 
 
 def _selection(selection: Selection, parameters: Mapping[str, Literal]) -> Selection:

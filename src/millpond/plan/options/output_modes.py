@@ -143,9 +143,12 @@ def _late_by_join(join: Join) -> Join:
 
 
 def only_distinct(query: Query) -> bool:
-    """Whether a repeated value changes no row of a query, as all its aggregates are DISTINCT; never for sessions."""
+    """Whether a repeated value changes no row of a query: it has time windows, and all its aggregates are DISTINCT.
+
+    Sessions are excepted, because each event may change their bounds.
+    """
     distinct = [one.function.endswith("_distinct") for one in query.aggregates]
-    return isinstance(query.window, Sliding) and bool(distinct) and all(distinct)
+    return isinstance(query.window, Sliced) and bool(distinct) and all(distinct)
 
 
 def never_final(event_time: str) -> UnsupportedQuery:

@@ -39,7 +39,7 @@ def tallies_needed_from(group: GroupPlan, mark: Watermark) -> int | None:
 
 
 def uncounted_needed_from(group: GroupPlan, mark: Watermark) -> int | None:
-    """The time before which events that no tally has counted yet are not needed (see `TallyLog`); None: all are."""
+    """Events before this time that no tally has counted yet (see `TallyLog`) can be dropped. None: none can."""
     return needed_from([plan for plan in group.queries if needs_tallies(plan) or needs_events(plan)], mark)
 
 

@@ -36,7 +36,7 @@ from millpond.state.layout.event_log import Events
 
 
 class TimeState(State):
-    """Tumbling and sliding windows, and frames of time before each event."""
+    """Windows made of slices (sliding, calendar and growing ones), and frames of time before each event."""
 
     _fresh: Cells
     _live: LiveCells

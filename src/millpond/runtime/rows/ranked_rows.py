@@ -1,7 +1,9 @@
 """Rows of the first ranked events of each key so far: which of them an epoch emits, and which it deletes.
 
-If a row shows its `row_number()`, then key and number identify it, and a row that takes the place of another one is an
-`upsert`. Otherwise all values of a row identify it, so a row that is no longer among the first is a `delete`.
+If rows show their key and `row_number()`, these identify a row, and a row that takes the place of another one is an
+`upsert`. Otherwise the rows are a multiset, as in a retract stream of Flink: each `upsert` adds one row, and each
+`delete` removes one of the rows with these values. So an event that is no longer among the first, or whose shown rank
+changes, is a `delete`, even if an equal event is still among the first.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from millpond.kernels.columns import Values, from_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.aggregates import Aggregate
 from millpond.model.windows import Distinct
-from millpond.plan.groups.distinct import numbered_rows, shows_rank
+from millpond.plan.groups.distinct import replaces_rows, shows_rank
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_order import POSITION, in_order
 from millpond.runtime.event_log.rank_events import RankedEvents
@@ -38,9 +40,10 @@ def first_ranked(events: Events, group: GroupPlan) -> Ints:
 
 
 class RankedChanges:
-    """The rows of some keys before and after an epoch; `old` and `new` are the first ranked events of these keys.
+    """The rows of some keys before and after an epoch.
 
-    The first events of `every` are the `old` ones, and `chosen` are the positions of the new choice.
+    `every`: the events that were among the first ranked of their key before the epoch, then the new events. `old` and
+    `chosen`: the positions in `every` of the first ranked events before and after the epoch.
     """
 
     def __init__(self, group: GroupPlan, every: Events, old: Ints, chosen: Ints) -> None:
@@ -61,7 +64,7 @@ class RankedChanges:
         before, after = (self._meets(plan, ranks) for ranks in (self._before, self._after))
         same = before & after & ((self._before == self._after) | (not shows_rank(plan.query)))
         replaced = np.zeros(len(same), bool)
-        if numbered_rows(plan.query):
+        if replaces_rows(plan.query):
             old, new = (self._events.slots * (1 << 31) + ranks for ranks in (self._before, self._after))
             replaced = np.isin(old, new[after])
         changes = ((self._before, before & ~same & ~replaced, DELETE), (self._after, after & ~same, UPSERT))

@@ -124,7 +124,8 @@ class Changes:
         pairs = np.concatenate([i * len(slots) + np.searchsorted(slots, some) for i, some in enumerate(inside)])
         current = self._rows_of_windows(plan, self._current, run, slots, pairs)
         previous = _Pairs([], np.zeros(0, np.int64), 0)
-        repeats_nothing = query.updating and only_distinct(query)
+        # earlier values of live parameters are not known, so the previous rows cannot be made again with them
+        repeats_nothing = query.updating and only_distinct(query) and not plan.parameterized
         if query.having is not None or repeats_nothing:
             previous = self._rows_of_windows(plan, self._old, run, slots, pairs)
         elif query.corrected_for_us:
@@ -226,7 +227,10 @@ def _bare(plan: QueryPlan) -> QueryPlan:
 
 
 def _differ(current: _Pairs, previous: _Pairs) -> Mask:
-    """The rows that are not equal to the previous row of their pair, bit for bit."""
+    """The rows that are not equal to the previous row of their pair, bit for bit.
+
+    If an output column is an array or a map, all rows differ, because `bytes_of_rows` cannot compare them.
+    """
     differs = np.ones(len(current.pairs), bool)
     both, now, then = np.intersect1d(current.pairs, previous.pairs, return_indices=True)
     if len(both):

@@ -33,10 +33,10 @@ from millpond.model.types import element_of
 from millpond.model.windows import Pattern, Session
 from millpond.plan.options.live_parameters import parameters_in
 from millpond.spark.analysis.query_terms import Extraction
+from millpond.spark.catalyst.text_span import COMMENT, QUOTED_NAME, STRING
 
 _TOKENS = re.compile(
-    r"""(?<!\w)[rR](?:'[^']*' | "[^"]*") | \$(?P<tag>[A-Za-z_]\w*|)\$.*?\$(?P=tag)\$
-    | '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `[^`]*` | --[^\n]* | /\*.*?\*/
+    rf"""{STRING} | {QUOTED_NAME} | {COMMENT}
     | (?<![\w:)\]'"`]):(?P<name>[A-Za-z_]\w*)""",
     re.VERBOSE | re.DOTALL,
 )

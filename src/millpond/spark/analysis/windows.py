@@ -124,13 +124,18 @@ def _check_several(found: Mapping[Written, TextSpan | None]) -> None:
     """Refuse windows of which Spark's analyser would plan too many rows per event; it plans them if there are several.
 
     Raises:
-        UnsupportedQuery: one of the windows is a count window, or overlaps too many others.
+        UnsupportedQuery: one of the windows is a count window, grows by steps, or overlaps too many others.
     """
     for window, span in found.items():
-        if not isinstance(window, Sliding) or window.size_us > MAX_PLANNED * window.slide_us:
+        what = None
+        if isinstance(window, Counted):
+            what = "is a count window"
+        elif not isinstance(window, Sliding):
+            what = "grows by steps"
+        elif window.size_us > MAX_PLANNED * window.slide_us:
+            what = f"overlaps more than {MAX_PLANNED} others"
+        if what is not None:
             both = " and ".join(str(span) for span in found.values())
-            what = "is a count window" if isinstance(window, Counted) else "grows by steps"
-            what = f"overlaps more than {MAX_PLANNED} others" if isinstance(window, Sliding) else what
             raise UnsupportedQuery(
                 f"The query has two different windows, {both}, and the one at {span} {what}.", "Make them two queries."
             )

@@ -1,8 +1,23 @@
-"""A span of SQL text: its line, column and content, for error messages."""
+"""Spans of SQL text for error messages, and patterns of its strings and comments."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+STRING = r"""
+    (?<!\w)[rR](?:'[^']*' | "[^"]*")                # raw: no escapes
+    | '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*"
+    | \$(?P<tag>[A-Za-z_]\w*|)\$.*?\$(?P=tag)\$      # between $$ or $tag$
+"""
+"""As all these patterns, for `re.VERBOSE | re.DOTALL`. It has the group `tag`, so a pattern contains it only once."""
+
+QUOTED_NAME = "`[^`]*`"
+
+LINE_COMMENT = r"--(?:\\\n|[^\r\n])*"
+"""A comment to the end of the line; a backslash continues it on the next line."""
+
+COMMENT = rf"{LINE_COMMENT} | /\*.*?\*/"
+"""A comment to the end of the line, or in brackets that do not nest."""
 
 _SHOWN = 80
 

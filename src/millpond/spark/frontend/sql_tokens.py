@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from millpond.spark.catalyst.text_span import TextSpan
+from millpond.spark.catalyst.text_span import COMMENT, QUOTED_NAME, STRING, TextSpan
 
 _TOKEN = re.compile(
-    r"""(?P<skip>\s+ | --[^\n]* | /\*.*?\*/)
-      | (?P<text>[rR]'[^']*' | [rR]"[^"]*" | '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*")
-      | (?P<name>`[^`]*` | [^\W\d]\w*)
+    rf"""(?P<skip>\s+ | {COMMENT})
+      | (?P<text>{STRING})
+      | (?P<name>{QUOTED_NAME} | [^\W\d]\w*)
       | (?P<number>\d[\w.]*)
       | (?P<mark>.)""",
     re.VERBOSE | re.DOTALL,
@@ -47,6 +47,8 @@ def tokens_of(text: str) -> list[Token]:
     ['A', '.', 'x', '>', "'a b'"]
     >>> [token.kind for token in tokens_of(r"r'\\' || 'a'")]
     ['text', 'mark', 'mark', 'text']
+    >>> [token.text for token in tokens_of("$$it's$$ > $a$ $$ ' $a$")]
+    ["$$it's$$", '>', "$a$ $$ ' $a$"]
     """
     found = _TOKEN.finditer(text)
     return [Token(str(one.lastgroup), one.group(), one.start()) for one in found if one.lastgroup != "skip"]

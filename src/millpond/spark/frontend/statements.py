@@ -24,6 +24,7 @@ from millpond.model.stream import Field, Generated, Stream
 from millpond.spark.analysis.properties import STREAM_PROPERTIES, with_times
 from millpond.spark.catalyst.cures import in_a_file
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, optional, pairs
+from millpond.spark.catalyst.text_span import LINE_COMMENT, QUOTED_NAME, STRING
 from millpond.spark.frontend.create_clauses import columns_of, refuse_clauses, refuse_view_clauses, view_columns
 from millpond.spark.frontend.gate import check_size, parse
 from millpond.spark.frontend.insert_into import INSERT, insert_of, parsable, target_of
@@ -47,11 +48,9 @@ _REFRESH = "refresh"
 """An option that Millpond adds to batch tables: how often their list of files is refreshed."""
 
 _TOKEN = re.compile(
-    r"""--(?:\\\n|[^\r\n])*          # a comment to the end of the line
-      | /\*                          # a bracketed one, which may nest
-      | (?<![A-Za-z0-9_])[rR](?:'[^']*'|"[^"]*")   # raw strings: no escapes
-      | '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `[^`]*`
-      | \$(?P<tag>[A-Za-z_]\w*|)\$.*?\$(?P=tag)\$
+    rf"""{LINE_COMMENT}
+      | /\*                          # a comment in brackets, which may nest
+      | {STRING} | {QUOTED_NAME}
       | (?P<end>;) | (?P<open>['"`])""",
     re.VERBOSE | re.DOTALL,
 )

@@ -1,8 +1,9 @@
-"""Tallies: the number of a key's events per bin of a value, in a slice and with the filters that they pass.
+"""Tallies: the number of a key's events with some values, or with a value in a bin, in a slice and by filters.
 
 They are stored like logged events (see `state.layout.event_log`), with one more column, `count`. `time` is the start of
-the slice. A tally has one value: the first of the finest bins (`kernels.bins`) in the bin that is counted. Equal
-tallies are added up, so their size depends on the bins that occur, not on the number of events.
+the slice. A row has the values of one tally: the values themselves, or one bin, which is stored as the first of the
+finest bins (`kernels.bins`) in it. Equal tallies are added up, so their size depends on the values or bins that occur,
+not on the number of events.
 """
 
 from __future__ import annotations

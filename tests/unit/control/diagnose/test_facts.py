@@ -16,7 +16,15 @@ from msgspec.structs import replace
 
 from kit.simulator.changing_pond import ChangingPond
 from millpond.control.diagnose.causes import Why, explain_why
-from millpond.control.diagnose.facts import Counts, Facts, OwnersChanged, RecentRecords, find_facts, is_running
+from millpond.control.diagnose.facts import (
+    Counts,
+    Facts,
+    OwnersChanged,
+    RecentRecords,
+    find_facts,
+    is_running,
+    newest_time,
+)
 from millpond.control.diagnose.picture import draw
 from millpond.control.wiring.adapters import section_reader
 from millpond.control.wiring.reader import read_truth
@@ -24,7 +32,9 @@ from millpond.errors import ForeignPondError, QueryTypeError
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.runner import FollowerStatus
 from millpond.followers.sinks.make_sink import sink_follower
+from millpond.log.manifest import Manifest
 from millpond.model.aggregates import Aggregate
+from millpond.model.change_history import StoredQuery
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
@@ -332,6 +342,14 @@ def test_what_stands_before_a_query_is_named(folder: Path) -> None:
     text = bench.texts()["window-open"]
     assert "That needs spend to have emitted all rows before 1970-01-01 00:01:00Z" in text
     assert "it has emitted all rows up to 1970-01-01 00:00:29.999998Z" in text
+
+
+def test_the_newest_time_of_a_union_is_one_that_all_its_branches_have_reached() -> None:
+    steps = tuple(StoredQuery.of(replace(query(), name=name)) for name in ("fast", "slow"))
+    union = replace(TX, name="union", united=steps)
+    manifest = replace(Manifest(), max_time={"union": {"*": 5, "rows": 9}, "tx": {"*": 5, "rows": 9}})
+    assert (newest_time(union, manifest), newest_time(TX, manifest)) == (5, 9)
+    assert newest_time(union, replace(manifest, max_time={"union": {"rows": 9}})) is None
 
 
 def test_a_query_stands_still_behind_one_that_is_quarantined(folder: Path) -> None:

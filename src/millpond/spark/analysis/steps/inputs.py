@@ -27,8 +27,8 @@ class Inputs:
     """Finds the inputs of one step, and collects the steps below it.
 
     A stream gets the name `relation`, or the name of the equal stream in `streams`, or else a name with its digest.
-    `earlier` are the queries whose rows can be among `streams`. `extract` reads the plan of a lower step. `lower` gives
-    the query of a lower step what the text's options and live parameters mean for it.
+    `earlier` are the queries whose rows can be among `streams`. `extract` reads the plan of a lower step. `lower`
+    applies the text's options and live parameters to the query of a lower step.
     """
 
     def __init__(
