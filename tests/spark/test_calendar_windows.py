@@ -117,14 +117,14 @@ def test_days_weeks_and_months_of_a_zone_are_those_of_sparks_batch(
         assert (keys["dates"], keys["named"], keys["berlin"]) == (("d",), ("d", "k"), ("d", "k"))
         assert "days of Europe/Berlin" in explain(pond.plan)
         pond.run()
-        told = {name: pond.table(name).to_pylist() for name in (*TEXTS, "growing")}
+        emitted = {name: pond.table(name).to_pylist() for name in (*TEXTS, "growing")}
     write(folder, 1, rows[200:400])
     write(folder, 2, rows[400:])
     with Pond(spark, tmp_pond) as pond:
         pond.run(drain=True)
         assert pond.table("running").num_rows
         # the table of a pond that is opened again has the rows that the log still holds
-        found = {name: sorted({*plain(told[name]), *plain(pond.table(name).to_pylist())}) for name in told}
+        found = {name: sorted({*plain(emitted[name]), *plain(pond.table(name).to_pylist())}) for name in emitted}
         assert found["growing"] == batch(spark, folder, "UTC", GROWING_JUDGE)
         for name in TEXTS:
             assert found[name] == batch(spark, folder, *TEXTS[name]), name
@@ -144,7 +144,7 @@ def test_queries_of_days_change_while_a_pond_runs(spark: SparkSession, tmp_path:
         write(folder, 1, rows[20:60])  # until 00:20 UTC on the 26th
         pond.run()
         pond.alter("days", DAYS.replace("k, ", "").replace("sum(v)", "100L + sum(v)"))
-        told = pond.table("later").to_pylist()
+        later = pond.table("later").to_pylist()
         pond.drop("later")
         write(folder, 2, rows[60:])
         pond.run(drain=True)
@@ -156,7 +156,7 @@ def test_queries_of_days_change_while_a_pond_runs(spark: SparkSession, tmp_path:
     assert sorted(shown) == sorted(counts.items()), "each day once, whichever version emits it"
     altered = [row["s"] >= 100 for row in sorted(days, key=lambda row: row["d"])]
     assert (altered[:2], altered[-1]) == ([False, False], True)
-    shown = [(row["d"].astimezone(BERLIN).day, row["n"]) for row in told]
+    shown = [(row["d"].astimezone(BERLIN).day, row["n"]) for row in later]
     assert sorted(shown) == [(24, counts[24]), (25, counts[25])]
     shown = [(row["d"].astimezone(BERLIN).day, row["n"]) for row in weeks]
     assert shown == [(26, counts[26] + counts[27])], "the first week that it saw from its begin"

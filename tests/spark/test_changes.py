@@ -585,11 +585,11 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
         pond.stream(stream(tmp_path / "more", "more"))
         pond.add("spend", SPEND)
         pond.start()
-        until(lambda: read_by(pond, "spend") == 80, "the pond has come so far", 240)
+        until(lambda: read_by(pond, "spend") == 80, "the pond has read all events", 240)
         pond.add("wide", WIDE)  # more columns
         pond.add("other", SPEND.replace("STREAM tx", "STREAM more"))  # a stream more
         pond.drop("spend")
-        until(lambda: read_by(pond, "other") == 40, "the pond has come so far", 240)
+        until(lambda: read_by(pond, "other") == 40, "the pond has read all events", 240)
         with pytest.raises(ChangeRefused, match="is running"):
             pond.add("wide", WIDE)
         assert pond.is_active() and repr(pond).endswith("2 queries over 2 streams, running>")

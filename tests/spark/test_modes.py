@@ -177,8 +177,8 @@ def test_updates_without_a_watermark_are_those_of_all_events_and_go_on_after_a_r
             if turn:
                 last.rename(tmp_path / "in" / last.name)
             pond.run()
-            told, served = pond.table("untimed"), pond.lookup("untimed", "a").document
+            emitted, served = pond.table("untimed"), pond.lookup("untimed", "a").document
     assert query.event_time == ""
     timed = replace(query, event_time="ts")
-    assert_same_rows([row for rows in told_by_epoch(timed, epochs) for row in rows], told)
+    assert_same_rows([row for rows in told_by_epoch(timed, epochs) for row in rows], emitted)
     assert served is not None and served["row"]["n"] == sum(row["customer"] == "a" for rows in epochs for row in rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
+from copy import copy
 from typing import NamedTuple
 
 from prometheus_client import Histogram
@@ -77,11 +78,10 @@ class Gauges:
 
     def _add(self, record: EpochRecord) -> None:
         for name, stored in record.counts.items():
-            counts, rows = Counts(**stored), 0
-            if (query := query_name(name)) != name:  # rows of all versions are the query's, each version reads events
-                rows, counts.rows = counts.rows, 0
-                self._totals.of(query).rows += rows
+            counts = Counts(**stored)
+            rows, counts.rows = counts.rows, 0
             self._totals.of(name).add(counts)
+            self._totals.of(query_name(name)).rows += rows  # rows of all versions are the query's
         for receipt in record.receipts:
             mine = self._instances.get(receipt.instance, InstanceTotals())
             took_us = receipt.counts.get(in_receipt("fold_us"), 0)
@@ -97,9 +97,7 @@ class Gauges:
     def totals(self, name: str = WHOLE_POND) -> Counts:
         """All that was counted under a name; see `Counts` for the names."""
         with self._lock:
-            total = Counts()
-            total.add(self._totals.get(name, Counts()))
-            return total
+            return copy(self._totals.get(name, Counts()))
 
     def instances(self) -> dict[int, InstanceTotals]:
         """What each instance did."""

@@ -128,9 +128,9 @@ class Fake:
         self._did("set", name, value.value, who)
         return Changed("param", name, 9)
 
-    def push(self, name: str, asked: Push) -> PushDone:
-        self._did("push", name, asked)
-        return PushDone(name, len(asked.events), False)
+    def push(self, name: str, request: Push) -> PushDone:
+        self._did("push", name, request)
+        return PushDone(name, len(request.events), False)
 
     def feed(self, name: str, feeds: Feeds, who: str) -> Changed:
         self._did("feed", name, feeds.query, feeds.column, who)
