@@ -63,7 +63,13 @@ def test_it_is_a_child_that_can_be_killed_and_told_apart(tmp_path: Path) -> None
 
 
 def test_ctrl_c_reaches_it(tmp_path: Path) -> None:
-    text = "import time\ntry: print('up', flush=True); time.sleep(600)\nexcept KeyboardInterrupt: print('stops')"
+    # one long sleep would miss a signal that arrives just before it begins
+    text = """
+import time
+try:
+    print('up', flush=True)
+    while True: time.sleep(0.05)
+except KeyboardInterrupt: print('stops')"""
     with ForkedProgram(program(tmp_path, text), stdout=subprocess.PIPE) as one:
         assert one.stdout is not None and one.stdout.readline() == b"up\n"
         one.send_signal(signal.SIGINT)
