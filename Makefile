@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick services exhaustive bench lint prepare collect clean
+.PHONY: help demo test quick services exhaustive bench lint prepare collect docs clean
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ exhaustive: $(READY)  ## Every fault at every occurrence, and 20 times the rando
 
 bench: $(READY)  ## Run the canonical benchmark
 	$(BIN)/python benchmarks/canonical.py
+
+docs: $(READY)  ## Write the documentation as a site to build/docs/site
+	$(BIN)/python docs/site/build.py
 
 lint: $(READY)  ## Lint and check types
 	$(BIN)/ruff check .

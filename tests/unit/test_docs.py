@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+OTHER_PAGES = {"ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"}
+"""Pages of the site that are not in docs."""
 
 _FENCE = re.compile(r"^( *)```python\b[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
@@ -50,6 +54,19 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     missing = [target for target in targets if ":" not in target and not (page.parent / target).exists()]
     assert not missing
+
+
+def test_the_site_is_built_and_has_every_page() -> None:
+    """Its build fails at each link to a page, and each anchor, that leads nowhere."""
+    site = ROOT / "docs" / "site"
+    words = [sys.executable, str(site / "build.py")]
+    built = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert built.returncode == 0, built.stdout
+    listed = re.findall(r'"([^"]+\.md)"', (site / "zensical.toml").read_text(encoding="utf-8"))
+    made = {f"reference/{name}.md" for name in ("commands", "python", "http")}
+    assert set(listed) == {page.relative_to(ROOT).as_posix() for page in PAGES} | OTHER_PAGES | made
+    text = (ROOT / "build" / "docs" / "site" / "reference" / "python" / "index.html").read_text(encoding="utf-8")
+    assert "Add a query; returns when it is in the log" in text
 
 
 def package_page() -> str:
