@@ -22,7 +22,8 @@ from pyspark.sql import functions as F
 
 from millpond import Pond
 from millpond.kernels.columns import arrow_type
-from millpond.runtime.inputs.parquet_files import FileColumn, NotEqual, read_columns
+from millpond.runtime.inputs.file_parts import FileColumn, NotEqual
+from millpond.runtime.inputs.parquet_files import read_columns
 from millpond.spark.session.session import reading_session
 
 DECLARED = {

@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.model.stream import Stream
 from millpond.model.types import is_decimal
+from millpond.plan.options.text_reading import is_parsed
 
 _OPTIONS = frozenset((
     "path", "maxfilespertrigger", "maxbytespertrigger", "latestfirst", "filenameonly", "maxfileage", "cleansource",
@@ -19,7 +20,10 @@ TYPES = frozenset((
     "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp",
     "timestamp_ntz",
 ))  # fmt: skip
-"""The types of columns that are read into Arrow, besides decimals."""
+"""The types of columns of Parquet files that are read into Arrow, besides decimals."""
+
+CORRUPT = "_corrupt_record"
+"""The column in which Spark puts JSON records that do not parse, if it is declared."""
 
 
 def why_spark(stream: Stream, names: Collection[str], streams: Iterable[Stream]) -> str | None:
@@ -29,21 +33,26 @@ def why_spark(stream: Stream, names: Collection[str], streams: Iterable[Stream])
     may still be an obstacle.
     """
     assert stream.source is not None
-    if stream.source.format != "parquet":
-        return f"its format is {stream.source.format}"
+    form = stream.source.format
+    if form not in ("parquet", "json"):
+        return f"its format is {form}"
     derived = next((one.name for one in streams if one.derived is not None and stream.name in one.derived.reads), None)
     if derived is not None:
         return f"{derived} is derived from it"
     option = next((name for name, _ in stream.source.options if name.lower() not in _OPTIONS), None)
     if option is not None:
         return f"it has the option {option}"
+    if form == "json" and CORRUPT in [field.name for field in stream.columns]:
+        return f"it has the column {CORRUPT}"
     fields = {field.name: field for field in stream.columns}
     for name in names:
         field = fields.get(name)
         if field is None:
             return "Spark evaluates an expression over its columns"
-        if field.type not in TYPES and not is_decimal(field.type):
+        if not (is_parsed(field.type) if form == "json" else field.type in TYPES or is_decimal(field.type)):
             return f"its column {name} is {field.type}"
         if not isinstance(field.char, msgspec.UnsetType):
             return f"its column {name} is {field.char}"
+        if form == "json" and not isinstance(field.default, msgspec.UnsetType):
+            return f"its column {name} has a default"
     return None

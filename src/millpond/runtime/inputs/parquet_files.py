@@ -19,75 +19,10 @@ import pyarrow.parquet as pq
 
 from millpond.kernels.columns import arrow_type
 from millpond.model.types import digits_of, is_decimal
-from millpond.runtime.task.obstacle import Obstacle, ObstacleError
+from millpond.runtime.inputs.file_parts import FileColumn, NotEqual
 
 BATCH_ROWS = 1 << 17
 """Rows that are decoded at once."""
-
-
-class FileColumn(NamedTuple):
-    """A declared column: its name, SQL type and position in the frame; a column with a `default` may not be missing."""
-
-    name: str
-    type: str
-    position: int
-    default: bool = False
-
-
-class FileRows(NamedTuple):
-    """How rows of a source's files become rows of the frame that an epoch reads.
-
-    `stream`: the position of the stream in the layout. `width`: the number of columns of the frame.
-    """
-
-    source: str
-    stream: int
-    columns: tuple[FileColumn, ...]
-    width: int
-
-
-class FilePart(NamedTuple):
-    """Share `share` of `shares` of a file's row groups; `rows`: a position in `FileTask.sources`."""
-
-    rows: int
-    path: str
-    share: int = 0
-    shares: int = 1
-
-
-class FileTask(NamedTuple):
-    """What all tasks of an epoch read of files; `parts[i]` is what task i reads."""
-
-    sources: tuple[FileRows, ...]
-    parts: tuple[tuple[FilePart, ...], ...]
-
-
-class NotEqual(Exception):
-    """A file might be read otherwise than by Spark; the text is the reason."""
-
-
-def read_files(task: FileTask, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """The rows of some parts, as batches of the frame that the epoch reads.
-
-    Raises:
-        ObstacleError: a file is not known to be read as Spark reads it.
-    """
-    for part in (part for number in numbers for part in task.parts[number]):
-        rows = task.sources[part.rows]
-        try:
-            for columns, count in read_columns(part.path, rows.columns, part.share, part.shares):
-                yield _of_frame(rows, columns, count)
-        except NotEqual as error:
-            raise ObstacleError(Obstacle(f"{part.path} {error}", rows.source)) from error
-
-
-def _of_frame(rows: FileRows, columns: Sequence[pa.Array], count: int) -> pa.RecordBatch:
-    """A batch of the frame; the columns of other streams are NULL, without a buffer."""
-    none = pa.nulls(count)
-    arrays: list[pa.Array] = [pa.array(np.full(count, rows.stream, np.int32)), *[none] * (rows.width - 1)]
-    for place, column in zip(rows.columns, columns, strict=True):
-        arrays[place.position] = column
-    return pa.RecordBatch.from_arrays(arrays, names=[f"c{position}" for position in range(rows.width)])
 
 
 def read_columns(

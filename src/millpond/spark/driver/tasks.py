@@ -20,7 +20,8 @@ from millpond.model.selection import foreign_above, input_type
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.fold.fold import fold, requested
 from millpond.runtime.gather.gather import gather
-from millpond.runtime.inputs.parquet_files import FileTask, read_files
+from millpond.runtime.inputs.file_parts import FileTask
+from millpond.runtime.inputs.read_files import read_files
 from millpond.runtime.inputs.replay import gather_share, gather_stored, stored_parts
 from millpond.runtime.inputs.without_shuffle import (
     FoldInput,

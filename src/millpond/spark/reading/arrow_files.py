@@ -17,27 +17,35 @@ from pyspark.sql import SparkSession
 from millpond.log.file_lists import files_in
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets, SourceUpdate
-from millpond.plan.options.arrow_reading import why_spark
-from millpond.runtime.inputs.parquet_files import FileColumn, FilePart, FileRows, FileTask
+from millpond.plan.options.arrow_reading import CORRUPT, why_spark
+from millpond.runtime.inputs.file_parts import FileColumn, FilePart, FileRows, FileTask
+from millpond.runtime.inputs.json_files import GZIP
 from millpond.runtime.scheduling.attempts import ArrowEpochs
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.spark.reading.read_frame import WantedStream
 from millpond.spark.reading.source_progress import batch_of
 from millpond.spark.reading.source_updates import LOCAL
+from millpond.spark.sources.json_texts import parses_alike
 
 LEAST_BYTES, MOST_BYTES = 1 << 20, 128 << 20
 """A task reads at least and at most so many bytes of files, if there are enough, and if row groups allow it."""
 
 _SETTINGS = {
-    "spark.sql.caseSensitive": "false",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.int96TimestampConversion": "false",
-    "spark.sql.parquet.fieldId.read.enabled": "false",
-    "spark.sql.files.ignoreCorruptFiles": "false",
+    "parquet": {
+        "spark.sql.caseSensitive": "false",
+        "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+        "spark.sql.parquet.int96TimestampConversion": "false",
+        "spark.sql.parquet.fieldId.read.enabled": "false",
+        "spark.sql.files.ignoreCorruptFiles": "false",
+    },
+    "json": {
+        "spark.sql.columnNameOfCorruptRecord": CORRUPT,
+        "spark.sql.files.ignoreCorruptFiles": "false",
+    },
 }
-"""The settings of Spark with which both readers agree."""
+"""By format, the settings of Spark with which both readers agree; for JSON, see also `sources.json_texts`."""
 
 Readers = Mapping[str, "FileRows | str"]
 """By stream that has a source: how gather tasks read its files, or why Spark reads it."""
@@ -58,12 +66,19 @@ def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: Read
             FileColumn(one.name, one.type, one.position, one.name in defaults) for one in placed.columns
         )  # fmt: skip
         why = why_spark(want.stream, [one.name for one in columns], streams)
-        found[want.stream.name] = why or FileRows(want.stream.name, position, columns, width)
-    if any(isinstance(one, FileRows) for one in found.values()):
-        other = next((name for name, value in _SETTINGS.items() if spark.conf.get(name) != value), None)
-        if other is not None:
-            return dict.fromkeys(found, f"the session has another {other} than by default")
+        why = why or _other_setting(spark, want.stream.source.format)
+        zone = str(spark.conf.get("spark.sql.session.timeZone"))
+        rows = FileRows(want.stream.name, position, columns, width, want.stream.source.format, zone)
+        found[want.stream.name] = why or rows
     return found
+
+
+def _other_setting(spark: SparkSession, form: str) -> str | None:
+    """A setting of the session with which Spark may read files of a format in another way than gather tasks."""
+    if form == "json" and not parses_alike(spark):
+        return "the session parses JSON as older versions of Spark did"
+    other = next((name for name, value in _SETTINGS[form].items() if spark.conf.get(name) != value), None)
+    return other and f"the session has another {other} than by default"
 
 
 class _Piece(NamedTuple):
@@ -120,9 +135,9 @@ class ArrowFiles:
         pieces: list[_Piece] = []
         for number, rows in enumerate(sources):
             for path, size in files[rows.source]:
-                shares = max(1, -(-size // most))
+                shares = 1 if path.endswith(GZIP) else max(1, -(-size // most))
                 pieces += (
-                    _Piece(size // shares, len(pieces) + share, FilePart(number, path, share, shares))
+                    _Piece(size // shares, len(pieces) + share, FilePart(number, path, share, shares, size))
                     for share in range(shares)
                 )
         bins: list[tuple[int, int, list[_Piece]]] = [(0, i, []) for i in range(max(1, -(-total // most)))]

@@ -40,12 +40,17 @@ def text_stream(
     """
     if stream.source is None or not stream.source.has_topics or why_spark_parses(stream, names, streams):
         return None
-    if any((spark.conf.get(name) or "").lower() == value for name, value in _SETTINGS.items()):
+    if not parses_alike(spark):
         return None
     columns = tuple((field.name, field.type) for field in declared_columns(stream))
     zone = spark.conf.get("spark.sql.session.timeZone") or ""
     keeps_bytes = stream.on_malformed.policy == DEAD_LETTER
     return TextStream(position, columns, zone, is_strict(dict(stream.source.options)), keeps_bytes)
+
+
+def parses_alike(spark: SparkSession) -> bool:
+    """Whether the session's settings make Spark parse JSON as `formats.json_values` does."""
+    return all((spark.conf.get(name) or "").lower() != value for name, value in _SETTINGS.items())
 
 
 def parsed_by_spark(frame: DataFrame, layout: ReadLayout, streams: Sequence[Stream], names: Iterable[str]) -> DataFrame:

@@ -10,7 +10,7 @@ import pytest
 
 from millpond.log.file_lists import ListedFile, file_list
 from millpond.log.records import SourceUpdate
-from millpond.runtime.inputs.parquet_files import FileColumn, FileRows, FileTask
+from millpond.runtime.inputs.file_parts import FileColumn, FileRows, FileTask
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.spark.reading.arrow_files import LEAST_BYTES, ArrowFiles, Readers
 

@@ -1,0 +1,50 @@
+"""Defines which files the gather tasks of an epoch read into Arrow, and how their rows become rows of the frame."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class FileColumn(NamedTuple):
+    """A declared column: its name, SQL type and position in the frame; a column with a `default` may not be missing."""
+
+    name: str
+    type: str
+    position: int
+    default: bool = False
+
+
+class FileRows(NamedTuple):
+    """How rows of a source's files become rows of the frame that an epoch reads.
+
+    `stream`: the position of the stream in the layout. `width`: the number of columns of the frame. `zone`: the
+    session's time zone.
+    """
+
+    source: str
+    stream: int
+    columns: tuple[FileColumn, ...]
+    width: int
+    format: str = "parquet"
+    zone: str = "UTC"
+
+
+class FilePart(NamedTuple):
+    """Share `share` of `shares` of a file of `size` bytes; `rows`: a position in `FileTask.sources`."""
+
+    rows: int
+    path: str
+    share: int = 0
+    shares: int = 1
+    size: int = 0
+
+
+class FileTask(NamedTuple):
+    """What all tasks of an epoch read of files; `parts[i]` is what task i reads."""
+
+    sources: tuple[FileRows, ...]
+    parts: tuple[tuple[FilePart, ...], ...]
+
+
+class NotEqual(Exception):
+    """A file might be read otherwise than by Spark; the text is the reason."""

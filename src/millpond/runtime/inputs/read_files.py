@@ -1,0 +1,45 @@
+"""Reads the files of an epoch into Arrow inside a gather task, as batches of the frame that Spark would deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.formats.json_checks import Column
+from millpond.runtime.inputs.file_parts import FilePart, FileRows, FileTask, NotEqual
+from millpond.runtime.inputs.json_files import read_lines
+from millpond.runtime.inputs.parquet_files import read_columns
+from millpond.runtime.task.obstacle import Obstacle, ObstacleError
+
+
+def read_files(task: FileTask, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """The rows of some parts, as batches of the frame that the epoch reads.
+
+    Raises:
+        ObstacleError: a file is not known to be read as Spark reads it.
+    """
+    for part in (part for number in numbers for part in task.parts[number]):
+        rows = task.sources[part.rows]
+        try:
+            for columns, count in _columns(rows, part):
+                yield _of_frame(rows, columns, count)
+        except NotEqual as error:
+            raise ObstacleError(Obstacle(f"{part.path} {error}", rows.source)) from error
+
+
+def _columns(rows: FileRows, part: FilePart) -> Iterator[tuple[list[pa.Array], int]]:
+    """The declared columns of a part, in batches, with the number of rows."""
+    if rows.format == "parquet":
+        return read_columns(part.path, rows.columns, part.share, part.shares)
+    return read_lines(part, [Column(one.name, one.type) for one in rows.columns], rows.zone)
+
+
+def _of_frame(rows: FileRows, columns: Sequence[pa.Array], count: int) -> pa.RecordBatch:
+    """A batch of the frame; the columns of other streams are NULL, without a buffer."""
+    none = pa.nulls(count)
+    arrays: list[pa.Array] = [pa.array(np.full(count, rows.stream, np.int32)), *[none] * (rows.width - 1)]
+    for place, column in zip(rows.columns, columns, strict=True):
+        arrays[place.position] = column
+    return pa.RecordBatch.from_arrays(arrays, names=[f"c{position}" for position in range(rows.width)])

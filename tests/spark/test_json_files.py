@@ -1,0 +1,126 @@
+"""JSON files that gather tasks read into Arrow: the same values as Spark's reader, or an obstacle."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from kit.inputs.json_texts import KINDS, json_text
+from millpond import Pond
+from millpond.formats.json_checks import Column
+from millpond.formats.json_values import final_type
+from millpond.plan.explain.plan_text import explain
+from millpond.runtime.inputs.file_parts import FilePart, NotEqual
+from millpond.runtime.inputs.json_files import read_lines
+from millpond.spark.session.session import reading_session
+
+COLUMNS = [Column(kind, kind) for kind in KINDS]
+_ODD_LINES = (b"", b"  ", b"\t", b"null", b"[]", b'[{"int":1},{"int":2}]', b'\xef\xbb\xbf{"int":1}', b"\x00", b"{}")
+
+
+def _write(folder: Path, number: int, rng: Random) -> Path:
+    """Write a random file; its name may promise a compression that the content does not have."""
+    odd = rng.choice([0, 0, 0, 0.3])
+    lines = [json_text(rng, odd / 10) for _ in range(rng.randrange(8))]
+    if rng.random() < 0.9:
+        lines = [line.replace(b"\n", b" ").replace(b"\r", b" ") for line in lines]
+    lines += [rng.choice(_ODD_LINES) for _ in range(8) if rng.random() < odd / 4]
+    lines += [b""] * rng.randrange(2)
+    rng.shuffle(lines)
+    end = rng.choice([b"\n", b"\n", b"\r\n", b"\r"])
+    content = end.join(lines) + (end if rng.random() < 0.5 else b"")
+    content = b"\xef\xbb\xbf" + content if rng.random() < 0.03 else content
+    suffix = rng.choice(["json", "json", "txt", "json.gz", "json.GZ", "gz.json", "zst"])
+    if suffix.lower().endswith("gz") and rng.random() < 0.9:
+        middle = rng.randrange(len(content) + 1)
+        content = gzip.compress(content[:middle]) + (gzip.compress(content[middle:]) if middle else b"")
+        content = content[:-4] if rng.random() < 0.05 else content
+    path = folder / f"{number}.{suffix}"
+    path.write_bytes(content)
+    return path
+
+
+def _ours(path: Path, shares: int) -> pa.Table | None:
+    schema = pa.schema([(kind, final_type(kind, "UTC")) for kind in KINDS])
+    size, parts = path.stat().st_size, []
+    try:
+        for share in range(shares):
+            for columns, _ in read_lines(FilePart(0, str(path), share, shares, size), COLUMNS, "UTC"):
+                parts.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+    except NotEqual:
+        return None
+    return pa.Table.from_batches(parts, schema)
+
+
+def _bits(table: pa.Table) -> list[list[str]]:
+    """The values of each column as text, with every NaN and zero as it is; times as numbers."""
+    found = []
+    for column in (column.combine_chunks() for column in table.columns):
+        number = pa.int32() if pa.types.is_date(column.type) else pa.int64()
+        plain = column.view(number) if pa.types.is_temporal(column.type) else column
+        found.append(list(map(repr, plain.to_pylist())))
+    return found
+
+
+@pytest.fixture(scope="module")
+def reading(spark: SparkSession) -> Iterator[SparkSession]:
+    yield reading_session(spark)
+
+
+@settings(max_examples=2, phases=[Phase.generate])
+@given(st.integers(0, 1 << 30))
+def test_both_readers_agree(reading: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    folder, rng = tmp_path_factory.mktemp("files"), Random(seed)
+    paths = [_write(folder, number, rng) for number in range(120)]
+    ours = {path: table for i, path in enumerate(paths) if (table := _ours(path, i % 4 + 1)) is not None}
+    schema = ", ".join(f"`{kind}` {kind}" for kind in KINDS)
+    frame = reading.read.schema(schema).json([*map(str, ours)])
+    table = frame.select(*(f"`{kind}`" for kind in KINDS), F.col("_metadata.file_name").alias("file")).toArrow()
+    for path, mine in ours.items():
+        theirs = table.filter(pa.compute.equal(table["file"], path.name)).drop(["file"])
+        assert _bits(mine) == _bits(theirs), path.read_bytes()
+    assert 30 <= len(ours) < len(paths), "some files are obstacles, most are not"
+
+
+QUERIES = """
+CREATE TABLE tx (c STRING, ts TIMESTAMP, amount DECIMAL(9,2), lacking INT) USING json
+  OPTIONS (path '{folder}/in', maxFilesPerTrigger '1');
+CREATE STREAMING TABLE every USING json TBLPROPERTIES ('path' = '{folder}/out') AS
+  SELECT c, ts, amount, lacking FROM STREAM tx WHERE amount > 2;
+"""
+
+
+def test_a_pond_reads_lines_with_arrow_and_lets_spark_read_what_is_an_obstacle(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Three files, one an epoch; the second has a number in a column of strings, of which Spark takes the text."""
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        path = tmp_path / "in" / f"{number}.json"
+        events = [
+            {"c": 7 if number == 1 else "a", "ts": f"2024-01-01T00:0{number}:00Z", "amount": number + place}
+            for place in range(4)
+        ]
+        path.write_text("".join(json.dumps(event) + "\n" for event in events))
+        os.utime(path, (1_700_000_000 + number,) * 2)
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.load(QUERIES.format(folder=tmp_path))
+        assert "its files are read with Arrow" in explain(pond.plan, pond.streams)
+        pond.run(once=True, drain=True)
+        notes = {one.name: str(one.note) for one in pond.status() if one.name == "read:tx"}
+    assert notes["read:tx"].startswith("read with Arrow in 1 of 3 epochs; by Spark in the last: ")
+    assert "1.json may be read differently by Spark" in notes["read:tx"]
+    rows = [json.loads(line) for one in (tmp_path / "out").glob("*.json") for line in one.read_text().splitlines()]
+    found = sorted((row["c"], float(row["amount"])) for row in rows)
+    assert found == [("7", 3), ("7", 4), ("a", 3), ("a", 3), ("a", 4), ("a", 5)]
