@@ -19,7 +19,7 @@ KIT = ROOT / "tests" / "kit"
 RANKS: dict[str, tuple[str, ...]] = {
     "": (
         "arrays clock errors faults gc_freeze ids version",
-        "local_path plugins",
+        "local_path plugins spans",
         "connections log model",
         "formats placement plan state",
         "kernels",

@@ -21,10 +21,12 @@ from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.errors import MillpondError, QueryTypeError, of_machine
 from millpond.local_path import local_path
 from millpond.log.places.address import Address, address_of
+from millpond.runtime.inspect.timeline import KEPT
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
 from millpond.service.terminal import commands, serve_arguments
 from millpond.service.terminal.parse_arguments import assigned
+from millpond.service.terminal.text import trace_lines
 from millpond.state.backends.kinds import forms
 from millpond.version import VERSION
 
@@ -91,6 +93,10 @@ def run(
     memory: Memory = "2g",
     stalled_after: Stalled = STALLED_SECONDS,
     param: serve_arguments.Params = None,
+    trace: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--trace", metavar="FILE.json", help="At the end, write where the time of the last epochs went."),
+    ] = None,
 ) -> None:
     """Run the queries of a file until Ctrl-C.
 
@@ -104,7 +110,7 @@ def run(
 
     folder = _folder(file, checkpoint)
     given = tuple(assigned(one) for one in param or ())
-    settings = Run(_read(file), folder, master, store, instances, memory, given, stalled_after)
+    settings = Run(_read(file), folder, master, store, instances, memory, given, stalled_after, trace)
     status = run_file(settings, once=once, drain=drain)
     raise typer.Exit(status)
 
@@ -239,6 +245,34 @@ def why(
 
     found = explain_why(find_facts(*read_truth(checkpoint or only_pond()), query))
     typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found, _columns()), nl=as_json)
+
+
+@app.command()
+def trace(
+    output: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("-o", "--output", metavar="FILE.json", help="Also write a trace for https://ui.perfetto.dev."),
+    ] = None,
+    epochs: Annotated[int, typer.Option("--epochs", metavar="N", min=1, max=KEPT, help="Number of epochs.")] = KEPT,
+    checkpoint: commands.Folder = None,
+    url: commands.Url = None,
+    token: commands.Token = None,
+    ca: commands.Trusted = None,
+    as_json: commands.Json = False,
+) -> None:
+    """Show where the time of the latest epochs went.
+
+    Prints the median of each step. The same spans are drawn by Perfetto from the file that -o writes.
+    """
+    with commands.client(checkpoint, url, token, ca) as pond:
+        found = pond.trace(epochs)
+    if output is not None:
+        output.write_bytes(msgspec.json.encode(found))
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        for line in trace_lines(found) if found.trace_events else ["No epoch was committed since this leader started."]:
+            typer.echo(line)
 
 
 @app.command()

@@ -24,15 +24,18 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
+import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.judges.timelines import check_covered, check_nested, spans_of
 from kit.programs.forked_program import ForkedProgram, run_forked
 from kit.programs.shared_java import joining
 from millpond.cli import main
+from millpond.runtime.inspect.timeline import Trace
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -147,8 +150,16 @@ def test_once_drained_and_again(bench: Bench) -> None:
     assert bench.counted() == {0: 100}
 
     bench.add_file(2)
-    second = bench.run_here("--once", "--drain", "--checkpoint", bench.folder / "tx.pond")
+    file = bench.folder / "trace.json"
+    second = bench.run_here("--once", "--drain", "--checkpoint", bench.folder / "tx.pond", "--trace", file)
     assert second.status == 0, second.err
+    trace = msgspec.json.decode(file.read_bytes(), type=Trace)
+    check_nested(spans_of(trace))
+    check_covered(trace)
+    steps = {"request offsets", "write offsets", "plan batch", "job", "stage gather", "stage fold", "append"}
+    assert steps < {one.name for one in spans_of(trace)}
+    assert {"task", "wait for packets", "fold", "write delta"} <= {one.name for one in spans_of(trace, "fold 0")}
+    assert {"task", "read", "gather"} <= {one.name for one in trace.trace_events}
     assert "  100 events " in second.err, "the second run went over old files"
     assert bench.counted() == {0: 100, 10: 100, 20: 100}
     lines = [json.loads(line) for part in (bench.folder / "json").glob("*.json") for line in part.open()]

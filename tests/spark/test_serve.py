@@ -345,6 +345,7 @@ def in_a_terminal(pond: Path) -> None:
     told = [line.split("  ")[2] for line in run("history").splitlines()]
     assert told == ["drop big", "resume big", "pause big", "param least = 60", "add big", "param least = 40"]
     assert "leader" in run("status")
+    assert re.search(r"^driver +job +[0-9.]+ ms", run("trace"), re.MULTILINE)
 
 
 def serve_here(bench: Bench, ask: Callable[[Client], None]) -> None:

@@ -11,17 +11,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from millpond.clock import Clock, lap_us
+from millpond.clock import Clock, lap_us, now_us
 from millpond.errors import CorruptError, DiskFullError, MillpondError, TruthError
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, check_reached
 from millpond.log.follower import Follower, let_go
 from millpond.log.manifest import Manifest, Manifests, fold, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, decode
+from millpond.spans import Span
 
 RECORDS_PER_TURN = 8
 """The most records that a follower applies before the next follower has its turn."""
@@ -31,8 +32,13 @@ _ENOUGH = 3
 """The number of consecutive failures from which on an error is considered permanent."""
 
 _REMEMBERED_RECORDS = 2 * RECORDS_PER_TURN
+_REMEMBERED_TURNS = 512
 _US = 1_000_000
 _log = logging.getLogger("millpond.pond")
+
+
+Applied = tuple[int, Span]
+"""A record's number, and when a follower applied it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,7 @@ class Runner:
         self._news = True
         self._stopping = False
         self._busy_with: str | None = None
+        self._applied: deque[Applied] = deque(maxlen=_REMEMBERED_TURNS)
         self._thread: threading.Thread | None = None
         for follower in followers:
             self.add(follower)
@@ -175,6 +182,10 @@ class Runner:
         with self._changed:
             return {name: _sure_cursor(driven) for name, driven in self._driven.items()}
 
+    def applied(self) -> list[Applied]:
+        """When the newest records were applied, and by which follower."""
+        return list(self._applied)
+
     def status(self) -> tuple[FollowerStatus, ...]:
         """The state of each follower."""
         with self._changed:
@@ -251,7 +262,9 @@ class Runner:
             if manifest.n >= head or self._stopping or self._driven.get(driven.follower.name) is not driven:
                 return
             entry, following = self._records.following(manifest)
+            began_us = now_us()
             driven.follower.apply(entry.n, entry, following)
+            self._applied.append((entry.n, Span(driven.follower.name, "apply", began_us, now_us())))
             self._note_success(driven, following.n, following, recovered=True)
             manifest = following
 
@@ -358,6 +371,9 @@ class Runners:
 
     def cursors(self) -> dict[str, int]:
         return {name: cursor for runner in self._runners for name, cursor in runner.cursors().items()}
+
+    def applied(self) -> list[Applied]:
+        return [one for runner in self._runners for one in runner.applied()]
 
     def status(self) -> tuple[FollowerStatus, ...]:
         return tuple(status for runner in self._runners for status in runner.status())

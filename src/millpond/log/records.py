@@ -29,6 +29,7 @@ import msgspec
 
 from millpond.errors import CorruptError
 from millpond.log.blocks import Packed, pack
+from millpond.spans import Span
 
 MAGIC = b"MPLOG2\n"
 FIRST_MAGIC = b"MPLOG1\n"
@@ -71,8 +72,8 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `file` is relative to the pond's folder; None: the delta is body[at : at + size]. `digest` is the SHA-256 of the
     delta in hexadecimal. Only attempts that are named by a receipt in the log are valid. `reasons`: why queries are to
-    be quarantined, where `counts` does not say it. `fed`: the values that rows feed to parameters; only used until the
-    record is created.
+    be quarantined, where `counts` does not say it. `fed`: the values that rows feed to parameters, and `spans`: of the
+    timeline of the epoch; both are only used until the record is created.
     """
 
     instance: int
@@ -86,6 +87,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     fates: Fates = {}
     reasons: dict[str, str] = {}
     fed: dict[str, tuple[int, list[str] | None]] = {}
+    spans: tuple[Span, ...] = ()
 
 
 class FileList(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -357,7 +357,7 @@ def assemble(
     results = sorted(deltas, key=lambda delta: delta[0].instance)
     for receipt, body in results:
         add_fates(fates, (SourceFates([query], counts) for query, counts in receipt.fates.items()))
-        receipt = msgspec.structs.replace(receipt, fates={}, fed={})
+        receipt = msgspec.structs.replace(receipt, fates={}, fed={}, spans=())
         receipts.append(receipt if receipt.file is not None else msgspec.structs.replace(receipt, at=size))
         bodies.append(body)
         size += len(body)

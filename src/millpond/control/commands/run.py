@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 from rich.console import Console
 
 from millpond.connections import unencrypted
@@ -28,7 +30,10 @@ from millpond.spark.session.session import explaining, spark_session
 
 
 class Run(NamedTuple):
-    """The `text` of a pond file, the pond's address, and the options of the run; `stalled_after` in seconds."""
+    """The `text` of a pond file, the pond's address, and the options of the run.
+
+    `stalled_after`: in seconds. `trace`: the file for the timelines of the last epochs, if any.
+    """
 
     text: str
     folder: Address
@@ -38,6 +43,7 @@ class Run(NamedTuple):
     memory: str
     parameters: tuple[tuple[str, Constant], ...] = ()
     stalled_after: float = STALLED_SECONDS
+    trace: Path | None = None
 
 
 INCOMPLETE = 3
@@ -121,6 +127,9 @@ def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
         except MillpondError:
             _summarise(pond.problems(), say)
             raise
+        if settings.trace is not None:
+            settings.trace.write_bytes(msgspec.json.encode(pond.trace()))
+            say(f"The timelines of the last epochs are in {settings.trace}: https://ui.perfetto.dev draws them.")
         problems = pond.problems(at_end=once and finished)
         failed = any(problem.failure for problem in problems)
         head = progress.epoch_n

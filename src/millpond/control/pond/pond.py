@@ -170,6 +170,7 @@ class Pond:
     status = _delegate("_reports", Reports.status)
     behind = _delegate("_reports", Reports.behind)
     problems = _delegate("_reports", Reports.problems)
+    trace = _delegate("_reports", Reports.trace)
 
     def open(self) -> None:
         """Claim the pond and start its followers; `run` calls this itself.

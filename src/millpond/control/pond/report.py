@@ -17,6 +17,7 @@ from millpond.followers.runner import FollowerStatus
 from millpond.log.places.address import Address
 from millpond.model.endpoints import READ
 from millpond.reconfigure.changes import Change, Halt
+from millpond.runtime.inspect.timeline import KEPT, Trace, trace_of
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind
 from millpond.spark.sources.malformed_tables import MalformedRows
@@ -73,6 +74,13 @@ class Reports:
         for problem in self._quarantined(opened):
             found.append(FollowerStatus(f"{QUERY}{problem.about.partition(' ')[2]}", n, 0, note=str(problem)))
         return found
+
+    def trace(self, epochs: int = KEPT) -> Trace:
+        """Where the time of the newest epochs of this process went, as a trace that Perfetto and Chrome open."""
+        opened = self._opened()
+        if opened is None:
+            return Trace([])
+        return trace_of(opened.driver.timelines(epochs), opened.followers.runner.applied())
 
     def behind(self) -> list[Behind]:
         """The backlog of each source: the number of Kafka records, or of files, that are not committed yet."""

@@ -31,6 +31,7 @@ from millpond.runtime.packets.unpack import PacketContents, combine_packets
 from millpond.runtime.rows.foreign_values import Requests, foreign_values
 from millpond.runtime.rows.row_writer import RowWriter
 from millpond.runtime.task.task_values import FoldTask, TimeLine, Watermark
+from millpond.spans import Spans
 from millpond.state.layout.delta import DeltaWriter
 from millpond.state.ports.files import Files
 
@@ -51,37 +52,44 @@ def fold(
         FilesLostError: a store that carries files has lost some of them.
     """
     reached("fold.start")
-    began = lap_us()
-    contents = combine_packets(packets)
-    context, marks = _begin(task, instance, contents, files)
+    began, spans = lap_us(), Spans(f"fold {instance}")
+    with spans.during("unpack"):
+        contents = combine_packets(packets)
+        context, marks = _begin(task, instance, contents, files)
     counters, delta, writer = context.counters, context.delta, context.writer
     counters.pond.bytes_moved = sum(packet.size for packet in packets)
-    for group in task.plan.groups:
-        group_began = lap_us()
-        before, after = _marks_of(task, group, marks)
-        state = _closed_state(context, group, contents, before, after)
-        state.emit()
-        state.merge(after)
-        counters.of(group.id).group_us += lap_us() - group_began
-    if task.plan.joins.plans:
-        task = logs_rebuilt(task, instance, files, delta)
-        fold_joins(task, instance, contents.parts, marks, files, delta, writer, FAN_IN)
-    fold_retained(task, instance, contents.parts, marks, files, delta, FAN_IN)
-    for stream, batches in contents.late.items():
-        floor = task.lines.get(stream, TimeLine()).mark.floor_us
-        writer.write(late_rows(task.late.get(stream, ()), batches, floor, task.number))
-    for stream, batches in contents.selected.items():
-        writer.write(selected_rows(task.plan.selections_of(stream), batches, task.plan.compared_names))
-    writer.finish()
-    for stream, batches in contents.dead.items():
-        writer.write(dead_letters(stream, batches, task.number))
+    with spans.during("fold"):
+        for group in task.plan.groups:
+            group_began = lap_us()
+            before, after = _marks_of(task, group, marks)
+            state = _closed_state(context, group, contents, before, after)
+            state.emit()
+            state.merge(after)
+            counters.of(group.id).group_us += lap_us() - group_began
+        if task.plan.joins.plans:
+            task = logs_rebuilt(task, instance, files, delta)
+            fold_joins(task, instance, contents.parts, marks, files, delta, writer, FAN_IN)
+        fold_retained(task, instance, contents.parts, marks, files, delta, FAN_IN)
+        for stream, batches in contents.late.items():
+            floor = task.lines.get(stream, TimeLine()).mark.floor_us
+            writer.write(late_rows(task.late.get(stream, ()), batches, floor, task.number))
+        for stream, batches in contents.selected.items():
+            writer.write(selected_rows(task.plan.selections_of(stream), batches, task.plan.compared_names))
+        writer.finish()
+        for stream, batches in contents.dead.items():
+            writer.write(dead_letters(stream, batches, task.number))
     counters.pond.fold_us = lap_us() - began
     reached("fold.before_delta")
-    receipt, body = delta.finish(files, task.number, instance, attempt, counters.to_receipt(contents.newest))
+    with spans.during("write delta"):
+        receipt, body = delta.finish(files, task.number, instance, attempt, counters.to_receipt(contents.newest))
     reached("fold.after_delta")
-    files.sweep(task.number, task.files)
+    with spans.during("sweep files"):
+        files.sweep(task.number, task.files)
     reached("fold.return")
-    return msgspec.structs.replace(receipt, fates=bounded(contents.fates), reasons=writer.reasons), body
+    timeline = (*contents.spans, *spans.take())
+    return msgspec.structs.replace(
+        receipt, fates=bounded(contents.fates), reasons=writer.reasons, spans=timeline
+    ), body
 
 
 def requested(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], files: Files) -> Requests:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, places_of
-from millpond.clock import lap_us
+from millpond.clock import lap_us, now_us
 from millpond.faults import reached
 from millpond.kernels.columns import Array
 from millpond.kernels.evaluate import Evaluator
@@ -43,6 +43,7 @@ from millpond.runtime.packets.raw_columns import is_smaller_raw, raw_rows
 from millpond.runtime.task.column_layout import TICK, StreamLayout
 from millpond.runtime.task.counters import WHOLE_POND, Counters, Counts
 from millpond.runtime.task.task_values import GatherTask, TimeLine
+from millpond.spans import Spans
 from millpond.state.layout.cells import Slices
 
 CHUNK_ROWS = 1 << 19
@@ -60,8 +61,9 @@ def gather(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) 
     reached("gather.start")
     sequence = 0
     judges: dict[str, Judge] = {}
-    dead, texts = DeadLetters(task), TextEvents(task.layout)
-    for table in _chunks(dead.alive(texts.parsed(batches))):
+    dead, texts, spans = DeadLetters(task), TextEvents(task.layout), Spans(f"gather {partition}")
+    read = _chunks(dead.alive(texts.parsed(spans.timed("wait for rows", batches))))
+    for table in spans.timed("read", read):
         if table is None:
             yield from dead.packets(partition)
             continue
@@ -74,7 +76,7 @@ def gather(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) 
             ahead = None if task.now_us is None or line.max_ahead_us is None else task.now_us + line.max_ahead_us
             judges[stream.name] = Judge(line, ahead)
         size = table.nbytes + texts.take_bytes()
-        yield from _gather_chunk(task, stream, table, judges[stream.name], partition, sequence, size)
+        yield from _gather_chunk(task, stream, table, judges[stream.name], partition, sequence, size, spans)
         sequence += 1
     yield from dead.packets(partition)
     if not sequence:
@@ -125,9 +127,9 @@ def _joined(buffered: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _gather_chunk(
     task: GatherTask, stream: StreamLayout, table: pa.RecordBatch, judge: Judge, partition: int, sequence: int,
-    size: int,
+    size: int, spans: Spans,
 ) -> Iterator[tuple[int, bytes]]:
-    began = lap_us()
+    began, began_us = lap_us(), now_us()
     columns = StreamColumns(stream, table)
     evaluator = Evaluator(columns, table.num_rows, task.parameters)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
@@ -176,11 +178,11 @@ def _gather_chunk(
     selections, compared = task.plan.selections_of(stream.name), task.plan.compared_names
     selected = select_rows(selections, stream, table, evaluator, sources, counts, compared)
     pond_counts.gather_us = lap_us() - began
-    newest = {} if judged is None else judged.newest_us
+    spans.add("gather", began_us)
     for instance in range(task.instances):
-        header = Header(stream.name, partition, sequence, newest, {})
+        header = Header(stream.name, partition, sequence, {} if judged is None else judged.newest_us, {})
         if instance == 0:
-            header.counts, header.fates = counts
+            header.counts, header.fates, header.spans = *counts, spans.take()
         row_bytes = (late_rows, selected) if instance == partition % task.instances else ()
         yield instance, encode_packet(header, parts[instance], *row_bytes)
 

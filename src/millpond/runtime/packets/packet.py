@@ -20,6 +20,7 @@ from millpond.errors import CorruptError, of_machine
 from millpond.kernels.coded import coded
 from millpond.runtime.packets.raw_columns import RawRows, raw_batch, raw_of_batch
 from millpond.runtime.task.counters import Counts
+from millpond.spans import Span
 from millpond.state.keys.filter_signatures import Stored, to_stored
 from millpond.state.layout.cells import Piece
 from millpond.state.layout.event_log import Events, decode_events, encode_events
@@ -62,7 +63,8 @@ class Header(msgspec.Struct):
     """The origin of a packet and what its task observed: `newest_us` is the largest event time per source partition.
 
     `counts` and `fates` are sent to one instance only, and so are late rows (`late_size` bytes) and rows of stateless
-    queries (`selected_size` bytes). `malformed`: the rows counted by `selected_size` are dead letters.
+    queries (`selected_size` bytes). `malformed`: the rows counted by `selected_size` are dead letters. `spans`: of the
+    task's timeline, since its previous packet for the same instance.
     """
 
     stream: str
@@ -75,6 +77,7 @@ class Header(msgspec.Struct):
     late_size: int = 0
     selected_size: int | msgspec.UnsetType = msgspec.UNSET
     malformed: bool | msgspec.UnsetType = msgspec.UNSET
+    spans: list[Span] | msgspec.UnsetType = msgspec.UNSET
 
 
 class GroupPart(NamedTuple):

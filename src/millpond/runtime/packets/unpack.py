@@ -16,6 +16,7 @@ from millpond.runtime.packets.event_counts import add_fates
 from millpond.runtime.packets.packet import GroupPart, decode_packet, late_rows_of, selected_rows_of
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw
 from millpond.runtime.task.counters import Counters
+from millpond.spans import Span
 from millpond.state.keys.key_dictionary import KeyDictionary
 from millpond.state.layout.cells import Piece
 from millpond.state.layout.event_log import Events
@@ -30,7 +31,7 @@ class PacketContents:
     """The combined contents of an instance's packets.
 
     `newest`: the largest event time by stream and source partition. `late`, `selected` and `dead`: late rows, rows of
-    stateless queries and dead letters by stream. `parts`: by group.
+    stateless queries and dead letters by stream. `parts`: by group. `spans`: of the tasks that made the packets.
     """
 
     counters: Counters = field(default_factory=Counters)
@@ -40,6 +41,7 @@ class PacketContents:
     selected: RowsByStream = field(default_factory=dict)
     dead: RowsByStream = field(default_factory=dict)
     parts: dict[str, list[GroupPart]] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
 
 
 def combine_packets(packets: Sequence[pa.Buffer]) -> PacketContents:
@@ -54,6 +56,7 @@ def combine_packets(packets: Sequence[pa.Buffer]) -> PacketContents:
     for header, groups, packet in decoded:
         contents.counters.add(header.counts)
         add_fates(contents.fates, header.fates)
+        contents.spans += header.spans or []
         rows_of_kind = contents.dead if header.malformed is True else contents.selected
         late, other = late_rows_of(header, packet), selected_rows_of(header, packet)
         for by_stream, rows in ((contents.late, late), (rows_of_kind, other)):

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 
 from millpond.errors import AccessError, MillpondError, NotServingError, RequestError, SetupError, of_code
+from millpond.runtime.inspect.timeline import KEPT, Trace
 from millpond.service.api.certificates import distrusted, trusting
 from millpond.service.api.messages import (
     STATE_CHANGES,
@@ -147,6 +148,10 @@ class Client:
     def history(self, limit: int = 100) -> list[Event]:
         """The newest changes, the newest first."""
         return self._get("history", list[Event], {"limit": limit})
+
+    def trace(self, epochs: int = KEPT) -> Trace:
+        """Where the time of the leader's newest epochs went; as JSON, Perfetto and Chrome open it."""
+        return self._get("trace", Trace, {"epochs": epochs})
 
     def lookup(self, name: str, *key: object) -> Found:
         """The latest row of a served query for a key (its values in order, if necessary as text)."""

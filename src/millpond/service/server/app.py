@@ -28,6 +28,7 @@ from millpond.errors import (
     SetupError,
     StoreError,
 )
+from millpond.runtime.inspect.timeline import KEPT, Trace
 from millpond.service.api.messages import (
     STATE_CHANGES,
     Asked,
@@ -215,6 +216,10 @@ def _show(app: FastAPI, verbs: HostedPond) -> None:
     @app.get("/v1/history", **_doc(list[Event]), summary="The newest changes, the newest first")
     def history(limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Response:
         return _answered(verbs.history(limit))
+
+    @app.get("/v1/trace", **_doc(Trace), summary="Where the time of the newest epochs went, for Perfetto or Chrome")
+    def trace(epochs: Annotated[int, Query(ge=1, le=KEPT)] = KEPT) -> Response:
+        return _answered(verbs.trace(epochs))
 
     @app.get("/v1/lookup/{name}", **_doc(Found), summary="The latest row of a key of a served query")
     def lookup(

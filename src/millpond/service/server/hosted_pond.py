@@ -24,6 +24,7 @@ from millpond.model.endpoints import NOWHERE, Sink
 from millpond.placement.moves import buckets_moving, maps_in
 from millpond.reconfigure.change_price import AT_ONCE, Price
 from millpond.reconfigure.lifecycle import current
+from millpond.runtime.inspect.timeline import Trace
 from millpond.service.api.messages import (
     STATE_CHANGES,
     Asked,
@@ -144,6 +145,10 @@ class HostedPond:
     def history(self, limit: int) -> list[Event]:
         """The newest changes, the newest first."""
         return self._reader.history(limit)
+
+    def trace(self, epochs: int) -> Trace:
+        """Where the time of the newest epochs of this leader went."""
+        return self._pond().trace(epochs)
 
     def push(self, name: str, request: Push) -> PushDone:
         """Write events to the folder of a stream that the operator has opened to clients."""

@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.clock import utc
 from millpond.plan.explain.amounts import count_of, duration
+from millpond.runtime.inspect.timeline import Trace, pieces
 from millpond.service.api.messages import (
     Changed,
     Differs,
@@ -152,3 +153,20 @@ def diff_lines(found: Differs) -> Iterator[str]:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def trace_lines(trace: Trace) -> Iterator[str]:
+    """The steps of epochs, one line each: who does it, the step, the median of its own time, and how many have it.
+
+    >>> from millpond.runtime.inspect.timeline import EpochTimeline, trace_of
+    >>> from millpond.spans import Span
+    >>> spans = Span("driver", "job", 0, 75_000), Span("fold 1", "fold", 5, 8_005)
+    >>> epoch = EpochTimeline(7, 3, 100, 0, 90_000, spans)
+    >>> print("\\n".join(trace_lines(trace_of([epoch]))))
+    driver         epoch                    15.0 ms  1 epoch
+    driver         job                      75.0 ms  1 epoch
+    fold           fold                      8.0 ms  1 epoch
+    """
+    for piece in pieces(trace):
+        epochs = count_of(piece.epochs, "epoch")
+        yield f"{piece.track:<14} {piece.name:<20} {piece.median_us / 1000:>8.1f} ms  {epochs}"

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -37,6 +38,7 @@ from millpond.runtime.epoch import (
     depth,
     pending,
 )
+from millpond.runtime.inspect.timeline import EpochTimeline, SparkBatch, with_spark
 from millpond.runtime.task.file_sync import FileTransport
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import FoldTask, GatherTask
@@ -49,7 +51,7 @@ from millpond.spark.driver.evaluate_above import evaluated
 from millpond.spark.driver.log_head import LogHead
 from millpond.spark.driver.query_lifecycle import QueryLifecycle, State
 from millpond.spark.driver.replace_query import Reading, Stopped, Succession, Successor, started
-from millpond.spark.driver.spark_progress import Alive, asking_us, work_done
+from millpond.spark.driver.spark_progress import Alive, asking_us, batches_of, stages_since, work_done
 from millpond.spark.driver.tasks import deltas_of, packets_of
 from millpond.spark.reading.event_source import paced
 from millpond.spark.reading.intake import Behind, Intake
@@ -89,6 +91,7 @@ class Driver:
         self._spark, self._files, self._alive = spark, files, alive or (lambda _work: None)
         self._changes, self._life, self._succession = ChangeQueue(on_change), QueryLifecycle(), Succession()
         self._query: StreamingQuery | None = None
+        self._batches: dict[int, SparkBatch] = {}
         self._checkpoint, self._lookups, self._once = Path(), Lookups(()), False
         self._advisers, self._intake = Advisers(spark, setting.streams), Intake()
         self._head = LogHead(log, manifests, writer, setting, announce, self._changes.spec, self._advisers.idle)
@@ -169,7 +172,7 @@ class Driver:
             if self._life.failure is not None or not meant:
                 raise self._explained(error) from error
         finally:
-            self._query = None
+            self._query, self._batches = None, self._known_batches(query)
         if self._life.failure is not None:
             raise self._life.failure
         return self._succession.has_taken_over or not self._life.stop_requested
@@ -234,6 +237,21 @@ class Driver:
     def reader_notes(self) -> Mapping[str, str]:
         """By stream that can be read with Arrow: in how many epochs this was done, and why not, for people."""
         return {**self._advisers.files.notes, **self._advisers.texts.notes}
+
+    def timelines(self, epochs: int) -> list[EpochTimeline]:
+        """The timelines of the newest epochs of this driver, with what Spark reports about them."""
+        found = self._epochs.timelines.newest(epochs)
+        if not found:
+            return []
+        stages = stages_since(self._spark, found[0].start_us)
+        batches = self._known_batches(self._query)
+        return [with_spark(one, None if one.batch is None else batches.get(one.batch), stages) for one in found]
+
+    def _known_batches(self, query: StreamingQuery | None) -> dict[int, SparkBatch]:
+        """What Spark has reported of the latest batches; without the last of them if the JVM has ended."""
+        with suppress(Py4JError, ConnectionError):
+            return self._batches | batches_of(query)
+        return self._batches
 
     def offer(self, reading: Reading) -> None:
         """Announce the input of the next requested change, so that its query can start beside an epoch."""

@@ -43,9 +43,12 @@ from millpond.runtime.epoch import (
     watermarks,
 )
 from millpond.runtime.gather.dead_letters import Breaker
+from millpond.runtime.inspect.timeline import DRIVER, EpochTimeline, Timelines
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 from millpond.runtime.scheduling.quiet_epochs import QuietEpochs, Waits, is_behind
+from millpond.runtime.task.counters import WHOLE_POND
 from millpond.runtime.task.task_values import FoldTask, GatherTask
+from millpond.spans import Spans
 from millpond.spark.driver.advisers import Advisers
 from millpond.spark.driver.checkpoint import check_names, query_id, read_offsets, read_taken
 from millpond.spark.driver.epochs import Epoch
@@ -149,6 +152,11 @@ TRANSITIONS: Mapping[type[Active], tuple[type[Active | Ended], ...]] = {
 }
 """The states that can follow each state; a state that is missing is an end."""
 
+_STEPS: Mapping[type[Active], str] = {
+    Planned: "begin", Begun: "make tasks", Computed: "assemble", Assembled: "append", Appended: "inform",
+}  # fmt: skip
+"""The names of the steps from each state, for timelines."""
+
 Job: TypeAlias = Callable[[Begun, GatherTask, FoldTask], list[tuple[Receipt, bytes]]]
 """Runs the job of an epoch; its deltas are in the pond's folder if the receipts say so."""
 
@@ -160,6 +168,8 @@ class EpochRunner:
     - `followed()`: the newest record that all followers have applied.
     - `wanted`: returns better owners of buckets than the current ones, if there are any.
     - `on_epoch`: called for every commit.
+
+    `timelines`: of the newest epochs.
     """
 
     def __init__(
@@ -171,6 +181,7 @@ class EpochRunner:
         self._breaker, self._quiet_epochs = Breaker(), QuietEpochs()
         self._read_for: Setting | None = None
         self._ended, self._ended_lap = now_us(), lap_us()
+        self.timelines, self._spans, self._began_us = Timelines(), Spans(DRIVER), now_us()
 
     def plan_batch(self, frame: DataFrame, number: int, checkpoint: Path, asking_us: Callable[[], int]) -> Planned:
         """Plan an epoch that commits Spark's batch `number`; migrations that precede it are recorded here.
@@ -181,6 +192,7 @@ class EpochRunner:
             OffsetGapError: the checkpoint is damaged. FencedError: another driver has taken over.
         """
         reached("begin.start")
+        self._spans, self._began_us = Spans(DRIVER), now_us()
         start, (end, taken) = read_offsets(checkpoint, number - 1), read_taken(checkpoint, number)
         layout = self._head.setting.layout
         check_names(end, layout.sources if layout is not None else ())
@@ -188,6 +200,7 @@ class EpochRunner:
         self._follow_slots(end)
         news = moved(start, end, self._head.manifest.offsets)  # a tick alone moves no offsets
         waits = self._migrate(taken, asking_us) if news else Waits()
+        self._spans.add("read plan", self._began_us)
         return Planned(batch, frame, checkpoint, merges_wait=waits.merges)
 
     def plan_without_input(self, level: int | None = None) -> Planned:
@@ -197,6 +210,7 @@ class EpochRunner:
             FencedError: another driver has taken over.
         """
         reached("drain.before")
+        self._spans, self._began_us = Spans(DRIVER), now_us()
         manifest = self._head.catch_up().manifest
         offsets = dict(manifest.offsets)
         return Planned(Batch(manifest.spark_query, manifest.batch, offsets, offsets), level=level)
@@ -209,11 +223,22 @@ class EpochRunner:
         """
         state: Active | Ended = planned
         while isinstance(state, Active):
-            after = self._next(state)
+            with self._spans.during(_STEPS[type(state)]):
+                after = self._next(state)
             if type(after) not in TRANSITIONS[type(state)]:
                 raise RuntimeError(f"an epoch cannot go from {type(state).__name__} to {type(after).__name__}")
+            if isinstance(after, Published):
+                self._note(planned.batch.number if planned.frame is not None else None, after.record, state)
             state = after
         return state
+
+    def _note(self, batch: int | None, record: EpochRecord, appended: Active) -> None:
+        """Keep the timeline of an epoch that was committed."""
+        assert isinstance(appended, Appended)
+        tasks = (span for receipt, _ in appended.computed.deltas for span in receipt.spans)
+        events = record.counts.get(WHOLE_POND, {}).get("events", 0)
+        spans = (*self._spans.take(), *tasks)
+        self.timelines.add(EpochTimeline(record.n, batch, events, self._began_us, now_us(), spans))
 
     def _next(self, state: Active) -> Active | Ended:
         match state:
@@ -259,7 +284,8 @@ class EpochRunner:
             setting, run, self._head.writer.token, drains, begun.idle, planned.level or 0, planned.merges_wait
         )
         reached("epoch.before_job")
-        deltas = self._job(begun, gathering, task)
+        with self._spans.during("job"):
+            deltas = self._job(begun, gathering, task)
         worked_us = lap_us()
         reached("epoch.after_job")
         return Computed(begun, task, deltas, began_us, worked_us)

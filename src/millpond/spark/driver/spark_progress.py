@@ -1,12 +1,20 @@
-"""Reads what Spark reports about a streaming query: its timings, and the progress of its tasks."""
+"""Reads what Spark reports about a streaming query and its jobs: their times, and the progress of tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeAlias
 
+import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from millpond.runtime.inspect.timeline import DRIVER, SparkBatch
+from millpond.spans import Span
+
+MOST_TASKS = 256
+"""The most tasks of a stage in a timeline."""
 
 Alive: TypeAlias = Callable[[tuple[int, ...] | None], None]
 """Takes what the running epoch has done so far, as `work_done` returns it, or None between epochs."""
@@ -35,3 +43,57 @@ def work_done(spark: SparkSession) -> tuple[int, ...]:
         done += [stage.stageId(), stage.numCompleteTasks(), stage.inputRecords(), stage.outputRecords()]
         done += [stage.shuffleReadRecords(), stage.shuffleWriteRecords()]
     return tuple(done)
+
+
+class _Progress(msgspec.Struct, rename="camel"):
+    batch_id: int
+    timestamp: datetime
+    duration_ms: dict[str, int]
+
+
+def batches_of(query: StreamingQuery | None) -> dict[int, SparkBatch]:
+    """The times of a query's latest batches that had input, by their numbers; Spark keeps a hundred."""
+    java: Any = getattr(query, "_jsq", None)
+    found = {}
+    for told in () if java is None else java.recentProgress():
+        progress = msgspec.json.decode(told.json(), type=_Progress)
+        if "addBatch" in progress.duration_ms:
+            steps = {name: ms * 1000 for name, ms in progress.duration_ms.items()}
+            found[progress.batch_id] = SparkBatch(round(progress.timestamp.timestamp() * 1e6), steps)
+    return found
+
+
+class _Task(msgspec.Struct, rename="camel"):
+    index: int
+    launch_time: int
+    duration: int | None = None
+
+
+def stages_since(spark: SparkSession, since_us: int) -> list[Span]:
+    """The completed stages that were submitted since then, as spans of the driver, and their tasks.
+
+    The tasks of a stage that has another stage before it in its job fold, the others gather; this is how their tracks
+    are named. Spark keeps stages for a while; this asks it about each of them, so it takes milliseconds per stage.
+    """
+    jvm: Any = spark._jvm
+    store: Any = spark.sparkContext._jsc.sc().statusStore()
+    mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+    mapper.registerModule(jvm.com.fasterxml.jackson.module.scala.DefaultScalaModule())
+    none = jvm.java.util.ArrayList()
+    stages = store.stageList(none, False, False, getattr(store, "stageList$default$4")(), none)
+    found: list[Span] = []
+    for place in range(stages.size()):  # the newest is the first
+        stage = stages.apply(place)
+        submitted, completed = stage.submissionTime(), stage.completionTime()
+        if submitted.isEmpty() or completed.isEmpty():
+            continue
+        start_us = submitted.get().getTime() * 1000
+        if start_us < since_us:
+            break
+        name = "fold" if stage.shuffleReadBytes() else "gather"
+        found.append(Span(DRIVER, f"stage {name}", start_us, completed.get().getTime() * 1000))
+        tasks = store.taskList(stage.stageId(), stage.attemptId(), MOST_TASKS)
+        for task in msgspec.json.decode(mapper.writeValueAsString(tasks), type=list[_Task]):
+            began_us = task.launch_time * 1000
+            found.append(Span(f"{name} {task.index}", "task", began_us, began_us + (task.duration or 0) * 1000))
+    return found

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from millpond.clock import now_us
 from millpond.errors import CorruptError, MillpondError
 from millpond.faults import reached
 from millpond.log.records import Receipt
@@ -46,6 +47,7 @@ from millpond.runtime.task.obstacle import (
 )
 from millpond.runtime.task.plan_cache import pack_task, unpack_task
 from millpond.runtime.task.task_values import FoldTask, GatherTask
+from millpond.spans import Spans
 from millpond.spark.session.task_hosts import on_hosts
 from millpond.spark.session.worker import VersionChecked, worker_task
 
@@ -133,12 +135,18 @@ class _Fold(VersionChecked):
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with worker_task():
+            began_us = now_us()
             packets = [packet.as_buffer() for batch in batches for packet in batch.column(1).drop_null()]
-            delta = self._folded(packets)
+            delta = self._folded(packets, began_us)
         yield delta
 
-    def _folded(self, packets: Sequence[pa.Buffer]) -> pa.RecordBatch:
-        """The receipt and delta of the task's instance; or an obstacle, without a receipt."""
+    def _folded(self, packets: Sequence[pa.Buffer], began_us: int) -> pa.RecordBatch:
+        """The receipt and delta of the task's instance; or an obstacle, without a receipt.
+
+        `began_us`: when the task began to wait for the packets.
+        """
+        spans = Spans(f"fold {_context().partitionId()}")
+        spans.add("wait for packets", began_us)
         obstacle = obstacle_in(packets)
         if obstacle is not None:
             return _deltas([(b"", encode_obstacle(obstacle))])
@@ -148,6 +156,7 @@ class _Fold(VersionChecked):
         instance = context.partitionId()
         with on_node_of(instance):
             receipt, body = fold(task, instance, packets, attempt, self._open_files())
+        receipt = msgspec.structs.replace(receipt, spans=(*receipt.spans, *spans.take()))
         return _deltas([(msgspec.json.encode(receipt), body)])
 
 
@@ -212,12 +221,12 @@ class _FoldEvaluated(_Fold):
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with worker_task():
-            packets, evaluated = list[pa.Buffer](), list[pa.RecordBatch]()
+            began_us, packets, evaluated = now_us(), list[pa.Buffer](), list[pa.RecordBatch]()
             for batch in batches:
                 packets += [packet.as_buffer() for packet in batch.column(0).drop_null()]
                 evaluated.append(batch.filter(batch.column(1).is_valid()).drop_columns([_PACKET]))
             with foreign_values(EvaluatedValues(evaluated)):
-                delta = self._folded(packets)
+                delta = self._folded(packets, began_us)
         yield delta
 
 

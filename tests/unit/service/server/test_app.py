@@ -22,6 +22,7 @@ from millpond.errors import (
     RequestError,
     StoreError,
 )
+from millpond.runtime.inspect.timeline import EpochTimeline, Trace, trace_of
 from millpond.service.api.client import Client
 from millpond.service.api.messages import (
     Asked,
@@ -47,6 +48,7 @@ from millpond.service.api.messages import (
     Version,
 )
 from millpond.service.server.app import make_app
+from millpond.spans import Span
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "openapi.json"
 QUERY = QueryShown(
@@ -97,6 +99,10 @@ class Fake:
     def lookup(self, name: str, key: Sequence[str]) -> Found:
         self._did("lookup", name, tuple(key))
         return Found(5, {"n": 3}, (0, 10), 4)
+
+    def trace(self, epochs: int) -> Trace:
+        self._did("trace", epochs)
+        return trace_of([EpochTimeline(7, 3, 100, 50, 90, (Span("fold 0", "fold", 60, 70),))])
 
     def placement(self) -> Placed:
         return Placed(0.5, ({"instance": 0, "buckets": 4, "home": "a", "local": 3},), 0.75, 1024)
@@ -177,6 +183,7 @@ def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
     assert client.lookup("spend", "ann", 7) == Found(5, {"n": 3}, (0, 10), 4)
     assert client.push("tx", [{"v": Decimal("1.50")}], key="k") == PushDone("tx", 1, False)
     client.history(3)
+    assert client.trace(4) == bench.fake.trace(4)
     assert bench.fake.asked == [
         ("add", Asked("spend", "SELECT 1", "json", True, deduplicate=("id",)), who, False),
         ("add", Asked("spend", "SELECT 1", incomplete=True), who, True),
@@ -193,6 +200,8 @@ def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
         ("lookup", "spend", ("ann", "7")),
         ("push", "tx", Push("k", [{"v": msgspec.Raw(b"1.50")}])),
         ("history", 3),
+        ("trace", 4),
+        ("trace", 4),
     ]
 
 
