@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Without bytecode on disk, each process of `make test` would compile the plugins of pytest again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick services exhaustive bench lint prepare collect docs clean
 

@@ -1,0 +1,21 @@
+"""Test files that share a server are run by one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kit.servers.schedule import unit_of_work
+
+ROOT = Path(__file__).parents[4]
+FILES = {
+    "tests/services/test_kafka_sink.py": "kafka",
+    "tests/spark/test_kafka.py": "kafka",
+    "tests/services/test_hdfs_folder.py": "hdfs",
+    "tests/services/test_remote_pond.py": "hdfs",
+    "tests/spark/test_joins.py": "tests/spark/test_joins.py",
+    "src/millpond/ids.py": "src/millpond/ids.py",
+}
+
+
+def test_files_that_share_a_server_are_one_unit_of_work() -> None:
+    assert {file: unit_of_work(ROOT, f"{file}::test_one[a::b]") for file in FILES} == FILES
