@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -98,14 +99,21 @@ CREATE TABLE tx (c STRING, ts TIMESTAMP, amount DECIMAL(9,2), lacking INT) USING
   OPTIONS (path '{folder}/in', maxFilesPerTrigger '1');
 CREATE STREAMING TABLE every USING json TBLPROPERTIES ('path' = '{folder}/out') AS
   SELECT c, ts, amount, lacking FROM STREAM tx WHERE amount > 2;
+CREATE TABLE beside (c STRING, ts TIMESTAMP) USING csv OPTIONS (path '{folder}/beside', maxFilesPerTrigger '1');
+CREATE STREAMING TABLE of_beside USING json TBLPROPERTIES ('path' = '{folder}/of_beside') AS
+  SELECT c FROM STREAM beside WHERE c <> '';
 """
 
 
 def test_a_pond_reads_lines_with_arrow_and_lets_spark_read_what_is_an_obstacle(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Three files, one an epoch; the second has a number in a column of strings, of which Spark takes the text."""
+    """Three files of each stream, one of each an epoch, and Spark reads those of `beside` in any case.
+
+    The second file of `tx` has a number in a column of strings, of which Spark takes the text.
+    """
     (tmp_path / "in").mkdir()
+    (tmp_path / "beside").mkdir()
     for number in range(3):
         path = tmp_path / "in" / f"{number}.json"
         events = [
@@ -113,7 +121,10 @@ def test_a_pond_reads_lines_with_arrow_and_lets_spark_read_what_is_an_obstacle(
             for place in range(4)
         ]
         path.write_text("".join(json.dumps(event) + "\n" for event in events))
-        os.utime(path, (1_700_000_000 + number,) * 2)
+        beside = tmp_path / "beside" / f"{number}.csv"
+        beside.write_text(f"b{number},2024-01-01 00:00:00\n")
+        for one in (path, beside):
+            os.utime(one, (1_700_000_000 + number,) * 2)
     with Pond(spark, tmp_path / "pond") as pond:
         pond.load(QUERIES.format(folder=tmp_path))
         assert "its files are read with Arrow" in explain(pond.plan, pond.streams)
@@ -121,6 +132,10 @@ def test_a_pond_reads_lines_with_arrow_and_lets_spark_read_what_is_an_obstacle(
         notes = {one.name: str(one.note) for one in pond.status() if one.name == "read:tx"}
     assert notes["read:tx"].startswith("read with Arrow in 1 of 3 epochs; by Spark in the last: ")
     assert "1.json may be read differently by Spark" in notes["read:tx"]
-    rows = [json.loads(line) for one in (tmp_path / "out").glob("*.json") for line in one.read_text().splitlines()]
-    found = sorted((row["c"], float(row["amount"])) for row in rows)
+    found = sorted((row["c"], float(row["amount"])) for row in _rows(tmp_path / "out"))
     assert found == [("7", 3), ("7", 4), ("a", 3), ("a", 3), ("a", 4), ("a", 5)]
+    assert sorted(row["c"] for row in _rows(tmp_path / "of_beside")) == ["b0", "b1", "b2"]
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for one in folder.glob("*.json") for line in one.read_text().splitlines()]

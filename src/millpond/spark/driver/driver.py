@@ -55,6 +55,7 @@ from millpond.spark.driver.spark_progress import Alive, asking_us, batches_of, s
 from millpond.spark.driver.tasks import deltas_of, packets_of
 from millpond.spark.reading.event_source import paced
 from millpond.spark.reading.intake import Behind, Intake
+from millpond.spark.reading.partial_frame import without_sources
 from millpond.spark.session.failures import explained
 from millpond.spark.session.session import jvm_failure
 from millpond.spark.session.task_hosts import TaskHosts
@@ -351,7 +352,8 @@ class Driver:
         files, by_spark = None, list[str]()
         if frame is not None:
             self._advisers.batches.limit(spark)
-            files = self._advisers.files.task(batch.start, batch.end, begun.sources)
+            without = partial(without_sources, frame)
+            files = self._advisers.files.choose(batch.start, batch.end, begun.sources, without)
             by_spark += self._advisers.texts.by_spark(self.setting.layout, batch.start, batch.end)
 
         def result() -> list[tuple[Receipt, bytes]] | Obstacle:
@@ -366,14 +368,17 @@ class Driver:
                     return made
             hosts = self._hosts.choose(task.owners, task.instances, self._shards())
             if files is not None:
-                packets = packets_of(spark, files, read.task_of_files, open_files)
+                others = None if files.others is None else read.frame(files.others)
+                packets = packets_of(spark, others, files.task, read.task, open_files)
                 found = deltas_of(packets, task, open_files, hosts, self._evaluate)
                 if not isinstance(found, Obstacle):
                     self._advisers.files.succeeded(files)
                     return found
+                if not files.reads(found.source):
+                    return found
                 self._advisers.files.refused(files, found)
                 files = None  # another attempt does not meet the obstacle again
-            packets = packets_of(spark, None if frame is None else read.frame(frame), read.task, open_files)
+            packets = packets_of(spark, None if frame is None else read.frame(frame), None, read.task, open_files)
             return deltas_of(packets, task, open_files, hosts, self._evaluate)
 
         def attempt() -> list[tuple[Receipt, bytes]]:

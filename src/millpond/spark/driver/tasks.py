@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import BarrierTaskContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
@@ -40,6 +42,7 @@ from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.numa import on_node_of
 from millpond.runtime.task.obstacle import (
     Obstacle,
+    ObstacleError,
     decode_obstacle,
     encode_obstacle,
     obstacle_in,
@@ -97,6 +100,21 @@ class _GatherFiles(_Gather):
 
     def _events(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return read_files(self._files, [part for batch in batches for part in batch.column(0).to_pylist()])
+
+
+class _GatherOthers(_Gather):
+    """Turns the events of a frame without the sources of some files into packets."""
+
+    def __init__(self, task: GatherTask, files: FileTask) -> None:
+        super().__init__(task)
+        self._left_out = [(rows.stream, rows.source) for rows in files.sources]
+
+    def _events(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for position, source in self._left_out:
+                if pc.index(batch.column(0), position).as_py() >= 0:  # never twice, whatever Spark's plan was
+                    raise ObstacleError(Obstacle("Spark's rows of other streams contain rows of this one", source))
+            yield batch
 
 
 _ROW_BYTES = 1 << 14
@@ -285,28 +303,27 @@ def _context() -> TaskContext:
 
 
 def packets_of(
-    spark: SparkSession, read: DataFrame | FileTask | None, task: GatherTask, open_files: OpenFiles
+    spark: SparkSession, frame: DataFrame | None, files: FileTask | None, task: GatherTask, open_files: OpenFiles
 ) -> DataFrame:  # fmt: skip
     """The packets of the events that are read, and of what is read from the pond's own files by at most one task per
     instance.
 
-    `read`: a frame of events that Spark reads, or files that the tasks read into Arrow.
+    `frame`: the events that Spark reads. `files`: what the tasks read into Arrow; the frame does not contain it.
     """
+    found: list[DataFrame] = []
+    if frame is not None:
+        found.append(frame.mapInArrow(_Gather(task) if files is None else _GatherOthers(task, files), PACKETS))
+    if files is not None:
+        numbers = spark.range(0, len(files.parts), 1, len(files.parts))
+        found.append(numbers.mapInArrow(_GatherFiles(task.without_texts, files), PACKETS))
     parts = stored_parts(task)
-    rows = None
     if parts:
         # `createDataFrame` would make `spark`, a clone, the user's active session
         numbers = spark.range(0, parts, 1, min(parts, task.instances))
-        rows = numbers.mapInArrow(_GatherStored(task, open_files), PACKETS)
-    if read is None:
-        none = spark.range(0).selectExpr("CAST(NULL AS int) AS instance", "CAST(NULL AS binary) AS packet")
-        return none if rows is None else rows
-    if isinstance(read, FileTask):
-        numbers = spark.range(0, len(read.parts), 1, len(read.parts))
-        packets = numbers.mapInArrow(_GatherFiles(task, read), PACKETS)
-    else:
-        packets = read.mapInArrow(_Gather(task), PACKETS)
-    return packets if rows is None else packets.union(rows)
+        found.append(numbers.mapInArrow(_GatherStored(task, open_files), PACKETS))
+    if not found:
+        return spark.range(0).selectExpr("CAST(NULL AS int) AS instance", "CAST(NULL AS binary) AS packet")
+    return reduce(DataFrame.union, found)
 
 
 def deltas_of(

@@ -1,18 +1,18 @@
 """Chooses the files of an epoch that gather tasks read into Arrow, and divides them among tasks.
 
 Spark lists the files, limits an epoch and keeps the checkpoint, in which each epoch's files are found. Its frame for
-the epoch is used only if a stream that has new input is read by Spark.
+the epoch is used only for other streams with new input.
 """
 
 from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from millpond.log.file_lists import files_in
 from millpond.log.protocol import TICK
@@ -23,7 +23,7 @@ from millpond.runtime.inputs.json_files import GZIP
 from millpond.runtime.scheduling.attempts import ArrowEpochs
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.obstacle import Obstacle
-from millpond.spark.reading.read_frame import WantedStream
+from millpond.spark.reading.read_frame import WantedStream, bases_of
 from millpond.spark.reading.source_progress import batch_of
 from millpond.spark.reading.source_updates import LOCAL
 from millpond.spark.sources.json_texts import parses_alike
@@ -48,14 +48,30 @@ _SETTINGS = {
 """By format, the settings of Spark with which both readers agree; for JSON, see also `sources.json_texts`."""
 
 Readers = Mapping[str, "FileRows | str"]
-"""By stream that has a source: how gather tasks read its files, or why Spark reads it."""
+"""By source, in the order of the frame: how gather tasks read its files, or why Spark reads it."""
+
+Without = Callable[[Sequence[str], Collection[str]], DataFrame | None]
+"""The epoch's frame without some of its sources, see `partial_frame.without_sources`."""
+
+
+class ChosenFiles(NamedTuple):
+    """The files of an epoch that gather tasks read, and a frame of the other new input, if there is any."""
+
+    task: FileTask
+    others: DataFrame | None
+
+    def reads(self, source: str) -> bool:
+        """Whether files of a source are among them."""
+        return any(rows.source == source for rows in self.task.sources)
 
 
 def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: ReadLayout) -> Readers:
     """How each source of an epoch's frame is read; `layout`: the frame's columns, in the order of `wanted`."""
     streams = [want.stream for want in wanted]
     width = 1 + sum(len(one.columns) for one in layout.streams)
-    found: dict[str, FileRows | str] = {}
+    found: dict[str, FileRows | str] = {
+        base.name: "it is read only for derived streams" for want in wanted for base, _ in bases_of(want)
+    }
     for position, (want, placed) in enumerate(zip(wanted, layout.streams, strict=True)):
         if want.stream.source is None:
             continue
@@ -104,28 +120,35 @@ class ArrowFiles:
         """By stream of files that can be read into Arrow: who reads it, and why, for people."""
         return {name: state.note("read") for name, state in self._states.items()}
 
-    def task(self, start: Offsets, end: Offsets, sources: Mapping[str, SourceUpdate]) -> FileTask | None:
-        """The files between two offsets, if gather tasks are to read all that is new; None if Spark reads it.
+    def choose(
+        self, start: Offsets, end: Offsets, sources: Mapping[str, SourceUpdate], without: Without
+    ) -> ChosenFiles | None:
+        """The files between two offsets that gather tasks read; None if Spark reads all that is new.
 
-        `sources`: what the epoch's record states about its sources.
+        `sources`: what the epoch's record states about its sources. `without`: see `Without`.
         """
-        new = [name for name in end if name != TICK and start.get(name) != end[name]]
-        mine = {name: rows for name in new if isinstance(rows := self._readers.get(name), FileRows)}
-        if not mine:
-            return None
-        states = [self._states.setdefault(name, ArrowEpochs()) for name in mine]
-        for state in states:
+        new = [name for name in (*self._readers, TICK) if name in end and start.get(name) != end[name]]
+        files: dict[str, list[tuple[str, int]]] = {}
+        for name in (name for name in new if isinstance(self._readers.get(name), FileRows)):
+            state = self._states.setdefault(name, ArrowEpochs())
             state.epochs += 1
-        due = [state.attempts.due() for state in states]  # each counts its epochs
-        if all(due):
-            files = _listed(new, mine, start, sources)
-            if not isinstance(files, str):
-                return self._divided(tuple(mine.values()), files)
-            for state in states:
-                state.attempts.why = files
-        for state in states:
+            if state.attempts.due():
+                listed = _listed(name, start, sources)
+                if not isinstance(listed, str):
+                    files[name] = listed
+                    continue
+                state.attempts.why = listed
             state.of_spark += 1
-        return None
+        others, frame = [name for name in new if name not in files and name != TICK], None
+        if files and others:
+            frame = without(new, {*files, TICK})
+            for state in (self._states[name] for name in files) if frame is None else ():
+                state.of_spark += 1
+                state.attempts.why = f"Spark's plan does not separate {others[0]}, which has new input too"
+        if not files or (others and frame is None):
+            return None
+        rows = tuple(one for name in files if isinstance(one := self._readers[name], FileRows))
+        return ChosenFiles(self._divided(rows, files), frame)
 
     def _divided(self, sources: tuple[FileRows, ...], files: Mapping[str, list[tuple[str, int]]]) -> FileTask:
         """Divide files among tasks: large ones by row groups, small ones several to a task."""
@@ -147,44 +170,36 @@ class ArrowFiles:
         parts = (tuple(one.part for one in sorted(some, key=lambda one: one.order)) for _, _, some in sorted(bins))
         return FileTask(sources, tuple(part for part in parts if part))
 
-    def refused(self, task: FileTask, obstacle: Obstacle) -> None:
+    def refused(self, files: ChosenFiles, obstacle: Obstacle) -> None:
         """Note that gather tasks have met an obstacle in one of these files.
 
         Spark reads all streams in this epoch, and the stream of the obstacle in some later epochs.
         """
-        for rows in task.sources:
+        for rows in files.task.sources:
             state = self._states[rows.source]
             state.of_spark += 1
             state.attempts.why = obstacle.why
         self._states[obstacle.source].attempts.failed(obstacle.why)
 
-    def succeeded(self, task: FileTask) -> None:
+    def succeeded(self, files: ChosenFiles) -> None:
         """Note that gather tasks have read these files."""
-        for rows in task.sources:
+        for rows in files.task.sources:
             self._states[rows.source].attempts.succeeded()
 
 
-def _listed(
-    new: Sequence[str], mine: Mapping[str, FileRows], start: Offsets, sources: Mapping[str, SourceUpdate]
-) -> dict[str, list[tuple[str, int]]] | str:
-    """The paths and sizes of the new files of each stream; or why Spark reads this epoch."""
-    other = next((name for name in new if name not in mine), None)
-    if other is not None:
-        return f"{other} has new input too, which Spark reads"
-    found: dict[str, list[tuple[str, int]]] = {}
-    for name in mine:
-        update, after = sources.get(name, SourceUpdate()), batch_of(start.get(name, ""))
-        files = () if update.files is None else files_in(update.files)
-        for uri in (one.decoded for one in files if one.batch > after):
-            path = uri.removeprefix(LOCAL)
-            if path == uri:
-                return f"{uri} is not a local file"
-            if "=" in os.path.dirname(path):
-                return f"{path} may be in the folder of a partition"
-            try:
-                found.setdefault(name, []).append((path, os.path.getsize(path)))
-            except OSError as error:
-                return f"{path}: {error.strerror}"
-        if name not in found:
-            return f"the list of new files of {name} is empty"
-    return found
+def _listed(name: str, start: Offsets, sources: Mapping[str, SourceUpdate]) -> list[tuple[str, int]] | str:
+    """The paths and sizes of the new files of a stream; or why Spark reads them."""
+    found = []
+    update, after = sources.get(name, SourceUpdate()), batch_of(start.get(name, ""))
+    files = () if update.files is None else files_in(update.files)
+    for uri in (one.decoded for one in files if one.batch > after):
+        path = uri.removeprefix(LOCAL)
+        if path == uri:
+            return f"{uri} is not a local file"
+        if "=" in os.path.dirname(path):
+            return f"{path} may be in the folder of a partition"
+        try:
+            found.append((path, os.path.getsize(path)))
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+    return found or f"the list of new files of {name} is empty"

@@ -158,9 +158,7 @@ def read(
         position += len(columns)
         reads = () if want.stream.derived is None else want.stream.derived.reads
         layouts.append(StreamLayout(want.stream.name, columns, *_order(want.stream), reads))
-        for base, branch in [(want.stream, None)] if want.derived is None else (
-            [(branch.base, branch) for branch in want.derived.branches]
-        ):  # fmt: skip
+        for base, branch in bases_of(want):
             bases[base.name] = base
             copies.setdefault(base.name, []).append(_Copy(index, want, branch))
     most, known, unparsed = limits or {}, given or {}, texts or {}
@@ -183,6 +181,13 @@ def read(
     for other in parts[1:]:
         frame = frame.union(_padded(other, names, kinds))
     return frame, ReadLayout(tuple(layouts), separated, tuple(unparsed.values()))
+
+
+def bases_of(want: WantedStream) -> list[tuple[Stream, Branch | None]]:
+    """The sources from which a stream is read; the union of all sources is in the order of their first appearance."""
+    if want.derived is None:
+        return [(want.stream, None)]
+    return [(branch.base, branch) for branch in want.derived.branches]
 
 
 def _order(stream: Stream) -> tuple[str | None, str | None]:

@@ -102,11 +102,6 @@ class ReadByGather:
         texts = tuple(text for text in task.layout.texts if task.layout.streams[text.position].name not in by_spark)
         self.task = msgspec.structs.replace(task, layout=replace(task.layout, texts=texts)) if by_spark else task
 
-    @property
-    def task_of_files(self) -> GatherTask:
-        """The gather of an epoch that reads only files."""
-        return self.task.without_texts
-
     def frame(self, frame: DataFrame) -> DataFrame:
         """A frame of the epoch with fewer streams of texts."""
         return parsed_by_spark(frame, self._layout, self._streams, self._by_spark) if self._by_spark else frame

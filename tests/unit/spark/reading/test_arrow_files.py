@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from pyspark.sql import DataFrame
 
 from millpond.log.file_lists import ListedFile, file_list
-from millpond.log.records import SourceUpdate
+from millpond.log.protocol import TICK
+from millpond.log.records import Offsets, SourceUpdate
 from millpond.runtime.inputs.file_parts import FileColumn, FileRows, FileTask
 from millpond.runtime.task.obstacle import Obstacle
-from millpond.spark.reading.arrow_files import LEAST_BYTES, ArrowFiles, Readers
+from millpond.spark.reading.arrow_files import LEAST_BYTES, ArrowFiles, ChosenFiles, Readers
 
 ROWS = FileRows("tx", 0, (FileColumn("c", "string", 1),), 2)
 START, END = {"tx": '{"logOffset":0}', "t": "1"}, {"tx": '{"logOffset":1}', "t": "1"}
@@ -37,24 +40,47 @@ def chooser(readers: Readers, cores: int = 2) -> ArrowFiles:
     return files
 
 
+def choose(
+    files: ArrowFiles, start: Offsets, end: Offsets, updates: Mapping[str, SourceUpdate], others: object = None
+) -> FileTask | None:
+    """The chosen files, if Spark's plan gives the frame `others` for the other new input."""
+    found = files.choose(start, end, updates, lambda new, left_out: cast(DataFrame, others))
+    return None if found is None else found.task
+
+
 def test_large_files_are_divided_and_small_ones_share_a_task(tmp_path: Path) -> None:
     large, small = 4 * LEAST_BYTES, 1000
-    task = chooser({"tx": ROWS}).task(START, END, files_of(tmp_path, [small, large, small]))
+    task = choose(chooser({"tx": ROWS}), START, END, files_of(tmp_path, [small, large, small]))
     assert task is not None and len(task.parts) == 2
     found = sorted((Path(part.path).name, part.share, part.shares) for some in task.parts for part in some)
     assert found == [("0.parquet", 0, 1), ("1.parquet", 0, 2), ("1.parquet", 1, 2), ("2.parquet", 0, 1)]
-    few = chooser({"tx": ROWS}).task(START, END, files_of(tmp_path, [small] * 5))
+    few = choose(chooser({"tx": ROWS}), START, END, files_of(tmp_path, [small] * 5))
     assert few is not None and [len(some) for some in few.parts] == [5]
 
 
-def test_spark_reads_while_another_stream_has_new_input(tmp_path: Path) -> None:
-    files, updates = chooser({"tx": ROWS, "t": "its format is rate"}), files_of(tmp_path, [9])
-    assert files.task(START, {**END, "t": "2"}, updates) is None
-    assert files.notes["tx"].endswith("in 0 of 1 epochs; by Spark in the last: t has new input too, which Spark reads")
-    task = files.task(START, END, updates)
-    assert task is not None
-    files.succeeded(task)
+def test_spark_reads_other_streams_with_new_input_if_its_plan_separates_them(tmp_path: Path) -> None:
+    files, updates = chooser({"t": "its format is rate", "tx": ROWS}), files_of(tmp_path, [9])
+    end = {**END, "t": "2", TICK: "1"}
+    assert choose(files, START, end, updates) is None
+    why = "by Spark in the last: Spark's plan does not separate t, which has new input too"
+    assert files.notes["tx"].endswith(f"in 0 of 1 epochs; {why}")
+    calls: list[tuple[Sequence[str], Collection[str]]] = []
+    frame = cast(DataFrame, object())
+    found = files.choose(START, end, updates, lambda *call: calls.append(call) or frame)
+    assert found is not None and found.others is frame and calls == [(["t", "tx", TICK], {"tx", TICK})]
+    files.succeeded(found)
     assert files.notes == {"tx": "read with Arrow in 1 of 2 epochs"}
+    assert found.reads("tx") and not found.reads("t")
+
+
+def test_a_stream_with_an_obstacle_does_not_keep_spark_at_another_one(tmp_path: Path) -> None:
+    files, updates = chooser({"tx": ROWS, "up": ROWS._replace(source="up")}), files_of(tmp_path, [9])
+    start, end = ({**one, "up": one["tx"]} for one in (START, END))
+    task = choose(files, start, end, {**updates, "up": updates["tx"]})
+    assert task is not None
+    files.refused(ChosenFiles(task, None), Obstacle("1.parquet is encrypted", "tx"))
+    found = choose(files, start, end, {**updates, "up": updates["tx"]}, others=object())
+    assert found is not None and [rows.source for rows in found.sources] == ["up"]
 
 
 @pytest.mark.parametrize(
@@ -67,16 +93,16 @@ def test_spark_reads_while_another_stream_has_new_input(tmp_path: Path) -> None:
 )
 def test_files_that_spark_must_read(uri: str, why: str) -> None:
     files = chooser({"tx": ROWS})
-    assert files.task(START, END, {"tx": SourceUpdate(file_list([ListedFile(uri, 0, 1)]))}) is None
+    assert choose(files, START, END, {"tx": SourceUpdate(file_list([ListedFile(uri, 0, 1)]))}) is None
     assert why in files.notes["tx"]
 
 
 def test_after_an_obstacle_spark_reads_some_epochs(tmp_path: Path) -> None:
     files, updates = chooser({"tx": ROWS}), files_of(tmp_path, [9])
-    task = files.task(START, END, updates)
-    assert isinstance(task, FileTask)
-    files.refused(task, Obstacle("1.parquet is encrypted", "tx"))
-    tried = [files.task(START, END, updates) is not None for _ in range(17)]
+    task = choose(files, START, END, updates)
+    assert task is not None
+    files.refused(ChosenFiles(task, None), Obstacle("1.parquet is encrypted", "tx"))
+    tried = [choose(files, START, END, updates) is not None for _ in range(17)]
     assert tried == [False] * 16 + [True]
     assert files.notes["tx"] == "read with Arrow in 1 of 18 epochs; by Spark in the last: 1.parquet is encrypted"
 
@@ -84,9 +110,9 @@ def test_after_an_obstacle_spark_reads_some_epochs(tmp_path: Path) -> None:
 def test_after_an_obstacle_spark_reads_all_streams_of_the_epoch(tmp_path: Path) -> None:
     files, updates = chooser({"tx": ROWS, "up": ROWS._replace(source="up")}), files_of(tmp_path, [9])
     start, end = ({**one, "up": one["tx"]} for one in (START, END))
-    task = files.task(start, end, {**updates, "up": updates["tx"]})
+    task = choose(files, start, end, {**updates, "up": updates["tx"]})
     assert task is not None
-    files.refused(task, Obstacle("1.parquet is encrypted", "tx"))
+    files.refused(ChosenFiles(task, None), Obstacle("1.parquet is encrypted", "tx"))
     assert files.notes == {
         "tx": "read with Arrow in 0 of 1 epochs; by Spark in the last: 1.parquet is encrypted",
         "up": "read with Arrow in 0 of 1 epochs; by Spark in the last: 1.parquet is encrypted",
