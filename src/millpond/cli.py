@@ -405,6 +405,7 @@ def serve(
     instances: Instances = None,
     memory: Memory = "2g",
     web: serve_arguments.Serving = "127.0.0.1:0",
+    pg: serve_arguments.Pg = None,
     cert: serve_arguments.Certificate = None,
     key: serve_arguments.Key = None,
     allow_host: serve_arguments.Hosts = None,
@@ -435,7 +436,7 @@ def serve(
             tuple(shard or ()), policy, tuple(assigned(one) for one in param or ()), stalled_after,
             tuple(push or ()),
         ),
-        web, cert, key, tuple(allow_host or ()), tuple(allow_origin or ()),
+        web, cert, key, tuple(allow_host or ()), tuple(allow_origin or ()), pg,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from millpond.control.wiring.adapters import keyed_rows, open_rows
 from millpond.control.wiring.reader import read_truth, served_query
 from millpond.errors import QueryTypeError, StoreError
-from millpond.followers.view.documents import Documents, served_columns
+from millpond.followers.view.documents import decoded, served_columns
 from millpond.log.places.address import Given, address_of
 from millpond.model.endpoints import REDIS
 from millpond.runtime.joins.lookup_rows import OpenRows
@@ -24,9 +24,6 @@ from millpond.state.ports.store import BucketStore
 
 EPOCH = "_epoch"
 """The column with the record as of which a row is current: that of its bucket, which advances with each record."""
-
-_ROWS = 1 << 16
-"""The most rows of a batch."""
 
 
 class ServedRows:
@@ -68,13 +65,12 @@ class ServedRows:
     def _batches(self, store: BucketStore, buckets: range) -> Iterator[pa.RecordBatch]:
         found = store.scan_many(buckets, self._asked.name)
         epochs = np.repeat([rows.applied for rows in found], [len(rows.values) for rows in found])
-        documents = [value for rows in found for value in rows.values]
-        reader = Documents(self._asked)
-        schema = reader.schema.append(pa.field(EPOCH, pa.int64()))
-        for start in range(0, len(documents), _ROWS):
-            rows = reader.rows(documents[start : start + _ROWS])
-            column = pa.array(epochs[start : start + _ROWS], pa.int64())
+        start = 0
+        for rows in decoded(self._asked, found):
+            column = pa.array(epochs[start : start + len(rows)], pa.int64())
+            schema = rows.schema.append(pa.field(EPOCH, pa.int64()))
             yield pa.RecordBatch.from_arrays([*rows.columns, column], schema=schema)
+            start += len(rows)
 
 
 class LatestRows(ServedTable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, TypedDict
 
@@ -24,6 +24,9 @@ from millpond.model.types import (
 )
 from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.rows.window_rows import output_schema
+from millpond.state.ports.store import Rows
+
+_ROWS_AT_ONCE = 1 << 16
 
 _PLAIN: dict[str, Any] = {
     "string": str, "boolean": bool, "date": datetime.date, "timestamp": datetime.datetime,
@@ -76,6 +79,14 @@ class Documents:
                 "Times must be of the years 1 to 9999; else delete the store, it is made again from the log.",
             ) from error
         return pa.RecordBatch.from_struct_array(rows)
+
+
+def decoded(query: Query, found: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
+    """The rows of a query from the stored rows of some buckets, in batches; at least one batch."""
+    reader = Documents(query)
+    documents = [value for rows in found for value in rows.values]
+    for start in range(0, max(1, len(documents)), _ROWS_AT_ONCE):
+        yield reader.rows(documents[start : start + _ROWS_AT_ONCE])
 
 
 def _fields(**types: Any) -> Any:

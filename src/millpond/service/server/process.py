@@ -8,10 +8,10 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn, cast
+from typing import NamedTuple, NoReturn, TypeAlias, cast
 
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
@@ -57,6 +57,9 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANY = ("0.0.0.0", "::")
 _CONNECTIONS = 512
 
+Beside: TypeAlias = Callable[[str], AbstractContextManager[None]]
+"""Makes, from the token, a context in which something else is served too."""
+
 
 class Web(NamedTuple):
     """The address at which the service listens, and the clients that it accepts. Port 0: any free port."""
@@ -101,8 +104,10 @@ def check_stores(options: Options) -> None:
         checked_store(address_at(shard, options.store))
 
 
-def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
-    """Serve a pond until SIGINT or SIGTERM.
+def serve(
+    options: Options, web: Web, say: Callable[[str], None], beside: Beside = lambda _: nullcontext()
+) -> None:  # fmt: skip
+    """Serve a pond until SIGINT or SIGTERM. `beside`: served meanwhile.
 
     Raises:
         MillpondError: the pond cannot be served, or not any longer.
@@ -117,7 +122,7 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
     open_truth(address)  # raises if the folder holds something else, which then stays untouched
     places.make()
     try:
-        again = _serve(options, web, places, restarts, say)
+        again = _serve(options, web, places, restarts, say, beside)
     except BaseException:
         if unused and address.path is not None:
             _unmake(address.path, there)
@@ -140,8 +145,8 @@ def _end_or_replace(supervisor: Supervisor, port: int) -> NoReturn:
 
 
 def _serve(
-    options: Options, web: Web, places: Places, restarts: Restarts, say: Callable[[str], None]
-) -> Restarts | None:
+    options: Options, web: Web, places: Places, restarts: Restarts, say: Callable[[str], None], beside: Beside
+) -> Restarts | None:  # fmt: skip
     """Serve until a stop is requested (returns None), or until the process should be restarted."""
     secret, reader, address = places.secret(), LogReader(options.folder), address_of(options.folder)
     with _bound(web, restarts.port) as listener:
@@ -173,7 +178,7 @@ def _serve(
         copying = nullcontext() if address.path else warm.running(lambda: supervisor.role == "standby")
         with (
             _answering(app, web, listener, rows.end), interrupts(say) as signals, signals.stopping(supervisor.stop),
-            watched, copying,
+            watched, copying, beside(secret),
         ):  # fmt: skip
             try:
                 supervisor.run()

@@ -95,26 +95,38 @@ _LOOK_SECONDS = 2.0
 
 def run_service(
     options: Options, listen: str, certificate: Path | None, key: Path | None, names: tuple[str, ...],
-    origins: tuple[str, ...],
+    origins: tuple[str, ...], pg: str | None = None,
 ) -> None:  # fmt: skip
     """Serve at `listen` (HOST:PORT) until a signal.
 
     `names`: additional host names by which requests may address the service. `origins`: allowed origins of web pages.
+    `pg`: where PostgreSQL clients are answered (HOST:PORT).
 
     Raises:
         SetupError: the libraries are missing, or the address needs TLS.
         MillpondError: the pond cannot be served, or can no longer be served.
     """
     try:
+        from millpond.service.postgres.endpoint import Endpoint
         from millpond.service.server.process import Web, serve
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     said = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    web = Web(*_host_and_port(listen), certificate, key, names, origins)
+    if pg is None:
+        serve(options, web, said.print)
+        return
+    host, port = _host_and_port(pg)
+    endpoint = Endpoint(options.folder, options.store, Web(host, port, certificate, key))
+    said.print(f"PostgreSQL clients are answered at {host}:{endpoint.port}.")
+    serve(options, web, said.print, endpoint.running)
+
+
+def _host_and_port(listen: str) -> tuple[str, int]:
     host, _, port = listen.rpartition(":")
     if not (host and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
         raise typer.BadParameter(f"{listen!r} is not of the form HOST:PORT.")
-    web = Web(host.strip("[]"), int(port), certificate, key, names, origins)
-    serve(options, web, said.print)
+    return host.strip("[]"), int(port)
 
 
 def client(folder: Path | None, url: str | None, token: str | None, trusted: Path | None) -> Client:

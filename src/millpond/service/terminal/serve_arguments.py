@@ -12,6 +12,10 @@ from millpond.placement.autoscale_policy import Policy
 Serving = Annotated[
     str, typer.Option("--listen", metavar="HOST:PORT", help="The address to listen on. Port 0 is any free port.")
 ]
+Pg = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--pg", metavar="HOST:PORT", help="Also answer PostgreSQL clients; the token is their password."),
+]
 Certificate = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--tls-cert", metavar="FILE.pem", help="TLS certificate. Required unless the address is 127.0.0.1."),

@@ -126,6 +126,11 @@ class LmdbStore(BucketStore):
         wanted = list(buckets)
         return self._read(lambda draft: [draft.scan(bucket, table) for bucket in wanted])
 
+    def scan_tables(self, buckets: Iterable[int], tables: Sequence[str]) -> list[list[Rows]]:
+        """See `BucketStore.scan_tables`; the result is one consistent snapshot."""
+        wanted = list(buckets)
+        return self._read(lambda draft: [[draft.scan(bucket, table) for table in tables] for bucket in wanted])
+
     def clear_many(self, buckets: Iterable[int]) -> None:
         cleared = list(buckets)
         self._write(lambda draft: draft.clear(cleared))

@@ -96,6 +96,14 @@ class ShardedStore(BucketStore):
         wanted_buckets = list(buckets)
         return self._read_again(wanted_buckets, scan(wanted_buckets), lambda one: one.applied, scan)
 
+    def scan_tables(self, buckets: Iterable[int], tables: Sequence[str]) -> list[list[Rows]]:
+
+        def scan(part: Sequence[int]) -> list[list[Rows]]:
+            return self._each(part, part, lambda store, own: store.scan_tables(own, tables))
+
+        wanted_buckets = list(buckets)
+        return self._read_again(wanted_buckets, scan(wanted_buckets), lambda found: found[0].applied, scan)
+
     def clear_many(self, buckets: Iterable[int]) -> None:
         wanted = list(buckets)
         self._each(wanted, wanted, lambda store, some: (store.clear_many(some), some)[1])

@@ -181,6 +181,12 @@ class BucketStore(ABC):
         """All rows of a table in several buckets, each consistent in itself; a back-end may guarantee more."""
         return [self.scan(bucket, table) for bucket in buckets]
 
+    def scan_tables(self, buckets: Iterable[int], tables: Sequence[str]) -> list[list[Rows]]:
+        """By bucket, all rows of several tables; a back-end that guarantees a snapshot does so for all of them."""
+        wanted = list(buckets)
+        by_table = [self.scan_many(wanted, table) for table in tables]
+        return [[rows[place] for rows in by_table] for place in range(len(wanted))]
+
     @abstractmethod
     def clear_many(self, buckets: Iterable[int]) -> None:
         """Deletes all rows of the buckets and sets their numbers to `NEVER`."""

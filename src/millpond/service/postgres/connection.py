@@ -1,0 +1,372 @@
+"""One connection of a PostgreSQL client: TLS, the token as password, and the simple and the extended query protocol.
+
+Source: https://www.postgresql.org/docs/current/protocol-flow.html
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import secrets
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import BinaryIO, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from millpond.errors import (
+    AccessError,
+    BusyError,
+    MillpondError,
+    NotServingError,
+    QueryRefused,
+    QuerySyntaxError,
+    QueryTypeError,
+    RequestError,
+    UnsupportedQuery,
+)
+from millpond.service.postgres import messages
+from millpond.service.postgres.client_sql import Statement, statements_of
+from millpond.service.postgres.messages import Fields, ProtocolError, message
+from millpond.service.postgres.result_format import TEXT, data_rows, parameter
+from millpond.service.postgres.session import REPORTED, Answer, Session
+
+T = TypeVar("T")
+
+FIRST_SECONDS = 10.0
+"""The time in which a client must have sent the token."""
+
+_STATES: tuple[tuple[type[MillpondError], str], ...] = (
+    (AccessError, "28P01"),
+    (NotServingError, "57P03"),
+    (BusyError, "53300"),
+    (QuerySyntaxError, "42601"),
+    (QueryRefused, "42501"),
+    (QueryTypeError, "42804"),
+    (UnsupportedQuery, "0A000"),
+    (RequestError, "0A000"),
+)
+"""The SQLSTATE of our errors; the first matching class counts."""
+
+_NOTHING = Statement("", "")
+_log = logging.getLogger("millpond.service")
+
+
+class Entrance(NamedTuple):
+    """What clients need to get in: the token, and TLS if there is a certificate.
+
+    `admit`: whether an address may try a token now. `fine`: called with the address of who had a wrong one. `trust`:
+    called with the address and port of who had the token.
+    """
+
+    token: str
+    tls: ssl.SSLContext | None
+    loopback: bool
+    admit: Callable[[str], bool]
+    fine: Callable[[str], None]
+    trust: Callable[[tuple[str, int]], None]
+
+
+class _Prepared(NamedTuple):
+    statement: Statement
+    oids: Sequence[int]
+
+
+class _Portal:
+    """A statement with its values; `waiting`: rows that the client has not fetched."""
+
+    def __init__(self, statement: Statement, values: Sequence[str], formats: Sequence[int]) -> None:
+        self.statement, self.values, self.formats = statement, values, formats
+        self.answer: Answer | None = None
+        self.waiting: list[pa.RecordBatch] = []
+        self.sent = 0
+
+
+class Connection:
+    """Serves a client in this thread. `made`: makes the session; `cancel`: cancels the statement of another connection
+    by its key.
+    """
+
+    def __init__(
+        self, client: socket.socket, peer: tuple[str, int], entrance: Entrance, made: Callable[[], Session],
+        cancel: Callable[[bytes], None],
+    ) -> None:  # fmt: skip
+        self._client, self._peer, self._entrance = client, peer, entrance
+        self._made, self._cancel = made, cancel
+        self.key = secrets.token_bytes(8)
+        """What a client needs to cancel a statement: four bytes for a process, four of a secret."""
+        self.session: Session | None = None
+        self._prepared: dict[str, _Prepared] = {}
+        self._portals: dict[str, _Portal] = {}
+
+    def interrupt(self) -> None:
+        """End the running statement; for any thread."""
+        if self.session is not None:
+            self.session.interrupt()
+
+    def serve(self) -> None:
+        """Serve until the client leaves."""
+        try:
+            self._client.settimeout(FIRST_SECONDS)
+            parameters = self._begin()
+            if parameters is None:
+                return
+            with self._client.makefile("rb") as source:
+                self._authenticate(source)
+                self._entrance.trust(self._peer)
+                self._client.settimeout(None)
+                self.session = self._made()
+                self._welcome(parameters)
+                self._answer_all(source)
+        except MillpondError as error:
+            self._refuse(error)
+        except ProtocolError as error:
+            self._refuse(error)
+        except OSError:
+            pass  # the client has gone, was too slow, or does not speak TLS
+        finally:
+            if self.session is not None:
+                self.session.close()
+            self._client.close()
+
+    def _begin(self) -> Mapping[str, str] | None:
+        """Begin TLS if the client wants it, and read its start-up message; None: it only cancels a statement."""
+        while True:
+            size = int.from_bytes(self._exactly(4), "big") - 4
+            if not 4 <= size <= messages.STARTUP_BYTES:
+                raise ProtocolError("this is no start-up message of PostgreSQL")
+            body = self._exactly(size)
+            code = int.from_bytes(body[:4], "big")
+            if code == messages.TLS and self._entrance.tls is not None and not self._encrypted:
+                self._client.sendall(b"S")
+                self._client = self._entrance.tls.wrap_socket(self._client, server_side=True)
+            elif code in (messages.TLS, messages.GSS):
+                self._client.sendall(b"N")
+            elif code == messages.CANCEL:
+                self._cancel(body[4:12])
+                return None
+            elif code >> 16 == messages.PROTOCOL >> 16:
+                return self._started(code, messages.read_startup(body[4:]))
+            else:
+                raise ProtocolError(f"the version {code >> 16}.{code & 0xFFFF} of the protocol is not known here")
+
+    @property
+    def _encrypted(self) -> bool:
+        return isinstance(self._client, ssl.SSLSocket)
+
+    def _started(self, version: int, parameters: Mapping[str, str]) -> Mapping[str, str]:
+        if not self._encrypted and not self._entrance.loopback:
+            raise AccessError("Connections from other hosts must be encrypted.", "Connect with sslmode=require.")
+        unknown = [name for name in parameters if name.startswith("_pq_.")]
+        if version & 0xFFFF or unknown:
+            names = b"".join(map(messages.text, unknown))
+            self._client.sendall(message(b"v", struct.pack(">ii", messages.PROTOCOL, len(unknown)), names))
+        return parameters
+
+    def _authenticate(self, source: BinaryIO) -> None:
+        """Ask for the password, which is the token.
+
+        Raises:
+            AccessError: it is not the token. BusyError: this address has tried too many.
+        """
+        self._client.sendall(message(b"R", (3).to_bytes(4, "big")))
+        found = messages.read_message(source)
+        if found is None or found[0] != b"p":
+            raise ProtocolError("the client sends no password")
+        if not self._entrance.admit(self._peer[0]):
+            raise BusyError("Too many connections were tried from this address.", "Wait a second.")
+        given, token = found[1].text().encode(), self._entrance.token.encode()
+        if not hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(token).digest()):
+            self._entrance.fine(self._peer[0])
+            raise AccessError("The password is not the pond's token.", "Send the token in service/token as password.")
+
+    def _welcome(self, parameters: Mapping[str, str]) -> None:
+        settings = {
+            **REPORTED, "session_authorization": parameters.get("user", ""),
+            "application_name": parameters.get("application_name", ""),
+        }  # fmt: skip
+        ok = message(b"R", bytes(4))
+        self._client.sendall(ok + messages.parameter_status(settings) + message(b"K", self.key) + self._ready())
+
+    def _ready(self) -> bytes:
+        assert self.session is not None
+        return message(b"Z", self.session.transaction.encode())
+
+    def _answer_all(self, source: BinaryIO) -> None:
+        skipping = False
+        while (found := messages.read_message(source)) is not None:
+            kind, fields = found
+            if kind == b"X":
+                return
+            if kind == b"S":
+                skipping = False
+                self._client.sendall(self._ready())
+            elif kind == b"Q":
+                self._simple(fields.text())
+                self._client.sendall(self._ready())
+            elif not skipping:
+                handler = self._HANDLERS.get(kind)
+                if handler is None:
+                    raise ProtocolError(f"messages of the type {kind!r} are not known here")
+                skipping = not self._tried(partial(handler, self, fields))
+
+    def _tried(self, work: Callable[[], object]) -> bool:
+        """Do a part of a request; returns whether it succeeded, otherwise the client has been sent the error."""
+        assert self.session is not None
+        try:
+            work()
+        except (ProtocolError, OSError):
+            raise
+        except Exception as error:
+            self.session.failed()
+            self._client.sendall(_error("ERROR", _of_ours(error)))
+            return False
+        return True
+
+    def _simple(self, sql: str) -> None:
+        """A request of the simple protocol: statements, each with all its rows."""
+        statements = statements_of(sql)
+        if not statements:
+            self._client.sendall(message(b"I"))
+        for statement in statements:
+            if not self._tried(partial(self._all_rows, statement)):
+                return
+
+    def _all_rows(self, statement: Statement) -> None:
+        assert self.session is not None
+        self._settle()
+        portal = _Portal(statement, (), ())
+        portal.answer = answer = self.session.run(statement)
+        if answer.columns:
+            self._client.sendall(messages.row_description(answer.columns, answer.formats))
+        self._send_rows(portal, answer, 0)
+
+    def _parse(self, fields: Fields) -> None:
+        name, sql, oids = fields.text(), fields.text(), [fields.int32() for _ in range(fields.int16())]
+        statements = statements_of(sql)
+        if len(statements) > 1:
+            raise QuerySyntaxError("A prepared statement is one statement.", "Send them one after the other.")
+        self._prepared[name] = _Prepared(statements[0] if statements else _NOTHING, oids)
+        self._client.sendall(message(b"1"))
+
+    def _bind(self, fields: Fields) -> None:
+        name, prepared = fields.text(), self._known(self._prepared, fields.text())
+        forms = fields.many16()
+        count = fields.int16()
+        values = []
+        for place in range(count):
+            form = forms[place] if len(forms) > 1 and place < len(forms) else forms[0] if len(forms) == 1 else TEXT
+            oid = prepared.oids[place] if place < len(prepared.oids) else 0
+            values.append(parameter(fields.value(), oid, form))
+        self._portals[name] = _Portal(prepared.statement, values, fields.many16())
+        self._client.sendall(message(b"2"))
+
+    def _describe(self, fields: Fields) -> None:
+        assert self.session is not None
+        kind, name = fields.take(1), fields.text()
+        if kind == b"S":
+            prepared = self._known(self._prepared, name)
+            columns, number = self._columns(prepared.statement, prepared.oids)
+            oids = [*prepared.oids, *[0] * number][: max(number, len(prepared.oids))]
+            self._client.sendall(messages.parameter_description(oids))
+            shown = messages.row_description(columns, [TEXT] * len(columns))
+            self._client.sendall(shown if columns else message(b"n"))
+            return
+        answer = self._opened(self._known(self._portals, name))
+        shown = messages.row_description(answer.columns, answer.formats)
+        self._client.sendall(shown if answer.columns else message(b"n"))
+
+    def _columns(self, statement: Statement, oids: Sequence[int]) -> tuple[Sequence[messages.Column], int]:
+        assert self.session is not None
+        if statement is _NOTHING:
+            return (), 0
+        self._settle()
+        return self.session.columns(statement, oids)
+
+    def _execute(self, fields: Fields) -> None:
+        portal = self._known(self._portals, fields.text())
+        if portal.statement is _NOTHING:
+            self._client.sendall(message(b"I"))
+        else:
+            self._send_rows(portal, self._opened(portal), fields.int32())
+
+    def _opened(self, portal: _Portal) -> Answer:
+        """The answer of a portal, whose statement is run once."""
+        assert self.session is not None
+        if portal.answer is None:
+            self._settle()
+            portal.answer = Answer("") if portal.statement is _NOTHING else self.session.run(
+                portal.statement, portal.values, portal.formats
+            )  # fmt: skip
+        return portal.answer
+
+    def _send_rows(self, portal: _Portal, answer: Answer, most: int) -> None:
+        """Send the next rows of a portal: at most `most`, 0: all."""
+        left = most
+        while (batch := portal.waiting.pop(0) if portal.waiting else next(answer.batches, None)) is not None:
+            rows = batch.slice(0, left) if most else batch
+            portal.sent += rows.num_rows
+            self._client.sendall(data_rows(rows, answer.columns, answer.formats))
+            left -= rows.num_rows
+            if most and left == 0:
+                if rows.num_rows < batch.num_rows:
+                    portal.waiting.insert(0, batch.slice(rows.num_rows))
+                self._client.sendall(message(b"s"))
+                return
+        self._client.sendall(messages.complete(f"{answer.tag} {portal.sent}" if answer.counted else answer.tag))
+
+    def _settle(self) -> None:
+        """Read the rows of unfinished portals, because DuckDB gives up a result when the next statement begins."""
+        for portal in self._portals.values():
+            if portal.answer is not None:
+                portal.waiting += portal.answer.batches
+
+    def _close(self, fields: Fields) -> None:
+        kind, name = fields.take(1), fields.text()
+        (self._prepared if kind == b"S" else self._portals).pop(name, None)
+        self._client.sendall(message(b"3"))
+
+    def _flush(self, _fields: Fields) -> None:
+        """Nothing waits to be sent."""
+
+    def _known(self, found: Mapping[str, T], name: str) -> T:
+        if name not in found:
+            raise RequestError(f"There is no statement or portal {name[:80]!r}.", "Prepare it first.")
+        return found[name]
+
+    def _exactly(self, size: int) -> bytes:
+        """The next bytes of the client; nothing after them is read, because TLS may begin there."""
+        found = b""
+        while len(found) < size:
+            part = self._client.recv(size - len(found))
+            if not part:
+                raise ConnectionResetError
+            found += part
+        return found
+
+    def _refuse(self, error: MillpondError | ProtocolError) -> None:
+        with suppress(OSError):
+            self._client.sendall(_error("FATAL", error))
+
+    _HANDLERS: Mapping[bytes, Callable[[Connection, Fields], None]] = {
+        b"P": _parse, b"B": _bind, b"D": _describe, b"E": _execute, b"C": _close, b"H": _flush,
+    }  # fmt: skip
+
+
+def _of_ours(error: Exception) -> MillpondError:
+    if isinstance(error, MillpondError):
+        return error
+    _log.error("a statement failed", exc_info=error)
+    return MillpondError(f"The endpoint failed: {type(error).__name__}.", "Its log says more; please report it.")
+
+
+def _error(severity: str, error: MillpondError | ProtocolError) -> bytes:
+    if isinstance(error, ProtocolError):
+        return messages.error_response(severity, "08P01", f"{error}")
+    state = getattr(error, "state", None) or next((s for kind, s in _STATES if isinstance(error, kind)), "58000")
+    return messages.error_response(severity, state, f"[{error.code}] {error.what}", error.cure)

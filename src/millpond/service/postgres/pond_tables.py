@@ -1,0 +1,216 @@
+"""The tables of a pond for SQL: the rows of served queries in `public`, and what the log says in `millpond`.
+
+All rows of served queries that are read together are as of one record. It is named by the table `millpond.snapshot`.
+The pond is read as from any other process: its log, and its store beside the writer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from millpond.control.wiring.adapters import open_rows
+from millpond.control.wiring.truth import Truth
+from millpond.errors import BusyError, NotServingError, StoreError
+from millpond.followers.view.documents import Documents, decoded
+from millpond.log.places.address import Given
+from millpond.model.query import Query
+from millpond.model.spec import PondSpec
+from millpond.reconfigure.lifecycle import current
+from millpond.runtime.rows.window_rows import ARROW_WINDOW
+from millpond.service.server.log_reader import LogReader
+from millpond.state.backends.kinds import shown, store_kind, store_path
+from millpond.state.ports.sharded import ShardedStore
+
+PUBLIC, CATALOG = "public", "millpond"
+
+_CHANGES = 10_000
+"""The most changes in `millpond.changes`, the newest ones."""
+
+_TRIES, _PAUSE_SECONDS = 40, 0.05
+_TIME = pa.timestamp("us", "UTC")
+
+_COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {
+    "snapshot": {"pond": pa.string(), "record": pa.int64(), "catalog_record": pa.int64()},
+    "queries": {
+        "name": pa.string(), "kind": pa.string(), "state": pa.string(), "version": pa.int64(), "text": pa.string(),
+        "streams": pa.string(), "sink": pa.string(), "serve": pa.bool_(), "complete_from": _TIME,
+        "reason": pa.string(), "shadow": pa.string(), "time_zone": pa.string(),
+    },
+    "columns": {"query": pa.string(), "position": pa.int64(), "name": pa.string(), "type": pa.string()},
+    "streams": {"name": pa.string(), "source": pa.string(), "newest": _TIME},
+    "parameters": {
+        "name": pa.string(), "value": pa.string(), "type": pa.string(), "source": pa.string(), "record": pa.int64(),
+    },
+    "changes": {
+        "record": pa.int64(), "at": _TIME, "kind": pa.string(), "name": pa.string(), "who": pa.string(),
+        "text": pa.string(), "value": pa.string(),
+    },
+}  # fmt: skip
+"""The columns of the tables in the schema `millpond`."""
+
+
+class Table(NamedTuple):
+    """A table, by its schema and name."""
+
+    schema: str
+    name: str
+
+
+class Listing(NamedTuple):
+    """The tables of a pond with their columns; `key` changes whenever they do."""
+
+    key: object
+    schemas: Mapping[Table, pa.Schema]
+
+
+class PondTables:
+    """Reads the tables of the pond in a folder, in any thread; `store`: where its served rows are kept.
+
+    Raises:
+        NotServingError: nothing was run in the folder yet. CorruptError, StoreError, PlaceError: it cannot be read.
+            All by every method.
+    """
+
+    def __init__(self, folder: Given, store: str) -> None:
+        self._reader, self._store = LogReader(folder), store
+        self._lock = threading.Lock()
+        self._opened: tuple[object, ShardedStore] | None = None
+        self._contents: Mapping[str, Callable[[], Iterable[Mapping[str, Any]]]] = {
+            "queries": self._queries, "columns": self._columns, "streams": self._streams,
+            "parameters": self._parameters, "changes": self._changes,
+        }  # fmt: skip
+
+    def listing(self) -> Listing:
+        """The tables as of now."""
+        truth, spec = self._now()
+        served = _served(spec)
+        schemas = {Table(CATALOG, name): pa.schema(list(columns.items())) for name, columns in _COLUMNS.items()}
+        for query in served.values():
+            schemas[Table(PUBLIC, query.name)] = _flat(pa.Table.from_batches([], Documents(query).schema)).schema
+        return Listing((truth.pond, truth.manifest.spec, len(truth.manifest.changes)), schemas)
+
+    def read(self, tables: Collection[Table]) -> dict[Table, pa.Table]:
+        """The content of tables, all as of one moment; tables that are no longer there are left out.
+
+        Raises:
+            BusyError: the rows of served queries change too fast to be read as of one record.
+        """
+        truth, spec = self._now()
+        served = _served(spec)
+        wanted = [served[table.name] for table in tables if table.schema == PUBLIC and table.name in served]
+        snapshot = Table(CATALOG, "snapshot") in tables
+        record, rows = self._rows(truth, spec, wanted) if wanted or (snapshot and served) else (None, {})
+        found = {Table(PUBLIC, name): table for name, table in rows.items()}
+        for table in tables:
+            if table.schema == CATALOG:
+                one = {"pond": truth.pond, "record": record, "catalog_record": truth.manifest.n}
+                content = [one] if table.name == "snapshot" else [*self._contents[table.name]()]
+                found[table] = pa.Table.from_pylist(content, pa.schema(list(_COLUMNS[table.name].items())))
+        return found
+
+    def close(self) -> None:
+        """Close the store."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened[1].close()
+                self._opened = None
+
+    def _now(self) -> tuple[Truth, PondSpec]:
+        found = self._reader.now()
+        if found is None:
+            raise NotServingError("The pond has no query yet.", "Add one with `millpond add`.")
+        return found
+
+    def _rows(
+        self, truth: Truth, spec: PondSpec, queries: Collection[Query]
+    ) -> tuple[int, dict[str, pa.Table]]:  # fmt: skip
+        """The record as of which served rows are, and the rows of some queries."""
+        names = [query.name for query in queries] or [next(iter(_served(spec)))]
+        with self._lock:
+            store = self._open(truth, spec)
+            for _ in range(_TRIES):
+                found = store.scan_tables(range(spec.buckets), names)
+                numbers = {rows.applied for bucket in found for rows in bucket}
+                if len(numbers) == 1:
+                    break
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                raise BusyError("Instances are writing the rows of different records.", "Try again.")
+        tables = {}
+        for place, query in enumerate(queries):
+            batches = [*decoded(query, (bucket[place] for bucket in found))]
+            tables[query.name] = _flat(pa.Table.from_batches(batches))
+        return numbers.pop(), tables
+
+    def _open(self, truth: Truth, spec: PondSpec) -> ShardedStore:
+        """The store, opened once for each file that it is."""
+        kind, path = store_kind(self._store), store_path(self._store, truth.folder)
+        if kind.reach == "process" or (path is not None and not path.exists()):
+            raise StoreError(
+                f"Nobody keeps served rows where they are looked for ({path or shown(self._store)}).",
+                "Run the pond with the store lmdb or redis://…, which other processes can read.",
+            )
+        key = truth.pond, None if path is None else path.stat().st_ino
+        if self._opened is not None and self._opened[0] != key:
+            self._opened[1].close()
+            self._opened = None
+        if self._opened is None:
+            self._opened = key, open_rows(self._store, truth, spec, read_only=True)
+        return self._opened[1]
+
+    def _queries(self) -> Iterator[Mapping[str, Any]]:
+        for one in self._reader.queries(lambda _: {}):
+            yield {**_fields(one), "streams": ", ".join(one.streams), "complete_from": one.complete_from_us}
+
+    def _columns(self) -> Iterator[Mapping[str, Any]]:
+        for one in self._reader.queries(lambda _: {}):
+            for position, column in enumerate(one.columns, 1):
+                yield {"query": one.name, "position": position, "name": column.name, "type": column.type}
+
+    def _streams(self) -> Iterator[Mapping[str, Any]]:
+        for one in self._reader.streams():
+            yield {**_fields(one), "newest": one.newest_us}
+
+    def _parameters(self) -> Iterator[Mapping[str, Any]]:
+        for one in self._reader.parameters():
+            yield {**_fields(one), "value": _text(one.value)}
+
+    def _changes(self) -> Iterator[Mapping[str, Any]]:
+        for one in self._reader.history(_CHANGES):
+            yield {**_fields(one), "at": one.at_us, "value": _text(one.value)}
+
+
+def _fields(value: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__struct_fields__}
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _served(spec: PondSpec) -> dict[str, Query]:
+    """The served queries in force, by name."""
+    return {query.name: query for query in current(spec) if isinstance(query, Query) and query.serve}
+
+
+def _flat(rows: pa.Table) -> pa.Table:
+    """The rows with each window `w` as two columns, `w_start` and `w_end`."""
+    names: list[str] = []
+    columns: list[pa.ChunkedArray] = []
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        window = column.type == ARROW_WINDOW
+        names += [f"{name}_start", f"{name}_end"] if window else [name]
+        columns += column.flatten() if window else [column]
+    taken = {name.lower() for name in names}
+    for place, name in enumerate(names):  # DuckDB does not distinguish upper and lower case
+        same = sum(one.lower() == name.lower() for one in names[:place])
+        if same:
+            names[place] = next(new for new in (f"{name}_{k}" for k in range(1, 1000)) if new.lower() not in taken)
+            taken.add(names[place].lower())
+    return pa.Table.from_arrays(columns, names=names)

@@ -1,0 +1,125 @@
+"""The process that answers SQL for a pond; `endpoint.py` starts it.
+
+Statements of users run here and not beside the driver, so that one that needs too much memory, or ends the process, has
+no effect on the pond. The process ends when its standard input does, which the process that started it keeps open.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from millpond.errors import BusyError
+from millpond.service.postgres.connection import Connection, Entrance
+from millpond.service.postgres.pond_tables import PondTables
+from millpond.service.postgres.session import Session
+from millpond.service.server.guard import DEFAULT, GUESS_COSTS, Rates
+from millpond.service.server.listener import Door, origin_of
+
+MEMORY_BYTES = 4 << 30
+"""The most memory that the process may allocate."""
+
+CONNECTIONS = 32
+"""The most connections with the token."""
+
+_NICE = 10
+"""The lower priority of statements, so that epochs come first."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What the process is started with, as JSON in the first line of its standard input.
+
+    `listener`: the number of the open socket. `loopback`: whether only this host reaches it.
+    """
+
+    folder: str
+    store: str
+    token: str
+    listener: int
+    loopback: bool
+    certificate: str | None = None
+    key: str | None = None
+
+
+class PostgresServer:
+    """Accepts connections, each in a thread of its own."""
+
+    def __init__(self, task: Task, tables: PondTables, door: Door) -> None:
+        tls = None
+        if task.certificate is not None:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            tls.load_cert_chain(task.certificate, task.key)
+        self._tables, self._door = tables, door
+        self._rates, self._lock = Rates(DEFAULT), threading.Lock()
+        self._open: dict[bytes, Connection] = {}
+        self._entrance = Entrance(task.token, tls, task.loopback, self._admit, self._fine, self._trust)
+
+    def serve(self) -> None:
+        """Serve until the listening socket is closed."""
+        self._door.listen()
+        while True:
+            try:
+                client, peer = self._door.accept()
+            except OSError:
+                return
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = Connection(client, (peer[0], peer[1]), self._entrance, self._session, self._cancel)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: Connection) -> None:
+        with self._lock:
+            self._open[connection.key] = connection
+        try:
+            connection.serve()
+        finally:
+            with self._lock:
+                del self._open[connection.key]
+
+    def _session(self) -> Session:
+        with self._lock:
+            sessions = sum(one.session is not None for one in self._open.values())
+        if sessions >= CONNECTIONS:
+            raise BusyError(f"There are {CONNECTIONS} connections already.", "Close one of them.")
+        return Session(self._tables)
+
+    def _cancel(self, key: bytes) -> None:
+        with self._lock:
+            found = self._open.get(key)
+        if found is not None:
+            found.interrupt()
+
+    def _admit(self, address: str) -> bool:
+        with self._lock:
+            return self._rates.take(origin_of(address))
+
+    def _fine(self, address: str) -> None:
+        with self._lock:
+            self._rates.fine(origin_of(address), GUESS_COSTS)
+
+    def _trust(self, client: tuple[str, int]) -> None:
+        self._door.strangers.trust(client)
+
+
+def main(line: bytes, wait: Callable[[], object]) -> None:
+    """Serve until `wait` returns; `line`: the task."""
+    task = msgspec.json.decode(line, type=Task)
+    with suppress(ValueError, OSError):  # the limit of the process is lower
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    os.nice(_NICE)
+    with Door.of(socket.socket(fileno=task.listener)) as door:
+        server = PostgresServer(task, PondTables(task.folder, task.store), door)
+        threading.Thread(target=server.serve, daemon=True).start()
+        wait()
+
+
+if __name__ == "__main__":
+    main(sys.stdin.buffer.readline(), sys.stdin.buffer.read)
+    os._exit(0)  # connections in other threads end with the process

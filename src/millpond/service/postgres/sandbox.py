@@ -1,0 +1,263 @@
+"""Runs SQL of users in DuckDB, which can reach nothing but the tables that it was given.
+
+One statement is checked by its syntax tree: it must be a SELECT, SHOW or DESCRIBE, and may call listed table functions
+only. In addition DuckDB itself has no access to files, network, extensions and variables of Python, and its
+configuration is locked. Memory and threads are limited; `interrupt` ends a statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from millpond.errors import MillpondError, QueryError, QueryRefused, QuerySyntaxError, QueryTypeError
+from millpond.service.postgres.messages import Column
+from millpond.service.postgres.result_format import oid_of
+
+DATABASE = "pond"
+"""The name of the database, as clients see it."""
+
+ROWS_AT_ONCE = 2048
+MEMORY = "256MB"
+"""The most memory of one connection's statements and tables."""
+
+_TABLE_FUNCTIONS = frozenset(
+    {
+        "range", "generate_series", "generate_subscripts", "unnest", "repeat", "json_each", "json_tree",
+        "pg_timezone_names", "pg_get_keywords", "pragma_table_info",
+    }
+)  # fmt: skip
+
+_QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
+"""The parts of a syntax tree that only read; others, such as `COPY_QUERY_NODE`, may stand in a WITH."""
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "threads": "1", "memory_limit": MEMORY, "temp_directory": "", "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false", "allow_community_extensions": "false", "python_enable_replacements": "false",
+    "allow_persistent_secrets": "false",
+}  # fmt: skip
+
+_ONLY_READS = (
+    "This endpoint only reads.",
+    "Send SELECT, SHOW or DESCRIBE; change a pond with `millpond add`, `drop` and others.",
+)
+
+_SET_UP = f"""
+ATTACH ':memory:' AS {DATABASE};
+USE {DATABASE};
+DETACH memory;
+CREATE SCHEMA public;
+CREATE SCHEMA millpond;
+SET TimeZone = 'UTC';
+SET search_path = '{DATABASE}.public,{DATABASE}.millpond,{DATABASE}.main';
+"""
+
+_LOCK = "SET enable_external_access = false; SET lock_configuration = true;"
+
+_FUNCTIONS = {
+    "class_oid(wanted)": "(SELECT oid FROM pg_catalog.pg_class "
+    "WHERE relname = split_part(replace(wanted, '\"', ''), '.', -1) LIMIT 1)",
+    "set_config(name, value, local)": "value",
+    "pg_get_userbyid(id)": "'millpond'",
+    "pg_backend_pid()": "1",
+    "pg_encoding_to_char(id)": "'UTF8'",
+    "pg_is_in_recovery()": "true",
+    "pg_get_indexdef(id, place := 0, pretty := false)": "NULL",
+    "pg_get_partkeydef(id)": "NULL",
+    "pg_get_statisticsobjdef_columns(id)": "NULL",
+    "pg_relation_size(id, fork := 'main')": "0",
+    "pg_total_relation_size(id)": "0",
+    "pg_table_size(id)": "0",
+    "pg_relation_is_publishable(id)": "false",
+    "pg_statistics_obj_is_visible(id)": "false",
+    "quote_ident(name)": "'\"' || replace(name, '\"', '\"\"') || '\"'",
+}
+"""Functions of PostgreSQL that clients call and DuckDB lacks, as macros."""
+
+_STATES: tuple[tuple[type[Exception], str], ...] = (
+    (duckdb.InterruptException, "57014"),
+    (duckdb.OutOfMemoryException, "53200"),
+    (duckdb.ParserException, "42601"),
+    (duckdb.CatalogException, "42P01"),
+    (duckdb.BinderException, "42703"),
+    (duckdb.ConversionException, "22P02"),
+    (duckdb.OutOfRangeException, "22003"),
+    (duckdb.PermissionException, "42501"),
+)
+"""The SQLSTATE of errors of DuckDB; the first matching class counts."""
+
+
+class Checked(NamedTuple):
+    """What a statement refers to: names of tables, and the parameters by their bytes `start` to `end` in the text."""
+
+    tables: frozenset[str]
+    parameters: tuple[tuple[int, int, int], ...]
+
+
+class Sandbox:
+    """A DuckDB for the statements of one connection; use it in one thread, except `interrupt`.
+
+    `settings`: what `current_setting` returns.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._connection = duckdb.connect(":memory:", config=_SETTINGS)
+        self._connection.execute(_SET_UP)
+        pairs = ", ".join(f"{literal(name)}: {literal(value)}" for name, value in settings.items())
+        macros = {
+            **_FUNCTIONS, "client_version()": literal(settings["version"]),
+            "client_current_setting(wanted)": f"(MAP {{{pairs}}})[lower(wanted)]",
+        }  # fmt: skip
+        for head, body in macros.items():
+            self._connection.execute(f"CREATE MACRO main.{head} AS {body}")
+        self._connection.execute(_LOCK)
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._connection.close()
+
+    def interrupt(self) -> None:
+        """End the running statement; for any thread."""
+        self._connection.interrupt()
+
+    def show(self, schema: str, name: str, rows: pa.Table) -> None:
+        """Set the content of a table."""
+        table = f"{schema}.{quoted(name)}"
+        self._connection.register("incoming", rows)
+        try:
+            self._connection.execute(f"CREATE OR REPLACE TABLE {table} AS FROM incoming")
+        finally:
+            self._connection.unregister("incoming")
+
+    def hide(self, schema: str, name: str) -> None:
+        """Remove a table."""
+        self._connection.execute(f"DROP TABLE IF EXISTS {schema}.{quoted(name)}")
+
+    def check(self, sql: str) -> Checked:
+        """Check that a statement only reads.
+
+        Raises:
+            QuerySyntaxError: it is not SQL. QueryRefused: it does not only read, or calls a function that it may not.
+        """
+        try:
+            (text,) = self._connection.execute("SELECT json_serialize_sql($1)", [sql]).fetchall()[0]
+            tree = msgspec.json.decode(text)
+        except (duckdb.Error, RecursionError) as error:
+            raise QuerySyntaxError(first_line(error), "Correct the statement.") from error
+        if tree["error"]:
+            if tree.get("error_type") == "not implemented":
+                raise QueryRefused(*_ONLY_READS)
+            raise QuerySyntaxError(tree.get("error_message", "The statement is not SQL."), "Correct the statement.")
+        if len(tree["statements"]) != 1:
+            raise QueryRefused("This is more than one statement.", "Send one statement at a time.")
+        tables, parameters = set[str](), set[tuple[int, int, int]]()
+        for node in _nodes(tree):
+            kind = str(node.get("type"))
+            if kind.endswith("_NODE") and kind not in _QUERY_NODES:
+                raise QueryRefused(*_ONLY_READS)
+            if kind == "BASE_TABLE":
+                tables.add(node["table_name"])
+            elif kind == "TABLE_FUNCTION":
+                name = node["function"]["function_name"].lower()
+                if name not in _TABLE_FUNCTIONS:
+                    cure = "Read the tables that SHOW ALL TABLES lists."
+                    raise QueryRefused(f"The function {name} may not be called here.", cure)
+            elif kind == "VALUE_PARAMETER":
+                parameters.add(_parameter(sql, node))
+        return Checked(frozenset(tables), tuple(sorted(parameters)))
+
+    def columns(self, sql: str) -> list[Column]:
+        """The columns of a checked statement, without running it.
+
+        Raises:
+            MillpondError: it refers to an unknown name, or its types do not fit.
+        """
+        try:
+            relation = self._connection.sql(sql)
+        except duckdb.Error as error:
+            raise failure(error) from error
+        kinds = zip(relation.columns, relation.types, strict=True)
+        return [Column(name, oid_of(str(kind))) for name, kind in kinds]
+
+    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a checked statement.
+
+        Raises:
+            MillpondError: it fails, or was interrupted.
+        """
+        try:
+            yield from self._connection.sql(sql).to_arrow_reader(ROWS_AT_ONCE)
+        except (duckdb.Error, pa.ArrowException, MemoryError) as error:
+            raise failure(error) from error
+
+
+class StatementError(QueryError):
+    """A statement fails in DuckDB; `state` is its SQLSTATE."""
+
+    state = "XX000"
+
+
+def failure(error: Exception) -> MillpondError:
+    """An error of DuckDB as an error of ours."""
+    state = next((state for kind, state in _STATES if isinstance(error, kind)), "42000")
+    if "INTERRUPT" in str(error):  # the reader of Arrow batches only has the text
+        state = "57014"
+    cure = {"57014": "Ask for less: a statement has a time limit.", "53200": f"Ask for less: it has {MEMORY}."}
+    made = StatementError(first_line(error), cure.get(state, "Correct the statement."))
+    made.state = state
+    return made
+
+
+def first_line(error: Exception) -> str:
+    """The message of DuckDB without the excerpt of the statement."""
+    return str(error).partition("\n")[0][:500] or type(error).__name__
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(value: str) -> str:
+    """A text as a literal of SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def with_values(sql: str, checked: Checked, values: Sequence[str]) -> str:
+    """The statement with literals in place of its parameters.
+
+    Raises:
+        QueryTypeError: there are too few values.
+    """
+    text = sql.encode()
+    for start, end, number in reversed(checked.parameters):
+        if not 0 < number <= len(values):
+            raise QueryTypeError(f"There is no value for the parameter ${number}.", "Send a value for each.")
+        text = text[:start] + b" " + values[number - 1].encode() + b" " + text[end:]
+    return text.decode()
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """All nodes of a syntax tree."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+
+
+def _parameter(sql: str, node: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Where a parameter is, and its number."""
+    start = node["query_location"]
+    end = start + node["query_location_length"]
+    identifier = node["identifier"]
+    if sql.encode()[start:end] != b"$" + identifier.encode() or not identifier.isdecimal():
+        raise QueryRefused("A parameter is not of the form $1.", "Write parameters as $1, $2 and so on.")
+    return start, end, int(identifier)

@@ -1,0 +1,110 @@
+"""Clients of PostgreSQL read a pond: psql and psycopg, both protocols, and only with the token."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+
+ROWS = "SELECT page, n, w_end > w_start FROM visits WHERE page IN ('/home', 'it''s') ORDER BY page"
+
+
+def psql(served: Any, *words: str) -> str:
+    program = shutil.which("psql")
+    if program is None:
+        pytest.skip("no psql is installed")
+    command = [program, "-X", "-A", "-t", "-h", "127.0.0.1", "-p", str(served.port), "-U", "ann", "pond", *words]
+    environment = {**os.environ, "PGPASSWORD": served.token}
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_rows_of_served_queries_are_tables(served: Any) -> None:
+    with served.connect() as client:
+        assert client.execute(ROWS).fetchall() == [("/home", 2, True), ("it's", 1, True)]
+        found = client.execute("SELECT n FROM visits WHERE page = %s AND n = %s", ("it's", 1)).fetchall()
+        assert found == [(1,)]
+        assert [name for (name, *_) in client.execute("SHOW QUERIES").fetchall()] == ["again", "visits"]
+        assert client.execute("SELECT name FROM streams").fetchall() == [("clicks",)]
+
+
+def test_values_are_the_same_in_text_and_in_binary(served: Any) -> None:
+    values = [
+        True, 7, -(2**62), 1.5, float("inf"), "it's", b"\x00\xff", datetime.date(1969, 7, 20),
+        datetime.datetime(2026, 1, 1, 12, 0, 0, 250_000), Decimal("-1234567.0890"), Decimal("0.00"), None,
+        datetime.datetime(1969, 1, 1, tzinfo=datetime.timezone.utc),
+    ]  # fmt: skip
+    marks = ", ".join(["%s"] * len(values))
+    with served.connect() as client:
+        for binary in (False, True):
+            cursor = client.cursor(binary=binary)
+            assert cursor.execute(f"SELECT {marks}", values).fetchone() == tuple(values)
+            nested = cursor.execute("SELECT NULL::DOUBLE, [1, NULL], {'a': 'b'}").fetchone()
+            assert nested == (None, [1, None], {"a": "b"})
+
+
+def test_psql_shows_rows_and_tables(served: Any) -> None:
+    said = psql(served, "-c", ROWS, "-c", "\\dt", "-c", "BEGIN; SELECT 1; COMMIT")
+    assert said.splitlines()[:2] == ["/home|2|t", "it's|1|t"]
+    assert "public|visits|table|millpond" in said
+    assert said.splitlines()[-3:] == ["BEGIN", "1", "COMMIT"]
+
+
+def test_a_statement_sees_all_tables_as_of_one_record(served: Any) -> None:
+    """In a repeatable transaction all statements do; otherwise each sees the newest rows."""
+    both = "SELECT sum(v.n), sum(a.n), (SELECT record FROM snapshot) FROM visits v JOIN again a USING (page)"
+    with served.connect() as newest, served.connect(autocommit=False) as kept:
+        kept.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        before = kept.execute(both).fetchone()
+        served.epoch("/new")
+        served.epoch("/new")
+        now = newest.execute(both).fetchone()
+        assert kept.execute(both).fetchone() == before
+        kept.rollback()
+        assert kept.execute(both).fetchone() == now
+    assert now[0] == now[1] > before[0]
+    assert now[2] == before[2] + 2
+
+
+def test_a_failed_transaction_takes_nothing_before_its_end(served: Any) -> None:
+    with served.connect(autocommit=False) as client:
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            client.execute("SELECT * FROM nosuch")
+        with pytest.raises(psycopg.Error, match="has failed"):
+            client.execute("SELECT 1")
+        client.rollback()
+        assert client.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_rows_come_in_portions(served: Any) -> None:
+    """A client may fetch some rows, run other statements, and fetch the rest."""
+    with served.connect() as client:
+        numbers = client.cursor().stream("SELECT range FROM range(10000)", size=700)
+        assert [number for (number,) in numbers] == list(range(10_000))
+
+
+def test_without_the_token_nobody_gets_in(served: Any) -> None:
+    with pytest.raises(psycopg.OperationalError, match=r"MP-ACCESS.*not the pond's token"):
+        served.connect(password="another-token-of-some-length")
+    with socket.create_connection(("127.0.0.1", served.port)) as other:
+        other.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"no start-up message" in other.recv(1000)
+
+
+def test_a_long_statement_is_cancelled(served: Any) -> None:
+    with served.connect() as client:
+        cursor = client.cursor()
+        cursor.execute("SELECT 1")
+        canceller = threading.Timer(0.3, client.cancel)
+        canceller.start()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            cursor.execute("SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range = 7")
+        canceller.join()
+        assert cursor.execute("SELECT 2").fetchone() == (2,)
