@@ -43,6 +43,6 @@ def times_of(queries: Iterable[AnyQuery]) -> dict[str, set[str]]:
     for query in queries:
         for side in query.sides.values() if isinstance(query, Join) else (query,):
             own = times.setdefault(side.stream, set())
-            if not isinstance(side, Selection):
+            if not isinstance(side, Selection) and side.event_time:
                 own.add(side.event_time)
     return times
