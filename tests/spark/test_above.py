@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kit.inputs.event_files import write_json
+from kit.judges.interpreted import interpreted_table
 from millpond import Pond
 from millpond.errors import UnsupportedQuery
 from millpond.spark.driver import tasks
@@ -54,7 +55,7 @@ def _rows(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _batch(frame: DataFrame) -> list[str]:
-    return _rows(frame.toArrow().to_pylist())
+    return _rows(interpreted_table(frame).to_pylist())
 
 
 def test_rows_are_those_of_sparks_batch_in_every_mode(spark: SparkSession, tmp_path: Path) -> None:

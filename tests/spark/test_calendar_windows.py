@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from kit.judges.interpreted import interpreted_table
 from millpond import Pond, cumulate_window
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.followers.record_rows import key_columns
@@ -90,7 +91,7 @@ def batch(spark: SparkSession, folder: Path, zone: str, text: str) -> list[tuple
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", zone)
     session.read.schema("t TIMESTAMP, k STRING, v INT").json(str(folder)).createOrReplaceTempView("tx")
-    return plain(session.sql(text.replace(READ, "tx")).toArrow().to_pylist())
+    return plain(interpreted_table(session.sql(text.replace(READ, "tx"))).to_pylist())
 
 
 def test_days_weeks_and_months_of_a_zone_are_those_of_sparks_batch(

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.judges.interpreted import interpreted_table
 from millpond import Pond
 from millpond.testing.compare import Tolerance, assert_same_rows
 
@@ -79,7 +80,8 @@ def answered(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> d
         found = {name: pond.table(name) for name in QUERIES}
     batch = spark.newSession()
     batch.read.schema(given[1:-1]).parquet(str(folder / "in")).createOrReplaceTempView("tx")
-    return {name: (batch.sql(text.replace("{mark}", "")).toArrow(), found[name]) for name, text in QUERIES.items()}
+    judged = {name: interpreted_table(batch.sql(text.replace("{mark}", ""))) for name, text in QUERIES.items()}
+    return {name: (judged[name], found[name]) for name in QUERIES}
 
 
 @pytest.mark.timeout(300)

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kit.judges.interpreted import interpreted_rows
 from millpond import Pond
 from millpond.errors import QueryError, QueryRefused, QueryTypeError
 from millpond.model.endpoints import stream_names
@@ -34,7 +35,7 @@ n STRUCT<`a.b`: STRUCT<`c``d`: CHAR(3), `😀`: INT, `größe`: STRING COLLATE U
 
 
 def _json(frame: DataFrame) -> list[str]:
-    return sorted(row[0] for row in frame.select(F.to_json(F.struct("*"))).collect())
+    return sorted(row[0] for row in interpreted_rows(frame.select(F.to_json(F.struct("*")))))
 
 
 def _plain(lines: list[str]) -> list[dict[str, object]]:

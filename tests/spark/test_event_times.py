@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kit.judges.interpreted import interpreted_rows
 from millpond import Pond
 from millpond.errors import ChangeRefused
 from millpond.plan.explain.plan_text import explain
@@ -133,7 +134,7 @@ def _expected(spark: SparkSession, text: str) -> DataFrame:
 
 
 def _counted(frame: DataFrame) -> Counter[str]:
-    return Counter(row[0] for row in frame.select(F.to_json(F.struct("*"))).collect())
+    return Counter(row[0] for row in interpreted_rows(frame.select(F.to_json(F.struct("*")))))
 
 
 def _rows(pond: Pond, name: str, like: DataFrame) -> Counter[str]:

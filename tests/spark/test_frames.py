@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from kit.inputs.one_stream import front_end
+from kit.judges.interpreted import interpreted_table
 from millpond import Pond, count_window
 from millpond.errors import MillpondError, QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
@@ -184,7 +185,7 @@ def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.mark.parametrize("name", [*FRAMES, *COUNTS])
 def test_rows_are_those_of_sparks_batch(spark: SparkSession, pond: Pond, name: str) -> None:
-    theirs = spark.sql(FRAMES[name] if name in FRAMES else COUNTS[name][1]).toArrow()
+    theirs = interpreted_table(spark.sql(FRAMES[name] if name in FRAMES else COUNTS[name][1]))
     ours = pond.table(name)
     assert ours.column_names == theirs.column_names
     assert ours.num_rows == theirs.num_rows > 50

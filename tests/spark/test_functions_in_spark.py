@@ -12,6 +12,7 @@ import pytest
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
+from kit.judges.interpreted import interpreted_table
 from millpond import Pond
 from millpond.errors import ForeignPondError
 from millpond.testing.compare import Tolerance, assert_same_rows
@@ -111,7 +112,7 @@ def test_a_pond_with_functions(spark: SparkSession, tmp_path: Path) -> None:
     )
     batch = spark.newSession()
     batch.read.parquet(str(tmp_path / "in")).createOrReplaceTempView("tx")
-    expected = batch.sql(THEIRS).toArrow()
+    expected = interpreted_table(batch.sql(THEIRS))
     rough = {"d": Tolerance(relative=1e-9), "t": Tolerance(relative=1e-9)}
     assert_same_rows(expected, found, tolerances=rough)
     assert len(expected) > 50

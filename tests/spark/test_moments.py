@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.judges.interpreted import interpreted_rows
 from millpond import Pond
 from millpond.errors import UnsupportedQuery
 from millpond.spark.frontend.frontend import FrontEnd
@@ -81,7 +82,7 @@ def test_a_text_of_an_event_is_a_moment_only_with_its_date(spark: SparkSession, 
                 continue
             shown = "NULL" if text is None else f"'{text}'"
             query = f"SELECT CAST(CAST({shown} AS {kinds[name]}) AS STRING)"
-            [(expected,)] = spark.sql(query).collect()
+            [(expected,)] = interpreted_rows(spark.sql(query))
             value = found[name][n]
             assert (value is None) == (expected is None), (name, text)
             assert value is None or str(value)[:19].startswith(expected[:19]), (name, text, value, expected)

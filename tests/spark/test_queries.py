@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kit.judges.interpreted import interpreted
+from kit.judges.interpreted import interpreted_table
 from millpond import Pond
 from millpond.model.endpoints import Sink
 from millpond.plan.explain.plan_text import explain
@@ -122,8 +122,7 @@ def test_the_list_is_long_enough() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_query_has_sparks_columns_types_and_rows(spark: SparkSession, answers: Answers, name: str) -> None:
-    with interpreted(spark):
-        theirs = answers.ask[name]().toArrow()
+    theirs = interpreted_table(answers.ask[name]())
     ours = answers.ours[name]
     assert _shape(ours) == _shape(theirs)
     assert theirs.num_rows > 0, "a query without rows proves nothing"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.judges.interpreted import interpreted_table
 from millpond import Pond
 from millpond.errors import MillpondError
 from millpond.plan.explain.plan_text import explain
@@ -114,7 +115,7 @@ def test_ranks_of_all_rows_so_far_end_as_those_of_sparks_batch(spark: SparkSessi
         else:
             rows[repr(row)] += 1 if operation == "upsert" else -1
         assert operation == "upsert" or name not in KEYS
-    batch = spark.sql(SO_FAR[name].format(tx="batch_tx", spend="batch_spend")).toArrow().to_pylist()
+    batch = interpreted_table(spark.sql(SO_FAR[name].format(tx="batch_tx", spend="batch_spend"))).to_pylist()
     wanted = Counter(map(repr, batch))
     assert len(batch) >= 10 and (len(emitted) > len(batch)) >= (name in ("top_so_far", "odd_ranks", "by_time"))
     assert (Counter(last.values()) if last else +rows) == wanted and min(rows.values(), default=0) >= 0
@@ -122,7 +123,7 @@ def test_ranks_of_all_rows_so_far_end_as_those_of_sparks_batch(spark: SparkSessi
 
 @pytest.mark.parametrize("name", RANKS)
 def test_rows_are_those_of_sparks_batch(spark: SparkSession, pond: Pond, name: str) -> None:
-    theirs = spark.sql(RANKS[name].format(spend="batch_spend", ties=TIES)).toArrow()
+    theirs = interpreted_table(spark.sql(RANKS[name].format(spend="batch_spend", ties=TIES)))
     ours = pond.table(name)
     assert ours.column_names == theirs.column_names
     assert ours.num_rows == theirs.num_rows > 20
@@ -134,7 +135,7 @@ def test_limit_gives_the_first_rows_of_each_window(spark: SparkSession, pond: Po
     text, order, rows = LIMITS[name]
     ranked = f"row_number() OVER (PARTITION BY w ORDER BY {order.format(ties=TIES)}) <= {rows}"
     batch = text.format(spend="batch_spend").partition(" ORDER BY ")[0]
-    theirs = spark.sql(f"{batch} QUALIFY {ranked}").toArrow().to_pylist()
+    theirs = interpreted_table(spark.sql(f"{batch} QUALIFY {ranked}")).to_pylist()
     ours = pond.table(name).to_pylist()
     assert len(theirs) > 20 and sorted(map(repr, ours)) == sorted(map(repr, theirs))
 
@@ -159,7 +160,7 @@ def test_one_text_aggregates_and_ranks(spark: SparkSession, pond: Pond, tmp_path
         assert "each task sends only its first 3 rows of each partition" in explain(other.plan, other.streams)
     columns = "card, shop, total, w"
     first = f"QUALIFY row_number() OVER (PARTITION BY w ORDER BY total DESC{TIES}) <= 3"
-    theirs = spark.sql(f"SELECT {columns} FROM batch_spend {first}").toArrow().to_pylist()
+    theirs = interpreted_table(spark.sql(f"SELECT {columns} FROM batch_spend {first}")).to_pylist()
     assert len(theirs) > 20 and sorted(map(repr, ours)) == sorted(map(repr, theirs))
 
 

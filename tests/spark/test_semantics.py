@@ -19,6 +19,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from kit.judges.interpreted import interpreted_table
 from millpond import Pond
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
@@ -230,7 +231,7 @@ class Answered(NamedTuple):
     door: Pond
 
     def spark(self, text: str) -> Any:
-        return self.session.sql(text.replace(STREAM, "FROM ev")).toArrow()
+        return interpreted_table(self.session.sql(text.replace(STREAM, "FROM ev")))
 
 
 def plain(table: Any) -> list[str]:

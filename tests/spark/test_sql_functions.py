@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.judges.interpreted import interpreted_table
 from millpond import Pond
 from millpond.errors import QueryError, QueryRefused, UnsupportedQuery
 from millpond.model.selection import Selection
@@ -89,7 +90,8 @@ def test_texts_and_frames_call_sparks_functions_with_sparks_answers(spark: Spark
         frame = pond.add("by_frame", stream.selectExpr("id", *OUTPUTS[::5]))
         pond.run()
         ours = pond.table("by_text")
-    expected = spark.read.schema(COLUMNS).parquet(str(tmp_path / "in")).selectExpr("id", *OUTPUTS).toArrow()
+    batch = spark.read.schema(COLUMNS).parquet(str(tmp_path / "in"))
+    expected = interpreted_table(batch.selectExpr("id", *OUTPUTS))
     assert isinstance(text, Selection) and isinstance(frame, Selection) and frame.output[1:] == text.output[1::5]
     assert ours.num_rows == expected.num_rows == 40
     differing = [call for call, name in zip(CALLS, expected.column_names[1:], strict=True) if

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from kit.inputs.examples import seeds
 from kit.inputs.step_texts import step_text
+from kit.judges.interpreted import interpreted_table
 from millpond import Pond
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.wiring.reader import read_truth
@@ -115,7 +116,8 @@ def count(pond: Pond) -> int:
 
 def batch(spark: SparkSession, folder: Path, text: str) -> list[str]:
     spark.read.schema(COLUMNS).json(str(folder)).createOrReplaceTempView("tx")
-    table = spark.sql(re.sub(r"STREAM (\w+) WATERMARK t DELAY OF INTERVAL \d+ SECONDS", r"\1", text)).toArrow()
+    judged = re.sub(r"STREAM (\w+) WATERMARK t DELAY OF INTERVAL \d+ SECONDS", r"\1", text)
+    table = interpreted_table(spark.sql(judged))
     spark.catalog.dropTempView("tx")
     return plain(table.to_pylist())
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kit.inputs.event_files import write_json
+from kit.judges.interpreted import interpreted_table
 from millpond import Pond
 from millpond.plan.explain.plan_text import explain
 from millpond.testing import Trial
@@ -79,7 +80,7 @@ def _rows(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _batch(frame: DataFrame) -> list[str]:
-    return _rows(frame.toArrow().to_pylist())
+    return _rows(interpreted_table(frame).to_pylist())
 
 
 QUERIES = {

@@ -13,6 +13,7 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.judges.interpreted import interpreted_table
 from millpond import Pond
 from millpond.spark.driver.epochs import Epoch
 
@@ -114,7 +115,7 @@ def test_both_zeros_are_one_value_as_in_spark_and_duckdb(spark: SparkSession, tm
     assert "-0.0" not in repr(found)
     until = "ts < '2024-01-01T00:30:00Z'"
     spark.read.schema(SCHEMA).json(f"{tmp_path}/in").createOrReplaceTempView("all_events")
-    batch = spark.sql(EQUAL.format(key=key, source=f"FROM all_events WHERE {until}")).toArrow().to_pylist()
+    batch = interpreted_table(spark.sql(EQUAL.format(key=key, source=f"FROM all_events WHERE {until}"))).to_pylist()
     assert texts(found) == texts([one_zero(row) for row in batch])
     with duckdb.connect() as judge:
         key = "d + 0.0" if key == "d" else key

@@ -1,4 +1,7 @@
-"""Lets Spark answer queries of a judge without compiling them."""
+"""Lets Spark answer queries of a judge without compiling them.
+
+No plan becomes Java code: of a query that runs once, its compilation costs most.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
+
 _SETTINGS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
+def interpreted_table(frame: Any) -> pa.Table:
+    """The rows of a DataFrame as an Arrow table."""
+    with _interpreted(frame.sparkSession):
+        return frame.toArrow()
+
+
+def interpreted_rows(frame: Any) -> list[Any]:
+    """The rows of a DataFrame as Spark's rows."""
+    with _interpreted(frame.sparkSession):
+        return list(frame.collect())
+
+
 @contextmanager
-def interpreted(spark: Any) -> Iterator[None]:
-    """Within, no plan of the Spark session becomes Java code: of a query that runs once, its compilation costs most."""
+def _interpreted(spark: Any) -> Iterator[None]:
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
     try:
