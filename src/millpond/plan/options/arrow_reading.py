@@ -8,13 +8,17 @@ import msgspec
 
 from millpond.model.stream import Stream
 from millpond.model.types import is_decimal
-from millpond.plan.options.text_reading import is_parsed
+from millpond.plan.options.text_reading import KINDS, is_parsed
 
 _OPTIONS = frozenset((
     "path", "maxfilespertrigger", "maxbytespertrigger", "latestfirst", "filenameonly", "maxfileage", "cleansource",
     "sourcearchivedir", "pathglobfilter", "recursivefilelookup", "maxcachedfiles", "mergeschema",
 ))  # fmt: skip
 """Options that decide which files are read, not how, in lower case."""
+
+_CSV_OPTIONS = frozenset(("header", "sep", "delimiter"))
+_FLAGS = ("true", "false")
+_SEPARATORS = (",", ";", "|", "\t")
 
 TYPES = frozenset((
     "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp",
@@ -23,7 +27,7 @@ TYPES = frozenset((
 """The types of columns of Parquet files that are read into Arrow, besides decimals."""
 
 CORRUPT = "_corrupt_record"
-"""The column in which Spark puts JSON records that do not parse, if it is declared."""
+"""The column in which Spark puts records of JSON and CSV files that do not parse, if it is declared."""
 
 
 def why_spark(stream: Stream, names: Collection[str], streams: Iterable[Stream]) -> str | None:
@@ -34,25 +38,45 @@ def why_spark(stream: Stream, names: Collection[str], streams: Iterable[Stream])
     """
     assert stream.source is not None
     form = stream.source.format
-    if form not in ("parquet", "json"):
+    if form not in ("parquet", "json", "csv"):
         return f"its format is {form}"
     derived = next((one.name for one in streams if one.derived is not None and stream.name in one.derived.reads), None)
     if derived is not None:
         return f"{derived} is derived from it"
-    option = next((name for name, _ in stream.source.options if name.lower() not in _OPTIONS), None)
+    known = _OPTIONS | _CSV_OPTIONS if form == "csv" else _OPTIONS
+    option = next((name for name, _ in stream.source.options if name.lower() not in known), None)
     if option is not None:
         return f"it has the option {option}"
-    if form == "json" and CORRUPT in [field.name for field in stream.columns]:
+    if form == "csv" and csv_form(stream) is None:
+        return "of its separator or header"
+    if form != "parquet" and CORRUPT in [field.name for field in stream.columns]:
         return f"it has the column {CORRUPT}"
     fields = {field.name: field for field in stream.columns}
     for name in names:
         field = fields.get(name)
         if field is None:
             return "Spark evaluates an expression over its columns"
-        if not (is_parsed(field.type) if form == "json" else field.type in TYPES or is_decimal(field.type)):
+        if not _is_read(form, field.type):
             return f"its column {name} is {field.type}"
         if not isinstance(field.char, msgspec.UnsetType):
             return f"its column {name} is {field.char}"
-        if form == "json" and not isinstance(field.default, msgspec.UnsetType):
+        if form != "parquet" and not isinstance(field.default, msgspec.UnsetType):
             return f"its column {name} has a default"
     return None
+
+
+def _is_read(form: str, kind: str) -> bool:
+    """Whether columns of a type are read from files of a format."""
+    if form == "json":
+        return is_parsed(kind)
+    return is_decimal(kind) or kind in (TYPES if form == "parquet" else KINDS)
+
+
+def csv_form(stream: Stream) -> tuple[str, bool] | None:
+    """The separator of a stream of CSV files, and whether they have a header; None if Arrow may read another one."""
+    assert stream.source is not None
+    options = {name.lower(): value for name, value in stream.source.options}
+    given = [options[name] for name in ("sep", "delimiter") if name in options]
+    header = options.get("header", "false").lower()
+    separator = given[0] if given else ","
+    return (separator, header == "true") if len(given) < 2 and separator in _SEPARATORS and header in _FLAGS else None

@@ -14,11 +14,19 @@ class FileColumn(NamedTuple):
     default: bool = False
 
 
+class CsvForm(NamedTuple):
+    """The names of all columns of CSV files, in order, the separator, and whether the first line is a header."""
+
+    names: tuple[str, ...]
+    separator: str = ","
+    header: bool = False
+
+
 class FileRows(NamedTuple):
     """How rows of a source's files become rows of the frame that an epoch reads.
 
     `stream`: the position of the stream in the layout. `width`: the number of columns of the frame. `zone`: the
-    session's time zone.
+    session's time zone. `csv`: how CSV files are read.
     """
 
     source: str
@@ -27,6 +35,7 @@ class FileRows(NamedTuple):
     width: int
     format: str = "parquet"
     zone: str = "UTC"
+    csv: CsvForm | None = None
 
 
 class FilePart(NamedTuple):

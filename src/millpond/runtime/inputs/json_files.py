@@ -1,17 +1,11 @@
 """Reads files of JSON objects, one a line, into Arrow, with the values of Spark's reader in its mode `PERMISSIVE`.
 
-`formats.json_values` parses the lines. `tests/spark/test_json_files.py` compares both readers on random files. A large
-file is divided among tasks by bytes: a line belongs to the share in which it begins.
+`formats.json_values` parses the lines. `tests/spark/test_text_files.py` compares both readers on random files.
 """
 
 from __future__ import annotations
 
-import gzip
-import os
-import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from typing import BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +13,7 @@ import pyarrow as pa
 from millpond.formats.json_checks import Column, Doubt
 from millpond.formats.json_values import parse_texts
 from millpond.runtime.inputs.file_parts import FilePart, NotEqual
-
-GZIP = ".gz"
-"""The suffix of files that Spark and this module decompress; such a file is not divided."""
-
-_OTHERS = (".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".zstd", ".lzo", ".xz")
-"""Suffixes of files that Spark may decompress, in lower case."""
-
-BLOCK_BYTES = 16 << 20
-"""Bytes of lines that are parsed at once."""
-
-_LONGEST_LINE = 1 << 20
+from millpond.runtime.inputs.text_blocks import blocks_of
 
 
 def read_lines(part: FilePart, columns: Sequence[Column], zone: str) -> Iterator[tuple[list[pa.Array], int]]:
@@ -39,64 +23,16 @@ def read_lines(part: FilePart, columns: Sequence[Column], zone: str) -> Iterator
         NotEqual: the file is not known to be read as Spark reads it; batches may have been returned before.
     """
     try:
-        for block in _blocks(part):
+        for block in blocks_of(part):
             texts = _lines(block)
             parsed = parse_texts(texts, columns, zone, strict=False)
             yield parsed.columns, len(texts)
     except Doubt as doubt:
         raise NotEqual(f"may be read differently by Spark: {doubt}") from doubt
-    except (OSError, EOFError, zlib.error) as error:
-        raise NotEqual(f"cannot be read: {error}") from error
-
-
-def _blocks(part: FilePart) -> Iterator[bytes]:
-    """The lines that begin in a part, several at once."""
-    _, suffix = os.path.splitext(part.path)
-    if suffix.lower() in (GZIP, *_OTHERS) and suffix != GZIP:
-        raise NotEqual(f"is compressed as {suffix}")
-    with open(part.path, "rb") as file:
-        if os.fstat(file.fileno()).st_size != part.size:
-            raise NotEqual("has changed since it was listed")
-        if suffix == GZIP:
-            if not part.share:
-                with closing(gzip.GzipFile(fileobj=file)) as unzipped:
-                    yield from _between(cast(BinaryIO, unzipped), 0, None)
-            return
-        start, end = (part.size * share // part.shares for share in (part.share, part.share + 1))
-        if start:
-            file.seek(start - 1)
-            start += len(_rest_of_line(file)) - 1
-        yield from _between(file, start, end)
-
-
-def _between(file: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
-    """The lines that begin from `start`, where the file is, to before `end`, or to the end of the file."""
-    while end is None or start < end:
-        block = file.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - start))
-        if not block:
-            return
-        if not block.endswith(b"\n"):
-            block += _rest_of_line(file)
-        start += len(block)
-        yield block
-
-
-def _rest_of_line(file: BinaryIO) -> bytes:
-    rest = file.readline(_LONGEST_LINE)
-    if len(rest) == _LONGEST_LINE:
-        raise NotEqual("has a long line")
-    return rest
 
 
 def _lines(block: bytes) -> pa.BinaryArray:
-    """The lines of a block that are not empty, which are no rows for Spark, either.
-
-    Spark takes a carriage return as the end of a line, too.
-    """
-    if b"\r" in block:
-        block = block.replace(b"\r\n", b"\n")
-        if b"\r" in block:
-            raise NotEqual("has a carriage return that does not end a line")
+    """The lines of a block that are not empty, which are no rows for Spark, either."""
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")).astype(np.int32)
     if not block.endswith(b"\n"):
         ends = np.append(ends, np.int32(len(block)))

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.formats.json_checks import Column
+from millpond.runtime.inputs.csv_files import read_csv
 from millpond.runtime.inputs.file_parts import FilePart, FileRows, FileTask, NotEqual
 from millpond.runtime.inputs.json_files import read_lines
 from millpond.runtime.inputs.parquet_files import read_columns
@@ -33,7 +34,10 @@ def _columns(rows: FileRows, part: FilePart) -> Iterator[tuple[list[pa.Array], i
     """The declared columns of a part, in batches, with the number of rows."""
     if rows.format == "parquet":
         return read_columns(part.path, rows.columns, part.share, part.shares)
-    return read_lines(part, [Column(one.name, one.type) for one in rows.columns], rows.zone)
+    columns = [Column(one.name, one.type) for one in rows.columns]
+    if rows.csv is not None:
+        return read_csv(part, rows.csv, columns, rows.zone)
+    return read_lines(part, columns, rows.zone)
 
 
 def _of_frame(rows: FileRows, columns: Sequence[pa.Array], count: int) -> pa.RecordBatch:

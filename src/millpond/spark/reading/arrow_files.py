@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.log.file_lists import files_in
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets, SourceUpdate
-from millpond.plan.options.arrow_reading import CORRUPT, why_spark
-from millpond.runtime.inputs.file_parts import FileColumn, FilePart, FileRows, FileTask
-from millpond.runtime.inputs.json_files import GZIP
+from millpond.plan.options.arrow_reading import CORRUPT, csv_form, why_spark
+from millpond.runtime.inputs.file_parts import CsvForm, FileColumn, FilePart, FileRows, FileTask
+from millpond.runtime.inputs.text_blocks import GZIP
 from millpond.runtime.scheduling.attempts import ArrowEpochs
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.obstacle import Obstacle
@@ -31,6 +31,7 @@ from millpond.spark.sources.json_texts import parses_alike
 LEAST_BYTES, MOST_BYTES = 1 << 20, 128 << 20
 """A task reads at least and at most so many bytes of files, if there are enough, and if row groups allow it."""
 
+_OF_TEXTS = {"spark.sql.columnNameOfCorruptRecord": CORRUPT, "spark.sql.files.ignoreCorruptFiles": "false"}
 _SETTINGS = {
     "parquet": {
         "spark.sql.caseSensitive": "false",
@@ -40,12 +41,10 @@ _SETTINGS = {
         "spark.sql.parquet.fieldId.read.enabled": "false",
         "spark.sql.files.ignoreCorruptFiles": "false",
     },
-    "json": {
-        "spark.sql.columnNameOfCorruptRecord": CORRUPT,
-        "spark.sql.files.ignoreCorruptFiles": "false",
-    },
+    "json": _OF_TEXTS,
+    "csv": _OF_TEXTS,
 }
-"""By format, the settings of Spark with which both readers agree; for JSON, see also `sources.json_texts`."""
+"""By format, the settings of Spark with which both readers agree; for JSON and CSV, see also `sources.json_texts`."""
 
 Readers = Mapping[str, "FileRows | str"]
 """By source, in the order of the frame: how gather tasks read its files, or why Spark reads it."""
@@ -84,15 +83,17 @@ def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: Read
         why = why_spark(want.stream, [one.name for one in columns], streams)
         why = why or _other_setting(spark, want.stream.source.format)
         zone = str(spark.conf.get("spark.sql.session.timeZone"))
-        rows = FileRows(want.stream.name, position, columns, width, want.stream.source.format, zone)
+        form = csv_form(want.stream) if want.stream.source.format == "csv" else None
+        csv = None if form is None else CsvForm(tuple(field.name for field in want.stream.columns), *form)
+        rows = FileRows(want.stream.name, position, columns, width, want.stream.source.format, zone, csv)
         found[want.stream.name] = why or rows
     return found
 
 
 def _other_setting(spark: SparkSession, form: str) -> str | None:
     """A setting of the session with which Spark may read files of a format in another way than gather tasks."""
-    if form == "json" and not parses_alike(spark):
-        return "the session parses JSON as older versions of Spark did"
+    if form != "parquet" and not parses_alike(spark):
+        return "the session parses texts as older versions of Spark did"
     other = next((name for name, value in _SETTINGS[form].items() if spark.conf.get(name) != value), None)
     return other and f"the session has another {other} than by default"
 

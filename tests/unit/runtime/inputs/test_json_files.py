@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.formats.json_checks import Column
-from millpond.runtime.inputs import json_files
+from millpond.runtime.inputs import text_blocks
 from millpond.runtime.inputs.file_parts import FilePart, NotEqual
 from millpond.runtime.inputs.json_files import read_lines
 
@@ -31,7 +31,7 @@ def numbers(path: Path, shares: int = 1, size: int | None = None) -> list[int]:
 @pytest.fixture(scope="module")
 def small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_files, "BLOCK_BYTES", 16)
+        patch.setattr(text_blocks, "BLOCK_BYTES", 16)
         yield
 
 

@@ -1,11 +1,11 @@
-"""JSON files that gather tasks read into Arrow: the same values as Spark's reader, or an obstacle."""
+"""JSON and CSV files that gather tasks read into Arrow: the same values as Spark's reader, or an obstacle."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from kit.inputs.json_texts import KINDS, json_text
+from kit.inputs.json_texts import KINDS, json_text, ordinary_value
 from millpond import Pond
 from millpond.formats.json_checks import Column
 from millpond.formats.json_values import final_type
 from millpond.plan.explain.plan_text import explain
-from millpond.runtime.inputs.file_parts import FilePart, NotEqual
+from millpond.runtime.inputs.csv_files import read_csv
+from millpond.runtime.inputs.file_parts import CsvForm, FilePart, NotEqual
 from millpond.runtime.inputs.json_files import read_lines
 from millpond.spark.session.session import reading_session
 
@@ -39,25 +40,34 @@ def _write(folder: Path, number: int, rng: Random) -> Path:
     lines += [rng.choice(_ODD_LINES) for _ in range(8) if rng.random() < odd / 4]
     lines += [b""] * rng.randrange(2)
     rng.shuffle(lines)
+    return _written(folder / f"{number}", lines, rng, ["json", "json", "txt", "json.gz", "json.GZ", "gz.json", "zst"])
+
+
+def _written(stem: Path, lines: list[bytes], rng: Random, suffixes: list[str]) -> Path:
+    """Write lines with random ends and a random one of some suffixes."""
     end = rng.choice([b"\n", b"\n", b"\r\n", b"\r"])
     content = end.join(lines) + (end if rng.random() < 0.5 else b"")
     content = b"\xef\xbb\xbf" + content if rng.random() < 0.03 else content
-    suffix = rng.choice(["json", "json", "txt", "json.gz", "json.GZ", "gz.json", "zst"])
+    suffix = rng.choice(suffixes)
     if suffix.lower().endswith("gz") and rng.random() < 0.9:
         middle = rng.randrange(len(content) + 1)
         content = gzip.compress(content[:middle]) + (gzip.compress(content[middle:]) if middle else b"")
         content = content[:-4] if rng.random() < 0.05 else content
-    path = folder / f"{number}.{suffix}"
+    path = stem.with_name(f"{stem.name}.{suffix}")
     path.write_bytes(content)
     return path
 
 
-def _ours(path: Path, shares: int) -> pa.Table | None:
-    schema = pa.schema([(kind, final_type(kind, "UTC")) for kind in KINDS])
+Read = Callable[[FilePart], Iterator[tuple[list[pa.Array], int]]]
+
+
+def _ours(path: Path, shares: int, kinds: Sequence[str], read: Read) -> pa.Table | None:
+    schema = pa.schema([(kind, final_type(kind, "UTC")) for kind in kinds])
     size, parts = path.stat().st_size, []
     try:
         for share in range(shares):
-            for columns, _ in read_lines(FilePart(0, str(path), share, shares, size), COLUMNS, "UTC"):
+            for columns, rows in read(FilePart(0, str(path), share, shares, size)):
+                assert all(len(column) == rows for column in columns)
                 parts.append(pa.RecordBatch.from_arrays(columns, schema=schema))
     except NotEqual:
         return None
@@ -79,19 +89,66 @@ def reading(spark: SparkSession) -> Iterator[SparkSession]:
     yield reading_session(spark)
 
 
+def _check(reading: SparkSession, paths: Sequence[Path], kinds: Sequence[str], read: Read, **options: str) -> int:
+    """Compare both readers, of CSV if there are options; return the number of files that are read in Arrow."""
+    found = {path: table for i, path in enumerate(paths) if (table := _ours(path, i % 4 + 1, kinds, read)) is not None}
+    schema = ", ".join(f"`{kind}` {kind}" for kind in (CSV_KINDS if options else KINDS))
+    reader = reading.read.schema(schema).options(**options).format("csv" if options else "json")
+    frame = reader.load([*map(str, found)])
+    table = frame.select(*(f"`{kind}`" for kind in kinds), F.col("_metadata.file_name").alias("file")).toArrow()
+    for path, mine in found.items():
+        theirs = table.filter(pa.compute.equal(table["file"], path.name)).drop(["file"])
+        assert _bits(mine) == _bits(theirs), (options, path.read_bytes())
+    return len(found)
+
+
 @settings(max_examples=2, phases=[Phase.generate])
 @given(st.integers(0, 1 << 30))
-def test_both_readers_agree(reading: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_both_readers_of_json_agree(reading: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     folder, rng = tmp_path_factory.mktemp("files"), Random(seed)
     paths = [_write(folder, number, rng) for number in range(120)]
-    ours = {path: table for i, path in enumerate(paths) if (table := _ours(path, i % 4 + 1)) is not None}
-    schema = ", ".join(f"`{kind}` {kind}" for kind in KINDS)
-    frame = reading.read.schema(schema).json([*map(str, ours)])
-    table = frame.select(*(f"`{kind}`" for kind in KINDS), F.col("_metadata.file_name").alias("file")).toArrow()
-    for path, mine in ours.items():
-        theirs = table.filter(pa.compute.equal(table["file"], path.name)).drop(["file"])
-        assert _bits(mine) == _bits(theirs), path.read_bytes()
-    assert 30 <= len(ours) < len(paths), "some files are obstacles, most are not"
+    read = _check(reading, paths, KINDS, lambda part: read_lines(part, COLUMNS, "UTC"))
+    assert 30 <= read < len(paths), "some files are obstacles, most are not"
+
+
+CSV_KINDS = [kind for kind in KINDS if "<" not in kind]
+_ODD_FIELDS = r"""
+"" "a" "a""b" "a\"b" a"b "a"b "a \ +1 1.5 1e5 -0 -0.0 1. .5 . - 0x1F 007 1d NaN nan Inf -Infinity 1e400 5e-324 TRUE
+False yes 128 -129 99999999999999999999 1,5 12345678901.25 0.125 2024-1-1 2024-01-01T10:00 10:00 2024-02-30 null é #x
+2024-01-01T10:00:00 2024-01-01T10:00:00.123456789Z "1" "true" "2024-01-01" 'a'
+"""
+_ODD = (*_ODD_FIELDS.split(), " a", "b ", '" c "', '" 1"', " 1", "\0", "")
+
+
+def _csv_line(rng: Random, odd: float, separator: str) -> bytes:
+    fields = []
+    for kind in CSV_KINDS:
+        value = rng.choice(["", *[ordinary_value(rng, kind)] * 4]).replace("\\", "").strip('"').replace('"', "'")
+        value = f'"{value}"' if rng.random() < 0.2 else value.replace(separator, " ")
+        fields.append(rng.choice(_ODD) if rng.random() < odd else value)
+    fields = fields[: rng.randrange(len(fields))] if rng.random() < odd / 4 else fields
+    fields = [*fields, "more"] if rng.random() < odd / 4 else fields
+    return (rng.choice([" ", "\t", "\ufeff"]) if rng.random() < odd / 4 else "").encode() + separator.join(
+        fields
+    ).encode()
+
+
+@settings(max_examples=2, phases=[Phase.generate])
+@given(st.integers(0, 1 << 30))
+def test_both_readers_of_csv_agree(reading: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    folder, rng = tmp_path_factory.mktemp("files"), Random(seed)
+    separator, header, paths = rng.choice([",", ";", "|", "\t"]), rng.random() < 0.5, []
+    for number in range(150):
+        odd = rng.choice([0, 0, 0.02, 0.2])
+        lines = [_csv_line(rng, odd, separator) for _ in range(rng.randrange(6))]
+        lines = [line for one in lines for line in ([one, b""] if rng.random() < 0.1 else [one])]
+        paths.append(_written(folder / f"{number}", lines, rng, ["csv", "csv", "csv.gz"]))
+    kinds = rng.sample(CSV_KINDS, rng.randrange(1, len(CSV_KINDS)))
+    form = CsvForm(tuple(CSV_KINDS), separator, header)
+    columns = [Column(kind, kind) for kind in kinds]
+    options = {"sep": separator, "header": str(header).lower()}
+    read = _check(reading, paths, kinds, lambda part: read_csv(part, form, columns, "UTC"), **options)
+    assert 30 <= read < len(paths), "some files are obstacles, most are not"
 
 
 QUERIES = """
@@ -99,7 +156,8 @@ CREATE TABLE tx (c STRING, ts TIMESTAMP, amount DECIMAL(9,2), lacking INT) USING
   OPTIONS (path '{folder}/in', maxFilesPerTrigger '1');
 CREATE STREAMING TABLE every USING json TBLPROPERTIES ('path' = '{folder}/out') AS
   SELECT c, ts, amount, lacking FROM STREAM tx WHERE amount > 2;
-CREATE TABLE beside (c STRING, ts TIMESTAMP) USING csv OPTIONS (path '{folder}/beside', maxFilesPerTrigger '1');
+CREATE TABLE beside (c STRING, ts TIMESTAMP) USING csv
+  OPTIONS (path '{folder}/beside', maxFilesPerTrigger '1', nullValue '-');
 CREATE STREAMING TABLE of_beside USING json TBLPROPERTIES ('path' = '{folder}/of_beside') AS
   SELECT c FROM STREAM beside WHERE c <> '';
 """
