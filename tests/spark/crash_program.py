@@ -36,7 +36,7 @@ SHORT_LIVED = {
 
 
 def queries(spark: SparkSession, source: Path) -> dict[str, DataFrame]:
-    """Two groups: windows by customer that share measures, and windows by a long tag, whose deltas are files."""
+    """Windows by customer that share measures, windows by a long tag, whose deltas are files, and two steps in one."""
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     events = reader.parquet(str(source)).withWatermark("ts", "10 seconds")
     spend = (
@@ -56,16 +56,25 @@ def queries(spark: SparkSession, source: Path) -> dict[str, DataFrame]:
         .agg(F.count("*").alias("events"), F.sum("n").alias("total"))
         .select(F.col("window.start").alias("at"), "tag", "events", "total")
     )
-    return {"spend": spend, "web": web, "tags": tags}
+    peaks = (
+        events.groupBy(F.window("ts", "30 seconds"), "customer")
+        .agg(F.sum("n").alias("total"))
+        .groupBy(F.window("window", "60 seconds"))
+        .agg(F.max("total").alias("most"), F.count("*").alias("customers"))
+        .select(F.col("window.start").alias("at"), "most", "customers")
+    )
+    return {"spend": spend, "web": web, "tags": tags, "peaks": peaks}
 
 
 PRUNE_STEPS = [step for step in faults.FOLLOWER_STEPS if step.startswith("prune.")]
 """Steps of sweeps. How many sweeps have something to delete depends on how threads are scheduled; one always has."""
 
-SINKS = {"spend": "json", "web": "parquet", "tags": "parquet"}
+SINKS = {"spend": "json", "web": "parquet", "tags": "parquet", "peaks": "json"}
 SERVED = "spend"
 LATE = "web"
 """Its late events go to BASE/out/late."""
+STEPS = "peaks"
+"""It keeps state in two steps; none of the rows that its last step reads is late."""
 
 
 def make_pond(spark: SparkSession, base: Path, **settings: Any) -> Pond:
