@@ -15,6 +15,7 @@ from kit.inputs.examples import seeds
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from millpond.errors import ChangeRefused
+from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
@@ -124,6 +125,21 @@ def test_each_window_is_told_by_one_version(mode: str, seed: int, tmp_path: Path
         run.pond.change(ended)
     versions = [one for one in run.pond.spec.all_queries if one.name.startswith("spent")]
     assert len(versions) == 1, "early versions are gone"
+
+
+def test_rows_of_distinct_aggregates_are_emitted_again_after_their_outputs_were_altered(tmp_path: Path) -> None:
+    base = replace(
+        BASE, emit="update", aggregates=(Aggregate("count_distinct", Column("v", "int"), None, "bigint"),),
+        output=(Named("n", Column("agg:0", "bigint")), Named("version", literal(1, "int"))),
+    )  # fmt: skip
+    later = replace(base, output=(*base.output[:1], Named("version", literal(2, "int"))))
+    run = Run(tmp_path, [base], 1, 16)
+    for _ in range(2):
+        run.epoch([[EVENT | {"ts": 12 * SECOND}]])
+    for asked in (later, replace(later, window=Sliding(30 * SECOND, 30 * SECOND))):
+        run.pond.change(alter(KnownPond(run.pond.spec, run.pond.manifest), asked))
+        run.epoch([[EVENT | {"ts": 12 * SECOND}]])
+    assert [row["version"] for row in run.answers().rows["spent"]] == [1, 1, 2, 2, 2, 2]
 
 
 EVENT = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True, "k": "a"}

@@ -75,7 +75,10 @@ def build_plan(
         raise QueryTypeError(f"The query name {twice!r} is used twice.", "Give each query its own name.")
     since, changes = since_us or {}, changes or Changed()
     spans = tuple(
-        _Span(since.get(name), changes.until_us.get(name), name in changes.apart, name in changes.recalled)
+        _Span(
+            since.get(name), changes.until_us.get(name), name in changes.apart, name in changes.recalled,
+            changes.replaced.get(name, name) in changes.versions,
+        )
         for name in names
     )
     plan = _planned(ordered, spans, tuple(sorted(changes.times.items())), changes.signed)
@@ -84,14 +87,15 @@ def build_plan(
 
 
 class _Span(NamedTuple):
-    """The effects of changes on one query: the windows that it answers, whether it has a group of its own, and whether
-    it started from retained events.
+    """The effects of changes on one query: the windows that it answers, whether it has a group of its own, whether it
+    started from retained events, and whether it was altered.
     """
 
     since_us: int | None
     until_us: int | None
     own_group: bool
     recalled: bool
+    altered: bool
 
 
 @lru_cache(8)
@@ -256,6 +260,7 @@ def _new_group(identity: str, queries: Sequence[Query], spans: Sequence[_Span], 
                 delays.index(query.late_after_us),
                 msgspec.UNSET if has_no_start(query.window) or span.since_us is None else span.since_us,
                 msgspec.UNSET if span.until_us is None else span.until_us,
+                outputs_vary=span.altered or msgspec.UNSET,
             )
         )
     return GroupPlan(

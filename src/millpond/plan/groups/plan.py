@@ -81,8 +81,9 @@ class QueryPlan(msgspec.Struct, frozen=True):
     the position of the query's `late_after_us` among the group's delays: the query takes the events of the lateness
     classes 0 … `delay` of a slice. `since_us` is set if the query was added after the first events; its first window
     starts at or after this time. `until_us` is set if another version has replaced the query; that version answers
-    the windows that start at or after this time. `parameterized` is set in the plan of an epoch if HAVING or an output
-    has a live parameter, whose value the plan contains.
+    the windows that start at or after this time. `outputs_vary` is set if earlier rows may have been computed with
+    another HAVING or other outputs: the query was altered, or it has a live parameter, whose value the plan of an epoch
+    contains.
     """
 
     query: Query
@@ -91,7 +92,7 @@ class QueryPlan(msgspec.Struct, frozen=True):
     delay: int
     since_us: int | msgspec.UnsetType = msgspec.UNSET
     until_us: int | msgspec.UnsetType = msgspec.UNSET
-    parameterized: bool | msgspec.UnsetType = msgspec.UNSET
+    outputs_vary: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def from_us(self) -> int:

@@ -158,7 +158,7 @@ def _told(plan: QueryPlan, parameters: Mapping[str, Literal]) -> QueryPlan:
         return plan
     having = None if query.having is None else bound(query.having, parameters)
     made: Query = msgspec.structs.replace(query, having=having, output=_outputs(query.output, parameters))
-    return plan if made == query else msgspec.structs.replace(plan, query=made, parameterized=True)
+    return plan if made == query else msgspec.structs.replace(plan, query=made, outputs_vary=True)
 
 
 def _selection(selection: Selection, parameters: Mapping[str, Literal]) -> Selection:

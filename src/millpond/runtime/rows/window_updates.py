@@ -124,8 +124,8 @@ class Changes:
         pairs = np.concatenate([i * len(slots) + np.searchsorted(slots, some) for i, some in enumerate(inside)])
         current = self._rows_of_windows(plan, self._current, run, slots, pairs)
         previous = _Pairs([], np.zeros(0, np.int64), 0)
-        # earlier values of live parameters are not known, so the previous rows cannot be made again with them
-        repeats_nothing = query.updating and only_distinct(query) and not plan.parameterized
+        # earlier outputs and values of live parameters are not known, so the emitted rows cannot be computed again
+        repeats_nothing = query.updating and only_distinct(query) and not plan.outputs_vary
         if query.having is not None or repeats_nothing:
             previous = self._rows_of_windows(plan, self._old, run, slots, pairs)
         elif query.corrected_for_us:
