@@ -378,7 +378,7 @@ def test_events_of_open_windows_are_taken_by_first_steps(spark: SparkSession, tm
       count(*) AS n FROM {READ} GROUP BY ALL) GROUP BY ALL"""
     with Pond(spark, tmp_pond) as pond:
         pond.stream(stream(folder))
-        pond.add("q", text)
+        pond.add("q", text, late=Sink("memory"))
         pond.add("taken", text, late_by="window")
         pond.run()
         write(folder, "2.json", [(2, "b", 11), (2, "b", 9)])  # the watermark is 19: only the first window has closed
@@ -388,6 +388,8 @@ def test_events_of_open_windows_are_taken_by_first_steps(spark: SparkSession, tm
         pond.run(drain=True)
         for name, rows in {"q": [(20, 1)], "taken": [(0, 10), (20, 10)]}.items():
             assert [(row["w"]["start"].second, row["s"]) for row in pond.table(name).to_pylist()] == rows
+        late = [(row["t"].second, row["k"], row["_watermark"].second) for row in pond.late_rows("q").to_pylist()]
+        assert sorted(late) == [(9, "b", 19), (11, "b", 19)]
 
 
 REFUSED = {
@@ -411,9 +413,10 @@ def test_what_is_refused_names_the_reason(spark: SparkSession, tmp_path: Path, t
         for reason, text in REFUSED.items():
             with pytest.raises(MillpondError, match=reason):
                 pond.add("q", text, **(REPEATED if "compare" in reason else {}))
-        for options in ({"late": Sink("memory")}, {"correct_for": "1 hour"}):
-            with pytest.raises(MillpondError, match="keeps state in several steps"):
-                pond.add("q", TEXTS["again"], **options)
+        with pytest.raises(MillpondError, match="could not be retracted"):
+            pond.add("q", TEXTS["again"], correct_for="1 hour")
+        with pytest.raises(MillpondError, match="late events differ in columns and delays"):
+            pond.add("q", TEXTS["of_join"], late=Sink("memory"))
         pond.add("q", TEXTS["again"])
         pond.run()
         with pytest.raises(MillpondError, match="cannot be backfilled"):

@@ -14,10 +14,10 @@ from millpond.log.records import STATE, ChangeRecord, Receipt
 from millpond.model.selection import Selection, is_inner
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
+from millpond.plan.chains.late_sinks import late_sinks
 from millpond.plan.chains.parameter_feeds import feeds_of
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.plan.groups.plan import Plan
-from millpond.plan.options.late_sinks import late_sinks
 from millpond.plan.options.live_parameters import with_parameters
 from millpond.plan.options.retention import with_declared
 from millpond.reconfigure.catalog import applied, not_answered, shadow_name

@@ -20,6 +20,7 @@ from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream, inner_queries
 from millpond.model.types import has_json
 from millpond.model.windows import RUNNING, Distinct, Sliced
+from millpond.plan.chains.late_sinks import check_late
 from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
 from millpond.plan.chains.steps import inner_of, inputs_of, with_inner
 from millpond.plan.groups.build import check_event_times, presence_filter
@@ -394,7 +395,7 @@ def _in_place_of(
 
     Raises:
         ChangeRefused: its rows do not fit the sink.
-        UnsupportedQuery: such a query cannot have updating results.
+        UnsupportedQuery: such a query cannot have updating results, or a late sink.
     """
     if has_complete_column(old) and not has_complete_column(new):
         new = with_complete(new)
@@ -440,7 +441,9 @@ def _in_place_of(
             f"{new.name} is served, and the new version has another key or window.",
             "Add it under another name, then drop this one.",
         )
-    return msgspec.structs.replace(new, sink=old.sink, serve=old.serve, late=old.late, budget=old.budget)
+    made: Query = msgspec.structs.replace(new, sink=old.sink, serve=old.serve, late=old.late, budget=old.budget)
+    check_late(made, by_name)
+    return made
 
 
 def _same_updates(old: Query, new: Query) -> bool:

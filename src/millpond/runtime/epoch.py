@@ -19,11 +19,11 @@ from millpond.model.windows import RUNNING
 from millpond.placement.alignment import Owners
 from millpond.placement.moves import BucketMap, Step, bucket_maps, requested_map, sources, step
 from millpond.placement.run_lengths import runs_of
+from millpond.plan.chains.late_sinks import late_sinks
 from millpond.plan.chains.parameter_feeds import Feed
 from millpond.plan.chains.upstream import drained_at, halted, last_row_us, levels, upstream_queries
 from millpond.plan.groups.joins import SideLog, last_final_us
 from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
-from millpond.plan.options.late_sinks import late_sinks
 from millpond.plan.options.live_parameters import with_parameters
 from millpond.runtime.event_log.retention import events_needed_from, slices_needed_from
 from millpond.runtime.event_log.tallies import tallies_needed_from, uncounted_needed_from

@@ -27,9 +27,9 @@ from millpond.model.stream import Stream, inner_queries
 from millpond.model.types import TIMES
 from millpond.placement.alignment import Owners, owners_in, with_owners
 from millpond.placement.slots import even_owners
+from millpond.plan.chains.late_sinks import LateSink, late_sinks
 from millpond.plan.groups.build import needed_columns, needed_foreign
 from millpond.plan.groups.plan import Plan
-from millpond.plan.options.late_sinks import LateSink, late_sinks
 from millpond.reconfigure.apply import setting_of
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.first_window import beginnings

@@ -31,10 +31,10 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, is_inner
 from millpond.model.stream import Field, Stream
 from millpond.model.types import FARTHEST_US
+from millpond.plan.chains.late_sinks import LATE_EPOCH, check_late, late_columns_read
 from millpond.plan.chains.steps import inner_of, with_inner
 from millpond.plan.chains.upstream import before
 from millpond.plan.groups.build import build_plan, needed_columns, needed_foreign
-from millpond.plan.options.late_sinks import LATE_EPOCH, check_late, late_columns
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.rows.window_rows import output_schema
 from millpond.runtime.task.counters import FATES
@@ -96,10 +96,11 @@ class Trial:
         if not chosen:
             raise QueryTypeError("A trial has no queries.", "Name some.")
         own = (query for query in chosen if not is_inner(query.name))  # streams contain the inner queries
-        self._queries = {query.name: _remembered(query, self._streams[query.streams[0]]) for query in own}
+        self._queries = {query.name: _remembered(query, self._streams) for query in own}
         self._read = {name: self._streams[name] for query in chosen for name in query.streams}
         self._instances = instances
-        self._wanted = {name: _wanted(stream, chosen) for name, stream in self._read.items()}
+        steps = [query for query in chosen if is_inner(query.name)]
+        self._wanted = {name: _wanted(name, [*steps, *self._queries.values()], self._streams) for name in self._read}
         self._folder = Path(tempfile.mkdtemp(prefix="millpond-trial-", dir=_fast_folder()))
         self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         read = partial(read_section, self._folder)
@@ -241,7 +242,7 @@ class Trial:
         if isinstance(asked, Join):
             raise UnsupportedQuery(f"Late events of the join {query} are counted only.", "Ask for its fates.")
         if asked is not None and query not in self._late:
-            check_late(_asking(asked), self._read[asked.stream])
+            check_late(_asking(asked), self._streams)
         return [
             {name: value for name, value in row.items() if name != LATE_EPOCH}
             for row in listed(self._since(self._late, query))
@@ -358,14 +359,14 @@ class Trial:
         return epochs[told:]
 
 
-def _remembered(query: AnyQuery, stream: Stream) -> AnyQuery:
+def _remembered(query: AnyQuery, streams: Mapping[str, Stream]) -> AnyQuery:
     """The query with memory as the sink of its rows and, if possible, of its late rows."""
     if isinstance(query, Selection | Join):
         return msgspec.structs.replace(query, sink=Sink("memory"))
     query = msgspec.structs.replace(query, sink=Sink("memory"), serve=False, late=msgspec.UNSET)
     reader = _asking(query)
     try:
-        check_late(reader, stream)
+        check_late(reader, streams)
     except UnsupportedQuery:
         return query
     return reader
@@ -375,18 +376,18 @@ def _asking(query: Query) -> Query:
     return msgspec.structs.replace(query, late=Sink("memory"))
 
 
-def _wanted(stream: Stream, queries: Sequence[AnyQuery]) -> tuple[Wanted, ...]:
+def _wanted(name: str, queries: Sequence[AnyQuery], streams: Mapping[str, Stream]) -> tuple[Wanted, ...]:
     """The columns that events of a stream must have, and the queries that read each of them."""
+    stream = streams[name]
     fields = {field.name: field for field in stream.columns}
     readers: dict[Wanted, list[str]] = {}
     for query in queries:
-        if stream.name not in query.streams:
+        late = late_columns_read([query], streams).get(name, set())
+        if name not in query.streams and not late:
             continue
         plan = build_plan([query])
-        foreigns = needed_foreign(plan, stream.name)
-        names = {*needed_columns(plan, stream.name)} - {foreign.name for foreign in foreigns}
-        if isinstance(query, Query) and _remembered(query, stream).late_sink is not None:
-            names.update(late_columns(query, stream))
+        foreigns = needed_foreign(plan, name)
+        names = {*needed_columns(plan, name)} - {foreign.name for foreign in foreigns} | late
         names.update(stream.order.columns if stream.order else ())
         columns = [_plain(fields[name]) for name in sorted(names)]
         columns += [Wanted(foreign.sql, foreign.type, foreign.name, True) for foreign in foreigns]

@@ -1,20 +1,23 @@
 """Decides which queries write late events to a late sink, with which columns.
 
-Refuses late sinks that cannot be written.
+Refuses late sinks that cannot be written. A text of several steps writes the events that are late for its only step
+over events; the rows that later steps read are never late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Expression, Foreign, columns_of, walk
 from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, is_inner
 from millpond.model.stream import Stream
 from millpond.model.types import is_known
 from millpond.model.windows import Sliced
+from millpond.plan.chains.steps import with_inner
 from millpond.plan.groups.plan import Plan
 
 LATE_WATERMARK = "_watermark"
@@ -43,15 +46,32 @@ class LateSink(msgspec.Struct, frozen=True):
 def late_sinks(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[LateSink, ...]]:
     """The queries with a late sink, by stream; streams without such queries are left out."""
     by_name = {stream.name: stream for stream in streams}
+    planned = {one.query.name: (group, one) for group in plan.groups for one in group.queries}
     found: dict[str, list[LateSink]] = {}
-    for group in plan.groups:
-        for query in group.queries:
-            own = query.query
-            if own.late_sink is not None:
-                columns = late_columns(own, by_name[group.stream])
-                sink = LateSink(own.name, group.id, query.delay, own.late_after_us, own.where, columns, group.late_by)
-                found.setdefault(group.stream, []).append(sink)
+    for name, (_, query) in planned.items():
+        step = _step_over_events(query.query, by_name) if query.query.late_sink is not None else None
+        if isinstance(step, Query) and step.name in planned:
+            group, judged = planned[step.name]
+            columns = late_columns(step, by_name[step.stream])
+            sink = LateSink(name, group.id, judged.delay, step.late_after_us, step.where, columns, group.late_by)
+            found.setdefault(step.stream, []).append(sink)
     return {stream: tuple(sinks) for stream, sinks in found.items()}
+
+
+def late_columns_read(queries: Iterable[AnyQuery], streams: Mapping[str, Stream]) -> dict[str, set[str]]:
+    """The columns of each stream that late sinks write."""
+    found: dict[str, set[str]] = {}
+    for query in queries:
+        step = _step_over_events(query, streams) if isinstance(query, Query) and query.late_sink is not None else None
+        if isinstance(step, Query):
+            found.setdefault(step.stream, set()).update(late_columns(step, streams[step.stream]))
+    return found
+
+
+def _step_over_events(query: AnyQuery, streams: Mapping[str, Stream]) -> AnyQuery | None:
+    """The only step of a query that reads other rows than those of inner queries; None: there are several."""
+    found = [one for one in with_inner([query], streams) if not all(map(is_inner, one.streams))]
+    return found[0] if len(found) == 1 else None
 
 
 def late_columns(query: Query, stream: Stream) -> tuple[str, ...]:
@@ -73,19 +93,29 @@ def late_columns(query: Query, stream: Stream) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*first, *(field.name for field in stream.columns if field.name in read)]))
 
 
-def check_late(query: Query, stream: Stream) -> None:
+def check_late(query: Query, streams: Mapping[str, Stream]) -> None:
     """Refuses a late sink whose rows could not be written.
 
     Raises:
-        UnsupportedQuery: a column's type is not supported in rows, a name is reserved, or the sink is `noop`.
+        UnsupportedQuery: a column's type is not supported in rows, a name is reserved, the sink is `noop`, or it is not
+            one step with windows that reads the events.
     """
     sink = query.late_sink
     if sink is None:
         return
     if sink.goes_nowhere:
         raise UnsupportedQuery(f"The late rows of {query.name} would go nowhere.", "Name a sink, or leave it out.")
+    step = _step_over_events(query, streams)
+    if not isinstance(step, Query):
+        raise UnsupportedQuery(
+            f"{query.name} reads events in a join, a UNION ALL or several aggregations, so its late events differ in "
+            "columns and delays.",
+            "Leave out 'late', or make the lower aggregation a query of its own with it, and read its rows: FROM "
+            "STREAM lower.",
+        )
+    stream = streams[step.stream]
     types = {field.name: field.type for field in stream.columns}
-    for name in late_columns(query, stream):
+    for name in late_columns(step, stream):
         if name in (LATE_WATERMARK, LATE_EPOCH):
             raise UnsupportedQuery(f"Late rows already have a column {name}.", f"Rename that of {stream.name}.")
         if not is_known(types[name]):

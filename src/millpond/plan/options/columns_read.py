@@ -7,11 +7,10 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
-from millpond.plan.options.late_sinks import late_columns
 
 
 def columns_read(query: AnyQuery, stream: Stream) -> set[str]:
-    """The columns that the query reads of a stream, those for its late rows included; none if it does not read it."""
+    """The columns that the query reads of a stream, without those for late rows; none if it does not read it."""
     if stream.name not in query.streams:
         return set()
     if isinstance(query, Join):
@@ -22,8 +21,6 @@ def columns_read(query: AnyQuery, stream: Stream) -> set[str]:
     names = set[str]().union(*map(columns_of, expressions_of(query)))
     if isinstance(query, Query):
         names |= {query.event_time} - {""}
-        if query.late_sink is not None:
-            names.update(late_columns(query, stream))
     if isinstance(query, Selection) and query.timing is not None:
         names.add(query.timing[0])
     return names

@@ -14,8 +14,8 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, zone_of
 from millpond.model.stream import Stream
 from millpond.model.windows import Written
+from millpond.plan.chains.late_sinks import check_late
 from millpond.plan.groups.distinct import Timing
-from millpond.plan.options.late_sinks import check_late
 from millpond.plan.options.output_modes import BY_EVENT, UPDATE, with_late_by
 from millpond.spark.analysis.derived_streams import Derived, texts_of
 from millpond.spark.analysis.properties import Mode, Repeats
@@ -118,8 +118,12 @@ class OutputOptions(NamedTuple):
         Raises:
             QueryTypeError, UnsupportedQuery: the query cannot have them.
         """
-        if found.inner:
-            self._check_steps(query.name)
+        if found.inner and self.mode.correct_for:
+            raise UnsupportedQuery(
+                f"{query.name} keeps state in several steps, and rows that its first step corrects could not be "
+                "retracted from the next one.",
+                "Leave out 'correct.for', and let WATERMARK wait longer.",
+            )
         query, mode = self.fit(query), self.mode
         if found.reads_events:
             query = self.repeats.of(catalyst, query, found.stream, found.timing)
@@ -135,7 +139,7 @@ class OutputOptions(NamedTuple):
         if isinstance(query, Join):
             raise UnsupportedQuery(f"Late events of the join {query.name} are counted only.", "Leave out 'late'.")
         query = msgspec.structs.replace(query, late=self.late)
-        check_late(query, found.stream)
+        check_late(query, {stream.name: stream for one in (*found.inner, found) for stream in one.streams})
         return query
 
     def of_lower(
@@ -152,19 +156,6 @@ class OutputOptions(NamedTuple):
         if not lower.reads_events:
             return query
         return with_late_by(self.repeats.of(catalyst, query, lower.stream, lower.timing), self.mode.late_by)
-
-    def _check_steps(self, name: str) -> None:
-        """Refuse the options that apply to one query, for a query over the rows of its inner queries.
-
-        Raises:
-            UnsupportedQuery: one of them is given.
-        """
-        for option, value in {"late": self.late, "correct.for": self.mode.correct_for}.items():
-            if value:
-                raise UnsupportedQuery(
-                    f"{name} keeps state in several steps, and `{option}` would apply to the rows of the first step.",
-                    "Make the first step a query of its own, with this option, and read its rows: FROM STREAM lower.",
-                )
 
 
 def leaving_of(

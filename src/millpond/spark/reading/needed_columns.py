@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
+from millpond.plan.chains.late_sinks import late_columns_read
 from millpond.plan.options.columns_read import columns_read
 
 
@@ -25,10 +26,12 @@ def needed_columns(
     needed |= {name: set() for name in read - answered}
     for watched, time in times.items():
         needed.setdefault(watched, set()).add(time)
-    for query in queries:
-        if query.name not in halted:
-            for name in query.streams:
-                needed.setdefault(name, set()).update(columns_read(query, streams[name]))
+    computed = [query for query in queries if query.name not in halted]
+    for query in computed:
+        for name in query.streams:
+            needed.setdefault(name, set()).update(columns_read(query, streams[name]))
+    for name, columns in late_columns_read(computed, streams).items():
+        needed.setdefault(name, set()).update(columns)
     for name, columns in needed.items():
         columns.update(streams[name].retention.columns)
         if order := streams[name].order:

@@ -10,12 +10,13 @@ from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Foreign, call, literal
-from millpond.model.query import Query
+from millpond.model.query import Named, Query
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import Sliding
+from millpond.plan.chains.late_sinks import check_late, late_columns, late_columns_read, late_sinks
+from millpond.plan.chains.upstream import stream_of_steps
 from millpond.plan.groups.build import build_plan
-from millpond.plan.options.late_sinks import check_late, late_columns, late_sinks
 
 STREAM = Stream(
     "tx",
@@ -54,6 +55,23 @@ def test_late_sinks_state_group_and_delay() -> None:
     assert late_sinks(build_plan([silent]), [STREAM]) == {}
 
 
+def test_a_text_of_several_steps_writes_the_late_events_of_its_first_step() -> None:
+    at = Column("window.time", "timestamp")
+    where = call("eq", (SOUND, literal("S530", "string")), "boolean")
+    lower = replace(QUERY, where=where, output=(Named("at", at), Named("n", Column("agg:1", "bigint"))))
+    inner = stream_of_steps([replace(lower, late=msgspec.UNSET)], "at")
+    reader = replace(QUERY, stream=inner.name, event_time="at", delay_us=0, keys=(), aggregates=(), where=None)
+    [sink] = late_sinks(build_plan([*inner.steps, reader]), [STREAM, inner])["tx"]
+    assert (sink.query, sink.delay_us, sink.where) == ("q", 5, where)
+    assert {*sink.columns} == {"ts", "kind", "customer", "amount", "price"}
+    by_name = {stream.name: stream for stream in (STREAM, inner)}
+    assert late_columns_read([reader], by_name) == {"tx": {*sink.columns}}
+    check_late(reader, by_name)
+    united = stream_of_steps([lower, lower], "at")
+    with pytest.raises(UnsupportedQuery, match="several aggregations"):
+        check_late(replace(reader, stream=united.name), by_name | {united.name: united})
+
+
 def test_a_query_that_does_not_ask_has_the_json_it_always_had() -> None:
     silent = replace(QUERY, late=msgspec.UNSET)
     assert silent.late_sink is None
@@ -77,5 +95,5 @@ def test_a_query_that_does_not_ask_has_the_json_it_always_had() -> None:
 )
 def test_refusals(query: Query, stream: Stream, what: str) -> None:
     with pytest.raises(UnsupportedQuery, match=what) as caught:
-        check_late(query, stream)
+        check_late(query, {stream.name: stream})
     assert caught.value.cure
