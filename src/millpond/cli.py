@@ -428,6 +428,8 @@ def serve(
         raise typer.BadParameter("Name a FILE.sql, or the folder of a pond with --checkpoint.")
     if autoscale is None and autoscale_shards is not None:
         raise typer.BadParameter("--autoscale-shards needs --autoscale, which decides when to scale.")
+    from millpond.service.console.loading import is_installed, open_console
+
     policy = None if autoscale is None else serve_arguments.policy_of(autoscale, target, autoscale_shards)
     folder = _folder(file or Path(), checkpoint)
     commands.run_service(
@@ -437,6 +439,7 @@ def serve(
             tuple(push or ()),
         ),
         web, cert, key, tuple(allow_host or ()), tuple(allow_origin or ()), pg,
+        open_console if is_installed() else None,
     )  # fmt: skip
 
 

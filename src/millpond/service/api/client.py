@@ -44,6 +44,7 @@ from millpond.service.api.messages import (
 )
 from millpond.service.api.row_subscription import Rows
 from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, only_pond, places_of
+from millpond.service.api.sessions import Sessions
 
 T = TypeVar("T")
 _HEALTH_S = 5.0
@@ -110,6 +111,11 @@ class Client:
             leader = places.known_leader()
             url, certificate = leader.url, certificate or leader.certificate
         return cls(url, token or places.known_secret(), certificate=certificate, who=who, timeout=timeout)
+
+    def console_link(self) -> str:
+        """A link that signs one browser in to the web console, within a minute."""
+        token = self._http.headers["authorization"].partition(" ")[2]
+        return f"{self.url}/sign-in?code={Sessions(token).issue('code')}"
 
     def health(self) -> Health:
         """Whether the service leads, stands by, starts or stops."""

@@ -1,6 +1,7 @@
 """Checks every request before the API: sizes, host, origin, rate and token, in this order.
 
-Everything that is not allowed is refused, even for paths that do not exist. Only `/v1/health` needs no token.
+Everything that is not allowed is refused, even for paths that do not exist. Only `/v1/health` and the page to sign in
+need no token. Requests of the console have a session instead; it counts for the console only.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import msgspec
 from millpond.clock import Clock, lap_us
 from millpond.errors import AccessError, BusyError, MillpondError, RequestError
 from millpond.service.api.messages import Refusal
+from millpond.service.api.sessions import Sessions
+from millpond.service.server.browser.access import ENTRANCE, SIGN_IN, is_foreign, is_visit, of_console
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -84,17 +87,19 @@ class Guard:
     """Forwards allowed requests to `app`, and refuses all others itself.
 
     `hosts`: the allowed Host headers, without the port; `origins`: the Origins a browser may send, none by default.
-    `trust` is called with address and port of each client that sent the token.
+    `trust` is called with address and port of each client that sent the token. `sessions`: those of the console;
+    without them its paths need the token, as all others do.
     """
 
     def __init__(
         self, app: Application, token: str, hosts: frozenset[str], *, origins: frozenset[str] = frozenset(),
         limits: Limits = DEFAULT, clock: Clock = lap_us, trust: Callable[[tuple[str, int]], None] = lambda _: None,
+        sessions: Sessions | None = None,
     ) -> None:  # fmt: skip
         self._app, self._token = app, _digest(token.encode())
         self._hosts, self._origins, self._limits = hosts, origins, limits
-        self._rates, self._strangers = Rates(limits, clock), Rates(limits, clock)
-        self._trust = trust
+        self._rates, self._strangers, self._pages = (Rates(limits, clock) for _ in range(3))
+        self._trust, self._sessions = trust, sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
@@ -105,7 +110,10 @@ class Guard:
         elif (refused := self._refused(scope)) is not None:
             if refused[0] in _BODY_IS_REFUSED:
                 await _discard(receive)
-            await _answer(send, *refused)
+            if refused[0] == 401 and self._is_page(scope) and is_visit(_headers(scope) or {}):
+                await _redirect(send, SIGN_IN)
+            else:
+                await _answer(send, *refused)
         else:
             try:
                 body = await asyncio.wait_for(self._body(receive), self._limits.body_seconds)
@@ -126,25 +134,35 @@ class Guard:
         host = _host(headers.get("host", ""))
         if host not in self._hosts:
             return 403, AccessError(f"The service is not known as {host!r}.", "Ask it by a name it has: --allow-host.")
-        origin = headers.get("origin")
-        if origin is not None and origin not in self._origins:
+        origin, page = headers.get("origin"), self._is_page(scope)
+        if is_foreign(scope["method"], headers) if page else origin is not None and origin not in self._origins:
             return 403, AccessError(f"Pages of {origin} may not ask.", "Start the service with --allow-origin.")
         client = scope.get("client") or ("", 0)
         address = str(client[0])
-        known = self._known(headers.get("authorization", ""))
+        known = self._in_session(headers) if page else self._known(headers.get("authorization", ""))
         if known:
             self._trust((address, client[1]))
         # on one machine all share an address: those without the token must not use up the rate of the others
-        rates = self._rates if known else self._strangers
-        if not rates.take(address):
+        rates = self._strangers if not known else self._pages if page else self._rates
+        guess = page and scope["path"] == SIGN_IN and scope["method"] == "POST"
+        if not rates.take(address, GUESS_COSTS if guess else 1.0):
             return 429, BusyError("More is asked than the service allows.", "Wait a second.")
-        if scope["path"] not in OPEN and not known:
+        if not known and scope["path"] not in (ENTRANCE if page else OPEN):
             rates.fine(address, GUESS_COSTS - 1)
             cure = "Send `Authorization: Bearer TOKEN`; a command takes --token, or MILLPOND_TOKEN."
             return 401, AccessError("The request has no valid token.", cure)
-        return self._malformed(scope, headers)
+        return self._malformed(scope, headers, page)
 
-    def _malformed(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, MillpondError] | None:
+    def _is_page(self, scope: Scope) -> bool:
+        return self._sessions is not None and of_console(scope["path"])
+
+    def _in_session(self, headers: Mapping[str, str]) -> bool:
+        sessions = self._sessions
+        return sessions is not None and sessions.accepts("session", sessions.in_cookies(headers.get("cookie", "")))
+
+    def _malformed(
+        self, scope: Scope, headers: Mapping[str, str], page: bool
+    ) -> tuple[int, MillpondError] | None:
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()):
             return 400, RequestError("The length of the body is no number.", "Send a correct Content-Length.")
@@ -152,7 +170,7 @@ class Guard:
             return 413, self._too_large()
         has_body = length != "0" or "transfer-encoding" in headers
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if has_body and scope["method"] in _METHODS_WITH_BODY and kind != "application/json":
+        if has_body and not page and scope["method"] in _METHODS_WITH_BODY and kind != "application/json":
             return 415, RequestError("The body is not JSON.", "Send `Content-Type: application/json`.")
         return None
 
@@ -213,7 +231,7 @@ def _headers(scope: Scope) -> dict[str, str] | None:
     found: dict[str, str] = {}
     for raw, value in scope["headers"]:
         name = raw.decode("latin-1").lower()
-        if name in found and name in ("host", "origin", "authorization", "content-length", "content-type"):
+        if name in found and name in ("host", "origin", "authorization", "content-length", "content-type", "cookie"):
             return None
         found[name] = value.decode("latin-1")
     return found
@@ -249,6 +267,12 @@ def refusal(error: MillpondError) -> bytes:
 
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """The headers that are sent with each response."""
+
+
+async def _redirect(send: Send, path: str) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in {"location": path, **HEADERS}.items()]
+    await send({"type": "http.response.start", "status": 303, "headers": raw})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _answer(send: Send, status: int, error: MillpondError) -> None:

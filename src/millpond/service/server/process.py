@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,9 @@ from millpond.service.api.certificates import speaks_for
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import FOLDER as SERVICE
 from millpond.service.api.service_files import Leader, Places, places_of
+from millpond.service.api.sessions import Sessions
 from millpond.service.server.app import WHO, make_app
+from millpond.service.server.browser.sign_in import Entrance
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.guard import HEAD_BYTES, Application, Guard, Limits
 from millpond.service.server.hosted_pond import HostedPond
@@ -59,6 +61,9 @@ _CONNECTIONS = 512
 
 Beside: TypeAlias = Callable[[str], AbstractContextManager[None]]
 """Makes, from the token, a context in which something else is served too."""
+
+OpenConsole: TypeAlias = Callable[[HostedPond, RowStream, LogReader], Awaitable[Application]]
+"""Loads the web console of a pond; called in the loop that answers requests, when the console is first visited."""
 
 
 class Web(NamedTuple):
@@ -105,9 +110,10 @@ def check_stores(options: Options) -> None:
 
 
 def serve(
-    options: Options, web: Web, say: Callable[[str], None], beside: Beside = lambda _: nullcontext()
+    options: Options, web: Web, say: Callable[[str], None], beside: Beside = lambda _: nullcontext(),
+    open_console: OpenConsole | None = None,
 ) -> None:  # fmt: skip
-    """Serve a pond until SIGINT or SIGTERM. `beside`: served meanwhile.
+    """Serve a pond until SIGINT or SIGTERM. `beside`: served meanwhile. `open_console` None: there is no web console.
 
     Raises:
         MillpondError: the pond cannot be served, or not any longer.
@@ -122,7 +128,7 @@ def serve(
     open_truth(address)  # raises if the folder holds something else, which then stays untouched
     places.make()
     try:
-        again = _serve(options, web, places, restarts, say, beside)
+        again = _serve(options, web, places, restarts, say, beside, open_console)
     except BaseException:
         if unused and address.path is not None:
             _unmake(address.path, there)
@@ -145,7 +151,8 @@ def _end_or_replace(supervisor: Supervisor, port: int) -> NoReturn:
 
 
 def _serve(
-    options: Options, web: Web, places: Places, restarts: Restarts, say: Callable[[str], None], beside: Beside
+    options: Options, web: Web, places: Places, restarts: Restarts, say: Callable[[str], None], beside: Beside,
+    open_console: OpenConsole | None,
 ) -> Restarts | None:  # fmt: skip
     """Serve until a stop is requested (returns None), or until the process should be restarted."""
     secret, reader, address = places.secret(), LogReader(options.folder), address_of(options.folder)
@@ -171,7 +178,10 @@ def _serve(
         )  # fmt: skip
         rows = RowStream(reader)
         metrics = Metrics(verbs, reader, lambda: process.gauges)
-        app = _guarded(make_app(verbs, rows, metrics.exposition), secret, web, listener.strangers)
+        sessions, api = Sessions(secret), make_app(verbs, rows, metrics.exposition)
+        loaded = None if open_console is None else partial(open_console, verbs, rows, reader)
+        Entrance(secret, sessions, web.certificate is not None, loaded).add_to(api)
+        app = _guarded(api, secret, web, listener.strangers, sessions)
         supervisor = process.supervisor
         watched = Watchdog(supervisor.hangs, lambda: _end_or_replace(supervisor, port)).running()
         warm = WarmCopies(lambda: None if (found := reader.now()) is None else found[0])
@@ -264,11 +274,14 @@ def told_name(web: Web) -> tuple[str, bool]:
     return (own[0], False) if found is None else (found, True)
 
 
-def _guarded(app: Application, secret: str, web: Web, strangers: Strangers) -> Application:
+def _guarded(
+    app: Application, secret: str, web: Web, strangers: Strangers, sessions: Sessions | None = None
+) -> Application:
     """The service behind its guard; CORS comes first, because a browser's preflight request has no token."""
     guard = Guard(
-        app, secret, known_names(web), origins=frozenset(web.origins), limits=web.limits, trust=strangers.trust
-    )
+        app, secret, known_names(web), origins=frozenset(web.origins), limits=web.limits, trust=strangers.trust,
+        sessions=sessions,
+    )  # fmt: skip
     if not web.origins:
         return guard
     headers = ("authorization", "content-type", WHO)

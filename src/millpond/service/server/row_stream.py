@@ -11,7 +11,7 @@ import asyncio
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from time import monotonic
 from typing import NamedTuple
 
@@ -107,7 +107,7 @@ class RowStream:
         self._check_number()
         return position
 
-    async def events(self, query: str, position: Position) -> AsyncIterator[bytes]:
+    async def events(self, query: str, position: Position) -> AsyncGenerator[bytes, None]:
         """The events of a subscription, until the service stops or the rows cannot be read."""
         self._subscribers += 1
         heard = monotonic()

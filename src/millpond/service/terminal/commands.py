@@ -20,7 +20,7 @@ from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
 from millpond.service.terminal.overview import picture
 from millpond.service.terminal.parse_arguments import assigned, selected
-from millpond.service.terminal.serve_arguments import Range, Target, policy_of
+from millpond.service.terminal.serve_arguments import Range, Target, host_and_port, policy_of
 from millpond.service.terminal.text import (
     change_text,
     diff_lines,
@@ -35,6 +35,7 @@ from millpond.version import install
 
 if TYPE_CHECKING:
     from millpond.service.api.client import Client
+    from millpond.service.server.process import OpenConsole
 
 Folder = Annotated[
     Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
@@ -95,12 +96,12 @@ _LOOK_SECONDS = 2.0
 
 def run_service(
     options: Options, listen: str, certificate: Path | None, key: Path | None, names: tuple[str, ...],
-    origins: tuple[str, ...], pg: str | None = None,
+    origins: tuple[str, ...], pg: str | None = None, open_console: OpenConsole | None = None,
 ) -> None:  # fmt: skip
     """Serve at `listen` (HOST:PORT) until a signal.
 
     `names`: additional host names by which requests may address the service. `origins`: allowed origins of web pages.
-    `pg`: where PostgreSQL clients are answered (HOST:PORT).
+    `pg`: where PostgreSQL clients are answered (HOST:PORT). `open_console`: loads the web console, if there is one.
 
     Raises:
         SetupError: the libraries are missing, or the address needs TLS.
@@ -112,21 +113,14 @@ def run_service(
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     said = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    web = Web(*_host_and_port(listen), certificate, key, names, origins)
+    web = Web(*host_and_port(listen), certificate, key, names, origins)
     if pg is None:
-        serve(options, web, said.print)
+        serve(options, web, said.print, open_console=open_console)
         return
-    host, port = _host_and_port(pg)
+    host, port = host_and_port(pg)
     endpoint = Endpoint(options.folder, options.store, Web(host, port, certificate, key))
     said.print(f"PostgreSQL clients are answered at {host}:{endpoint.port}.")
-    serve(options, web, said.print, endpoint.running)
-
-
-def _host_and_port(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    if not (host and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-        raise typer.BadParameter(f"{listen!r} is not of the form HOST:PORT.")
-    return host.strip("[]"), int(port)
+    serve(options, web, said.print, endpoint.running, open_console)
 
 
 def client(folder: Path | None, url: str | None, token: str | None, trusted: Path | None) -> Client:
@@ -375,6 +369,16 @@ def _watch(app: typer.Typer) -> None:
         with client(checkpoint, url, token, ca) as pond, suppress(KeyboardInterrupt):
             for row in pond.rows(name, after=after):
                 typer.echo(msgspec.json.encode(row).decode())
+
+    @app.command("open")
+    def open_console(
+        link: Annotated[bool, typer.Option("--link", help="Only print the link, which is valid for a minute.")] = False,
+        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
+    ) -> None:  # fmt: skip
+        """Open the web console in a browser, signed in."""
+        with client(checkpoint, url, token, ca) as pond:
+            if link or typer.launch(pond.console_link()):
+                typer.echo(pond.console_link())
 
     @app.command()
     def status(

@@ -80,3 +80,15 @@ def _bounds(text: str) -> tuple[int, int]:
     if not (least.isdecimal() and (most.isdecimal() or not divided) and 1 <= int(least) <= int(most or least)):
         raise typer.BadParameter(f"{text!r} is not of the form LEAST-MOST, such as 1-8.")
     return int(least), int(most or least)
+
+
+def host_and_port(listen: str) -> tuple[str, int]:
+    """The address of an option HOST:PORT.
+
+    >>> host_and_port("[::1]:80")
+    ('::1', 80)
+    """
+    host, _, port = listen.rpartition(":")
+    if not (host and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+        raise typer.BadParameter(f"{listen!r} is not of the form HOST:PORT.")
+    return host.strip("[]"), int(port)

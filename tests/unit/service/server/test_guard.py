@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from millpond.service.api.sessions import Sessions
 from millpond.service.server.guard import GUESS_COSTS, Guard, Limits, Rates, Receive, Scope, Send
 
 TOKEN = "a-token-of-some-length"
@@ -144,3 +145,47 @@ def test_no_more_than_some_addresses_are_remembered() -> None:
     for i in range(5000):
         assert rates.take(f"10.0.{i >> 8}.{i & 255}")
     assert len(rates._known) <= 1024
+
+
+SESSIONS = Sessions(TOKEN)
+SAME = {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}
+VISIT = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+OWN = {"origin": "http://localhost:1234"}
+
+
+def cookie(session: str = "") -> dict[str, str]:
+    return {"cookie": f"other=x; {SESSIONS.cookie}={session or SESSIONS.issue('session')}"}
+
+
+def test_a_session_opens_the_console_and_not_the_api(client: Callable[..., Any]) -> None:
+    echo = Echo()
+    asked = client(echo, sessions=SESSIONS)
+    assert asked.get("/console/", headers=cookie() | SAME).status_code == 200
+    assert asked.get("/console/", headers=cookie() | VISIT).status_code == 200, "a visit reads, and changes nothing"
+    sent = {"content": b"4x", "headers": cookie() | SAME | OWN | {"content-type": "text/plain"}}
+    assert asked.post("/console/_socket", **sent).status_code == 200
+    check_refused(asked.get("/v1/status", headers=cookie() | SAME), 401, "MP-ACCESS")
+    assert echo.asked == ["/console/", "/console/", "/console/_socket"]
+    for wrong in ({}, cookie("x"), cookie(SESSIONS.issue("code")), {"cookie": SESSIONS.cookie}):
+        check_refused(asked.get("/console/", headers=wrong | SAME), 401, "MP-ACCESS")
+    check_refused(client(Echo()).get("/console/", headers=cookie() | SAME), 401, "MP-ACCESS")
+
+
+def test_other_pages_may_not_use_a_session(client: Callable[..., Any]) -> None:
+    asked = client(Echo(), sessions=SESSIONS, origins=frozenset({"https://page.example"}))
+    for site in ("same-site", "cross-site"):
+        check_refused(asked.get("/console/", headers=cookie() | SAME | {"sec-fetch-site": site}), 403, "MP-ACCESS")
+        check_refused(asked.post("/sign-in", headers=VISIT | OWN | {"sec-fetch-site": site}), 403, "MP-ACCESS")
+    for origin in ("http://localhost:1235", "null", "https://page.example", "http://localhost:1234.evil.example"):
+        check_refused(asked.get("/console/", headers=cookie() | {"origin": origin}), 403, "MP-ACCESS")
+    check_refused(asked.post("/console/x", headers=cookie()), 403, "MP-ACCESS")
+
+
+def test_a_browser_without_a_session_is_sent_to_the_sign_in(client: Callable[..., Any]) -> None:
+    asked = client(Echo(), sessions=SESSIONS)
+    found = asked.get("/console/queries", headers=VISIT)
+    assert (found.status_code, found.headers["location"]) == (303, "/sign-in")
+    assert asked.get("/", headers=VISIT).status_code == asked.get("/sign-in", headers=VISIT).status_code == 200
+    sending = {"content": b"token=x", "headers": OWN | {"content-type": "application/x-www-form-urlencoded"}}
+    slow = client(Echo(), sessions=SESSIONS, limits=Limits(per_second=1, burst=2 * GUESS_COSTS), clock=lambda: 0)
+    assert [slow.post("/sign-in", **sending).status_code for _ in range(3)] == [200, 200, 429], "a guess costs more"

@@ -1,0 +1,81 @@
+"""The page with the timeline of the newest epoch, and the steps in which the time of the newest epochs went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nicegui import ui
+
+from millpond.runtime.inspect.timeline import EPOCH, KEPT, Trace, TraceEvent, pieces
+from millpond.service.console.layout import page, pushed, table
+from millpond.service.console.readings import TRACE_SECONDS, Readings
+
+_STEPS = ("track", "step", "median ms", "epochs")
+_PIXELS = 22
+
+
+def show_epochs(readings: Readings) -> None:
+    """Show the page."""
+    with page("Epochs"):
+        title = ui.label().props('role="status"')
+        chart = ui.echart(_chart()).classes("w-full").props('role="img" aria-label="Timeline of the newest epoch"')
+        steps = table(f"Steps of the newest epochs, at most {KEPT}", _STEPS, _STEPS[2:], pagination=0)
+
+        async def update() -> None:
+            trace = await readings.trace()
+            rows = newest(trace)
+            title.text = _title(trace, rows)
+            chart.style(f"height: {(len(rows) + 3) * _PIXELS}px")
+            chart.options["yAxis"]["data"] = [name for name, _, _ in rows]
+            chart.options["series"][0]["data"] = [start for _, start, _ in rows]
+            chart.options["series"][1]["data"] = [took for _, _, took in rows]
+            steps.rows = [
+                dict(zip(_STEPS, (one.track, one.name, round(one.median_us / 1e3, 1), one.epochs), strict=True))
+                for one in pieces(trace)
+            ]
+
+        pushed(TRACE_SECONDS, update)
+
+
+def newest(trace: Trace) -> list[tuple[str, float, float]]:
+    """The spans of the newest epoch: track and step, and the milliseconds of its start in the epoch and its duration.
+
+    >>> named = TraceEvent("thread_name", "M", 1, 1, args={"name": "driver"})
+    >>> spans = [TraceEvent("epoch", "X", 1, 1, 5_000, 4_000, {"record": 7}),
+    ...          TraceEvent("job", "X", 1, 1, 6_000, 2_000, {"record": 7})]
+    >>> newest(Trace([named, *spans]))
+    [('driver epoch', 0.0, 4.0), ('driver job', 1.0, 2.0)]
+    """
+    tracks = {event.tid: str(event.args["name"]) for event in trace.trace_events if event.ph == "M"}
+    spans = [event for event in trace.trace_events if event.ph == "X"]
+    epoch = _epoch(spans)
+    if epoch is None:
+        return []
+    own = [one for one in spans if one.args.get("record") == epoch.args["record"] and one.ts >= epoch.ts]
+    rows = [(f"{tracks[one.tid]} {one.name}", (one.ts - epoch.ts) / 1e3, (one.dur or 0) / 1e3) for one in own]
+    return sorted(rows, key=lambda row: row[1])
+
+
+def _epoch(spans: list[TraceEvent]) -> TraceEvent | None:
+    return max((one for one in spans if one.name == EPOCH), key=lambda one: one.ts, default=None)
+
+
+def _title(trace: Trace, rows: list[tuple[str, float, float]]) -> str:
+    epoch = _epoch([event for event in trace.trace_events if event.ph == "X"])
+    if epoch is None or not rows:
+        return "This leader has committed no epoch yet."
+    events = int(epoch.args.get("events", 0))
+    return f"Record {epoch.args['record']}: {(epoch.dur or 0) / 1e3:,.0f} ms, {events:,} events"
+
+
+def _chart() -> dict[str, Any]:
+    hidden = {"type": "bar", "stack": "time", "data": [], "itemStyle": {"color": "transparent"}, "silent": True}
+    shown = {"type": "bar", "stack": "time", "data": [], "barMinWidth": 2}
+    return {
+        "animation": False,
+        "grid": {"left": 190, "right": 30, "top": 10, "bottom": 30},
+        "tooltip": {"trigger": "item"},
+        "xAxis": {"type": "value", "axisLabel": {"formatter": "{value} ms"}},
+        "yAxis": {"type": "category", "inverse": True, "data": [], "axisLabel": {"color": "#888"}},
+        "series": [hidden, shown],
+    }

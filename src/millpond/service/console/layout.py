@@ -1,0 +1,109 @@
+"""The frame of each page of the console, and the parts that pages are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from nicegui import ui
+
+from millpond.errors import MillpondError
+from millpond.service.server.browser.access import CONSOLE, SIGN_OUT
+
+PAGES = (("", "Overview"), ("queries", "Queries"), ("graph", "Graph"), ("epochs", "Epochs"),
+         ("parameters", "Parameters"), ("history", "History"))  # fmt: skip
+
+_STYLE = """
+body { font-family: system-ui, sans-serif; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: .75rem; width: 100%; }
+.code { font-family: ui-monospace, monospace; white-space: pre; overflow-x: auto; max-width: 100%; width: 100%; }
+.nicegui-content { max-width: 80rem; margin: 0 auto; }
+:focus-visible { outline: 2px solid currentColor; outline-offset: 2px; }
+"""
+
+# NiceGUI tries to connect again and again: also after the session has expired, when only a visit leads to the sign-in.
+_EXPIRED = f"""<script>setInterval(async () => {{
+  if (!window.socket || window.socket.connected) return;
+  const answer = await fetch("{CONSOLE}/favicon.ico", {{cache: "no-store"}}).catch(() => null);
+  if (answer?.status === 401) location.reload();
+}}, 2000);</script>"""
+
+
+@contextmanager
+def page(title: str) -> Iterator[None]:
+    """The frame of a page: links to all pages, the way out, and the heading."""
+    ui.page_title(f"{title} - Millpond")
+    ui.add_css(_STYLE)
+    ui.add_head_html(_EXPIRED)
+    with ui.header().classes("items-center gap-4 py-2").props('role="banner"'):
+        ui.link("Millpond", f"{CONSOLE}/").classes("text-white text-lg font-bold no-underline")
+        with ui.element("nav").classes("flex gap-4 grow flex-wrap").props('aria-label="Pages"'):
+            for path, label in PAGES:
+                ui.link(label, f"{CONSOLE}/{path}").classes("text-white")
+        with ui.element("form").props(f'method="post" action="{SIGN_OUT}"'):
+            leave = ui.element("input").props('type="submit" value="Sign out"')
+            leave.classes("cursor-pointer underline bg-transparent")
+    with ui.element("main").classes("w-full flex flex-col gap-4"):
+        ui.label(title).classes("text-2xl").props('role="heading" aria-level="1"')
+        yield
+
+
+class Figures:
+    """A grid of named figures."""
+
+    def __init__(self) -> None:
+        self._grid = ui.element("dl").classes("figures")
+        self._values: dict[str, ui.label] = {}
+
+    def show(self, figures: Mapping[str, str]) -> None:
+        """Show these figures; those of the last call keep their places."""
+        with self._grid:
+            for name, value in figures.items():
+                if name not in self._values:
+                    with ui.card().classes("p-3 gap-0"):
+                        ui.label(name).classes("text-sm opacity-70").props('role="term"')
+                        self._values[name] = ui.label().classes("text-lg break-all").props('role="definition"')
+                self._values[name].text = value
+
+
+def table(label: str, columns: Sequence[str], numbers: Sequence[str] = (), **options: Any) -> ui.table:
+    """A table with a name for readers of screens; `numbers` are the columns that are aligned to the right."""
+    shown = [
+        {"name": one, "label": one, "field": one, "align": "right" if one in numbers else "left"} for one in columns
+    ]
+    made = ui.table(columns=shown, rows=[], row_key=columns[0], **options).classes("w-full")
+    return made.props(f'dense flat bordered wrap-cells title="{label}" role="region" aria-label="{label}"')
+
+
+def code(text: str) -> ui.label:
+    """A text in a fixed width, as it is."""
+    return ui.label(text).classes("code text-sm")
+
+
+class Alert:
+    """A line for an error; hidden while there is none."""
+
+    def __init__(self) -> None:
+        self._line = ui.label().classes("text-red-700 dark:text-red-300").props('role="alert"')
+        self._line.visible = False
+
+    def show(self, error: MillpondError | None) -> None:
+        """Show an error, or nothing."""
+        self._line.visible = error is not None
+        self._line.text = "" if error is None else str(error)
+
+
+def pushed(seconds: float, update: Callable[[], Awaitable[None]]) -> None:
+    """Update a page now and every some seconds while it is open; an error is shown until the next update succeeds."""
+    alert = Alert()
+
+    async def run() -> None:
+        try:
+            await update()
+        except MillpondError as error:
+            alert.show(error)
+        else:
+            alert.show(None)
+
+    ui.timer(seconds, run)

@@ -1,0 +1,105 @@
+"""The first page of the console: rates, backlog, followers and problems of the pond."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from nicegui import ui
+
+from millpond.clock import utc
+from millpond.service.api.messages import SourceShown, Status
+from millpond.service.console.changes import ScaleForm
+from millpond.service.console.layout import Figures, page, pushed, table
+from millpond.service.console.readings import STATUS_SECONDS, Readings
+
+_POINTS = 120
+_BACKLOG = ("source", "partition", "committed", "end", "behind")
+_FOLLOWERS = ("name", "records behind", "state")
+
+
+def show_overview(readings: Readings) -> None:
+    """Show the page."""
+    with page("Overview"):
+        figures = Figures()
+        rates: deque[float] = deque(maxlen=_POINTS)
+        chart = ui.echart(_chart()).classes("w-full h-48").props('role="img" aria-label="Events per second"')
+        problems = ui.column().classes("w-full gap-1").props('role="status" aria-label="Problems"')
+        backlog = table("Sources", _BACKLOG, _BACKLOG[2:])
+        streams = table("Streams", ("stream", "source", "newest event time"))
+        followers = table("Sinks and view", _FOLLOWERS, _FOLLOWERS[1:2])
+        ScaleForm(readings)
+
+        async def update() -> None:
+            status = await readings.status()
+            figures.show(_figures(status))
+            rates.append(round(status.events_per_s, 1))
+            chart.options["series"][0]["data"] = [*rates]
+            problems.clear()
+            with problems:
+                for line in _problems(status):
+                    ui.label(line).classes("text-red-700 dark:text-red-300")
+            backlog.rows = [row for source in status.sources for row in _backlog(source)]
+            streams.rows = [
+                {"stream": one.name, "source": one.source, "newest event time": utc(one.newest_us)}
+                for one in await readings.streams()
+            ]
+            followers.rows = [
+                {"name": one.name, "records behind": one.behind, "state": one.error or one.note or "up to date"}
+                for one in status.followers
+            ]
+
+        pushed(STATUS_SECONDS, update)
+
+
+def _figures(status: Status) -> dict[str, str]:
+    """The figures of the status.
+
+    >>> _figures(Status("leader", "p", 7, 5, 2, instances=3, epoch_s=0.25))["Epoch time"]
+    '250 ms, p99 0 ms'
+    """
+    since = "-" if status.since_epoch_s is None else f"{status.since_epoch_s:.0f} s ago"
+    moving = f", {status.buckets_moving:,} buckets migrate" if status.buckets_moving else ""
+    waiting = [one.waiting for one in status.sources]
+    known = f"{sum(one or 0 for one in waiting):,}" if None not in waiting else "not known yet"
+    return {
+        "This process": status.role,
+        "Leader": status.leader or "-",
+        "Events per second": f"{status.events_per_s:,.0f}",
+        "Epoch time": f"{status.epoch_s * 1e3:,.0f} ms, p99 {status.epoch_p99_s * 1e3:,.0f} ms",
+        "Last epoch": since,
+        "Records behind": known,
+        "Events": f"{status.events:,}",
+        "Epoch": f"{status.epoch:,} (record {status.record:,})",
+        "Queries": f"{status.queries:,}",
+        "Instances": f"{status.instances:,}{moving}",
+    }
+
+
+def _problems(status: Status) -> Iterator[str]:
+    yield from status.problems
+    if (failure := status.failure) is not None:
+        yield f"[{failure.code}] {failure.what} {failure.cure} Next try in {failure.retry_in_s:.0f} s."
+
+
+def _backlog(source: SourceShown) -> Iterator[dict[str, Any]]:
+    """A row per partition, or one for a source without partitions."""
+    if not source.partitions:
+        behind = "not known yet" if source.waiting is None else f"{source.waiting:,} {source.unit}"
+        yield dict(zip(_BACKLOG, (source.stream, "-", "-", "-", behind), strict=True))
+    for one in source.partitions:
+        partition = f"{one.topic} {one.partition}"
+        values = (source.stream, partition, f"{one.committed:,}", f"{one.end:,}", f"{one.end - one.committed:,}")
+        yield dict(zip(_BACKLOG, values, strict=True))
+
+
+def _chart() -> dict[str, Any]:
+    return {
+        "animation": False,
+        "grid": {"left": 60, "right": 20, "top": 30, "bottom": 20},
+        "title": {"text": "Events per second", "textStyle": {"fontSize": 13, "color": "#888"}},
+        "xAxis": {"type": "category", "show": False},
+        "yAxis": {"type": "value", "splitLine": {"lineStyle": {"color": "#8884"}}},
+        "series": [{"type": "line", "data": [], "showSymbol": False, "areaStyle": {"opacity": 0.2}}],
+    }

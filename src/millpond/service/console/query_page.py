@@ -1,0 +1,152 @@
+"""The page of a query: its text and versions, its rows as they are committed, its history, and why it is silent."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from nicegui import Client, background_tasks, ui
+
+from millpond.clock import utc
+from millpond.errors import GoneError, MillpondError
+from millpond.service.api.messages import QueryShown, Refusal, RowsSent
+from millpond.service.api.row_subscription import sent_events
+from millpond.service.console.changes import actions
+from millpond.service.console.layout import Alert, Figures, code, page, pushed, table
+from millpond.service.console.lists import history_rows, history_table
+from millpond.service.console.readings import QUERIES_SECONDS, Readings, in_thread
+from millpond.service.terminal.text import diff_lines
+
+_ROWS = 100
+"""The newest rows that a page keeps."""
+
+_RECENT_RECORDS = 20
+"""Rows of so many records before the newest one are shown first, if they are still there."""
+
+
+async def show_query(readings: Readings, name: str) -> None:
+    """Show the page of a query."""
+    with page(name):
+        try:
+            query = await readings.query(name)
+        except MillpondError as error:
+            Alert().show(error)
+            return
+        figures, buttons = Figures(), ui.row().classes("gap-2")
+        shown, receiving = list[str](), list[asyncio.Task[None]]()
+        with ui.tabs().props("align=left no-caps") as tabs:
+            for label in ("Text", "Rows", "Why", "History", "Shadow"):
+                ui.tab(label)
+        with ui.tab_panels(tabs, value="Text").classes("w-full"):
+            with ui.tab_panel("Text"):
+                text = code(query.text)
+                columns = table("Columns", ("column", "type"))
+            with ui.tab_panel("Rows"):
+                rows = table("Rows", [column.name for column in query.columns], pagination=_ROWS)
+            with ui.tab_panel("Why"):
+                why = code("")
+            with ui.tab_panel("History"):
+                history = history_table()
+            with ui.tab_panel("Shadow"):
+                difference = code("")
+
+        async def update() -> None:
+            found = await readings.query(name)
+            figures.show(_figures(found))
+            text.text = found.text.strip()
+            columns.rows = [{"column": one.name, "type": one.type} for one in found.columns]
+            if shown != [found.state]:
+                shown[:] = [found.state]
+                buttons.clear()
+                with buttons:
+                    actions(readings, found)
+            if tabs.value == "Why":
+                why.text = await in_thread(lambda: readings.why(name))
+            elif tabs.value == "History":
+                history.rows = history_rows([one for one in await readings.history() if _of(one.name, name)])
+            elif tabs.value == "Shadow":
+                difference.text = await _difference(readings, found)
+
+        async def opened() -> None:
+            if tabs.value == "Rows" and not receiving:
+                client = ui.context.client
+                received = _receive(readings, name, rows, client)
+                receiving.append(background_tasks.create(received, name=f"rows of {name}"))
+                client.on_delete(lambda: [task.cancel() for task in receiving])
+            await update()
+
+        tabs.on_value_change(opened)
+        pushed(QUERIES_SECONDS, update)
+
+
+def _of(changed: str, query: str) -> bool:
+    """Whether a change of this name is one of the query or of one of its versions.
+
+    >>> _of("spend@1", "spend"), _of("spending", "spend")
+    (True, False)
+    """
+    return changed.partition("@")[0] == query
+
+
+def _figures(query: QueryShown) -> dict[str, str]:
+    counts = query.counts
+    return {
+        "State": query.state if query.reason is None else f"{query.state}: {query.reason}",
+        "Version": f"{query.version}, {query.kind}",
+        "Reads": ", ".join(query.streams),
+        "Sink": query.sink,
+        "Complete from": utc(query.complete_from_us),
+        "Rows": f"{counts.get('rows', 0):,}",
+        "Late events": f"{counts.get('late', 0):,}",
+        "Dead events": f"{counts.get('dead', 0):,}",
+        "Time in the newest epoch": f"{counts.get('time_us', 0) / 1e3:,.1f} ms",
+        "State of its own": f"{counts.get('own_bytes', 0) / 1e3:,.1f} kB",
+        "Its share of state": f"{counts.get('shared_bytes', 0) / 1e3:,.1f} kB",
+        "Keys": f"{counts.get('keys', 0):,}",
+    }
+
+
+async def _difference(readings: Readings, query: QueryShown) -> str:
+    if query.shadow is None:
+        return "The query has no shadow."
+    try:
+        lines = [*diff_lines(await in_thread(lambda: readings.verbs.diff(query.name)))]
+    except MillpondError as error:
+        lines = [str(error)]
+    return "\n".join([*lines, "", query.shadow.strip()])
+
+
+async def _receive(readings: Readings, name: str, shown: ui.table, client: Client) -> None:
+    """Show rows as they are committed, the newest first, until the page is closed."""
+    kept: list[dict[str, Any]] = []
+    try:
+        position = await in_thread(lambda: _beginning(readings, name))
+    except MillpondError as error:  # the rows of some queries are in no log
+        with client:
+            ui.notify(str(error))
+        return
+    async with aclosing(readings.rows.events(name, position)) as events:
+        async for event in events:
+            (sent,) = sent_events(iter(event.decode().split("\n")))
+            with client:
+                if sent.kind == "rows":
+                    found = msgspec.json.decode(sent.data, type=RowsSent).rows
+                    kept[:] = [*reversed(found[-_ROWS:]), *kept][:_ROWS]
+                    shown.rows = [{column: _cell(value) for column, value in row.items()} for row in kept]
+                elif sent.kind == "error":
+                    refused = msgspec.json.decode(sent.data, type=Refusal)
+                    ui.notify(f"[{refused.code}] {refused.what} {refused.cure}")
+
+
+def _beginning(readings: Readings, name: str) -> Any:
+    recent = readings.newest() - _RECENT_RECORDS
+    try:
+        return readings.rows.begin(name, str(max(-1, recent)))
+    except GoneError:
+        return readings.rows.begin(name, None)
+
+
+def _cell(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | None) else msgspec.json.encode(value).decode()

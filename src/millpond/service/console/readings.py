@@ -1,0 +1,104 @@
+"""Reads the pond for the pages of the console: once for all pages, at most once in a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+
+from millpond.clock import Clock, lap_us
+from millpond.control.diagnose.causes import explain_why
+from millpond.control.diagnose.facts import find_facts
+from millpond.control.diagnose.picture import draw
+from millpond.errors import RequestError
+from millpond.model.spec import PondSpec
+from millpond.runtime.inspect.timeline import KEPT
+from millpond.service.api.messages import Event, QueryShown
+from millpond.service.server.hosted_pond import HostedPond
+from millpond.service.server.log_reader import LogReader
+from millpond.service.server.row_stream import RowStream
+
+T = TypeVar("T")
+
+STATUS_SECONDS = 1.0
+QUERIES_SECONDS = 4.0
+"""How old the figures of queries may be: with 1,000 queries they take much longer to read than the status."""
+
+TRACE_SECONDS = 2.0
+
+CHANGES = 200
+"""The number of newest changes that are shown."""
+
+
+class Shared(Generic[T]):
+    """A value that is read in another thread, and again when it is asked for and older than `seconds`."""
+
+    def __init__(self, read: Callable[[], T], seconds: float, clock: Clock = lap_us) -> None:
+        self._read, self._seconds, self._clock = read, seconds, clock
+        self._found: tuple[int, T] | None = None
+        self._reading = asyncio.Lock()
+
+    async def __call__(self) -> T:
+        """The value, at most `seconds` old."""
+        async with self._reading:
+            if self._found is None or self._clock() - self._found[0] > self._seconds * 1e6:
+                value = await run_in_threadpool(self._read)
+                self._found = self._clock(), value
+            return self._found[1]
+
+    def forget(self) -> None:
+        """Read the value again at the next call, because a change was made."""
+        self._found = None
+
+
+class Readings:
+    """What the pages show of one pond."""
+
+    def __init__(self, verbs: HostedPond, rows: RowStream, reader: LogReader) -> None:
+        self.verbs, self.rows, self._reader = verbs, rows, reader
+        self.status = Shared(verbs.status, STATUS_SECONDS)
+        self.queries = Shared(verbs.queries, QUERIES_SECONDS)
+        self.streams = Shared(verbs.streams, STATUS_SECONDS)
+        self.history: Shared[list[Event]] = Shared(lambda: verbs.history(CHANGES), STATUS_SECONDS)
+        self.parameters = Shared(verbs.parameters, STATUS_SECONDS)
+        self.trace = Shared(lambda: verbs.trace(KEPT), TRACE_SECONDS)
+
+    async def query(self, name: str) -> QueryShown:
+        """A query in force.
+
+        Raises:
+            RequestError: there is none of that name.
+        """
+        found = next((one for one in await self.queries() if one.name == name), None)
+        if found is None:
+            raise RequestError(f"There is no query {name[:80]!r}.", "The page Queries lists them.")
+        return found
+
+    def why(self, name: str) -> str:
+        """Why a query emits no rows, as `millpond why` reports it."""
+        found = self._reader.now()
+        if found is None:
+            raise RequestError("The pond has no query yet.", "Add one.")
+        return draw(explain_why(find_facts(*found, name)))
+
+    def spec(self) -> PondSpec | None:
+        """The streams and queries in force; None: the pond has no query yet."""
+        found = self._reader.now()
+        return None if found is None else found[1]
+
+    def newest(self) -> int:
+        """The newest record of the log; -1: there is none."""
+        found = self._reader.now()
+        return -1 if found is None else found[0].manifest.n
+
+    def forget(self) -> None:
+        """Read everything again, because a change was made."""
+        for shared in (self.status, self.queries, self.streams, self.history, self.parameters):
+            shared.forget()
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Run a call that may wait for the pond, in another thread."""
+    return await run_in_threadpool(call)

@@ -1,0 +1,233 @@
+"""The web console in Chromium: the sign-in, each page, changes and their undo, an expired session, a dead leader.
+
+`MILLPOND_SCREENSHOTS=docs/images` also writes the pictures of the docs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from pyspark.sql import SparkSession
+
+from kit.programs.forked_program import ForkedProgram
+from kit.programs.shared_java import joining
+from kit.servers.chromium import chromium_binary
+from kit.servers.servers import free_ports, until
+from millpond.errors import MillpondError
+from millpond.service.api.client import Client
+from millpond.service.api.service_files import Places
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+JOINED = Path(__file__).with_name("joined_session.py")
+SPEND = """SELECT c, window(ts, '10 seconds').start AS start, count(*) AS n
+FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND GROUP BY c, window(ts, '10 seconds')"""
+POND = f"""CREATE TABLE tx (ts TIMESTAMP, c STRING, v BIGINT) USING parquet OPTIONS (path 'in');
+DECLARE VARIABLE least BIGINT DEFAULT 40;
+CREATE STREAMING TABLE spend USING subscribers AS {SPEND};
+CREATE STREAMING TABLE big USING subscribers AS {SPEND.replace("GROUP", "WHERE v >= :least GROUP")};
+"""
+WAIT_MS = 30_000
+
+
+class Served:
+    """A pond that a process serves, which joins the Java machine of the tests."""
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.folder, self.pond, self._spark = folder, folder / "tx.pond", spark
+        self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
+        (folder / "in").mkdir()
+        (folder / "tx.sql").write_text(POND)
+        times = [i * 100_000 for i in range(600)]
+        columns = {"ts": pa.array(times, pa.timestamp("us", "UTC")), "c": [f"c{i % 4}" for i in range(600)],
+                   "v": pa.array(range(600), pa.int64())}  # fmt: skip
+        pq.write_table(pa.table(columns), folder / "in" / "0.parquet")
+        self.process: ForkedProgram | None = None
+
+    def start(self) -> None:
+        """Start the service, and wait until it has read all events or continues after them."""
+        words = [str(JOINED), "serve", "tx.sql", "--patience", "4", "--listen", self.url.removeprefix("http://")]
+        path = os.pathsep.join([str(JOINED.parent), os.environ["PYTHONPATH"]])
+        with (self.folder / "log").open("ab") as log:
+            self.process = ForkedProgram(
+                words, stdout=log, stderr=log, cwd=self.folder,
+                env=os.environ | {"PYTHONPATH": path} | joining(self._spark),
+            )  # fmt: skip
+        until(self._leads, "the service leads")
+
+    def kill(self) -> None:
+        """Kill the service."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait(60)
+
+    def client(self) -> Client:
+        return Client.of(self.pond)
+
+    def _leads(self) -> bool:
+        try:
+            return self.client().url == self.url and self.client().status().epoch >= 0
+        except MillpondError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def served(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    made = Served(tmp_path_factory.mktemp("console"), spark)
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Chromium for the tests of this file; an error where MILLPOND_REQUIRE names it, as in CI, and there is none."""
+    binary = chromium_binary()
+    if binary is None:
+        reason = "no Chromium in the PATH: `apt-get install chromium`"
+        assert "chromium" not in os.environ.get("MILLPOND_REQUIRE", ""), reason
+        pytest.skip(reason)
+    with sync_playwright() as driver:
+        # its sandbox needs rights that containers do not have; it visits pages of these tests only
+        browser = driver.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def page(chromium: Browser, served: Served) -> Iterator[Page]:
+    """A page that has signed in, all of whose requests went to the service."""
+    shown = chromium.new_context(viewport={"width": 1100, "height": 720}).new_page()
+    shown.set_default_timeout(WAIT_MS)
+    expect.set_options(timeout=WAIT_MS)
+    asked = set[str]()
+    shown.on("request", lambda request: asked.add(request.url))
+    shown.goto(served.url)
+    expect(shown).to_have_title("Millpond")
+    shown.get_by_label("Token").fill("a-token-that-is-wrong")
+    shown.get_by_label("Token").press("Enter")
+    expect(shown.get_by_role("alert")).to_contain_text("not the token")
+    shown.get_by_label("Token").fill(Places(served.pond).known_secret())
+    shown.get_by_label("Token").press("Enter")
+    expect(shown.get_by_role("heading", name="Overview")).to_be_visible()
+    yield shown
+    elsewhere = {url for url in asked if not url.startswith((served.url, "data:", "blob:"))}
+    assert not elsewhere, elsewhere
+
+
+def picture(page: Page, name: str) -> None:
+    """Write a picture of the page for the docs, if they are asked for."""
+    if folder := os.environ.get("MILLPOND_SCREENSHOTS"):
+        page.wait_for_timeout(1000)  # the chart and the fonts
+        page.screenshot(path=Path(folder) / f"{name}.png")
+
+
+def go(page: Page, served: Served, path: str, heading: str) -> None:
+    page.goto(f"{served.url}/console/{path}")
+    expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
+
+
+def apply(page: Page, effect: str | re.Pattern[str]) -> None:
+    """Confirm a change after its dry run, whose text contains `effect`."""
+    dialog = page.get_by_role("dialog").last
+    expect(dialog).to_contain_text(effect)
+    dialog.get_by_role("button", name="Apply").click()
+    expect(page.get_by_role("button", name="Apply")).to_have_count(0)
+
+
+def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(page: Page, served: Served) -> None:
+    (cookie,) = page.context.cookies()
+    assert cookie["httpOnly"] and cookie["sameSite"] == "Strict" and cookie["name"].startswith("millpond-")
+    link = served.client().console_link()
+    first, second = httpx.get(link), httpx.get(link)
+    assert (first.status_code, second.status_code) == (200, 401), "a link signs in once"
+    assert "httponly" in first.headers["set-cookie"].lower() and "set-cookie" not in second.headers
+
+
+def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
+    go(page, served, "", "Overview")
+    expect(page.get_by_text("leader", exact=True)).to_be_visible()
+    expect(page.get_by_role("region", name="Streams")).to_contain_text("1970-01-01 00:00:59.9Z")
+    picture(page, "console_overview")
+    go(page, served, "queries", "Queries")
+    table = page.get_by_role("region", name="Queries")
+    expect(page.get_by_text("1-2 of 2")).to_be_visible()
+    page.get_by_label("Name or state").fill("spe")
+    expect(table.get_by_role("link")).to_have_text(["spend"])
+    table.get_by_role("link", name="spend").click()
+    expect(page.get_by_text("GROUP BY c, window(ts, '10 seconds')")).to_be_visible()
+    page.get_by_role("tab", name="Rows").click()
+    expect(page.get_by_role("region", name="Rows")).to_contain_text("c1")
+    picture(page, "console_query")
+    page.get_by_role("tab", name="Why").click()
+    expect(page.get_by_text("rows of closed windows")).to_be_visible()
+    go(page, served, "graph", "Graph")
+    expect(page.get_by_text("2 of 2 queries")).to_be_visible()
+    page.get_by_text("What is shared").click()
+    expect(page.get_by_text("tx is read once: c, ts, v")).to_be_visible()
+    page.get_by_text("What is shared").click()
+    picture(page, "console_graph")
+    go(page, served, "epochs", "Epochs")
+    expect(page.get_by_text("600 events")).to_be_visible()
+    expect(page.get_by_role("region", name="Steps")).to_contain_text("append")
+    picture(page, "console_epochs")
+    go(page, served, "queries/nothing", "nothing")
+    expect(page.get_by_role("alert")).to_contain_text("There is no query")
+
+
+def test_changes_are_estimated_made_and_undone(page: Page, served: Served) -> None:
+    names = [query.name for query in served.client().queries()]
+    go(page, served, "queries", "Queries")
+    page.get_by_role("button", name="Add a query").click()
+    page.get_by_label("Name", exact=True).fill("more")
+    page.get_by_label("SELECT").fill("SELECT * FROM text.`/etc/passwd`")
+    page.get_by_role("button", name="Estimate").click()
+    expect(page.get_by_role("alert").filter(has_text="MP-")).to_be_visible()
+    page.get_by_role("button", name="Cancel").last.click()
+    page.get_by_label("SELECT").fill(SPEND)
+    page.get_by_role("button", name="Estimate").click()
+    apply(page, "complete")
+    assert [query.name for query in served.client().queries()] == sorted([*names, "more"])
+    assert served.client().history(1)[0].who.startswith("console@127.0.0.1")
+    page.get_by_role("button", name="Undo").click()
+    apply(page, re.compile("at once"))
+    assert [query.name for query in served.client().queries()] == names
+    go(page, served, "queries/big", "big")
+    page.get_by_role("button", name="Pause").click()
+    apply(page, "at once")
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    page.get_by_role("button", name="Undo").click()
+    apply(page, "at once")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    go(page, served, "parameters", "Parameters")
+    page.get_by_role("button", name="Set least").click()
+    page.get_by_label("Value, as JSON").fill("41")
+    page.get_by_role("button", name="Estimate").click()
+    apply(page, "next epoch")
+    assert [one.value for one in served.client().params()] == [41]
+    go(page, served, "history", "History")
+    expect(page.get_by_role("region", name="Changes")).to_contain_text("resume big")
+
+
+def test_a_page_goes_on_with_the_next_leader(page: Page, served: Served) -> None:
+    go(page, served, "", "Overview")
+    served.kill()
+    expect(page.get_by_text("Connection lost.")).to_be_visible()
+    served.start()
+    expect(page.get_by_text("Connection lost.")).to_be_hidden()
+    expect(page.get_by_text("leader", exact=True)).to_be_visible()
+
+
+def test_an_expired_session_ends_at_the_sign_in(page: Page, served: Served) -> None:
+    go(page, served, "queries", "Queries")
+    page.context.clear_cookies()
+    expect(page.get_by_label("Token")).to_be_visible()
