@@ -10,6 +10,8 @@ import re
 from itertools import takewhile
 from typing import NamedTuple
 
+from millpond.service.postgres.client_catalog import TABLES
+
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
     |(?P<string>[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*')
@@ -23,10 +25,21 @@ _TOKEN = re.compile(
 _OPERATOR = re.compile(r"\bOPERATOR\s*\(\s*(?:pg_catalog\s*\.\s*)?([-+*/<>=~!@#%^&|`?]+)\s*\)", re.IGNORECASE)
 _COLLATE = re.compile(r"\bCOLLATE\s+(?:pg_catalog\s*\.\s*)?(?:\"?default\"?|\"C\")(?!\w)", re.IGNORECASE)
 _SCHEMA = re.compile(r"\bpg_catalog\s*\.\s*(?=(?!pg_)\w|pg_\w+\s*\()", re.IGNORECASE)
-_REGCLASS = re.compile(r"(§\d+§)\s*::\s*regclass\b", re.IGNORECASE)
-_NAME_TYPE = re.compile(r"::\s*(?:name|regtype|regproc|\"char\"|regnamespace)(\[\])?(?!\w)", re.IGNORECASE)
-_NUMBER_TYPE = re.compile(r"::\s*(?:regclass|xid|oid)\b", re.IGNORECASE)
+_REGCLASS = re.compile(
+    r"(?:\bCAST\s*\(\s*(?P<cast>§\d+§|\$\d+)\s+AS\s+regclass\s*\)|(?P<name>§\d+§|\$\d+)\s*::\s*regclass\b)",
+    re.IGNORECASE,
+)
+_NAME_TYPE = re.compile(
+    r"(::\s*)(?:name|regtype|regproc|\"char\"|regnamespace)(\[\])?(?!\w)|(\bAS\s+)(?:regtype|regproc)(?=\s*\))",
+    re.IGNORECASE,
+)
+_NUMBER_TYPE = re.compile(r"(::\s*)(?:regclass|xid|oid)\b|(\bAS\s+)(?:regclass|xid)(?=\s*\))", re.IGNORECASE)
+_TABLE = re.compile(
+    rf"(?<![.\w])(?:pg_catalog\s*\.\s*)?({'|'.join(sorted(TABLES))})\b(?!\s*\()", re.IGNORECASE
+)  # fmt: skip
+_INFORMATION = re.compile(r"\binformation_schema\s*\.\s*(tables|columns|schemata)\b", re.IGNORECASE)
 _FUNCTIONS = re.compile(r"\b(version|current_setting)\s*\(", re.IGNORECASE)
+_OBJECT = re.compile(r"\bjsonb?_build_object\s*\(", re.IGNORECASE)
 _KEPT = re.compile(r"§(\d+)§")
 
 
@@ -60,11 +73,13 @@ def adapted(sql: str) -> str:
     """The statement as DuckDB reads it.
 
     >>> adapted("SELECT pg_catalog.pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c")
-    'SELECT pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c'
+    'SELECT pg_get_userbyid(c.relowner) FROM client.pg_class c'
     >>> adapted("SELECT 'pg_catalog.x' WHERE n OPERATOR(pg_catalog.~) '^a$' COLLATE pg_catalog.default")
     "SELECT 'pg_catalog.x' WHERE n ~ '^a$' "
     >>> adapted("SELECT 'visits'::regclass::oid, x::pg_catalog.text")
     "SELECT class_oid('visits')::BIGINT, x::text"
+    >>> adapted("SELECT CAST('visits' AS REGCLASS) AS name, (SELECT x AS name)")
+    "SELECT class_oid('visits') AS name, (SELECT x AS name)"
     """
     kept: list[str] = []
     shown: list[str] = []
@@ -75,8 +90,9 @@ def adapted(sql: str) -> str:
             kept.append(token[0])
         else:
             shown.append(token[0] if not token[0].startswith(("--", "/*")) else " ")
-    text = _SCHEMA.sub("", _COLLATE.sub("", _OPERATOR.sub(r"\1", "".join(shown))))
-    text = _REGCLASS.sub(r"class_oid(\1)", text)
-    text = _NUMBER_TYPE.sub("::BIGINT", _NAME_TYPE.sub(r"::VARCHAR\1", text))
-    text = _FUNCTIONS.sub(r"client_\1(", text)
+    text = _INFORMATION.sub(r"client.\1", _TABLE.sub(r"client.\1", "".join(shown)))
+    text = _SCHEMA.sub("", _COLLATE.sub("", _OPERATOR.sub(r"\1", text)))
+    text = _REGCLASS.sub(lambda found: f"class_oid({found['cast'] or found['name']})", text)
+    text = _NUMBER_TYPE.sub(r"\1\2BIGINT", _NAME_TYPE.sub(r"\1\3VARCHAR\2", text))
+    text = _OBJECT.sub("json_object(", _FUNCTIONS.sub(r"client_\1(", text))
     return _KEPT.sub(lambda found: kept[int(found[1])], text)

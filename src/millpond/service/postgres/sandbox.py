@@ -15,11 +15,9 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import MillpondError, QueryError, QueryRefused, QuerySyntaxError, QueryTypeError
+from millpond.service.postgres.client_catalog import DATABASE, catalog_statements
 from millpond.service.postgres.messages import Column
 from millpond.service.postgres.result_format import oid_of
-
-DATABASE = "pond"
-"""The name of the database, as clients see it."""
 
 ROWS_AT_ONCE = 2048
 MEMORY = "256MB"
@@ -52,31 +50,12 @@ USE {DATABASE};
 DETACH memory;
 CREATE SCHEMA public;
 CREATE SCHEMA millpond;
+CREATE SCHEMA client;
 SET TimeZone = 'UTC';
 SET search_path = '{DATABASE}.public,{DATABASE}.millpond,{DATABASE}.main';
 """
 
 _LOCK = "SET enable_external_access = false; SET lock_configuration = true;"
-
-_FUNCTIONS = {
-    "class_oid(wanted)": "(SELECT oid FROM pg_catalog.pg_class "
-    "WHERE relname = split_part(replace(wanted, '\"', ''), '.', -1) LIMIT 1)",
-    "set_config(name, value, local)": "value",
-    "pg_get_userbyid(id)": "'millpond'",
-    "pg_backend_pid()": "1",
-    "pg_encoding_to_char(id)": "'UTF8'",
-    "pg_is_in_recovery()": "true",
-    "pg_get_indexdef(id, place := 0, pretty := false)": "NULL",
-    "pg_get_partkeydef(id)": "NULL",
-    "pg_get_statisticsobjdef_columns(id)": "NULL",
-    "pg_relation_size(id, fork := 'main')": "0",
-    "pg_total_relation_size(id)": "0",
-    "pg_table_size(id)": "0",
-    "pg_relation_is_publishable(id)": "false",
-    "pg_statistics_obj_is_visible(id)": "false",
-    "quote_ident(name)": "'\"' || replace(name, '\"', '\"\"') || '\"'",
-}
-"""Functions of PostgreSQL that clients call and DuckDB lacks, as macros."""
 
 _STATES: tuple[tuple[type[Exception], str], ...] = (
     (duckdb.InterruptException, "57014"),
@@ -107,13 +86,7 @@ class Sandbox:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._connection = duckdb.connect(":memory:", config=_SETTINGS)
         self._connection.execute(_SET_UP)
-        pairs = ", ".join(f"{literal(name)}: {literal(value)}" for name, value in settings.items())
-        macros = {
-            **_FUNCTIONS, "client_version()": literal(settings["version"]),
-            "client_current_setting(wanted)": f"(MAP {{{pairs}}})[lower(wanted)]",
-        }  # fmt: skip
-        for head, body in macros.items():
-            self._connection.execute(f"CREATE MACRO main.{head} AS {body}")
+        self._connection.execute(";\n".join(catalog_statements(settings)))
         self._connection.execute(_LOCK)
 
     def close(self) -> None:
@@ -220,11 +193,6 @@ def first_line(error: Exception) -> str:
 def quoted(name: str) -> str:
     """A name as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def literal(value: str) -> str:
-    """A text as a literal of SQL."""
-    return "'" + value.replace("'", "''") + "'"
 
 
 def with_values(sql: str, checked: Checked, values: Sequence[str]) -> str:

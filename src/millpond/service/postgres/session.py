@@ -27,14 +27,14 @@ SECONDS = 30.0
 """The longest that DuckDB works for a statement."""
 
 REPORTED = {
-    "server_version": "15.0", "server_encoding": "UTF8", "client_encoding": "UTF8", "DateStyle": "ISO, MDY",
+    "server_version": "14.0", "server_encoding": "UTF8", "client_encoding": "UTF8", "DateStyle": "ISO, MDY",
     "IntervalStyle": "postgres", "TimeZone": "UTC", "integer_datetimes": "on", "standard_conforming_strings": "on",
     "is_superuser": "off", "default_transaction_read_only": "on", "in_hot_standby": "off",
 }  # fmt: skip
 """The settings that a client is sent when it connects."""
 
 SETTINGS = {name.lower(): value for name, value in REPORTED.items()} | {
-    "version": f"PostgreSQL 15.0 (Millpond {VERSION})", "server_version_num": "150000", "search_path": "public",
+    "version": f"PostgreSQL 14.0 (Millpond {VERSION})", "server_version_num": "140000", "search_path": "public",
     "transaction_read_only": "on", "max_identifier_length": "63", "statement_timeout": f"{SECONDS:.0f}s",
     "application_name": "", "extra_float_digits": "1", "bytea_output": "hex", "lc_collate": "C", "lc_ctype": "C",
     "transaction_isolation": "read committed", "default_transaction_isolation": "read committed", "row_security": "on",
@@ -47,6 +47,7 @@ _WITHOUT_EFFECT = {
     "CLOSE": "CLOSE CURSOR", "UNLISTEN": "UNLISTEN", "LISTEN": "LISTEN",
 }  # fmt: skip
 _BEGIN, _END, _UNDO = ("BEGIN", "START"), ("COMMIT", "END"), ("ROLLBACK", "ABORT")
+_TO_SAVEPOINT = ("ROLLBACK TO", "ROLLBACK TRANSACTION TO", "ROLLBACK WORK TO")
 _LISTS = {
     "QUERIES": "SELECT name, kind, state, version, sink FROM millpond.queries ORDER BY name",
     "STREAMS": "SELECT * FROM millpond.streams ORDER BY name",
@@ -154,7 +155,10 @@ class Session:
             self.transaction = "T"
             self._repeatable = self._level(statement, self._default_repeatable)
             return "BEGIN"
-        if verb in _END or (verb in _UNDO and " TO " not in f"{statement.words} "):
+        if statement.words.startswith(_TO_SAVEPOINT):
+            self.transaction = "T"
+            return "ROLLBACK"
+        if verb in (*_END, *_UNDO):
             undone = verb in _UNDO or self.transaction == "E"
             self.transaction, self._frozen, self._repeatable = "I", False, False
             return "ROLLBACK" if undone else "COMMIT"

@@ -55,6 +55,8 @@ def test_psql_shows_rows_and_tables(served: Any) -> None:
     assert said.splitlines()[:2] == ["/home|2|t", "it's|1|t"]
     assert "public|visits|table|millpond" in said
     assert said.splitlines()[-3:] == ["BEGIN", "1", "COMMIT"]
+    assert psql(served, "-c", "\\d+ visits").splitlines()[0].startswith("page|character varying|")
+    assert "pond|millpond|UTF8" in psql(served, "-c", "\\l", "-c", "\\du")
 
 
 def test_a_statement_sees_all_tables_as_of_one_record(served: Any) -> None:
@@ -80,7 +82,10 @@ def test_a_failed_transaction_takes_nothing_before_its_end(served: Any) -> None:
         with pytest.raises(psycopg.Error, match="has failed"):
             client.execute("SELECT 1")
         client.rollback()
-        assert client.execute("SELECT 1").fetchone() == (1,)
+        with client.transaction():
+            with pytest.raises(psycopg.errors.UndefinedTable), client.transaction():
+                client.execute("SELECT * FROM nosuch")
+            assert client.execute("SELECT 1").fetchone() == (1,), "a savepoint was restored"
 
 
 def test_rows_come_in_portions(served: Any) -> None:
