@@ -83,6 +83,26 @@ def test_a_busy_pond_gets_instances_and_a_quiet_one_gives_them_back() -> None:
     assert observed(0, []) is None
 
 
+def test_a_spike_of_three_times_the_load_is_absorbed() -> None:
+    """Simulated: an instance folds 1,000 rows in a second, and an epoch costs 50 ms in which none are folded."""
+    pond, scaler = Asked(), Autoscaler(Policy())
+    at = arrived = done = most = recovered = 0.0
+    while at < 900:
+        rows, instances = min(arrived - done, 5_000.0), pond.instances
+        folding = rows / 1_000 / instances
+        passed = max(0.05 + folding, 0.25)
+        at, done = at + passed, done + rows
+        arrived += passed * (2_400 if 200 < at <= 500 else 800)
+        most = max(most, arrived - done)
+        if 200 < at <= 500 and arrived - done > 2_400:
+            recovered = at
+        record = msgspec.structs.replace(epoch(at, [folding] * instances), map=len(pond.asked))
+        scaler.epoch(pond, msgspec.structs.replace(record, counts={"*": {"events": round(rows)}}))
+    assert [instances for instances, _, _ in pond.asked] == [4, 5, 2], "no more changes than the load needs"
+    assert "instances fold 9" in pond.asked[0][2] and pond.asked[-1][2].endswith("2 instances, not 5")
+    assert most < 25_000 and recovered < 260, "within a minute no more than a second of events waits"
+
+
 def test_shards_follow_instances_as_far_as_there_are_servers() -> None:
     pond, scaler, at = Asked(), Autoscaler(Policy(steady=2, rest_us=0, most=6, shards=(2, 8)), every_us=SECOND), 0.0
     for load in [1.6] * 80 + [0.4] * 80:
