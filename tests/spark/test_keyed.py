@@ -88,7 +88,17 @@ def test_joins_by_key_answer_as_a_dict(spark: SparkSession, tmp_path: Path, redi
         shown = explain(pond.plan, pond.streams)
         found = {name: rows_of(pond, name) for name in QUERIES}
         last = pond.manifest().n
-    events = [(None if id % 17 == 0 else id % 40, id) for id in range(100)]
+        # without the aggregation, the owners of keys look up rows; with it, the tasks that read events do
+        pond.drop("sums")
+        write(spark, tmp_path, 100, 40)
+        pond.run(once=True)
+        by_owners = explain(pond.plan, pond.streams)
+        pond.add("sums", QUERIES["sums"])
+        write(spark, tmp_path, 140, 10)
+        pond.run(once=True)
+        later, dead = rows_of(pond, "left"), pond.counts()["left"].whole.dead
+    every_event = [(None if id % 17 == 0 else id % 40, id) for id in range(150)]
+    events = every_event[:100]
     bad = [event for event in events if event[0] is not None and event[0] % 10 == 0]
     users = {id: (f"n{id % 6}", id / 4) for id in range(0, 40, 2) if id % 10}
     good = [event for event in events if event not in bad]
@@ -97,6 +107,10 @@ def test_joins_by_key_answer_as_a_dict(spark: SparkSession, tmp_path: Path, redi
         return sorted(rows, key=repr)
 
     assert found["left"] == told([(id, n, *users.get(id, (None, None)), id if id in users else None) for id, n in good])
+    of_all = [event for event in every_event if event[0] is None or event[0] % 10]
+    assert later == told([(id, n, *users.get(id, (None, None)), id if id in users else None) for id, n in of_all])
+    assert dead == len(every_event) - len(of_all)
+    assert "from user:{id}, by key" in by_owners and "from user:{id}, by key" not in shown
     assert found["inner"] == told([(id, users[id][0]) for id, _ in good if id in users and users[id][1] > 1])
     assert found["levels_of"] == told([(id, id) for id, _ in events if id in users])
     problems = {id: "wrong type" if id % 2 == 0 else "missing" for id in range(40) if id not in users}

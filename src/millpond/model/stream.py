@@ -61,6 +61,10 @@ class Order(msgspec.Struct, frozen=True):
         return (self.partition,) if self.offset is None else (self.partition, self.offset)
 
 
+TAKEN = "taken"
+"""The column of a derived stream that says whether an event passed the filters below; it raises for a dead event."""
+
+
 class Derivation(msgspec.Struct, frozen=True):
     """The origin of a derived stream: a description, the streams that it reads, and a digest of its definition."""
 
@@ -107,7 +111,8 @@ class Stream(msgspec.Struct, frozen=True):
     the data that is kept for queries that are added later. `partitioned`: the column that is the key of the topic's
     records. `computed`: the columns that are GENERATED; they are not among `columns`, which are read. `inner`: the
     query whose rows are the events, if it is a step of other queries and not a query of its own. `united`: several
-    such queries, the branches of a UNION ALL, whose rows together are the events.
+    such queries, the branches of a UNION ALL, whose rows together are the events. `keyed`: the columns of a derived
+    stream that are the row of its only keyed table, if the rest of an event does not depend on them.
     """
 
     name: str
@@ -123,6 +128,12 @@ class Stream(msgspec.Struct, frozen=True):
     computed: tuple[Generated, ...] | msgspec.UnsetType = msgspec.UNSET
     inner: StoredQuery | msgspec.UnsetType = msgspec.UNSET
     united: tuple[StoredQuery, ...] | msgspec.UnsetType = msgspec.UNSET
+    keyed: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def keyed_columns(self) -> tuple[str, ...]:
+        """The columns of the row that is looked up by key; empty if the reading tasks have to look it up."""
+        return () if isinstance(self.keyed, msgspec.UnsetType) else self.keyed
 
     @property
     def generated(self) -> tuple[Generated, ...]:
@@ -148,10 +159,10 @@ class Stream(msgspec.Struct, frozen=True):
     def meaning(self) -> Stream:
         """The stream without the options that only affect how it is read, and without what a derived stream inherits.
 
-        Derived streams of older ponds inherit nothing.
+        Derived streams of older ponds inherit nothing, and have no `keyed`.
         """
         if self.derived is not None:
-            return msgspec.structs.replace(self, retain=msgspec.UNSET, partitioned=msgspec.UNSET)
+            return msgspec.structs.replace(self, retain=msgspec.UNSET, partitioned=msgspec.UNSET, keyed=msgspec.UNSET)
         return self if self.source is None else msgspec.structs.replace(self, source=self.source.meaning)
 
     @property

@@ -51,8 +51,8 @@ class Since(NamedTuple):
 class Placement(NamedTuple):
     """The owner and the shard of each bucket at one moment; `since` is None if the owners never changed.
 
-    `requests`: what the instances sent to the store for the newest record, if they write to it themselves and the pond
-    is open here; `local_requests` of them went to a server on the instance's host.
+    `requests`: what the instances sent to the store for the newest record that needed it, if the pond is open here:
+    look-ups by the owners of keys, and writes. `local_requests` of them went to a server on the instance's host.
     """
 
     stretches: tuple[Stretch, ...]

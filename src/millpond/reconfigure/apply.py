@@ -19,6 +19,7 @@ from millpond.plan.chains.parameter_feeds import feeds_of
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.live_parameters import with_parameters
+from millpond.plan.options.owner_lookups import why_by_readers
 from millpond.plan.options.retention import with_declared
 from millpond.reconfigure.catalog import applied, not_answered, shadow_name
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, End, Halt, Promote, Shadow, change_text
@@ -26,14 +27,19 @@ from millpond.runtime.epoch import Setting
 
 
 def is_read(setting: Setting) -> bool:
-    """Whether the layout of the read has every column of the streams that the plan needs."""
+    """Whether the layout of the read has every column that the plan needs, where the plan needs it."""
     if setting.layout is None:
         return False
     have = {layout.name: {column.name for column in layout.columns} for layout in setting.layout.streams}
+    by_owners = {layout.name: layout.lookup.names for layout in setting.layout.looked_up if layout.lookup is not None}
     late = late_sinks(setting.plan, setting.streams)
     for stream in setting.streams:
         if stream.upstreams:
             continue
+        if stream.name in by_owners:
+            if why_by_readers(stream, setting.plan.all_queries, setting.plan.watched.get(stream.name)) is not None:
+                return False
+            have[stream.name] |= by_owners[stream.name]
         needed = {*needed_columns(setting.plan, stream.name)}
         needed.update(name for sink in late.get(stream.name, ()) for name in sink.columns)
         if needed and stream.order is not None:

@@ -274,6 +274,8 @@ def fold_task(
         backfilled_groups(setting.plan, setting.recalled, run.manifest),
         current.owners != requested_bucket_map(setting, run.manifest).owners,
         merges_wait,
+        ReadLayout(() if setting.layout is None else setting.layout.looked_up),
+        dict(setting.parameters) | fed_values(setting.feeds, run.manifest),
     )
 
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from millpond.log.records import EpochRecord, Fates
 from millpond.runtime.packets.event_counts import OTHERS, bounded
-from millpond.runtime.task.counters import FATES
+from millpond.runtime.task.counters import FATES, WHOLE_POND
+from millpond.state.ports.requests import Requests
 
 
 class EventCounts(NamedTuple):
@@ -31,16 +32,20 @@ class QueryCounts(NamedTuple):
 
 
 class Tally:
-    """Adds up the counts of epochs; thread-safe."""
+    """Adds up the counts of epochs; thread-safe. `lookups`: by the owners of keys in the newest epoch with any."""
 
     def __init__(self) -> None:
+        self.lookups = Requests()
         self._whole: dict[str, list[int]] = {}
         self._fates: Fates = {}
         self._lock = threading.Lock()
 
     def add(self, record: EpochRecord) -> None:
         """Add the counts of a committed epoch."""
+        of_pond = record.counts.get(WHOLE_POND, {})
         with self._lock:
+            if requests := of_pond.get("requests"):
+                self.lookups = Requests(requests, of_pond.get("local_requests", 0))
             for query, counts in record.counts.items():
                 if "read" in counts:
                     _add(self._whole, query, [counts.get(fate, 0) for fate in FATES])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millpond.control.pond.lifetime import Lifetime
+from millpond.control.pond.report import Reports
 from millpond.control.pond.request_change import ChangeRequests, named
 from millpond.control.wiring.adapters import checked_store
 from millpond.control.wiring.bucket_map import placed_now, unserved
@@ -23,8 +24,8 @@ from millpond.state.ports.elastic import elastic
 class BucketPlacement:
     """Where the buckets of one pond are; see `ChangeRequests` for when changes return."""
 
-    def __init__(self, lifetime: Lifetime, requests: ChangeRequests) -> None:
-        self._lifetime, self._requests = lifetime, requests
+    def __init__(self, lifetime: Lifetime, requests: ChangeRequests, reports: Reports) -> None:
+        self._lifetime, self._requests, self._reports = lifetime, requests, reports
 
     def scale(
         self, instances: int | None = None, *, shards: int | Sequence[str] | None = None, who: str | None = None,
@@ -148,7 +149,7 @@ class BucketPlacement:
         opened = self._lifetime.opened
         if opened is None or opened.followers.store is None:
             raise unserved()
-        location, requests = self._lifetime.location, opened.followers.requests()
+        location, requests = self._lifetime.location, opened.followers.requests() + self._reports.lookups
         found = placed_now(*read_truth(location.address, location.cache), opened.followers.store)
         return found._replace(requests=requests.sent, local_requests=requests.local)
 

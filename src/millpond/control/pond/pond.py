@@ -111,7 +111,7 @@ class Pond:
         self._requests = ChangeRequests(self._lifetime, self._readings)
         self._additions = QueryAdditions(self._lifetime, self._declarations, self._readings, self._requests)
         self._changes = QueryChanges(self._lifetime, self._declarations, self._requests, self._additions)
-        self._placement = BucketPlacement(self._lifetime, self._requests)
+        self._placement = BucketPlacement(self._lifetime, self._requests, self._reports)
 
     # Declare streams, functions and tables before the queries that name them.
     stream = _delegate("_declarations", Declarations.stream)

@@ -21,6 +21,7 @@ from millpond.runtime.inspect.timeline import KEPT, Trace, trace_of
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind
 from millpond.spark.sources.malformed_tables import MalformedRows
+from millpond.state.ports.requests import Requests
 
 QUERY = "query:"
 """Prefix of the names of quarantined queries in `Pond.status`, where they are listed with the followers."""
@@ -42,6 +43,11 @@ class Reports:
     def counts(self) -> dict[str, QueryCounts]:
         """The fate of the events that each query read since this `Pond` was created, also per source partition."""
         return self._totals.counts()
+
+    @property
+    def lookups(self) -> Requests:
+        """The look-ups of rows by the owners of their keys, in the newest epoch that had any."""
+        return self._totals.lookups
 
     def why(self, name: str) -> Why:
         """Why a query emits nothing (more), the main cause first; see `control.diagnose.causes`.

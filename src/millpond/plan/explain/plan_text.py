@@ -25,6 +25,7 @@ from millpond.plan.groups.measures import precision_of
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
 from millpond.plan.groups.stateless import carried, moved_selections, row_bytes
 from millpond.plan.options.arrow_reading import why_spark
+from millpond.plan.options.owner_lookups import is_by_owners
 from millpond.plan.options.text_reading import why_spark_parses
 
 _HOUR_US = 3_600_000_000
@@ -68,7 +69,8 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
         lines += ["", *_group(plan, group)]
     for stream in streams:
         if plan.selections_of(stream):
-            lines += ["", *stateless_lines(plan, stream)]
+            by_owners = any(is_by_owners(one, plan.all_queries) for one in declared if one.name == stream)
+            lines += ["", *stateless_lines(plan, stream, by_owners=by_owners)]
     for log in plan.joins.logs:
         lines += ["", *log_lines(plan.joins, log)]
     for plan_of_join in plan.joins.plans:
@@ -285,8 +287,8 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def stateless_lines(plan: Plan, stream: str) -> Iterator[str]:
-    """The lines about the stateless queries over one stream."""
+def stateless_lines(plan: Plan, stream: str, *, by_owners: bool = False) -> Iterator[str]:
+    """The lines about the stateless queries over one stream; `by_owners`: owners of keys look up their rows."""
     selections = plan.selections_of(stream)
     filters = dict.fromkeys(one.where for one in selections if one.where is not None)
     moved = moved_selections(selections, plan.compared_names)
@@ -294,7 +296,8 @@ def stateless_lines(plan: Plan, stream: str) -> Iterator[str]:
     once = f"{count_of(len(filters), 'predicate')}, each evaluated once per event"
     yield f"  filters   {once if filters else 'none'}"
     yield from (f"    {predicate_text(filter_)}" for filter_ in filters)
-    yield f"  moved     {_moved(moved)}"
+    by_key = "each event that a query may take, once, to the instance that looks up its row"
+    yield f"  moved     {by_key if by_owners else _moved(moved)}"
     yield "  queries"
     for one in selections:
         where = "every event" if one.where is None else f"where {predicate_text(one.where)}"

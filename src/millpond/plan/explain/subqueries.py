@@ -28,6 +28,7 @@ from millpond.plan.explain.words import grouping_text, keys_text
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
 from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.groups.stateless import moved_selections
+from millpond.plan.options.owner_lookups import is_by_owners, why_by_readers
 
 Route: TypeAlias = Literal["point-to-point", "round-robin", "by key", "by hash", "broadcast"]
 
@@ -103,9 +104,12 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
         does = [f"map {', '.join(item.name for item in selection.output)}"]
         first = _first(f"{selection.name}.1", selection, stream, asked, readers[selection.stream], does)
         how = "the rows of a source partition go to one instance, once for all queries that take them"
+        route: Route = "round-robin"
+        if is_by_owners(stream, plan.all_queries):
+            how, route = "the events go to the instances that own their keys, once for all queries", "by key"
         if selection.name in moved:
             goes = "diff" if selection.sink.goes_nowhere else selection.sink.format
-            first = msgspec.structs.replace(first, output_exchange=Exchange(goes, "round-robin", how))
+            first = msgspec.structs.replace(first, output_exchange=Exchange(goes, route, how))
         found[selection.name] = (first,)
     for joined in plan.joins.plans:
         join, parts = joined.join, []
@@ -172,8 +176,12 @@ def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Exchange]
         yield Exchange(name, "point-to-point", "a task for each source partition")
     joined = "" if stream.derived is None else stream.derived.text
     for key in _LOOKED_UP.findall(joined):
-        how = "looked up by the task that reads the events, with one request per batch and primary"
-        yield Exchange(key, "point-to-point", how)
+        why = why_by_readers(stream, asked.values())
+        if why is None:
+            yield Exchange(key, "by key", "looked up by the instance that owns the key, with one request per shard")
+        else:
+            how = f"looked up by the task that reads the events, with one request per batch and primary: {why}"
+            yield Exchange(key, "point-to-point", how)
     if joined.count(_JOINED) > len(_LOOKED_UP.findall(joined)) and stream.order is not None:
         how = "completely, to each task, so that events keep their order"
         yield Exchange("tables it is joined with", "broadcast", how)

@@ -22,8 +22,8 @@ from millpond.runtime.fold.state import FoldContext, State
 from millpond.runtime.gather.dead_letters import dead_letters
 from millpond.runtime.gather.late_packets import late_rows
 from millpond.runtime.gather.lateness import marks_of
+from millpond.runtime.gather.owner_lookups import rows_of_packets
 from millpond.runtime.gather.retained_events import fold_retained
-from millpond.runtime.gather.selected_rows import selected_rows
 from millpond.runtime.joins.fold_joins import fold_joins
 from millpond.runtime.moves.move_state import logs_rebuilt
 from millpond.runtime.packets.event_counts import bounded
@@ -74,7 +74,7 @@ def fold(
             floor = task.lines.get(stream, TimeLine()).mark.floor_us
             writer.write(late_rows(task.late.get(stream, ()), batches, floor, task.number))
         for stream, batches in contents.selected.items():
-            writer.write(selected_rows(task.plan.selections_of(stream), batches, task.plan.compared_names))
+            writer.write(rows_of_packets(task, stream, batches, counters, contents.fates))
         writer.finish()
         for stream, batches in contents.dead.items():
             writer.write(dead_letters(stream, batches, task.number))

@@ -30,8 +30,8 @@ from millpond.runtime.gather.chunk_keys import ChunkKeys, Owned, keys_of_sets, o
 from millpond.runtime.gather.dead_letters import DeadLetters
 from millpond.runtime.gather.late_packets import LateCollector
 from millpond.runtime.gather.lateness import Judge, Judged, judged_times, late_beside, late_classes
+from millpond.runtime.gather.owner_lookups import rows_by_instance
 from millpond.runtime.gather.retained_events import dealt_out, kept_rows
-from millpond.runtime.gather.selected_rows import select_rows
 from millpond.runtime.gather.session_atoms import atoms_of_rows, cut_atoms
 from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.gather.text_events import TextEvents
@@ -175,16 +175,15 @@ def _gather_chunk(
         dealt_out(retained, events, parts)
     if judged is not None:
         late_rows = late_collector.packed(stream, table, judged)
-    selections, compared = task.plan.selections_of(stream.name), task.plan.compared_names
-    selected = select_rows(selections, stream, table, evaluator, sources, counts, compared)
+    selected = rows_by_instance(task, stream, table, evaluator, sources, counts, partition)
     pond_counts.gather_us = lap_us() - began
     spans.add("gather", began_us)
     for instance in range(task.instances):
         header = Header(stream.name, partition, sequence, {} if judged is None else judged.newest_us, {})
         if instance == 0:
             header.counts, header.fates, header.spans = *counts, spans.take()
-        row_bytes = (late_rows, selected) if instance == partition % task.instances else ()
-        yield instance, encode_packet(header, parts[instance], *row_bytes)
+        late = late_rows if instance == partition % task.instances else b""
+        yield instance, encode_packet(header, parts[instance], late, selected.get(instance, b""))
 
 
 def _order(stream: StreamLayout, columns: StreamColumns) -> tuple[pa.Array | None, Ints | None]:

@@ -21,21 +21,21 @@ from millpond.model.types import is_known
 from millpond.plan.groups.stateless import Bit, bit_of, carried, leaves_of, moved_selections
 from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.packets.event_counts import ChunkCounts, Sources, count_selected
-from millpond.runtime.packets.row_batches import RowBatch, rows_stream
+from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.task.column_layout import StreamLayout
 
 
 def select_rows(
     selections: Sequence[Selection], layout: StreamLayout, table: pa.RecordBatch, evaluator: Evaluator,
     sources: Sources | None, counts: ChunkCounts, compared: Collection[str] = (),
-) -> bytes:  # fmt: skip
-    """Count the fates of a chunk's events, and return the rows that are needed, in the form of a packet.
+) -> pa.RecordBatch | None:  # fmt: skip
+    """Count the fates of a chunk's events, and return the rows that are needed, with the columns of a packet.
 
-    Needed are the rows that some query emits, and those of `compared` queries; if there are none, the result is empty.
+    Needed are the rows that some query emits, and those of `compared` queries; None if there are none.
     `evaluator` covers the whole chunk. Outputs are only evaluated for the rows that WHERE takes.
     """
     if not selections:
-        return b""
+        return None
     filters = {selection.where: _tested(evaluator, selection.where) for selection in selections}
     passing = np.logical_or.reduce([mask for mask, _ in filters.values()])
     rows = np.flatnonzero(passing)
@@ -69,18 +69,18 @@ def _tested(every: Evaluator, where: Expression | None) -> tuple[Mask, Mask]:
 
 def _packed(
     moved: Sequence[Selection], passed_rows: dict[Bit, Mask], columns: StreamColumns, evaluator: Evaluator
-) -> bytes:  # fmt: skip
+) -> pa.RecordBatch | None:  # fmt: skip
     masks = [passed_rows[bit] for bit in _bits(moved)]
     if not masks or not evaluator.rows:
-        return b""
+        return None
     chosen = np.logical_or.reduce(masks)
     if not chosen.any():
-        return b""
+        return None
     arrays = [_carry(expression, columns, evaluator) for expression in carried(moved)]
     batch = pa.RecordBatch.from_arrays(
         [*arrays, *map(pa.array, masks)], names=[str(i) for i in range(len(arrays) + len(masks))]
     )
-    return rows_stream([batch if chosen.all() else batch.filter(pa.array(chosen))])
+    return batch if chosen.all() else batch.filter(pa.array(chosen))
 
 
 def _carry(expression: Expression, columns: StreamColumns, evaluator: Evaluator) -> pa.Array:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import pyarrow as pa
+
+from millpond.model.redis_table import KeyedTable
 
 TICK = -1
 """The `stream` column of a tick: a row that carries no event."""
@@ -32,11 +37,41 @@ class ReadColumn(NamedTuple):
     foreign: bool = False
 
 
+class LookedColumn(NamedTuple):
+    """A column of a stream that is part of a row of a keyed table: `found` is its name in the result of the look-up.
+
+    A `foreign` column is `struct<v>`; it is NULL, as if the evaluation raised, for an event that the row makes dead.
+    """
+
+    name: str
+    type: str
+    found: str
+    foreign: bool = False
+
+
+class OwnerLookup(NamedTuple):
+    """How the instance that owns a key looks up its row of a keyed table.
+
+    `read`: see `joins.lookup_rows.KeyedReader`. `keys`: the columns of the stream with the values of `table.keys`.
+    """
+
+    table: KeyedTable
+    read: Callable[..., pa.StructArray]
+    keys: tuple[str, ...]
+    columns: tuple[LookedColumn, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the columns that are looked up."""
+        return frozenset(column.name for column in self.columns)
+
+
 class StreamLayout(NamedTuple):
     """A stream and its columns; `partition` and `offset` name the columns that order its events, if there are any.
 
     `reads`: the sources of the stream, if it is not read from the source of its own name. `chained`: its events are
-    rows of a query, which are read as a frame of their own (see `runtime.inputs.upstream_rows`).
+    rows of a query, which are read as a frame of their own (see `runtime.inputs.upstream_rows`). `lookup`: the columns
+    that are not read, but looked up when the events have been exchanged.
     """
 
     name: str
@@ -45,6 +80,7 @@ class StreamLayout(NamedTuple):
     offset: str | None = None
     reads: tuple[str, ...] = ()
     chained: bool = False
+    lookup: OwnerLookup | None = None
 
 
 class TextStream(NamedTuple):
@@ -77,6 +113,11 @@ class ReadLayout:
     streams: tuple[StreamLayout, ...]
     malformed: tuple[tuple[str, str, float | None], ...] = ()
     texts: tuple[TextStream, ...] = ()
+
+    @property
+    def looked_up(self) -> tuple[StreamLayout, ...]:
+        """The streams whose rows of a keyed table are looked up by the owners of their keys."""
+        return tuple(stream for stream in self.streams if stream.lookup is not None)
 
     @property
     def sources(self) -> tuple[str, ...]:

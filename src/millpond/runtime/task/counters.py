@@ -24,7 +24,8 @@ class Counts(msgspec.Struct, omit_defaults=True):
     - A stream (`stream_counts`): records that are `malformed`, and its `dead_letters`.
     - The whole pond (`WHOLE_POND`): `events` and `bytes_read` (Arrow); `bytes_moved` (packets); `slices_read` (slices
       and tiles from which closing windows were combined); `gather_us` and `fold_us` (time that the workers spent in
-      Python, summed over all tasks, without waiting for input); for a direct epoch `direct` = 1, and `misplaced` keys.
+      Python, summed over all tasks, without waiting for input); for a direct epoch `direct` = 1, and `misplaced` keys;
+      `requests` for rows of keyed tables by the owners of the keys, and `local_requests`, those to their own host.
     """
 
     read: int = 0
@@ -50,6 +51,8 @@ class Counts(msgspec.Struct, omit_defaults=True):
     fold_us: int = 0
     direct: int = 0
     misplaced: int = 0
+    requests: int = 0
+    local_requests: int = 0
 
     def add(self, more: Counts) -> None:
         """Add other counts."""

@@ -202,6 +202,8 @@ class FoldTask(msgspec.Struct, frozen=True):
     in the previous epoch. `feeds`: parameters that rows of this epoch set. `backfilled`: groups that start from
     backfilled events, and therefore also emit windows that have closed before. `moving`: state is moved to other
     instances in this epoch or a later one. `merges_wait`: merges are postponed until an epoch that is not behind.
+    `looked_up`: the streams whose rows of a keyed table the fold looks up, and `parameters` the values of live
+    parameters in filters over these rows.
     """
 
     pond: str
@@ -226,6 +228,8 @@ class FoldTask(msgspec.Struct, frozen=True):
     backfilled: frozenset[str] = frozenset()
     moving: bool = False
     merges_wait: bool = False
+    looked_up: ReadLayout = ReadLayout(())
+    parameters: dict[str, Literal] = {}
 
     @property
     def buckets(self) -> int:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from millpond.model.stream import Stream
+from millpond.model.stream import TAKEN, Stream
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, kind_of, references
 from millpond.spark.catalyst.spark_expressions import tree_of
 from millpond.spark.sources.arrow_functions import Batches
 from millpond.spark.sources.batch_tables import relation_text, relation_tree
-from millpond.spark.sources.redis_tables import Keyed
-
-TAKEN = "taken"
-"""The column of a union that says whether an event passed the filters of its branch."""
+from millpond.spark.sources.redis_tables import ALIVE, Keyed
 
 PLAIN = ("AttributeReference", "Literal")
 """Expressions that need no computation."""
@@ -151,6 +148,29 @@ def _expressions(sides: Iterable[AnySide]) -> Iterator[JavaObject]:
             yield side.array
         elif isinstance(side, Looked):
             yield from side.keys
+
+
+def keyed_columns(branches: Iterable[Branch]) -> tuple[str, ...]:
+    """The columns that are the row of the only keyed table of the only branch, see `Stream.keyed`; () if not so."""
+    branch, *more = branches
+    looked = [side for side in branch.sides if isinstance(side, Looked)]
+    if more or len(looked) != 1:
+        return ()
+    [side] = looked
+    row = {side.name, *side.names}
+    alive = side.names[side.columns.index(ALIVE)]
+    others = [other for other in branch.sides if other is not side]
+    used = {str(column.name()) for part in _expressions(others) for column in references(part)}
+    found = []
+    for name, column in branch.columns.items():
+        read = {str(one.name()) for one in references(column)}
+        if row.isdisjoint(read):
+            continue
+        is_alive = name == TAKEN and kind_of(column) == "AssertNotNull" and read == {alive}
+        if kind_of(column) != "AttributeReference" and not is_alive:
+            return ()
+        found.append(name)
+    return () if used & row else tuple(found)
 
 
 def branch_text(branch: Branch) -> str:

@@ -21,7 +21,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Column
 from millpond.model.selection import AnyQuery
-from millpond.model.stream import Derivation, Field, Order, Stream, inheriting
+from millpond.model.stream import TAKEN, Derivation, Field, Order, Stream, inheriting
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.spark.analysis.aggregation_input import InputPlan, Step, read_input_plan
@@ -40,7 +40,6 @@ from millpond.spark.analysis.branch_paths import (
 )
 from millpond.spark.analysis.derived_streams import (
     PLAIN,
-    TAKEN,
     AnySide,
     Branch,
     Derived,
@@ -50,6 +49,7 @@ from millpond.spark.analysis.derived_streams import (
     Side,
     branch_text,
     is_harmless,
+    keyed_columns,
     side_tree,
 )
 from millpond.spark.analysis.steps.cut import rows_not_seen
@@ -480,7 +480,7 @@ class _Deriver:
         return inheriting(
             Stream(
                 f"{'_'.join(reads)}_{digest[:8]}", fields, None, order, min(ahead, default=None),
-                Derivation(text, reads, digest),
+                Derivation(text, reads, digest), keyed=keyed_columns(branches) or msgspec.UNSET,
             ),
             [branch.base for branch in branches], frozenset.intersection(*map(frozenset, plain)),
         )  # fmt: skip

@@ -46,6 +46,7 @@ from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.catalyst.value_bounds import accepted
 from millpond.spark.frontend.gate import check_size, judge, parse
 from millpond.spark.frontend.match_recognize import rewritten
+from millpond.spark.frontend.owner_lookups import by_owners
 from millpond.spark.frontend.statements import blank, parse_file
 from millpond.spark.frontend.variables import with_value
 from millpond.spark.reading.columns_of_sources import ReadColumns, columns_of_sources, times_of
@@ -355,17 +356,16 @@ class FrontEnd:
         Raises:
             KeyError: a query was not made by this front end.
         """
-        needed, answered = needed_columns(with_inner(queries, self.streams), self.streams, kept, times or {}, halted)
+        registered, watched = with_inner(queries, self.streams), times or {}
+        needed, answered = needed_columns(registered, self.streams, kept, watched, halted)
         by_name = {projected.value.name: projected for projected in self._foreigns.values()}
         found = []
         for name, stream in self.streams.items():
-            if name not in needed or stream.upstreams:
-                continue
-            plain = tuple(field.name for field in stream.columns if field.name in needed[name])
-            rest = sorted(needed[name] - set(plain))
-            foreigns = tuple(by_name[column] for column in rest)
-            wanted = WantedStream(stream, plain, foreigns, self._derived.get(name), name not in answered)
-            found.append(with_places(wanted, self.homes))
+            if name in needed and not stream.upstreams:
+                plain = tuple(field.name for field in stream.columns if field.name in needed[name])
+                foreigns = tuple(by_name[column] for column in sorted(needed[name] - set(plain)))
+                wanted = WantedStream(stream, plain, foreigns, self._derived.get(name), name not in answered)
+                found.append(by_owners(with_places(wanted, self.homes), registered, watched.get(name)))
         return tuple(found)
 
     def forget(self, name: str) -> AnyQuery | None:

@@ -22,6 +22,7 @@ from millpond.runtime.task.column_layout import (
     DEAD,
     LETTER_COLUMN,
     TICK,
+    OwnerLookup,
     ReadColumn,
     ReadLayout,
     StreamLayout,
@@ -73,7 +74,8 @@ class EventTime(NamedTuple):
 class WantedStream(NamedTuple):
     """What to read of one stream: columns by name, expressions that only Spark evaluates, and how it is derived.
 
-    No active query reads a stream that is `idle`, so no rows are made from elements of its arrays.
+    No active query reads a stream that is `idle`, so no rows are made from elements of its arrays. `lookup`: the keyed
+    table that is not joined while reading, whose key is among the columns.
     """
 
     stream: Stream
@@ -81,6 +83,7 @@ class WantedStream(NamedTuple):
     foreigns: tuple[Projected, ...] = ()
     derived: Derived | None = None
     idle: bool = False
+    lookup: OwnerLookup | None = None
 
 
 def with_places(want: WantedStream, homes: Mapping[str, str]) -> WantedStream:
@@ -157,7 +160,7 @@ def read(
         columns = _columns(want, position)
         position += len(columns)
         reads = () if want.stream.derived is None else want.stream.derived.reads
-        layouts.append(StreamLayout(want.stream.name, columns, *_order(want.stream), reads))
+        layouts.append(StreamLayout(want.stream.name, columns, *_order(want.stream), reads, lookup=want.lookup))
         for base, branch in bases_of(want):
             bases[base.name] = base
             copies.setdefault(base.name, []).append(_Copy(index, want, branch))

@@ -138,7 +138,8 @@ def test_rows_of_other_programs_are_looked_up_by_readers_and_written_by_owners()
     stream = Stream("joined", TX.columns, None, Order("k", None), made_of=Derivation(text, ("tx",), "d"))
     upserting = replace(SPEND, stream="joined", sink=Sink("redis", None, (("key", "spend:{total}"),)))
     first, second = subqueries(build_plan([upserting]), (stream,))["spend"]
-    how = "looked up by the task that reads the events, with one request per batch and primary"
+    how = "looked up by the task that reads the events, with one request per batch and primary: "
+    how += "other columns or joins of the events may depend on the row"
     assert first.inputs[1:] == (
         Exchange("u:{k}", "point-to-point", how), Exchange("{k}", "point-to-point", how),
         Exchange("tables it is joined with", "broadcast", "completely, to each task, so that events keep their order"),
@@ -152,6 +153,17 @@ def test_rows_of_other_programs_are_looked_up_by_readers_and_written_by_owners()
     first, second = subqueries(build_plan([elsewhere]), (stream,))["spend"]
     assert [one.route for one in first.inputs] == ["point-to-point"] * 3
     assert second.output_exchange == Exchange("spend:{total}", "point-to-point", "written by the driver")
+    stream = replace(stream, made_of=Derivation("tx LEFT JOIN hash u:{k} (0123456789abcdef) BY k", ("tx",), "d"))
+    stream = replace(stream, order=None, keyed=("v",))
+    events = replace(LARGE, stream="joined")
+    (alone,) = subqueries(build_plan([events]), (stream,))["large"]
+    assert alone.inputs[1] == Exchange(
+        "u:{k}", "by key", "looked up by the instance that owns the key, with one request per shard"
+    )
+    assert alone.output_exchange is not None and alone.output_exchange.route == "by key"
+    (beside,) = subqueries(build_plan([events, replace(SPEND, stream="joined")]), (stream,))["large"]
+    assert beside.inputs[1].how.endswith("spend needs the row before events are exchanged")
+    assert beside.output_exchange is not None and beside.output_exchange.route == "round-robin"
 
 
 def test_explain_shows_the_chain_and_its_parts() -> None:
