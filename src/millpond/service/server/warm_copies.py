@@ -1,7 +1,8 @@
 """Copies the state of a pond in an object store to a standby's host, so that a take-over need not wait for it.
 
-The standby follows the log. It copies each file once, and reads nothing of it. A copy that is deleted meanwhile, to
-make room, is made again by the fold that needs it.
+The standby follows the log. It copies each file once, and reads nothing of it. If not all state fits, it copies the
+oldest files: they hold results of merges, which the next merge replaces last. The fold that needs another file, or one
+whose copy was deleted to make room, copies it then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class WarmCopies:
         self._copied: set[str] = set()
 
     def look(self) -> None:
-        """Copy the files that became live since the last look, unless the state is too large for this host.
+        """Copy the files that became live since the last look, as far as they fit on this host.
 
         Raises:
             MillpondError: the log or a file cannot be read; a file may have been pruned since the log was read.
@@ -34,14 +35,18 @@ class WarmCopies:
         truth = self._now()
         if truth is None or not isinstance(files := truth.files(), ObjectFiles):
             return
-        sizes: dict[str, int] = {}
+        sizes: dict[tuple[int, str], int] = {}
         for section in truth.manifest.sections.values():
             if section.file is not None and section.kind in STATE:
-                sizes[section.file] = sizes.get(section.file, 0) + section.size
-        self._copied &= sizes.keys()
-        if files.has_room_for(sum(sizes.values())):
-            files.fetch(sizes.keys() - self._copied)
-            self._copied |= sizes.keys()
+                sizes[section.n, section.file] = sizes.get((section.n, section.file), 0) + section.size
+        self._copied &= {file for _, file in sizes}
+        wanted, room = set[str](), files.room
+        for (_, file), size in sorted(sizes.items()):
+            if size <= room:
+                wanted.add(file)
+                room -= size
+        files.fetch(wanted - self._copied)
+        self._copied |= wanted
 
     @contextmanager
     def running(self, wanted: Callable[[], bool]) -> Iterator[None]:

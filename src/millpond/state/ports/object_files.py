@@ -53,9 +53,10 @@ class HostCopies:
         self._limit = limit if limit is not None else _limit_of(folder)
         self._added = self._limit  # look at the folder when the first copy is made
 
-    def has_room_for(self, size: int) -> bool:
-        """Whether `size` bytes are at most half of the limit."""
-        return 2 * size <= self._limit
+    @property
+    def room(self) -> int:
+        """Half of the limit, in bytes."""
+        return self._limit // 2
 
     def path(self, file: str) -> Path:
         """Where the copy of a file is, if there is one."""
@@ -160,9 +161,10 @@ class ObjectFiles(Files):
         if lost:
             raise CorruptError(f"{self.where(lost[0])} does not exist.", "Restore the object from a copy.")
 
-    def has_room_for(self, size: int) -> bool:
-        """Whether this host can keep copies of `size` bytes, and as many of other files."""
-        return self._copies.has_room_for(size)
+    @property
+    def room(self) -> int:
+        """The bytes of which this host can keep copies, and of as many of other files."""
+        return self._copies.room
 
     def written(self) -> Iterator[tuple[str, int]]:
         """See `Files.written`; lists the objects."""
