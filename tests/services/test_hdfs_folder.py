@@ -13,6 +13,7 @@ from kit.inputs.folder_suite import FolderSuite
 from kit.servers.hdfs_server import HdfsServer
 from millpond.errors import PlaceError
 from millpond.log.places import hdfs
+from millpond.log.places.address import address_of
 from millpond.log.places.hdfs import HdfsObjects, hdfs_objects
 from millpond.log.places.objects import ObjectFolder
 
@@ -78,6 +79,28 @@ def test_a_folder_that_cannot_be_made_is_named(objects: HdfsObjects) -> None:
     with pytest.raises(PlaceError, match=r"MP-PLACE.*/pond/file failed: .*not a directory") as refused:
         objects.below("file").put("log/1", b"x")
     assert "\\n" not in str(refused.value) and "org.apache" not in str(refused.value)
+
+
+MOUNTS = """<configuration>
+<property><name>fs.viewfs.mounttable.{table}.link./ponds</name><value>{uri}/{table}/below</value></property>
+<property><name>fs.viewfs.mounttable.{table}.linkFallback</name><value>{uri}/</value></property>
+</configuration>"""
+
+
+def test_a_mount_table_leads_to_the_same_files(
+    hdfs_server: HdfsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "core-site.xml").write_text(MOUNTS.format(table=tmp_path.name, uri=hdfs_server.uri))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    mounted = hdfs_objects(str(address_of(f"viewfs://{tmp_path.name}/ponds/a")))
+    assert mounted.create("log/1", b"x") and not mounted.create("log/1", b"y")
+    mounted.put("delta/1/a", b"abc")
+    mounted.rename("delta/1/a", "delta/2/a")
+    plain = hdfs_objects(f"{hdfs_server.uri}/{tmp_path.name}/below/a")
+    assert sorted(mounted.list()) == sorted(plain.list()) == [("delta/2/a", 3), ("log/1", 1)]
+    assert plain.get("delta/2/a") == b"abc"
+    mounted.remove(["delta/2/a"])
+    assert [*plain.list()] == [("log/1", 1)]
 
 
 @pytest.fixture

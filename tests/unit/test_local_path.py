@@ -69,10 +69,10 @@ def test_a_scheme_is_refused_by_its_name(path: str, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     "words",
     [
-        ["run", "FILE", "--checkpoint", "viewfs://h/p"], ["run", "hdfs://h/p.sql"], ["why", "q", "--checkpoint", "viewfs://h/p"],
-        ["lookup", "q", "k", "--checkpoint", "viewfs://h/p"], ["doctor", "--checkpoint", "viewfs://h/p"],
+        ["run", "FILE", "--checkpoint", "ofs://h/p"], ["run", "hdfs://h/p.sql"], ["why", "q", "--checkpoint", "ofs://h/p"],
+        ["lookup", "q", "k", "--checkpoint", "ofs://h/p"], ["doctor", "--checkpoint", "ofs://h/p"],
         ["repair", "FILE", "--checkpoint", "dbfs:/p"], ["demo", "--checkpoint", "s3://b/p"],
-        ["serve", "FILE", "--checkpoint", "viewfs://b/p"], ["explain", "--checkpoint", "ftp://h/p"],
+        ["serve", "FILE", "--checkpoint", "ofs://b/p"], ["explain", "--checkpoint", "ftp://h/p"],
         ["compile", "FILE", "-o", "s3://b/p.json"], ["dlq", "list", "s3://b/p"], ["status", "--checkpoint", "ftp://b/p"],
         ["run", "FILE", "--store", "lmdb:s3://b/p"], ["repair", "FILE", "--store", "lmdb:s3://b/p"],
     ],

@@ -17,7 +17,10 @@ from millpond.log.places.objects import ObjectFolder, Objects
 from millpond.log.port import Folder
 from millpond.plugins import imported
 
-SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
+HADOOP = ("hdfs", "viewfs")
+"""The schemes of HDFS: of one name node or name service, and of a mount table that joins several."""
+
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", *HADOOP)
 """The schemes of object stores, and of HDFS."""
 
 FORMS = "a path of this machine, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`, `abfss://…` or `hdfs://HOST:PORT/PATH`"
@@ -75,7 +78,7 @@ def objects_at(url: str, seconds: float | None = None) -> Objects:
         PlaceError: the address, or the configuration in the environment, is not valid.
         SetupError: the client of HDFS is not installed.
     """
-    if not url.startswith("hdfs:"):
+    if url.partition(":")[0] not in HADOOP:
         return store_objects(url, seconds)
     opens: Callable[[str], Objects] = imported("the address hdfs://", "millpond.log.places.hdfs:hdfs_objects", "hdfs")
     return opens(url)
@@ -100,16 +103,17 @@ def address_of(given: Given, what: str = "The pond's folder", home: str | os.Pat
         raise PlaceError(f"{what} cannot be at {scheme}://.", f"Name {FORMS}.")
     shown = re.sub(":/+", "://", os.fspath(given), count=1).rstrip("/")
     host, _, prefix = shown.partition("://")[2].partition("/")
-    named = host.partition(":")[0] if scheme == "hdfs" else host
+    named = host.partition(":")[0] if scheme in HADOOP else host
     if ":" in named or "?" in shown or ("@" in host and scheme not in ("az", "abfs", "abfss")):
         raise PlaceError(
             f"{what} is given as an address of {scheme}:// with a password or options.",
             "Write the bucket and the prefix only; credentials are found as by the platform's own tools.",
         )
-    if scheme == "hdfs" and (":///" in os.fspath(given) or not prefix):
+    if scheme in HADOOP and (":///" in os.fspath(given) or not prefix):
         raise PlaceError(
             f"{what}, {os.fspath(given)}, names no name node, or no folder.",
-            "Write `hdfs://HOST:PORT/PATH`, or `hdfs://SERVICE/PATH` with a service of `hdfs-site.xml`.",
+            "Write `hdfs://HOST:PORT/PATH`, or `hdfs://SERVICE/PATH` with a service of `hdfs-site.xml`, or "
+            "`viewfs://TABLE/PATH` with a mount table of `core-site.xml`.",
         )
     if not host or not prefix:
         raise PlaceError(f"{what}, {shown}, names no prefix of a bucket.", f"Name {FORMS}.")

@@ -5,7 +5,8 @@ exists, so it decides which writer wins. The client compares the checksums of wh
 
 The name node, or the pair of a name service, and the settings of security are those of `core-site.xml` and
 `hdfs-site.xml` in `HADOOP_CONF_DIR`, if there are such files. Credentials are a ticket of Kerberos or a token of
-Hadoop; without security, the user is `HADOOP_USER_NAME`, else that of the process.
+Hadoop; without security, the user is `HADOOP_USER_NAME`, else that of the process. An address with `viewfs://` names a
+mount table of `core-site.xml`. A pond lies below one of its links, because files are not renamed across links.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def test_a_url_is_a_prefix_of_an_object_store_or_a_folder_of_hdfs(text: str) -> 
     assert address_of(address) is address and pickle.loads(pickle.dumps(address)) == address
 
 
-@pytest.mark.parametrize("text", ["viewfs://host/a", "ftp://host/a", "dbfs:/a"])
+@pytest.mark.parametrize("text", ["ofs://host/a", "ftp://host/a", "dbfs:/a"])
 def test_another_scheme_is_refused_by_name(text: str) -> None:
     with pytest.raises(PlaceError, match=f"cannot be at {text.partition(':')[0]}://.*s3://BUCKET/PREFIX"):
         address_of(text)
