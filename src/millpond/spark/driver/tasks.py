@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import BarrierTaskContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from millpond.clock import now_us
 from millpond.errors import CorruptError, MillpondError
@@ -69,8 +70,9 @@ EVALUATED_ABOVE = "Spark evaluates expressions above an aggregation"
 Evaluate: TypeAlias = Callable[[DataFrame, Sequence[Foreign]], DataFrame]
 """Returns a frame with the values of expressions in place of their inputs."""
 
-PACKETS = "instance int, packet binary"
-DELTAS = "receipt binary, body binary"
+# Spark would parse the text of a schema anew in each epoch.
+PACKETS = StructType([StructField("instance", IntegerType()), StructField(_PACKET, BinaryType())])
+DELTAS = StructType([StructField("receipt", BinaryType()), StructField("body", BinaryType())])
 
 
 class _Gather(VersionChecked):
@@ -369,8 +371,9 @@ def direct_deltas_of(
 
 
 def _collected(frame: DataFrame) -> list[tuple[bytes, bytes]]:
-    table = frame.toArrow()
-    return list(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
+    # `toArrow` does this, too, after thirteen calls to the JVM for settings and for the schema, which is known.
+    batches: list[pa.RecordBatch] = frame._collect_as_arrow()  # type: ignore[operator]
+    return [row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
 
 
 def _received(results: list[tuple[bytes, bytes]], task: FoldTask) -> list[tuple[Receipt, bytes]] | Obstacle:
