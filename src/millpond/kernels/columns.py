@@ -123,6 +123,13 @@ def attempted(column: pa.Array, kind: str) -> Values:
     return inner._replace(null=inner.null & ~raised, error=raised)
 
 
+def as_attempted(values: Values, kind: str, rows: int) -> pa.Array:
+    """Values as a column that `attempted` reads."""
+    column = to_arrow(values._replace(null=values.null | values.error), kind, rows)
+    raised = pa.array(np.broadcast_to(values.error, (rows,))) if values.error.any() else None
+    return pa.StructArray.from_arrays([column], names=["v"], mask=raised)
+
+
 def null_mask(column: pa.Array) -> Mask:
     """True where the Arrow column is NULL; zero-dimensional if there are no NULLs."""
     if column.null_count == 0:

@@ -20,6 +20,7 @@ from millpond.kernels.coded import Coded, coded, key_column
 from millpond.kernels.columns import NONE, Array, Mask, Values, arrow_type
 from millpond.kernels.decimals import DECIMALS
 from millpond.kernels.hashing import hashed
+from millpond.kernels.scalar_functions import apply, is_function
 from millpond.kernels.structs import field_of, made_struct
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, Parameter, is_list
 from millpond.model.types import is_decimal, is_float, is_known
@@ -95,6 +96,8 @@ class Evaluator:
             return made_struct(expression, args, self.rows)
         if expression.op == "field":
             return field_of(expression, args[0])
+        if is_function(expression.op):
+            return apply(expression, args)
         if any(is_decimal(part.type) for part in (expression, *expression.args)):
             return DECIMALS.get(expression.op, ARITHMETIC[expression.op])(expression, args)
         return ARITHMETIC[expression.op](expression, args)

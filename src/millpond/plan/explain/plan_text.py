@@ -84,14 +84,20 @@ def _reader_of(plan: Plan, stream: Stream, declared: Sequence[Stream]) -> Iterat
     """Who reads the files of a stream, or parses its values."""
     if stream.source is None:
         return
-    names = [*needed_columns(plan, stream.name), *(one.name for one in needed_foreign(plan, stream.name))]
+    foreign = needed_foreign(plan, stream.name)
+    names = {*needed_columns(plan, stream.name)} - {one.name for one in foreign}
     streams = [one for one in declared if one.name in plan.streams]
     if stream.source.has_topics:
-        why = why_spark_parses(stream, names, streams)
+        why = why_spark_parses(stream, [*names, *(one.name for one in foreign)], streams)
         yield "    its values are parsed with Arrow" if why is None else f"    its values are parsed by Spark: {why}"
     elif source_kind(stream.source.format).files:
-        why = why_spark(stream, names, streams)
-        yield "    its files are read with Arrow" if why is None else f"    its files are read by Spark: {why}"
+        read = sorted(names.union(*(one.columns for one in foreign)))
+        why = why_spark(stream, read, streams)
+        if why is None and foreign:
+            shown = ", ".join(sorted(one.sql for one in foreign))
+            yield f"    its files are read with Arrow if these have equal functions over columns: {shown}"
+        else:
+            yield "    its files are read with Arrow" if why is None else f"    its files are read by Spark: {why}"
 
 
 def _times_of(stream: Stream) -> Iterator[str]:

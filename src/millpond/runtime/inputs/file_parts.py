@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from millpond.model.expressions import Expression
+
+NOWHERE = -1
+
 
 class FileColumn(NamedTuple):
     """A declared column: its name, SQL type and position in the frame; a column with a `default` may not be missing."""
@@ -22,11 +26,22 @@ class CsvForm(NamedTuple):
     header: bool = False
 
 
+class ComputedColumn(NamedTuple):
+    """A column of the frame that is computed from declared columns: its position, and an expression over their names.
+
+    Its values are `struct<v>`, which is NULL where the expression raises.
+    """
+
+    position: int
+    expression: Expression
+
+
 class FileRows(NamedTuple):
     """How rows of a source's files become rows of the frame that an epoch reads.
 
     `stream`: the position of the stream in the layout. `width`: the number of columns of the frame. `zone`: the
-    session's time zone. `csv`: how CSV files are read.
+    session's time zone. `csv`: how CSV files are read. A column with the position `NOWHERE` is not in the frame; only
+    `computed` columns read it.
     """
 
     source: str
@@ -36,6 +51,7 @@ class FileRows(NamedTuple):
     format: str = "parquet"
     zone: str = "UTC"
     csv: CsvForm | None = None
+    computed: tuple[ComputedColumn, ...] = ()
 
 
 class FilePart(NamedTuple):

@@ -8,8 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.formats.json_checks import Column
+from millpond.kernels.columns import as_attempted, from_arrow
+from millpond.kernels.evaluate import Evaluator
+from millpond.kernels.scalar_functions import Uncovered
+from millpond.model.expressions import columns_of
 from millpond.runtime.inputs.csv_files import read_csv
-from millpond.runtime.inputs.file_parts import FilePart, FileRows, FileTask, NotEqual
+from millpond.runtime.inputs.file_parts import NOWHERE, FilePart, FileRows, FileTask, NotEqual
 from millpond.runtime.inputs.json_files import read_lines
 from millpond.runtime.inputs.parquet_files import read_columns
 from millpond.runtime.task.obstacle import Obstacle, ObstacleError
@@ -26,7 +30,7 @@ def read_files(task: FileTask, numbers: Sequence[int]) -> Iterator[pa.RecordBatc
         try:
             for columns, count in _columns(rows, part):
                 yield _of_frame(rows, columns, count)
-        except NotEqual as error:
+        except (NotEqual, Uncovered) as error:
             raise ObstacleError(Obstacle(f"{part.path} {error}", rows.source)) from error
 
 
@@ -41,9 +45,23 @@ def _columns(rows: FileRows, part: FilePart) -> Iterator[tuple[list[pa.Array], i
 
 
 def _of_frame(rows: FileRows, columns: Sequence[pa.Array], count: int) -> pa.RecordBatch:
-    """A batch of the frame; the columns of other streams are NULL, without a buffer."""
+    """A batch of the frame; the columns of other streams are NULL, without a buffer.
+
+    Raises:
+        Uncovered: a column might be computed otherwise than by Spark.
+    """
     none = pa.nulls(count)
     arrays: list[pa.Array] = [pa.array(np.full(count, rows.stream, np.int32)), *[none] * (rows.width - 1)]
     for place, column in zip(rows.columns, columns, strict=True):
-        arrays[place.position] = column
+        if place.position != NOWHERE:
+            arrays[place.position] = column
+    if rows.computed:
+        used = frozenset[str]().union(*(columns_of(one.expression) for one in rows.computed))
+        named = {
+            place.name: from_arrow(column, place.type)
+            for place, column in zip(rows.columns, columns, strict=True) if place.name in used
+        }  # fmt: skip
+        evaluator = Evaluator(named, count)
+        for one in rows.computed:
+            arrays[one.position] = as_attempted(evaluator(one.expression), one.expression.type, count)
     return pa.RecordBatch.from_arrays(arrays, names=[f"c{position}" for position in range(rows.width)])

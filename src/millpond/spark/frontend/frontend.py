@@ -49,9 +49,8 @@ from millpond.spark.frontend.match_recognize import rewritten
 from millpond.spark.frontend.owner_lookups import by_owners
 from millpond.spark.frontend.statements import blank, parse_file
 from millpond.spark.frontend.variables import with_value
-from millpond.spark.reading.columns_of_sources import ReadColumns, columns_of_sources, times_of
+from millpond.spark.reading.columns_of_sources import ReadColumns, columns_of_sources, needed_columns, times_of
 from millpond.spark.reading.event_source import completed
-from millpond.spark.reading.needed_columns import needed_columns
 from millpond.spark.reading.read_frame import EventTime, WantedStream, load, register, with_places
 from millpond.spark.reading.time_zones import ZonedSessions
 from millpond.spark.sources.arrow_functions import BatchFunction, batches_of

@@ -17,12 +17,23 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.log.file_lists import files_in
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets, SourceUpdate
+from millpond.model.expressions import columns_of
 from millpond.plan.options.arrow_reading import CORRUPT, csv_form, why_spark
-from millpond.runtime.inputs.file_parts import CsvForm, FileColumn, FilePart, FileRows, FileTask
+from millpond.runtime.inputs.file_parts import (
+    NOWHERE,
+    ComputedColumn,
+    CsvForm,
+    FileColumn,
+    FilePart,
+    FileRows,
+    FileTask,
+)
 from millpond.runtime.inputs.text_blocks import GZIP
 from millpond.runtime.scheduling.attempts import ArrowEpochs
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.obstacle import Obstacle
+from millpond.spark.catalyst.private_names import Catalyst
+from millpond.spark.reading.arrow_expressions import in_arrow
 from millpond.spark.reading.read_frame import WantedStream, bases_of
 from millpond.spark.reading.source_progress import batch_of
 from millpond.spark.reading.source_updates import LOCAL
@@ -66,7 +77,7 @@ class ChosenFiles(NamedTuple):
 
 def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: ReadLayout) -> Readers:
     """How each source of an epoch's frame is read; `layout`: the frame's columns, in the order of `wanted`."""
-    streams = [want.stream for want in wanted]
+    catalyst, streams = Catalyst(spark), [want.stream for want in wanted]
     width = 1 + sum(len(one.columns) for one in layout.streams)
     found: dict[str, FileRows | str] = {
         base.name: "it is read only for derived streams" for want in wanted for base, _ in bases_of(want)
@@ -77,15 +88,22 @@ def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: Read
         defaults = {
             one.name for one in want.stream.columns if not isinstance(one.default, msgspec.UnsetType)
         }  # fmt: skip
-        columns = tuple(
-            FileColumn(one.name, one.type, one.position, one.name in defaults) for one in placed.columns
-        )  # fmt: skip
+        types = {one.name: one.type for one in want.stream.columns}
+        made = {
+            value.name: expression for value, tree in want.foreigns
+            if (expression := in_arrow(catalyst, tree)) is not None and columns_of(expression) <= types.keys()
+        }  # fmt: skip
+        computed = tuple(ComputedColumn(one.position, made[one.name]) for one in placed.columns if one.name in made)
+        places = {one.name: (one.type, one.position) for one in placed.columns if one.name not in made}
+        for name in sorted(frozenset[str]().union(*map(columns_of, made.values())) - places.keys()):
+            places[name] = types[name], NOWHERE
+        columns = tuple(FileColumn(name, *place, name in defaults) for name, place in places.items())
         why = why_spark(want.stream, [one.name for one in columns], streams)
         why = why or _other_setting(spark, want.stream.source.format)
         zone = str(spark.conf.get("spark.sql.session.timeZone"))
         form = csv_form(want.stream) if want.stream.source.format == "csv" else None
         csv = None if form is None else CsvForm(tuple(field.name for field in want.stream.columns), *form)
-        rows = FileRows(want.stream.name, position, columns, width, want.stream.source.format, zone, csv)
+        rows = FileRows(want.stream.name, position, columns, width, want.stream.source.format, zone, csv, computed)
         found[want.stream.name] = why or rows
     return found
 

@@ -12,12 +12,13 @@ from msgspec.structs import replace
 
 from millpond.control.diagnose.cost_report import price_of_state
 from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
-from millpond.model.endpoints import Sink
-from millpond.model.expressions import Column, Expression, call, literal
+from millpond.model.endpoints import Sink, Source
+from millpond.model.expressions import Column, Expression, Foreign, call, literal
 from millpond.model.functions import UserFunction
 from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
-from millpond.model.stream import Order, Stream
+from millpond.model.selection import Selection
+from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding
 from millpond.plan.explain.amounts import duration
 from millpond.plan.explain.plan_text import edges_per_hour, explain
@@ -172,6 +173,16 @@ def test_what_streams_say_of_time_is_told_and_where_late_rows_go() -> None:
     unordered = explain(build_plan([SPEND]), [replace(stream, order=None, max_ahead_us=None)])
     assert "no order" in unordered
     assert "ahead" not in unordered
+
+
+def test_expressions_that_may_let_spark_read_the_files_are_named() -> None:
+    hour = Foreign("0", "hour(ts)", "int", ("ts",))
+    plan = build_plan([Selection("hours", "tx", (Named("h", hour),))])
+    stream = Stream("tx", (Field("ts", "timestamp"),), Source("parquet", (("path", "/in"),)))
+    shown = "    its files are read with Arrow if these have equal functions over columns: hour(ts)\n"
+    assert shown in explain(plan, [stream])
+    stream = replace(stream, columns=(Field("ts", "array<int>"),))
+    assert "    its files are read by Spark: its column ts is array<int>\n" in explain(plan, [stream])
 
 
 def test_a_topic_that_is_partitioned_by_a_key_skips_the_shuffle() -> None:
