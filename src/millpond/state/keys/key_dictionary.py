@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, ordered
-from millpond.state.keys.keys import Hashes, KeyColumns, equal_keys, hashes_of, plain
+from millpond.state.keys.keys import Hashes, KeyColumns, equal_keys, hashes_of, plain, rearranged
 
 HASH = "hash"
 """The column of a section of keys with their hashes."""
@@ -126,6 +126,7 @@ class KeyDictionary:
         self._recent = _Table.sized(max(self.committed - base, 64))
         self._recent.insert(self._hashes[base:], np.arange(base, self.committed))
         self._recent_base = base
+        self._waiting: list[tuple[Hashes, Ints]] = []  # keys that no table has yet, because nothing has looked for them
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -151,18 +152,24 @@ class KeyDictionary:
 
     def _add(self, keys: KeyColumns, hashes: Hashes) -> Ints:
         slots = np.arange(len(self._hashes), len(self._hashes) + len(hashes))
-        self._chunks.append([plain(column) for column in keys])
+        self._chunks.append(list(keys))  # still encoded, so that the texts are copied once, in their last order
         self._new_buckets.append(self._bucket_of(keys, len(hashes)))
         self._hashes = np.concatenate([self._hashes, hashes])
+        self._waiting.append((hashes, slots))
+        return slots
+
+    def _insert_waiting(self) -> None:
         if 2 * (len(self._hashes) - self._recent_base) > len(self._recent.entries):
             self._recent = _Table.sized(2 * (len(self._hashes) - self._recent_base))
             self._recent.insert(self._hashes[self._recent_base :], np.arange(self._recent_base, len(self._hashes)))
         else:
-            self._recent.insert(hashes, slots)
-        return slots
+            for hashes, slots in self._waiting:
+                self._recent.insert(hashes, slots)
+        self._waiting.clear()
 
     def _find(self, keys: KeyColumns, hashes: Hashes) -> Ints:
         slots = np.full(len(hashes), -1, np.int64)
+        self._insert_waiting()
         for table in (self._base, self._recent):
             rows = np.flatnonzero(slots < 0)
             if table is None or not len(rows):
@@ -216,17 +223,18 @@ class KeyDictionary:
         order, known = ordered(buckets), len(self._sections)
         now = np.empty(len(order), np.int64)
         now[order] = np.arange(self.committed, self.committed + len(order))
-        columns = [pa.concat_arrays([chunk[i] for chunk in self._chunks[known:]]) for i in range(len(self._types))]
-        self._chunks[known:] = [[column.take(pa.array(order)) for column in columns]]
+        new = self._chunks[known:]
+        self._chunks[known:] = [[rearranged([chunk[i] for chunk in new], order) for i in range(len(self._types))]]
         self._hashes = np.concatenate([self._hashes[: self.committed], self._hashes[self.committed :][order]])
         self._new_buckets = [buckets[order]]
         self._recent.renumber(self.committed, now)
+        self._waiting = [(hashes, now[slots - self.committed]) for hashes, slots in self._waiting]
         return now
 
     def take(self, slots: Ints) -> list[pa.Array]:
         """The key columns of these slots; only sections that contain them are read."""
         if len(self._chunks) == 1:
-            return [column.take(pa.array(slots)) for column in self._chunks[0]]
+            return [plain(column.take(pa.array(slots))) for column in self._chunks[0]]
         starts = np.cumsum([0, *(len(columns[0]) for columns in self._chunks if columns)])
         if len(slots) and bool((slots[1:] - slots[:-1] == 1).all()):
             return self._between(starts, int(slots[0]), int(slots[-1]) + 1)
@@ -238,7 +246,7 @@ class KeyDictionary:
         taken = []
         for i, kind in enumerate(self._types):
             parts = [
-                self._chunks[owner][i].take(pa.array(slots[order[low:high]] - starts[owner]))
+                plain(self._chunks[owner][i].take(pa.array(slots[order[low:high]] - starts[owner])))
                 for owner, (low, high) in enumerate(pairwise(bounds.tolist()))
                 if low < high
             ]
@@ -252,7 +260,7 @@ class KeyDictionary:
         cuts = [(chunk, max(first - starts[chunk], 0), end - starts[chunk]) for chunk in range(low, high + 1)]
         columns = []
         for i in range(len(self._types)):
-            parts = [self._chunks[chunk][i][int(start) : int(stop)] for chunk, start, stop in cuts]
+            parts = [plain(self._chunks[chunk][i][int(start) : int(stop)]) for chunk, start, stop in cuts]
             columns.append(parts[0] if len(parts) == 1 else pa.concat_arrays(parts))
         return columns
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.arrays import Mask, text_bytes
+from millpond.arrays import Ints, Mask, text_bytes
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 KeyColumns: TypeAlias = Sequence[pa.Array]
@@ -33,6 +33,16 @@ _KEEP = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [(1 << 64) - 1], np.ui
 def plain(column: pa.Array) -> pa.Array:
     """The column without a dictionary."""
     return column.dictionary.take(column.indices) if pa.types.is_dictionary(column.type) else column
+
+
+def rearranged(columns: Sequence[pa.Array], order: Ints) -> pa.Array:
+    """The values of columns, one after the other, in another order and without a dictionary."""
+    if not all(pa.types.is_dictionary(column.type) for column in columns):
+        return pa.concat_arrays([plain(column) for column in columns]).take(pa.array(order))
+    firsts = np.cumsum([0, *(len(column.dictionary) for column in columns)])
+    indices = [np.asarray(column.indices) + first for column, first in zip(columns, firsts, strict=False)]
+    values = pa.concat_arrays([column.dictionary for column in columns])
+    return values.take(pa.array(np.concatenate(indices)[order]))
 
 
 def canonical(column: pa.Array) -> pa.Array:

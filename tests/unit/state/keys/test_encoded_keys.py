@@ -57,9 +57,13 @@ def test_encoded_keys_get_the_same_slots_and_are_stored_as_they_are(rows: list[R
     for some in (keys, encoded):
         dictionary = KeyDictionary([key.type for key in keys], [], None, buckets)
         slots = [dictionary.number([key.slice(0, known) for key in some]), dictionary.number(some)]
-        numbered.append(([part.tolist() for part in slots], dictionary.batch(0)))
+        arrived = dictionary.batch(0)
+        moved = dictionary.by_bucket()
+        numbered.append(([part.tolist() for part in slots], arrived, dictionary.batch(0), dictionary.number(some)))
+        assert moved is None or numbered[-1][3].tolist() == moved[slots[1]].tolist()
     assert numbered[0][0] == numbered[1][0]
     assert numbered[0][1].equals(numbered[1][1])
+    assert numbered[0][2].equals(numbered[1][2])
 
 
 @given(ROWS, st.integers(1, 20))
