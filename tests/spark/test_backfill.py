@@ -39,10 +39,13 @@ ASKED = {
 }  # fmt: skip
 
 
-def from_the_beginning(spark: SparkSession, base: Path, declared: Stream) -> dict[str, list[dict[str, Any]]]:
-    """The rows of the queries that existed from the beginning."""
-    with Pond(spark, base / "always", instances=2) as pond:
-        pond.stream(declared)
+@pytest.fixture(scope="module")
+def expected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the queries that existed from the beginning; they do not depend on the format of the files."""
+    base = tmp_path_factory.mktemp("always")
+    make_input(base / "in")
+    with Pond(spark, base / "pond", instances=2) as pond:
+        pond.stream(stream(base / "in"))
         for name, text in ASKED.items():
             pond.add(name, text)
         pond.run()
@@ -92,19 +95,20 @@ def retaining(folder: Path) -> Stream:
 @pytest.mark.spark
 @pytest.mark.parametrize("make", [stream, as_csv, retaining])
 def test_a_backfilled_query_tells_every_row_that_it_would_have_told(
-    spark: SparkSession, tmp_path: Path, make: Callable[[Path], Stream], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    spark: SparkSession, tmp_path: Path, make: Callable[[Path], Stream], expected: dict[str, list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     make_input(tmp_path / "in")
     monkeypatch.setattr(file_source, "PORTION_BYTES", 3000)
-    declared = make(tmp_path / "in")
-    expected = from_the_beginning(spark, tmp_path, declared)
-    for name, rows in added_later(spark, tmp_path, declared).items():
+    for name, rows in added_later(spark, tmp_path, make(tmp_path / "in")).items():
         assert expected[name]
         assert_same_rows(expected[name], rows, about=name)
 
 
 @pytest.mark.spark
-def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(
+    spark: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, Any]]]
+) -> None:
     make_input(tmp_path / "in")
     for i in range(6, 8):
         (tmp_path / "in" / f"f{i}.parquet").rename(tmp_path / f"f{i}.parquet")
@@ -126,11 +130,11 @@ def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(spark: Sp
             pond.add("other", ASKED["holistic"], backfill="yesterday")
     for i in range(6, 8):
         (tmp_path / f"f{i}.parquet").rename(tmp_path / "in" / f"f{i}.parquet")
-    expected = from_the_beginning(spark, tmp_path, stream(tmp_path / "in"))["holistic"]
     with Pond(spark, tmp_path / "pond") as pond:
         pond.run()
-        late = [row for row in expected if row["w"]["start"].timestamp() * SECOND >= part.complete_from_us]
-        assert 0 < len(late) < len(expected)
+        every = expected["holistic"]
+        late = [row for row in every if row["w"]["start"].timestamp() * SECOND >= part.complete_from_us]
+        assert 0 < len(late) < len(every)
         assert_same_rows(late, rows_of(pond.table("later")), about="later")
 
 
@@ -153,7 +157,9 @@ def test_a_backfill_that_is_asked_for_before_anything_is_read_reads_what_came_me
 
 
 @pytest.mark.spark
-def test_a_source_is_read_again_while_epochs_go_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_source_is_read_again_while_epochs_go_on(
+    spark: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, Any]]]
+) -> None:
     epochs = make_input(tmp_path / "made")
     (tmp_path / "in").mkdir()
 
@@ -181,7 +187,7 @@ def test_a_source_is_read_again_while_epochs_go_on(spark: SparkSession, tmp_path
         assert [name for name in {one.change.name for one in pond.history()} if "@" not in name] == ["later"]
         pond.settle()
         found = rows_of(pond.table("later"))
-    assert_same_rows(from_the_beginning(spark, tmp_path, declared)["holistic"], found, about="later")
+    assert_same_rows(expected["holistic"], found, about="later")
 
 
 def moment(us: int) -> str:
