@@ -38,6 +38,7 @@ def _write(folder: Path, number: int, rng: Random) -> Path:
     if rng.random() < 0.9:
         lines = [line.replace(b"\n", b" ").replace(b"\r", b" ") for line in lines]
     lines += [rng.choice(_ODD_LINES) for _ in range(8) if rng.random() < odd / 4]
+    lines += [rng.choice([b"oops", b'{"int":1,"string":"x', b"\x01", b'{"int":1,"x":tru}'])] * rng.randrange(2)
     lines += [b""] * rng.randrange(2)
     rng.shuffle(lines)
     return _written(folder / f"{number}", lines, rng, ["json", "json", "txt", "json.gz", "json.GZ", "gz.json", "zst"])

@@ -47,11 +47,18 @@ class Column(NamedTuple):
 
 
 class Verdict(Enum):
-    """What is known of a text: it is malformed, an object without members, or an object whose values may fit."""
+    """What is known of a text: it has no token, is not JSON, is an object with a value that does not fit, is an object
+    without members, or is an object whose values may fit."""
 
-    MALFORMED = 1
-    EMPTY = 2
-    OBJECT = 3
+    BLANK = 1
+    NOT_JSON = 2
+    MISFIT = 3
+    EMPTY = 4
+    OBJECT = 5
+
+
+MALFORMED = (Verdict.BLANK, Verdict.NOT_JSON, Verdict.MISFIT)
+"""Texts that are malformed in the strict sense: one value that does not fit is enough."""
 
 
 def check_limits(texts: pa.BinaryArray) -> None:
@@ -108,21 +115,23 @@ def _bytes_of(texts: pa.BinaryArray) -> tuple[npt.NDArray[np.int32], npt.NDArray
 
 
 def judged(text: bytes, columns: Sequence[Column]) -> Verdict:
-    """What Spark makes of a text, in its strict sense: a text of which one column does not fit is malformed.
+    """What Spark makes of a text.
 
     Raises:
         Doubt: it is not known.
     """
     begun = text.lstrip(b" \t\r\n")
+    if not begun:
+        return Verdict.BLANK
     if not text.strip(bytes(range(33))) or begun[:1] not in _BEGINS:
-        return Verdict.MALFORMED
+        return Verdict.NOT_JSON
     try:
         decoded = text.decode()
         found = json.loads(decoded, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
         if begun[:1] in (b"[", b'"', b"/") or error.msg == "Extra data" or _LENIENT.search(decoded):
             raise Doubt("a value is not plain JSON") from error
-        return Verdict.MALFORMED
+        return Verdict.NOT_JSON
     except UnicodeDecodeError as error:
         raise Doubt("a value is not UTF-8") from error
     except (ValueError, RecursionError) as error:
@@ -135,7 +144,7 @@ def judged(text: bytes, columns: Sequence[Column]) -> Verdict:
     if len(values) < len(found):
         raise Doubt("a value has a name twice")
     fits = [_fits(values[column.name], column.kind) for column in columns if column.name in values]
-    return Verdict.MALFORMED if False in fits else Verdict.OBJECT
+    return Verdict.MISFIT if False in fits else Verdict.OBJECT
 
 
 class _Pairs(list[tuple[str, Any]]):

@@ -18,7 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from millpond.formats.json_checks import LONGEST, Column, Doubt, Verdict, check_limits, doubtful_numbers, judged
+from millpond.formats.json_checks import (
+    LONGEST,
+    MALFORMED,
+    Column,
+    Doubt,
+    Verdict,
+    check_limits,
+    doubtful_numbers,
+    judged,
+)
 from millpond.formats.json_times import dates, timestamps
 from millpond.model.types import (
     digits_of,
@@ -57,11 +66,13 @@ class Parsed(NamedTuple):
 
 
 def parse_texts(
-    texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, *, strict: bool = True
+    texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, *, strict: bool = True,
+    lines: bool = False,
 ) -> Parsed:  # fmt: skip
     """Parse one JSON object per text; `zone` is the session's time zone, to which times without an offset refer.
 
-    A text that is NULL or empty is malformed. If not `strict`, a text whose values do not all fit is a `Doubt`.
+    A text that is NULL or empty is malformed. If not `strict`, a text whose values do not all fit is a `Doubt`. If the
+    texts are `lines` of a file, one that is not JSON is a row of NULLs; this implies not `strict`.
 
     Raises:
         Doubt: a result that equals Spark's is not known for some text.
@@ -71,7 +82,7 @@ def parse_texts(
     longest = int(lengths.max(initial=0))
     if longest > LONGEST:
         raise Doubt(f"a value is longer than {LONGEST:,} bytes")
-    reader = _Reader(texts, columns, zone, strict)
+    reader = _Reader(texts, columns, zone, strict and not lines, lines)
     rows = np.flatnonzero(~malformed & ~np.asarray(pc.fill_null(pc.equal(texts, b"{}"), False)))
     block = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, longest)))
     for start in range(0, len(rows), block):
@@ -119,9 +130,11 @@ class _Reader:
     """Parses blocks of texts; collects parts of the columns with the rows that they hold, and the malformed rows."""
 
     def __init__(
-        self, texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, strict: bool
-    ) -> None:
-        self._texts, self._columns, self._zone, self._strict = texts, columns, zone, strict
+        self, texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, strict: bool,
+        lines: bool,
+    ) -> None:  # fmt: skip
+        self._texts, self._columns, self._zone = texts, columns, zone
+        self._strict, self._lines = strict, lines
         fields = [(_MARK, pa.bool_()), *((column.name, _parsed_type(column.kind)) for column in columns)]
         self._options = pj.ParseOptions(pa.schema(fields), unexpected_field_behavior="ignore")
         self._suspects = 8 + len(texts) // 2000
@@ -201,9 +214,9 @@ class _Reader:
         if self._suspects < 0:
             raise Doubt("many values do not parse")
         verdict = judged(text, self._columns)
-        if verdict is Verdict.MALFORMED and self._strict:
+        if verdict in MALFORMED and self._strict:
             self.malformed.append(row)
-        elif verdict is Verdict.EMPTY:
+        elif verdict is Verdict.EMPTY or (verdict is Verdict.NOT_JSON and self._lines):
             self.parts.append([pa.nulls(1, final_type(column.kind, self._zone)) for column in self._columns])
             self.rows.append(np.array([row]))
         else:

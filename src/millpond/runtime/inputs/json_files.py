@@ -25,7 +25,7 @@ def read_lines(part: FilePart, columns: Sequence[Column], zone: str) -> Iterator
     try:
         for block in blocks_of(part):
             texts = _lines(block)
-            parsed = parse_texts(texts, columns, zone, strict=False)
+            parsed = parse_texts(texts, columns, zone, lines=True)
             yield parsed.columns, len(texts)
     except Doubt as doubt:
         raise NotEqual(f"may be read differently by Spark: {doubt}") from doubt

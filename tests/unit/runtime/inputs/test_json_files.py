@@ -18,8 +18,8 @@ from millpond.runtime.inputs.json_files import read_lines
 NUMBER = [Column("n", "bigint")]
 
 
-def numbers(path: Path, shares: int = 1, size: int | None = None) -> list[int]:
-    found: list[int] = []
+def numbers(path: Path, shares: int = 1, size: int | None = None) -> list[int | None]:
+    found: list[int | None] = []
     for share in range(shares):
         part = FilePart(0, str(path), share, shares, path.stat().st_size if size is None else size)
         for columns, rows in read_lines(part, NUMBER, "UTC"):
@@ -67,6 +67,11 @@ def test_what_spark_may_read_differently_is_an_obstacle(name: str, content: byte
     (tmp_path / name).write_bytes(content)
     with pytest.raises(NotEqual, match=why):
         numbers(tmp_path / name)
+
+
+def test_a_line_that_is_not_json_is_a_row_of_nulls(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b'{"n":1}\noops\n{"n":2,"s\n{"n":3')
+    assert numbers(tmp_path / "a.json") == [1, None, None, None]
 
 
 def test_a_file_that_has_grown_is_an_obstacle(tmp_path: Path) -> None:
