@@ -48,7 +48,7 @@ def why_spark(stream: Stream, names: Collection[str], streams: Iterable[Stream])
     if option is not None:
         return f"it has the option {option}"
     if form == "csv" and csv_form(stream) is None:
-        return "of its separator or header"
+        return "it has an unusual separator or header"
     if form != "parquet" and CORRUPT in [field.name for field in stream.columns]:
         return f"it has the column {CORRUPT}"
     fields = {field.name: field for field in stream.columns}
