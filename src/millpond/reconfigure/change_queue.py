@@ -117,7 +117,7 @@ class ChangeQueue:
         while (request := self._next()) is not None:
             try:
                 spec = self.spec(run.manifest)
-                made = request.make(KnownPond(spec, run.manifest))
+                made = request.make(KnownPond(spec, run.manifest, now_us))
                 change, receipts = (made.change, made.brought(run.n)) if isinstance(made, Prepared) else (made, ())
                 manifest = commit(change_record(spec, change, run, writer, now_us, receipts))
             except BaseException as error:

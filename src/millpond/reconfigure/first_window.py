@@ -13,6 +13,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream, inner_queries
+from millpond.model.types import FARTHEST_US
 from millpond.model.windows import RUNNING, Session
 from millpond.plan.chains.steps import streams_of, times_in
 from millpond.plan.chains.upstream import first_row_us, levels
@@ -68,12 +69,13 @@ def _reach_us(query: Query) -> int:
 
 def beginning(
     known: PondSpec, plan: Plan, manifest: Manifest, query: AnyQuery, streams: Sequence[Stream] = (),
-    time_sources: TimeSources | None = None,
+    time_sources: TimeSources | None = None, now_us: int | None = None,
 ) -> int | msgspec.UnsetType:  # fmt: skip
     """The earliest start of windows of a query that is added to the pond `known` with `plan`; UNSET: it misses nothing.
 
     `streams`: the streams that are new with the query. `time_sources`: those of the derived streams that it reads. The
-    times of their events are known as far as those of the base streams are.
+    times of their events are known as far as those of the base streams are. `now_us`: the driver's clock, which limits
+    the times of earlier events that no query observed; None: they have no limit.
 
     Raises:
         ChangeRefused: events of a stream were read while no query observed their times, so the start is unknown.
@@ -81,11 +83,7 @@ def beginning(
     every = (*known.streams, *streams)
     if isinstance(query, Selection):
         return msgspec.UNSET
-    untimed = isinstance(query, Query) and not query.event_time
-    by_name = {stream.name: stream for stream in every}
-    for name in () if untimed else streams_of(query, by_name):
-        _check_observed(known, manifest, by_name[name], time_sources or {})
-    begun = _beginnings_with(known, manifest, query, every, time_sources).get(query.name)
+    begun = _beginnings_with(known, manifest, query, every, time_sources, now_us).get(query.name)
     if begun is None:
         return msgspec.UNSET
     if isinstance(query, Query):
@@ -103,48 +101,80 @@ def beginning(
 
 def _beginnings_with(
     known: PondSpec, manifest: Manifest, query: AnyQuery, every: Sequence[Stream],
-    time_sources: TimeSources | None,
+    time_sources: TimeSources | None, now_us: int | None,
 ) -> dict[str, int]:  # fmt: skip
     asked = (*inner_queries(every), *(one for one in known.all_queries if one.name != query.name), query)
-    return beginnings(known, _with_bases(manifest, time_sources or {}), every, asked)
+    return beginnings(known, _with_missed(known, manifest, query, every, time_sources or {}, now_us), every, asked)
 
 
 def steps_begin(
     known: PondSpec, manifest: Manifest, query: AnyQuery, streams: Sequence[Stream],
-    time_sources: TimeSources | None = None,
+    time_sources: TimeSources | None = None, now_us: int | None = None,
 ) -> dict[str, int]:  # fmt: skip
     """The earliest start of windows of each inner query that is new with `query`; see `beginning`."""
     new = {step.name for step in inner_queries(streams)}
     if not new:
         return {}
-    begun = _beginnings_with(known, manifest, query, (*known.streams, *streams), time_sources)
+    begun = _beginnings_with(known, manifest, query, (*known.streams, *streams), time_sources, now_us)
     return {name: since for name, since in begun.items() if name in new}
 
 
-def _check_observed(known: PondSpec, manifest: Manifest, stream: Stream, time_sources: TimeSources) -> None:
-    """Refuse a stream if some of its events were read while no query observed their times."""
+def _with_missed(
+    known: PondSpec, manifest: Manifest, query: AnyQuery, every: Sequence[Stream], time_sources: TimeSources,
+    now_us: int | None,
+) -> Manifest:  # fmt: skip
+    """The manifest in which each new stream has the largest event time that an event may have that the query misses.
+
+    This is the newest event time of the streams that it is derived from.
+
+    Raises:
+        ChangeRefused: see `_unobserved_until`.
+    """
+    times = dict(manifest.max_time)
+    for name, bases in time_sources.items():
+        seen = [time for base in bases for time in times.get(base, {}).values()]
+        if seen and name not in times:
+            times[name] = {"*": max(seen)}
+    by_name = {stream.name: stream for stream in every}
+    untimed = isinstance(query, Query) and not query.event_time
+    for name in () if untimed else streams_of(query, by_name):
+        unobserved = _unobserved(known, manifest, by_name[name], time_sources)
+        if unobserved:
+            times[name] = {"*": _unobserved_until(known, manifest, by_name[name], unobserved, now_us)}
+    return msgspec.structs.replace(manifest, max_time=times)
+
+
+def _unobserved(known: PondSpec, manifest: Manifest, stream: Stream, time_sources: TimeSources) -> list[str]:
+    """The streams of which events were read while no query observed the times that they have in `stream`."""
     observed = event_times_of(known.computed) | known.left.times
     if stream.name in observed or stream.upstreams:
-        return
+        return []
     sources = (stream.name,) if is_read(stream) else () if stream.derived is None else stream.derived.reads
     bases = time_sources.get(stream.name, {})
     read = [source for source in sources if source in manifest.offsets]
     equal = bases.keys() - {*sources}  # derived streams with the same times
     unobserved = [source for source in equal or read if observed.get(source) != bases.get(source)]
     if not read or (bases and not unobserved):
-        return
+        return []
+    return unobserved or [*sources]
+
+
+def _unobserved_until(
+    known: PondSpec, manifest: Manifest, stream: Stream, unobserved: Sequence[str], now_us: int | None
+) -> int:
+    """The largest time that events had which no query observed: later ones are too far ahead of the clock, and dead.
+
+    Raises:
+        ChangeRefused: there is no such limit, or it is far ahead of the events, as those of a backlog are not near the
+            clock.
+    """
+    derived = (one.name for one in known.streams if one.derived and not {*one.derived.reads}.isdisjoint(unobserved))
+    newest = [time for name in (*unobserved, *derived) for time in manifest.max_time.get(name, {}).values()]
+    ahead_us = stream.max_ahead_us
+    if ahead_us is not None and now_us is not None and max(newest, default=-FARTHEST_US) >= now_us - ahead_us:
+        return now_us + ahead_us
     raise ChangeRefused(
-        f"Events of {', '.join(unobserved or sources)} were read before any query needed their times, so it is not "
-        f"known from when on windows over {stream.name} would be complete.",
+        f"Events of {', '.join(unobserved)} were read before any query needed their times, so it is not known from "
+        f"when on windows over {stream.name} would be complete.",
         "Declare the stream a second time under another name, which is then read from its beginning.",
     )
-
-
-def _with_bases(manifest: Manifest, time_sources: TimeSources) -> Manifest:
-    """The manifest in which a new derived stream has the newest event time of the streams it is derived from."""
-    times = dict(manifest.max_time)
-    for name, bases in time_sources.items():
-        seen = [time for base in bases for time in times.get(base, {}).values()]
-        if seen and name not in times:
-            times[name] = {"*": max(seen)}
-    return msgspec.structs.replace(manifest, max_time=times)

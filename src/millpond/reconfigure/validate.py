@@ -58,10 +58,11 @@ _ABOVE = "@"
 
 
 class KnownPond(NamedTuple):
-    """A pond between two epochs: its current catalog and the state of its log."""
+    """A pond between two epochs: its current catalog, the state of its log, and the driver's clock in microseconds."""
 
     spec: PondSpec
     manifest: Manifest
+    now_us: int | None = None
 
 
 def add(
@@ -84,9 +85,10 @@ def add(
     _check_parameters(pond.spec, query, fresh)
     check_upstream(pond.spec, query, (*pond.spec.streams, *fresh))
     plan = plan_of(pond.spec)
-    since = beginning(pond.spec, plan, pond.manifest, query, fresh, time_sources)
+    now_us = pond.now_us if backfill_us is None else None  # a backfill needs the watermarks of all epochs
+    since = beginning(pond.spec, plan, pond.manifest, query, fresh, time_sources, now_us)
     check_event_times((*pond.spec.computed, *inner_queries(fresh), query), pond.spec.left.times)
-    steps_us = steps_begin(pond.spec, pond.manifest, query, fresh, time_sources)
+    steps_us = steps_begin(pond.spec, pond.manifest, query, fresh, time_sources, now_us)
     if backfill_us is not None:
         check_backfilled(query)
         check_one_step(query, (*pond.spec.streams, *fresh))
@@ -167,10 +169,10 @@ def alter(
             f"The new version of the join {query.name} would match other events.",
             "Change only outputs and HAVING (and the condition of an inner join), or add it under another name.",
         )
-    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, time_sources)
+    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, time_sources, pond.now_us)
     if not can_hand_over(old, query):
         return Alter(StoredQuery.of(query), fresh, since, who=who)
-    steps_us = steps_begin(pond.spec, pond.manifest, query, fresh, time_sources)
+    steps_us = steps_begin(pond.spec, pond.manifest, query, fresh, time_sources, pond.now_us)
     since = _handed_over(pond, old, query, since)
     ended = since is msgspec.UNSET or has_closed_all(pond.spec, pond.manifest, old, since)
     until = msgspec.UNSET if ended else since

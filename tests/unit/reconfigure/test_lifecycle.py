@@ -20,6 +20,7 @@ from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec, from_json, to_json
+from millpond.model.stream import Derivation
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Sliding
 from millpond.plan.chains.parameter_feeds import feeds_of
@@ -362,6 +363,24 @@ def test_windows_over_events_whose_times_nobody_knew_are_refused(tmp_path: Path)
     pond.epoch({STREAM.name: [table_of([row(1)])]})
     with pytest.raises(ChangeRefused, match="before any query needed their times"):
         validate.add(KnownPond(pond.spec, pond.manifest), COUNT)
+
+
+def test_times_that_nobody_knew_are_limited_by_the_clock(tmp_path: Path) -> None:
+    pond = ChangingPond(tmp_path, [STREAM], [COUNT])
+    pond.epoch({STREAM.name: [table_of([row(7)])]})
+    other = replace(STREAM, name="other", made_of=Derivation("other", (STREAM.name,), "digest"))
+    query = replace(COUNT, name="later", stream="other", event_time="ts")
+    sources = {"other": {STREAM.name: "another"}}
+    for ahead, now, refused in ((9, 15, False), (9, 17, True), (None, 9, True), (9, None, True)):
+        stream = replace(other, max_ahead_us=ahead and ahead * SECOND)
+        known = KnownPond(pond.spec, pond.manifest, now and now * SECOND)
+        if refused:
+            with pytest.raises(ChangeRefused, match="before any query needed their times"):
+                validate.add(known, query, [stream], time_sources=sources)
+        else:
+            assert validate.add(known, query, [stream], time_sources=sources).since_us == (now + ahead) * SECOND + 1
+            with pytest.raises(ChangeRefused, match="before any query needed their times"):
+                validate.add(known, query, [stream], time_sources=sources, backfill_us=0)
 
 
 def test_joins_and_counts_begin_after_what_was_seen(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import getpass
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from millpond.clock import now_us
 from millpond.control.pond.lifetime import Lifetime
 from millpond.control.pond.readings import Readings
 from millpond.errors import MillpondError
@@ -74,7 +75,7 @@ class ChangeRequests:
     def known(self) -> KnownPond:
         """The pond as this driver knows it, without reading the log; a change is checked again when it is recorded."""
         opened = self._lifetime.open()
-        return KnownPond(opened.spec, opened.driver.manifest)
+        return KnownPond(opened.spec, opened.driver.manifest, now_us())
 
     def _note_refusal(self, done: Future[int]) -> None:
         error = done.exception()
