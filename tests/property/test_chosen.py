@@ -144,11 +144,29 @@ RANKED = [
     ranked("all", "row_number", 5, keys=False), ranked("top_without_key", "row_number", 3),
 ]  # fmt: skip
 RANKED[-1] = replace(RANKED[-1], output=RANKED[-1].output[1:])
+RANKED += [
+    replace(  # the limited rank is the second one
+        RANKED[0], name="numbered_dense", window=Distinct(keeps="ranked", rows=2),
+        aggregates=(*RANKED[0].aggregates, *RANKED[4].aggregates),
+        having=call("le", (Column("agg:1", "int"), literal(2, "int")), "boolean"),
+    ),
+    replace(
+        RANKED[2], name="all_ranks", aggregates=tuple(RANKED[i].aggregates[0] for i in (2, 4, 0)),
+        output=(*RANKED[2].output, Named("d", Column("agg:1", "int")), Named("n", Column("agg:2", "int"))),
+    ),
+]  # fmt: skip
+
+
+def ranks_shown(query: Query) -> list[str]:
+    names = [item.expression.name for item in query.output if isinstance(item.expression, Column)]
+    return [name for name in names if name.startswith("agg:")]
 
 
 def first_rows(query: Query, seen: Sequence[dict[str, Any]]) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """The identity and the values of each row over all events so far."""
-    rank, most = query.aggregates[0].function, query.window.rows  # type: ignore[union-attr]
+    most = query.window.rows  # type: ignore[union-attr]
+    functions = [query.aggregates[int(name[-1])].function for name in ranks_shown(query)]
+    limit = query.aggregates[1 if query.name == "numbered_dense" else 0].function
     odd, partitions = "odd" in query.name, dict[Any, list[dict[str, Any]]]()
     for row in seen:
         partitions.setdefault(row["k"] if query.keys else None, []).append(row)
@@ -156,16 +174,13 @@ def first_rows(query: Query, seen: Sequence[dict[str, Any]]) -> list[tuple[tuple
     for rows in partitions.values():
         rows.sort(key=lambda row: (-row["g"], row["ts"], row["k"] is not None, row["k"] or ""))
         for place, row in enumerate(rows, 1):
-            number = place
-            if rank != "row_number":
-                better = [one["g"] for one in rows if one["g"] > row["g"]]
-                number = 1 + (len({*better}) if rank == "dense_rank" else len(better))
-            if number <= most and (not odd or row["g"] % 2 == 1):
-                numbered = query.output[-1].name == "r"
-                values = (*shown(row), *([number] if numbered else []))
+            better = [one["g"] for one in rows if one["g"] > row["g"]]
+            numbers = {"row_number": place, "rank": 1 + len(better), "dense_rank": 1 + len({*better})}
+            if numbers[limit] <= most and (not odd or row["g"] % 2 == 1):
+                values = (*shown(row), *(numbers[function] for function in functions))
                 values = values if query.output[0].name == "c0" else values[1:]
-                keyed = rank == "row_number" and numbered
-                found.append(((row["k"] if query.keys else None, number) if keyed else values, values))
+                keyed = "row_number" in functions
+                found.append(((row["k"] if query.keys else None, place) if keyed else values, values))
     return found
 
 
@@ -190,15 +205,18 @@ def test_first_ranked_rows_are_those_of_the_naive_twin(
             gone = (before - after).elements()
             wanted += [(*values, "delete") for identity, values in gone if identity not in there]
             before = after
-        emitted = [tuple(row[column] for column in row) for row in found[query.name]]
-        assert sorted(map(repr, emitted)) == sorted(map(repr, wanted)), query.name
+        emitted = Counter(repr(tuple(row.values())) for row in found[query.name])
+        missing = Counter(map(repr, wanted)) - emitted
+        again = emitted - Counter(map(repr, wanted))  # the row of a number, although its new event equals the old one
+        assert not missing and {*again} <= {*map(repr, wanted)}, query.name
+        assert not again or query.name in ("numbered_dense", "all_ranks")
     assert "delete" in {row[OP] for row in found["top_odd"]} and {row[OP] for row in found["top"]} == {"upsert"}
     assert "delete" in {row[OP] for row in found["top_without_key"]}
     assert key_columns(RANKED[0]) == ("c0", "r") and key_columns(RANKED[5]) == ("r",)
     with pytest.raises(QueryError, match=r"lacks the row_number\(\)"):
         key_columns(RANKED[1])
     with pytest.raises(QueryError, match="lacks all its key columns"):
-        key_columns(RANKED[-1])
+        key_columns(RANKED[6])
     stored = [one for one in run.pond.manifest.sections.values() if one.kind == "events"]
     assert sum(one.rows for one in stored) < 1500
 

@@ -66,6 +66,8 @@ SO_FAR = {
     "odd_ranks": "SELECT id, shop, r FROM (SELECT *, rank() OVER (PARTITION BY shop ORDER BY amount NULLS LAST, "
     "id % 40) AS r FROM {tx} WHERE card IS NOT NULL) WHERE r <= 5 AND id % 3 > 0",
     "dense": "SELECT id, ts FROM (SELECT *, dense_rank() OVER (ORDER BY id % 50 DESC) AS n FROM {tx}) WHERE n < 3",
+    "both": "SELECT * FROM (SELECT card, id, rank() {by} AS r, dense_rank() {by} AS d, row_number() {by} AS n "
+    "FROM {{tx}}) WHERE d <= 3".format(by="OVER (PARTITION BY card ORDER BY amount DESC, id)"),
     "by_time": "SELECT id, card FROM {tx} QUALIFY row_number() OVER (PARTITION BY card ORDER BY ts DESC) <= 2",
     "of_rows": "SELECT shop, card, total, w.end AS until, row_number() OVER (PARTITION BY shop ORDER BY total DESC, "
     "card, w.end) AS r FROM {spend} QUALIFY r <= 4",
@@ -74,7 +76,10 @@ SO_FAR = {
     "inner": f"SELECT card, shop, sum(total) AS s FROM ({SPEND.format(SLIDING, '{tx}', SLIDING)}) GROUP BY card, shop",
 }
 """Ranks and totals of all rows so far, in update mode."""
-KEYS = {"top_so_far": ("card", "r"), "of_rows": ("shop", "r"), "sums": ("card", "shop"), "inner": ("card", "shop")}
+KEYS = {
+    "top_so_far": ("card", "r"), "both": ("card", "n"), "of_rows": ("shop", "r"), "sums": ("card", "shop"),
+    "inner": ("card", "shop"),
+}  # fmt: skip
 """The columns that identify a row; without them, all values do."""
 
 

@@ -204,8 +204,9 @@ def _keys_of_event(query: Query) -> tuple[str, ...]:
     """
     names = keys_shown(query)
     if isinstance(query.window, Distinct) and query.window.ranked is not None:
-        names = (*names, numbered_rows(query))
-        if names[-1] is None:
+        number = numbered_rows(query)
+        names = (*names, number[0] if number else None)
+        if number is None:
             raise UnsupportedQuery(
                 f"Rows of {query.name} cannot be identified: its output lacks the row_number() of the row.",
                 "Rank by row_number(), and add it to its SELECT.",

@@ -360,7 +360,7 @@ class Distinct(msgspec.Struct, frozen=True, tag_field="window", tag="distinct"):
 
     With `keeps`, the row is that of the `earliest` or `latest` event in event time, and changes when there is another
     one; the query emits updates, and `kept_us` is unset. With `keeps` = `ranked`, a key has a row for each event whose
-    rank is at most `rows`; the rank is the only aggregate of the query, and HAVING has the same condition.
+    rank is at most `rows`; the aggregates of the query are ranks, and HAVING has the same condition on one of them.
 
     The key is remembered until the watermark reaches the time of this event plus `kept_us`, or for ever if that is
     unset. A later event of the key is then a first one again.

@@ -54,6 +54,7 @@ from millpond.plan.groups.joins import identity_of, plan_joins
 from millpond.plan.groups.measures import measures_of
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
 from millpond.plan.groups.tallies import Tally, keeps_tallies, tallies_of
+from millpond.plan.groups.top_rows import limited_rank
 
 
 def build_plan(
@@ -175,7 +176,8 @@ def _identity(query: Query) -> tuple[object, ...]:
         return (*common, "patterns")
     if isinstance(query.window, Distinct):  # which event is the first depends on all of these
         event = () if isinstance(query.window.keeps, msgspec.UnsetType) else query.of_event  # they decide between ties
-        return (*common, query.window, presence_filter(query), query.delay_us, *event, *query.aggregates)
+        limits = (limited_rank(query),) if len(query.aggregates) > 1 else ()
+        return (*common, query.window, presence_filter(query), query.delay_us, *event, *query.aggregates, *limits)
     if isinstance(query.window, Processed):  # the state depends on all of these
         return (*common, query.window, presence_filter(query), query.delay_us, *query.aggregates, query.functions)
     if query.late_by_window and isinstance(query.window, Sliced):  # the window decides which events are late

@@ -86,20 +86,21 @@ def distinct_rows(
     )
 
 
-def shows_rank(query: Query) -> bool:
-    """Whether a row of a query shows the rank of its event."""
-    parts = (node for item in query.output for node in walk(item.expression))
-    return any(isinstance(node, Column) and node.name == "agg:0" for node in parts)
+def shown_ranks(query: Query) -> list[int]:
+    """Which of its ranks the rows of a query show, by position."""
+    parts = {node for item in query.output for node in walk(item.expression)}
+    return [i for i, rank in enumerate(query.aggregates) if Column(f"agg:{i}", rank.type) in parts]
 
 
-def numbered_rows(query: Query) -> str | None:
-    """The output column with the number of a row among the rows of its key; None: rows do not show it, or it may be
-    equal for several rows.
+def numbered_rows(query: Query) -> tuple[str, int] | None:
+    """The output column with the number of a row among the rows of its key, and the position of this rank; None: rows
+    do not show it.
     """
-    if not query.aggregates or query.aggregates[0].function != "row_number":
-        return None
-    rank = Column("agg:0", query.aggregates[0].type)
-    return next((item.name for item in query.output if item.expression == rank), None)
+    for i, rank in enumerate(query.aggregates):
+        names = [item.name for item in query.output if item.expression == Column(f"agg:{i}", rank.type)]
+        if names and rank.function == "row_number":
+            return names[0], i
+    return None
 
 
 def keys_shown(query: Query) -> tuple[str | None, ...]:

@@ -64,6 +64,12 @@ def top_rows(query: Query) -> TopRows | None:
     return min(fitting, key=attrgetter("rows"), default=None)
 
 
+def limited_rank(query: Query) -> Aggregate:
+    """The rank of a query with ranked events up to which the events of a key have rows."""
+    top = top_rows(query) if len(query.aggregates) > 1 else None
+    return query.aggregates[0] if top is None else top.rank
+
+
 def tops_of(group: GroupPlan) -> list[TopRows]:
     """The rows that each query of a group needs; empty if one of the queries needs all."""
     found = [top_rows(plan.query) if group.deduplicated is None else None for plan in group.queries]

@@ -8,7 +8,7 @@ changes, is a `delete`, even if an equal event is still among the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -18,8 +18,9 @@ from millpond.kernels.columns import Values, from_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.aggregates import Aggregate
 from millpond.model.windows import Distinct
-from millpond.plan.groups.distinct import replaces_rows, shows_rank
+from millpond.plan.groups.distinct import numbered_rows, replaces_rows, shown_ranks
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
+from millpond.plan.groups.top_rows import limited_rank
 from millpond.runtime.event_log.event_order import POSITION, in_order
 from millpond.runtime.event_log.rank_events import RankedEvents
 from millpond.runtime.event_log.select_events import value_column
@@ -36,7 +37,8 @@ def first_ranked(events: Events, group: GroupPlan) -> Ints:
     """The positions of the events that are among the first of their key."""
     window = group.windows[0]
     assert isinstance(window, Distinct) and window.ranked is not None
-    return np.flatnonzero(_ranks(events, group) <= window.ranked)
+    [ranks] = _ranks(events, group, [limited_rank(group.queries[0].query)])
+    return np.flatnonzero(ranks <= window.ranked)
 
 
 class RankedChanges:
@@ -50,10 +52,11 @@ class RankedChanges:
         self._group = group
         named = np.isin(every.slots, every.slots[chosen[chosen >= len(old)]])
         self._events, positions = every.take(named), np.cumsum(named) - 1
-        self._before, self._after = np.zeros((2, self._events.rows), np.int64)
+        aggregates = group.queries[0].query.aggregates  # equal for all queries of a group
+        self._before, self._after = np.zeros((2, len(aggregates), self._events.rows), np.int64)
         for ranks, choice in ((self._before, old), (self._after, chosen)):
             at = positions[choice[named[choice]]]
-            ranks[at] = _ranks(self._events.take(at), group)
+            ranks[:, at] = _ranks(self._events.take(at), group, aggregates)
 
     def batches(self, plan: QueryPlan, keys: KeyDictionary, buckets: int) -> Iterator[RowBatch]:
         """The rows of a query that changed.
@@ -62,21 +65,23 @@ class RankedChanges:
             OverflowedError: HAVING or an output expression leaves its SQL type.
         """
         before, after = (self._meets(plan, ranks) for ranks in (self._before, self._after))
-        same = before & after & ((self._before == self._after) | (not shows_rank(plan.query)))
+        shown, number = shown_ranks(plan.query), numbered_rows(plan.query)
+        same = before & after & (self._before[shown] == self._after[shown]).all(axis=0)
         replaced = np.zeros(len(same), bool)
-        if replaces_rows(plan.query):
-            old, new = (self._events.slots * (1 << 31) + ranks for ranks in (self._before, self._after))
+        if number is not None and replaces_rows(plan.query):
+            old, new = (self._events.slots * (1 << 31) + ranks[number[1]] for ranks in (self._before, self._after))
             replaced = np.isin(old, new[after])
         changes = ((self._before, before & ~same & ~replaced, DELETE), (self._after, after & ~same, UPSERT))
         for ranks, changed, operation in changes:
             if changed.any():
-                yield from self._rows(plan, ranks > 0, changed, operation, keys, buckets)
+                yield from self._rows(plan, ranks[0] > 0, changed, operation, keys, buckets)
 
     def _meets(self, plan: QueryPlan, ranks: Ints) -> Mask:
-        """Which events have a row, given their ranks (0: they are not among the first)."""
-        at, having, found = np.flatnonzero(ranks), plan.query.having, ranks > 0
+        """Which events have a row, given their values of each rank (0: they are not among the first)."""
+        found: Mask = ranks[0] > 0
+        at, having = np.flatnonzero(found), plan.query.having
         assert having is not None
-        events, inputs = self._events.take(at), {"agg:0": Values(ranks[at])}
+        events, inputs = self._events.take(at), {f"agg:{i}": Values(rank[at]) for i, rank in enumerate(ranks)}
         for i, value in enumerate(plan.query.of_event):
             inputs[f"event:{i}"] = from_arrow(value_column(events, value), value.type)
         found[at] = checked(plan, Evaluator(inputs, len(at))(having)).is_true()
@@ -89,18 +94,20 @@ class RankedChanges:
         order = _order(events, self._group)
         events, at = events.take(order), np.flatnonzero(chosen[ranked][order])
         times = events.times_us[at]
-        due = DueFrames(_at_one_time(events), [at, at], at + 1, at, times, times + 1)
+        lows = [at] * (1 + len(self._before))
+        due = DueFrames(_at_one_time(events), lows, at + 1, at, times, times + 1)
         bare = msgspec.structs.replace(plan, query=msgspec.structs.replace(plan.query, having=None))
         found = rows_of_events(self._group, Family(self._group, [bare]), due, keys, buckets)
         for one in found.rows:
             yield RowBatch(one.owner, with_operation(one.rows, operation, None))
 
 
-def _ranks(events: Events, group: GroupPlan) -> Ints:
-    """The rank of each event among the events of its key."""
-    rank: Aggregate = group.queries[0].query.aggregates[0]
-    order, found = _order(events, group), np.empty(events.rows, np.int64)
-    found[order] = RankedEvents([rank], _at_one_time(events.take(order)), np.arange(events.rows)).values(rank).data
+def _ranks(events: Events, group: GroupPlan, aggregates: Sequence[Aggregate]) -> Ints:
+    """The ranks of each event among the events of its key, a row for each of `aggregates`."""
+    order, found = _order(events, group), np.empty((len(aggregates), events.rows), np.int64)
+    ranked = RankedEvents(aggregates, _at_one_time(events.take(order)), np.arange(events.rows))
+    for ranks, aggregate in zip(found, aggregates, strict=True):
+        ranks[order] = ranked.values(aggregate).data
     return found
 
 

@@ -38,14 +38,15 @@ class RanksSoFar(Reader):
         """The query of the node; `above` are the nodes above it, the highest first.
 
         Raises:
-            UnsupportedQuery: it is not one rank with a condition.
+            UnsupportedQuery: it is not ranks in one order with a condition.
         """
         node, ranked = windows[0], items(windows[0].windowExpressions())
-        function = ranked[0].child().windowFunction()
-        name = NAMES.get(kind_of(function))
-        if len(windows) > 1 or len(ranked) > 1 or name not in RANKS:
+        functions = [alias.child().windowFunction() for alias in ranked]
+        other = next((one for one in functions if NAMES.get(kind_of(one)) not in RANKS), None)
+        if len(windows) > 1 or other is not None:
             raise UnsupportedQuery(
-                f"`{text_of(function)}` OVER (…) in update mode is not answered: only one rank with a condition is.",
+                f"`{text_of(functions[0] if other is None else other)}` OVER (…) in update mode is not answered: only "
+                "ranks with one PARTITION BY and ORDER BY, and a condition, are.",
                 _CURE,
             )
         keys = items(node.partitionSpec())
@@ -56,18 +57,21 @@ class RanksSoFar(Reader):
         by_key = self._keys(keys)
         for key in keys:  # a row shows the values of its event
             self._scope.pop(id_of(key), None)
-        rank = rank_by(name, ordering(items(node.orderSpec()), self.meaning))
-        self._scope[id_of(ranked[0])] = Column("agg:0", rank.type)
-        return self._ranked(node, by_key, rank, above)
+        order, ranks = ordering(items(node.orderSpec()), self.meaning), list[Aggregate]()
+        for alias, function in zip(ranked, functions, strict=True):
+            rank = rank_by(NAMES[kind_of(function)], order)
+            ranks += [] if rank in ranks else [rank]
+            self._scope[id_of(alias)] = Column(f"agg:{ranks.index(rank)}", rank.type)
+        return self._ranked(node, by_key, ranks, above)
 
     def first_rows(self, limit: Limit, rows: int) -> Extraction:
         """The query of ORDER BY … LIMIT: the first rows of all so far."""
         number = rank_by("row_number", ordering(items(limit.sort.order()), self.meaning))
         first = call("le", (Column("agg:0", number.type), literal(rows, "int")), "boolean")
-        return self._ranked(limit.sort, (), number, limit.above, first)
+        return self._ranked(limit.sort, (), [number], limit.above, first)
 
     def _ranked(
-        self, node: JavaObject, keys: tuple[Expression, ...], rank: Aggregate, above: list[JavaObject],
+        self, node: JavaObject, keys: tuple[Expression, ...], ranks: Sequence[Aggregate], above: list[JavaObject],
         first: Expression | None = None,
     ) -> Extraction:  # fmt: skip
         """The query of the rows of `node` that meet a condition on their rank: `first`, or one in the nodes `above`."""
@@ -81,12 +85,12 @@ class RanksSoFar(Reader):
         having = conjunction([part for part in (first, having) if part is not None])
         columns = () if self._stream.upstreams else items(node.child().output())
         time = next((column for column in columns if delay_ms(column) is not None), NO_TIME)
-        made = self._query(time, Distinct(keeps="ranked", rows=1), keys, (rank,), having, output)
+        made = self._query(time, Distinct(keeps="ranked", rows=1), keys, tuple(ranks), having, output)
         query = made.query
         assert isinstance(query, Query)
         top = top_rows(query)
         if top is None:
-            raise UnsupportedQuery(f"{rank.function}() OVER (…) ranks all events, so all would be kept.", _CURE)
+            raise UnsupportedQuery(f"{ranks[0].function}() OVER (…) ranks all events, so all would be kept.", _CURE)
         if foreign_above(msgspec.structs.replace(query, output=())):
             raise UnsupportedQuery("A condition on ranked events is one that only Spark evaluates.", "Put it below.")
         window = Distinct(keeps="ranked", rows=top.rows)
