@@ -80,7 +80,10 @@ class Endpoint:
     def _run(self, task: Task) -> int:
         """Run the process until it ends, or should end; returns its exit status."""
         words = [sys.executable, "-m", program.__name__]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=[task.listener]) as process:
+        # in a session of its own, because Ctrl-C in the terminal only concerns the service
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, pass_fds=[task.listener], start_new_session=True
+        ) as process:  # fmt: skip
             assert process.stdin is not None
             with suppress(OSError):
                 process.stdin.write(msgspec.json.encode(task) + b"\n")

@@ -6,10 +6,11 @@ all statements see that of the first one.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import NamedTuple
 
@@ -25,6 +26,10 @@ from millpond.version import VERSION
 
 SECONDS = 30.0
 """The longest that DuckDB works for a statement."""
+
+_GRACE_SECONDS = 5.0
+_UNSTOPPABLE = 75
+"""The exit status of a process that ends itself because a statement does not stop."""
 
 REPORTED = {
     "server_version": "14.0", "server_encoding": "UTF8", "client_encoding": "UTF8", "DateStyle": "ISO, MDY",
@@ -209,14 +214,29 @@ class Session:
             self._sandbox.show(*table, rows)
         self._frozen = freezes
 
-    @contextmanager
-    def _limited(self, seconds: float | None = None) -> Iterator[None]:
-        """Interrupt DuckDB after a time."""
-        timer = threading.Timer(max(0.01, self._seconds if seconds is None else seconds), self.interrupt)
+    def _limited(self, seconds: float | None = None) -> AbstractContextManager[None]:
+        return limited(self._seconds if seconds is None else seconds, self.interrupt)
+
+
+@contextmanager
+def limited(
+    seconds: float, interrupt: Callable[[], object], end: Callable[[int], object] = os._exit
+) -> Iterator[None]:  # fmt: skip
+    """Interrupt what runs in this context after a time, and end the process if that has no effect.
+
+    DuckDB does not interrupt a single call of a function, such as one that makes a text of a gigabyte.
+    """
+    timers = [
+        threading.Timer(max(0.01, seconds), interrupt),
+        threading.Timer(max(0.01, seconds) + _GRACE_SECONDS, end, (_UNSTOPPABLE,)),
+    ]
+    for timer in timers:
+        timer.daemon = True
         timer.start()
-        try:
-            yield
-        finally:
+    try:
+        yield
+    finally:
+        for timer in timers:
             timer.cancel()
 
 
