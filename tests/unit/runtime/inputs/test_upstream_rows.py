@@ -67,7 +67,8 @@ def _comparable(packets: Iterable[tuple[int, bytes]]) -> list[tuple[int, str, by
         measured = {"gather_us": 0, "group_us": 0}
         counts = {name: msgspec.structs.replace(one, **measured) for name, one in header.counts.items()}
         after = 8 + int.from_bytes(packet[4:8], "little")
-        found.append((instance, str(msgspec.structs.replace(header, counts=counts)), packet[after:]))
+        header = msgspec.structs.replace(header, counts=counts, spans=msgspec.UNSET)
+        found.append((instance, str(header), packet[after:]))
     return found
 
 
