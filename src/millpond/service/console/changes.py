@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 from nicegui import ui
 
-from millpond.errors import MillpondError, RequestError
+from millpond.errors import RequestError
 from millpond.followers.sinks.kinds import remote_names
 from millpond.service.api.messages import (
     STATE_CHANGES,
@@ -65,7 +65,7 @@ class Proposal(NamedTuple):
 
 async def propose(readings: Readings, change: Proposal, done: Callable[[], None] = lambda: None) -> None:
     """Show what a change would do, and make it if that is confirmed; then call `done`."""
-    with _dialog() as dialog, ui.card().classes("w-full").props(f'role="dialog" aria-label="{change.title}"'):
+    with _dialog() as dialog, _card("w-full", change.title):
         ui.label(change.title).classes("text-lg").props('role="heading" aria-level="2"')
         effect = ui.label("Estimating …").props('aria-live="polite"')
         alert = Alert()
@@ -78,10 +78,12 @@ async def propose(readings: Readings, change: Proposal, done: Callable[[], None]
 
     async def apply() -> None:
         confirm.enabled = False
+        alert.show(None)
         effect.text = "The change is made between two epochs …"
         try:
             made = await in_thread(lambda: change.call(requester, False))
-        except MillpondError as error:
+        except Exception as error:
+            effect.text, confirm.enabled = "", True
             alert.show(error)
             return
         readings.forget()
@@ -98,7 +100,7 @@ async def propose(readings: Readings, change: Proposal, done: Callable[[], None]
     try:
         effect.text = change_text(await in_thread(lambda: change.call(requester, True)))
         confirm.enabled = True
-    except MillpondError as error:
+    except Exception as error:
         effect.text = ""
         alert.show(error)
 
@@ -107,6 +109,13 @@ def _dialog() -> ui.dialog:
     """A dialog of the page, rather than of the button that opens it: that may be replaced while the dialog is open."""
     with ui.context.client.content:
         return ui.dialog()
+
+
+def _card(classes: str, title: str) -> ui.card:
+    """The card of a dialog. The title contains texts of users, so it must not be parsed as a string of properties."""
+    made = ui.card().classes(classes).props('role="dialog"')
+    made.props["aria-label"] = title
+    return made
 
 
 def _say_done(readings: Readings, text: str, undo: Proposal | None) -> None:
@@ -224,7 +233,7 @@ def _value(text: str) -> Value:
 @contextmanager
 def _form(readings: Readings, title: str, proposal: Callable[[], Proposal]) -> Iterator[None]:
     """A dialog with the fields that are made inside, which then proposes the change; it stays until that is made."""
-    with _dialog() as dialog, ui.card().classes("w-full max-w-3xl").props(f'role="dialog" aria-label="{title}"'):
+    with _dialog() as dialog, _card("w-full max-w-3xl", title):
         ui.label(title).classes("text-lg").props('role="heading" aria-level="2"')
         yield
         alert = Alert()
@@ -236,7 +245,7 @@ def _form(readings: Readings, title: str, proposal: Callable[[], Proposal]) -> I
             try:
                 await propose(readings, proposal(), close)
                 alert.show(None)
-            except MillpondError as error:
+            except Exception as error:
                 alert.show(error)
 
         with ui.row():

@@ -7,7 +7,7 @@ from typing import Any
 from nicegui import ui
 
 from millpond.runtime.inspect.timeline import EPOCH, KEPT, Trace, TraceEvent, pieces
-from millpond.service.console.layout import page, pushed, table
+from millpond.service.console.layout import CHART_TEXT, page, pushed, table
 from millpond.service.console.readings import TRACE_SECONDS, Readings
 
 _STEPS = ("track", "step", "median ms", "epochs")
@@ -75,7 +75,7 @@ def _chart() -> dict[str, Any]:
         "animation": False,
         "grid": {"left": 190, "right": 30, "top": 10, "bottom": 30},
         "tooltip": {"trigger": "item"},
-        "xAxis": {"type": "value", "axisLabel": {"formatter": "{value} ms"}},
-        "yAxis": {"type": "category", "inverse": True, "data": [], "axisLabel": {"color": "#888"}},
+        "xAxis": {"type": "value", "axisLabel": {"formatter": "{value} ms", "color": CHART_TEXT}},
+        "yAxis": {"type": "category", "inverse": True, "data": [], "axisLabel": {"color": CHART_TEXT}},
         "series": [hidden, shown],
     }

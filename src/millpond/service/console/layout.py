@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,8 @@ from nicegui import ui
 
 from millpond.errors import MillpondError
 from millpond.service.server.browser.access import CONSOLE, SIGN_OUT
+
+_log = logging.getLogger("millpond.service")
 
 PAGES = (("", "Overview"), ("queries", "Queries"), ("graph", "Graph"), ("epochs", "Epochs"),
          ("parameters", "Parameters"), ("history", "History"))  # fmt: skip
@@ -24,6 +27,9 @@ header { background-color: #1d4f7c !important; }
 .nicegui-content { max-width: 80rem; margin: 0 auto; }
 :focus-visible { outline: 2px solid currentColor; outline-offset: 2px; }
 """
+
+CHART_TEXT = "#767676"
+"""The colour of texts in charts: it contrasts by 4.5 to 1 with white, and by 4.1 to 1 with the dark background."""
 
 # NiceGUI tries to connect again and again: also after the session has expired, when only a visit leads to the sign-in.
 _EXPIRED = f"""<script>setInterval(async () => {{
@@ -91,10 +97,14 @@ class Alert:
         self._line = ui.label().classes("text-red-700 dark:text-red-300").props('role="alert"')
         self._line.visible = False
 
-    def show(self, error: MillpondError | None) -> None:
-        """Show an error, or nothing."""
+    def show(self, error: Exception | None) -> None:
+        """Show an error, or nothing. An error that is not one of ours is logged too."""
         self._line.visible = error is not None
-        self._line.text = "" if error is None else str(error)
+        text = "" if error is None else str(error)
+        if error is not None and not isinstance(error, MillpondError):
+            _log.error("a page of the console failed", exc_info=error)
+            text = f"The service failed: {type(error).__name__}. Its log says more; please report it."
+        self._line.text = text
 
 
 def pushed(seconds: float, update: Callable[[], Awaitable[None]]) -> None:

@@ -11,7 +11,7 @@ from nicegui import ui
 from millpond.clock import utc
 from millpond.service.api.messages import SourceShown, Status
 from millpond.service.console.changes import ScaleForm
-from millpond.service.console.layout import Figures, page, pushed, table
+from millpond.service.console.layout import CHART_TEXT, Figures, page, pushed, table
 from millpond.service.console.readings import STATUS_SECONDS, Readings
 
 _POINTS = 120
@@ -98,7 +98,7 @@ def _chart() -> dict[str, Any]:
     return {
         "animation": False,
         "grid": {"left": 60, "right": 20, "top": 30, "bottom": 20},
-        "title": {"text": "Events per second", "textStyle": {"fontSize": 13, "color": "#888"}},
+        "title": {"text": "Events per second", "textStyle": {"fontSize": 13, "color": CHART_TEXT}},
         "xAxis": {"type": "category", "show": False},
         "yAxis": {"type": "value", "splitLine": {"lineStyle": {"color": "#8884"}}},
         "series": [{"type": "line", "data": [], "showSymbol": False, "areaStyle": {"opacity": 0.2}}],

@@ -22,6 +22,9 @@ from millpond.service.terminal.text import diff_lines
 _ROWS = 100
 """The newest rows that a page keeps."""
 
+_EXACT_INTEGER = 2**53
+"""The largest integer up to which a browser shows all of them exactly."""
+
 _RECENT_RECORDS = 20
 """Rows of so many records before the newest one are shown first, if they are still there."""
 
@@ -149,4 +152,10 @@ def _beginning(readings: Readings, name: str) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | None) else msgspec.json.encode(value).decode()
+    """A value as a browser shows it exactly: nested values and large integers as JSON.
+
+    >>> _cell(2**53), _cell(2**53 + 1), _cell([1, None])
+    (9007199254740992, '9007199254740993', '[1,null]')
+    """
+    exact = isinstance(value, str | float | None) or (isinstance(value, int) and abs(value) <= _EXACT_INTEGER)
+    return value if exact else msgspec.json.encode(value).decode()
