@@ -6,6 +6,7 @@ no effect on the pond. The process ends when its standard input does, which the 
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import socket
@@ -14,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from time import sleep
 
 import msgspec
 
@@ -30,8 +32,16 @@ MEMORY_BYTES = 4 << 30
 CONNECTIONS = 32
 """The most connections with the token."""
 
+_STACK_BYTES = 1 << 20
+"""The stack of a connection's thread: `MEMORY_BYTES` includes the stacks of all clients without the token too."""
+
+_PAUSE_SECONDS = 0.1
+"""The pause after a connection could not be accepted, for example because too many files are open."""
+
 _NICE = 10
 """The lower priority of statements, so that epochs come first."""
+
+_log = logging.getLogger("millpond.service")
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -68,11 +78,19 @@ class PostgresServer:
         while True:
             try:
                 client, peer = self._door.accept()
-            except OSError:
-                return
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = Connection(client, (peer[0], peer[1]), self._entrance, self._session, self._cancel)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            except OSError as error:
+                if self._door.fileno() < 0:
+                    return
+                _log.warning("a PostgreSQL connection was not accepted: %s", error)
+                sleep(_PAUSE_SECONDS)
+                continue
+            try:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                connection = Connection(client, (peer[0], peer[1]), self._entrance, self._session, self._cancel)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            except (OSError, RuntimeError, MemoryError):  # the client has gone, or there is no memory for a thread
+                client.close()
 
     def _serve(self, connection: Connection) -> None:
         with self._lock:
@@ -114,6 +132,7 @@ def main(line: bytes, wait: Callable[[], object]) -> None:
     with suppress(ValueError, OSError):  # the limit of the process is lower
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     os.nice(_NICE)
+    threading.stack_size(_STACK_BYTES)
     with Door.of(socket.socket(fileno=task.listener)) as door:
         server = PostgresServer(task, PondTables(task.folder, task.store), door)
         threading.Thread(target=server.serve, daemon=True).start()

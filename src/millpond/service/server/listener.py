@@ -46,17 +46,22 @@ class _Stranger(NamedTuple):
 
 
 class Strangers:
-    """The open connections without a request with the token, the oldest first; not thread-safe."""
+    """The open connections without a request with the token, the oldest first. Thread-safe."""
 
     def __init__(self, of_address: int = STRANGERS_OF_ADDRESS, in_total: int = STRANGERS) -> None:
         self._of_address, self._in_total = of_address, in_total
         self._known: dict[tuple[str, int], _Stranger] = {}
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._known)
 
     def enter(self, connection: socket.socket, peer: Any) -> bool:
         """Count an accepted connection, and close the oldest one if there are too many; returns whether it did."""
+        with self._lock:
+            return self._enter(connection, peer)
+
+    def _enter(self, connection: socket.socket, peer: Any) -> bool:
         for client in [client for client, known in self._known.items() if known.is_closed]:
             del self._known[client]
         origin = origin_of(peer[0])
@@ -73,7 +78,8 @@ class Strangers:
 
     def trust(self, client: tuple[str, int]) -> None:
         """Stop counting the connection of this address and port, over which a request with the token came."""
-        self._known.pop((client[0], client[1]), None)
+        with self._lock:
+            self._known.pop((client[0], client[1]), None)
 
     def _close_oldest(self, origin: str) -> None:
         client = next(client for client, known in self._known.items() if known.origin == origin)

@@ -156,6 +156,30 @@ def test_the_oldest_stranger_of_the_largest_address_goes() -> None:
                 one.close()
 
 
+class _Slow(socket.socket):
+    """A socket during whose `fileno` another thread runs."""
+
+    other: threading.Thread | None = None
+
+    def fileno(self) -> int:
+        other, self.other = self.other, None
+        if other is not None:
+            other.start()
+            other.join(0.1)
+        return super().fileno()
+
+
+def test_strangers_are_counted_and_trusted_in_several_threads() -> None:
+    strangers = Strangers()
+    with _Slow() as slow, socket.socket() as second, socket.socket() as third:
+        strangers.enter(slow, ("10.0.0.1", 1))
+        strangers.enter(second, ("10.0.0.1", 2))
+        slow.other = trusting = threading.Thread(target=strangers.trust, args=(("10.0.0.1", 2),))
+        strangers.enter(third, ("10.0.0.1", 3))
+        trusting.join(60)
+        assert len(strangers) == 2
+
+
 def _is_over(other: socket.socket) -> bool:
     other.setblocking(False)
     return _is_closed(other)
