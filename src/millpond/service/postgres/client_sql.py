@@ -7,20 +7,25 @@ result is checked and run like any other statement, so nothing here decides what
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
 from millpond.service.postgres.client_catalog import TABLES
 
 _TOKEN = re.compile(
-    r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
-    |(?P<string>[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*')
-    |(?P<quoted>"(?:[^"]|"")*")
-    |(?P<dollar>\$(?P<tag>[A-Za-z_]*)\$.*?\$(?P=tag)\$)
-    |(?P<word>[^\W\d]\w*)
+    r"""(?P<space>\s+|--[^\r\n]*)
+    |(?P<comment>/\*)
+    |(?P<string>[eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)|'(?:[^']|'')*(?:'|\Z))
+    |(?P<quoted>"(?:[^"]|"")*(?:"|\Z))
+    |(?P<dollar>\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?(?:\$(?P=tag)\$|\Z))
+    |(?P<word>[^\W\d][\w$]*)
     |(?P<other>::|\d+|\$\d+|.)""",
     re.DOTALL | re.VERBOSE,
 )
+"""The parts of a statement. A string or comment without an end extends to the end of the text, as a syntax error."""
+
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 _OPERATOR = re.compile(r"\bOPERATOR\s*\(\s*(?:pg_catalog\s*\.\s*)?([-+*/<>=~!@#%^&|`?]+)\s*\)", re.IGNORECASE)
 _COLLATE = re.compile(r"\bCOLLATE\s+(?:pg_catalog\s*\.\s*)?(?:\"?default\"?|\"C\")(?!\w)", re.IGNORECASE)
@@ -35,12 +40,24 @@ _NAME_TYPE = re.compile(
 )
 _NUMBER_TYPE = re.compile(r"(::\s*)(?:regclass|xid|oid)\b|(\bAS\s+)(?:regclass|xid)(?=\s*\))", re.IGNORECASE)
 _TABLE = re.compile(
-    rf"(?<![.\w])(?:pg_catalog\s*\.\s*)?({'|'.join(sorted(TABLES))})\b(?!\s*\()", re.IGNORECASE
-)  # fmt: skip
+    rf"(?P<alias>\bAS\s+)?(?<![.\w])(?:pg_catalog\s*\.\s*)?(?P<table>{'|'.join(sorted(TABLES))})\b(?!\s*\()",
+    re.IGNORECASE,
+)
 _INFORMATION = re.compile(r"\binformation_schema\s*\.\s*(tables|columns|schemata)\b", re.IGNORECASE)
-_FUNCTIONS = re.compile(r"\b(version|current_setting)\s*\(", re.IGNORECASE)
+_FUNCTIONS = re.compile(r"\b(version|current_setting)\s*\((?![^()]*\)\s*AS\s*\()", re.IGNORECASE)
+"""Calls of functions, except the columns of a WITH."""
 _OBJECT = re.compile(r"\bjsonb?_build_object\s*\(", re.IGNORECASE)
 _KEPT = re.compile(r"§(\d+)§")
+
+
+class _Token(NamedTuple):
+    """A part of a statement; `kind`: the group of `_TOKEN` that it matches, where comments are spaces."""
+
+    kind: str
+    text: str
+
+
+_END = _Token("other", ";")
 
 
 class Statement(NamedTuple):
@@ -56,17 +73,42 @@ def statements_of(sql: str) -> list[Statement]:
     >>> [one.words for one in statements_of("SELECT ';' ; -- x;\\n show  Queries;;")]
     ['SELECT', 'SHOW QUERIES']
     """
-    found, tokens = list[Statement](), list[re.Match[str]]()
-    for token in [*_TOKEN.finditer(sql), None]:
-        if token is not None and token["other"] != ";":
+    found, tokens = list[Statement](), list[_Token]()
+    for token in (*_tokens(sql), _END):
+        if token != _END:
             tokens.append(token)
             continue
-        meant = [one for one in tokens if one["space"] is None]
-        words = [one[0].upper() for one in takewhile(lambda one: one["word"] is not None, meant)]
+        meant = [one for one in tokens if one.kind != "space"]
+        words = [one.text.upper() for one in takewhile(lambda one: one.kind == "word", meant)]
         if meant:
-            found.append(Statement("".join(one[0] for one in tokens).strip(), " ".join(words)))
+            found.append(Statement("".join(one.text for one in tokens).strip(), " ".join(words)))
         tokens = []
     return found
+
+
+def _tokens(sql: str) -> Iterator[_Token]:
+    """The parts of a text.
+
+    >>> [one.text for one in _tokens("a/* /* b */ ; */;--c\\r$t1$;$t1$")]
+    ['a', '/* /* b */ ; */', ';', '--c', '\\r', '$t1$;$t1$']
+    """
+    at = 0
+    while (found := _TOKEN.match(sql, at)) is not None:
+        kind, end = str(found.lastgroup), found.end()
+        if kind == "comment":
+            kind, end = "space", _comment_end(sql, end)
+        yield _Token(kind, sql[at:end])
+        at = end
+
+
+def _comment_end(sql: str, at: int) -> int:
+    """Where the comment that begins before a position ends; comments may be nested."""
+    depth = 1
+    for edge in _COMMENT_EDGE.finditer(sql, at):
+        depth += 1 if edge[0] == "/*" else -1
+        if not depth:
+            return edge.end()
+    return len(sql)
 
 
 def adapted(sql: str) -> str:
@@ -80,17 +122,20 @@ def adapted(sql: str) -> str:
     "SELECT class_oid('visits')::BIGINT, x::text"
     >>> adapted("SELECT CAST('visits' AS REGCLASS) AS name, (SELECT x AS name)")
     "SELECT class_oid('visits') AS name, (SELECT x AS name)"
+    >>> adapted("WITH version(a) AS (SELECT version()) SELECT a AS pg_class FROM version")
+    'WITH version(a) AS (SELECT client_version()) SELECT a AS pg_class FROM version'
     """
     kept: list[str] = []
     shown: list[str] = []
-    for token in _TOKEN.finditer(sql):
-        aside = token["string"] is not None or token["dollar"] is not None or "§" in token[0]
-        if aside or (token["quoted"] is not None and token[0] not in ('"default"', '"C"', '"char"')):
+    for kind, part in _tokens(sql):
+        aside = kind in ("string", "dollar") or "§" in part
+        if aside or (kind == "quoted" and part not in ('"default"', '"C"', '"char"')):
             shown.append(f"§{len(kept)}§")
-            kept.append(token[0])
+            kept.append(part)
         else:
-            shown.append(token[0] if not token[0].startswith(("--", "/*")) else " ")
-    text = _INFORMATION.sub(r"client.\1", _TABLE.sub(r"client.\1", "".join(shown)))
+            shown.append(part if not part.startswith(("--", "/*")) else " ")
+    text = _TABLE.sub(lambda found: found[0] if found["alias"] else f"client.{found['table']}", "".join(shown))
+    text = _INFORMATION.sub(r"client.\1", text)
     text = _SCHEMA.sub("", _COLLATE.sub("", _OPERATOR.sub(r"\1", text)))
     text = _REGCLASS.sub(lambda found: f"class_oid({found['cast'] or found['name']})", text)
     text = _NUMBER_TYPE.sub(r"\1\2BIGINT", _NAME_TYPE.sub(r"\1\3VARCHAR\2", text))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import re
 import secrets
 import socket
 import ssl
@@ -15,7 +16,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import BinaryIO, NamedTuple, TypeVar
+from time import monotonic
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -38,8 +40,8 @@ from millpond.service.postgres.session import REPORTED, Answer, Session
 
 T = TypeVar("T")
 
-FIRST_SECONDS = 10.0
-"""The time in which a client must have sent the token."""
+LOGIN_SECONDS = 10.0
+"""The time in which a client must have sent the token, from when it connected."""
 
 _STATES: tuple[tuple[type[MillpondError], str], ...] = (
     (AccessError, "28P01"),
@@ -52,6 +54,14 @@ _STATES: tuple[tuple[type[MillpondError], str], ...] = (
     (RequestError, "0A000"),
 )
 """The SQLSTATE of our errors; the first matching class counts."""
+
+SETTLED_BYTES = 64 << 20
+"""The most bytes that the rows of a connection's unfinished portals may take while another statement runs."""
+
+_NEGOTIATIONS = 2
+"""The most requests before the start-up message: a client asks for TLS and for GSS encryption once each."""
+
+_DEALLOCATE = re.compile(r"DEALLOCATE\s+(?:PREPARE\s+)?(\"?)(.*)\1", re.IGNORECASE | re.DOTALL)
 
 _NOTHING = Statement("", "")
 _log = logging.getLogger("millpond.service")
@@ -78,13 +88,56 @@ class _Prepared(NamedTuple):
 
 
 class _Portal:
-    """A statement with its values; `waiting`: rows that the client has not fetched."""
+    """A statement with its values.
+
+    `waiting`: rows that were read and not fetched yet. `error`: why there are no more rows than these.
+    """
 
     def __init__(self, statement: Statement, values: Sequence[str], formats: Sequence[int]) -> None:
         self.statement, self.values, self.formats = statement, values, formats
         self.answer: Answer | None = None
         self.waiting: list[pa.RecordBatch] = []
+        self.error: MillpondError | None = None
         self.sent = 0
+
+    def next_rows(self) -> pa.RecordBatch | None:
+        """The next rows; None: there are no more.
+
+        Raises:
+            MillpondError: they cannot be computed. Each later call raises it too, because the result is incomplete.
+        """
+        if self.waiting:
+            return self.waiting.pop(0)
+        if self.error is not None:
+            raise self.error
+        assert self.answer is not None
+        try:
+            return next(self.answer.batches, None)
+        except MillpondError as error:
+            self.error = error
+            raise
+
+    def settle(self, most: int) -> int:
+        """Read all rows, so that another statement may run, and return their bytes.
+
+        If they take more than `most` bytes, or cannot be computed, the error is raised when they are fetched.
+        """
+        if self.answer is None or self.error is not None:
+            return 0
+        size: int = sum(batch.nbytes for batch in self.waiting)
+        try:
+            for batch in self.answer.batches:
+                self.waiting.append(batch)
+                size += batch.nbytes
+                if size > most:
+                    self.waiting, size = [], 0
+                    raise BusyError(
+                        f"The rows that were not fetched before the next statement take more than {most:,} bytes.",
+                        "Fetch all rows of a result before the next statement, or select fewer.",
+                    )
+        except MillpondError as error:
+            self.error = error
+        return size
 
 
 class Connection:
@@ -98,6 +151,7 @@ class Connection:
     ) -> None:  # fmt: skip
         self._client, self._peer, self._entrance = client, peer, entrance
         self._made, self._cancel = made, cancel
+        self._login_ends = monotonic() + LOGIN_SECONDS
         self.key = secrets.token_bytes(8)
         """What a client needs to cancel a statement: four bytes for a process, four of a secret."""
         self.session: Session | None = None
@@ -112,17 +166,16 @@ class Connection:
     def serve(self) -> None:
         """Serve until the client leaves."""
         try:
-            self._client.settimeout(FIRST_SECONDS)
             parameters = self._begin()
             if parameters is None:
                 return
+            self._authenticate()
+            self._entrance.trust(self._peer)
+            self._client.settimeout(None)
+            self.session = self._made()
+            self._welcome(parameters)
             with self._client.makefile("rb") as source:
-                self._authenticate(source)
-                self._entrance.trust(self._peer)
-                self._client.settimeout(None)
-                self.session = self._made()
-                self._welcome(parameters)
-                self._answer_all(source)
+                self._answer_all(source.read)
         except MillpondError as error:
             self._refuse(error)
         except ProtocolError as error:
@@ -136,7 +189,7 @@ class Connection:
 
     def _begin(self) -> Mapping[str, str] | None:
         """Begin TLS if the client wants it, and read its start-up message; None: it only cancels a statement."""
-        while True:
+        for _ in range(_NEGOTIATIONS + 1):
             size = int.from_bytes(self._exactly(4), "big") - 4
             if not 4 <= size <= messages.STARTUP_BYTES:
                 raise ProtocolError("this is no start-up message of PostgreSQL")
@@ -154,6 +207,7 @@ class Connection:
                 return self._started(code, messages.read_startup(body[4:]))
             else:
                 raise ProtocolError(f"the version {code >> 16}.{code & 0xFFFF} of the protocol is not known here")
+        raise ProtocolError("the client sends no start-up message")
 
     @property
     def _encrypted(self) -> bool:
@@ -168,20 +222,21 @@ class Connection:
             self._client.sendall(message(b"v", struct.pack(">ii", messages.PROTOCOL, len(unknown)), names))
         return parameters
 
-    def _authenticate(self, source: BinaryIO) -> None:
+    def _authenticate(self) -> None:
         """Ask for the password, which is the token.
 
         Raises:
-            AccessError: it is not the token. BusyError: this address has tried too many.
+            AccessError: it is not the token. BusyError: it is not, and this address has tried too many.
         """
         self._client.sendall(message(b"R", (3).to_bytes(4, "big")))
-        found = messages.read_message(source)
+        found = messages.read_message(self._exactly)
         if found is None or found[0] != b"p":
             raise ProtocolError("the client sends no password")
-        if not self._entrance.admit(self._peer[0]):
-            raise BusyError("Too many connections were tried from this address.", "Wait a second.")
         given, token = found[1].text().encode(), self._entrance.token.encode()
+        # All programs of a host share its address: wrong passwords must not lock out a client with the right one.
         if not hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(token).digest()):
+            if not self._entrance.admit(self._peer[0]):
+                raise BusyError("Too many connections were tried from this address.", "Wait a second.")
             self._entrance.fine(self._peer[0])
             raise AccessError("The password is not the pond's token.", "Send the token in service/token as password.")
 
@@ -197,9 +252,9 @@ class Connection:
         assert self.session is not None
         return message(b"Z", self.session.transaction.encode())
 
-    def _answer_all(self, source: BinaryIO) -> None:
+    def _answer_all(self, read: Callable[[int], bytes]) -> None:
         skipping = False
-        while (found := messages.read_message(source)) is not None:
+        while (found := messages.read_message(read)) is not None:
             kind, fields = found
             if kind == b"X":
                 return
@@ -238,10 +293,8 @@ class Connection:
                 return
 
     def _all_rows(self, statement: Statement) -> None:
-        assert self.session is not None
-        self._settle()
         portal = _Portal(statement, (), ())
-        portal.answer = answer = self.session.run(statement)
+        portal.answer = answer = self._run(portal)
         if answer.columns:
             self._client.sendall(messages.row_description(answer.columns, answer.formats))
         self._send_rows(portal, answer, 0)
@@ -297,18 +350,25 @@ class Connection:
 
     def _opened(self, portal: _Portal) -> Answer:
         """The answer of a portal, whose statement is run once."""
-        assert self.session is not None
         if portal.answer is None:
-            self._settle()
-            portal.answer = Answer("") if portal.statement is _NOTHING else self.session.run(
-                portal.statement, portal.values, portal.formats
-            )  # fmt: skip
+            portal.answer = Answer("") if portal.statement is _NOTHING else self._run(portal)
         return portal.answer
+
+    def _run(self, portal: _Portal) -> Answer:
+        assert self.session is not None
+        self._settle()
+        answer = self.session.run(portal.statement, portal.values, portal.formats)
+        if (found := _DEALLOCATE.fullmatch(portal.statement.text)) is not None:
+            if not found[1] and found[2].upper() == "ALL":
+                self._prepared.clear()
+            else:
+                self._prepared.pop(found[2] if found[1] else found[2].lower(), None)
+        return answer
 
     def _send_rows(self, portal: _Portal, answer: Answer, most: int) -> None:
         """Send the next rows of a portal: at most `most`, 0: all."""
         left = most
-        while (batch := portal.waiting.pop(0) if portal.waiting else next(answer.batches, None)) is not None:
+        while (batch := portal.next_rows()) is not None:
             rows = batch.slice(0, left) if most else batch
             portal.sent += rows.num_rows
             self._client.sendall(data_rows(rows, answer.columns, answer.formats))
@@ -322,9 +382,9 @@ class Connection:
 
     def _settle(self) -> None:
         """Read the rows of unfinished portals, because DuckDB gives up a result when the next statement begins."""
+        left = SETTLED_BYTES
         for portal in self._portals.values():
-            if portal.answer is not None:
-                portal.waiting += portal.answer.batches
+            left -= portal.settle(left)
 
     def _close(self, fields: Fields) -> None:
         kind, name = fields.take(1), fields.text()
@@ -340,14 +400,22 @@ class Connection:
         return found[name]
 
     def _exactly(self, size: int) -> bytes:
-        """The next bytes of the client; nothing after them is read, because TLS may begin there."""
+        """The next bytes of a client that logs in; nothing after them is read, because TLS may begin there."""
         found = b""
         while len(found) < size:
+            self._limit_time()
             part = self._client.recv(size - len(found))
             if not part:
                 raise ConnectionResetError
             found += part
         return found
+
+    def _limit_time(self) -> None:
+        """Let the next operation of the socket end with the time of the login."""
+        left = self._login_ends - monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._client.settimeout(left)
 
     def _refuse(self, error: MillpondError | ProtocolError) -> None:
         with suppress(OSError):

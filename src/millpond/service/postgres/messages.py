@@ -6,8 +6,8 @@ Source: https://www.postgresql.org/docs/current/protocol-message-formats.html
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from typing import BinaryIO, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 PROTOCOL = 3 << 16
 CANCEL, TLS, GSS = (1234 << 16 | code for code in (5678, 5679, 5680))
@@ -90,13 +90,15 @@ def read_startup(data: bytes) -> dict[str, str]:
     return found
 
 
-def read_message(source: BinaryIO) -> tuple[bytes, Fields] | None:
+def read_message(read: Callable[[int], bytes]) -> tuple[bytes, Fields] | None:
     """The type and the fields of the next message; None: the client has closed the connection.
+
+    `read`: returns a number of bytes, or fewer at the end of the connection.
 
     Raises:
         ProtocolError: the message is too long, or incomplete.
     """
-    head = source.read(5)
+    head = read(5)
     if not head:
         return None
     if len(head) < 5:
@@ -104,7 +106,7 @@ def read_message(source: BinaryIO) -> tuple[bytes, Fields] | None:
     size = int.from_bytes(head[1:], "big") - 4
     if not 0 <= size <= MESSAGE_BYTES:
         raise ProtocolError(f"a message has {size} bytes, more than {MESSAGE_BYTES}")
-    body = source.read(size)
+    body = read(size)
     if len(body) < size:
         raise ProtocolError("a message is incomplete")
     return head[:1], Fields(body)

@@ -81,14 +81,10 @@ class PondTables:
         self._reader, self._store = LogReader(folder), store
         self._lock = threading.Lock()
         self._opened: tuple[object, ShardedStore] | None = None
-        self._contents: Mapping[str, Callable[[], Iterable[Mapping[str, Any]]]] = {
-            "queries": self._queries, "columns": self._columns, "streams": self._streams,
-            "parameters": self._parameters, "changes": self._changes,
-        }  # fmt: skip
 
     def listing(self) -> Listing:
         """The tables as of now."""
-        truth, spec = self._now()
+        truth, spec = _now(self._reader)
         served = _served(spec)
         schemas = {Table(CATALOG, name): pa.schema(list(columns.items())) for name, columns in _COLUMNS.items()}
         for query in served.values():
@@ -101,7 +97,8 @@ class PondTables:
         Raises:
             BusyError: the rows of served queries change too fast to be read as of one record.
         """
-        truth, spec = self._now()
+        reader = self._reader.frozen()  # no change of the pond may come between two tables
+        truth, spec = _now(reader)
         served = _served(spec)
         wanted = [served[table.name] for table in tables if table.schema == PUBLIC and table.name in served]
         snapshot = Table(CATALOG, "snapshot") in tables
@@ -110,7 +107,7 @@ class PondTables:
         for table in tables:
             if table.schema == CATALOG:
                 one = {"pond": truth.pond, "record": record, "catalog_record": truth.manifest.n}
-                content = [one] if table.name == "snapshot" else [*self._contents[table.name]()]
+                content = [one] if table.name == "snapshot" else [*_CONTENTS[table.name](reader)]
                 found[table] = pa.Table.from_pylist(content, pa.schema(list(_COLUMNS[table.name].items())))
         return found
 
@@ -120,12 +117,6 @@ class PondTables:
             if self._opened is not None:
                 self._opened[1].close()
                 self._opened = None
-
-    def _now(self) -> tuple[Truth, PondSpec]:
-        found = self._reader.now()
-        if found is None:
-            raise NotServingError("The pond has no query yet.", "Add one with `millpond add`.")
-        return found
 
     def _rows(
         self, truth: Truth, spec: PondSpec, queries: Collection[Query]
@@ -164,26 +155,44 @@ class PondTables:
             self._opened = key, open_rows(self._store, truth, spec, read_only=True)
         return self._opened[1]
 
-    def _queries(self) -> Iterator[Mapping[str, Any]]:
-        for one in self._reader.queries(lambda _: {}):
-            yield {**_fields(one), "streams": ", ".join(one.streams), "complete_from": one.complete_from_us}
 
-    def _columns(self) -> Iterator[Mapping[str, Any]]:
-        for one in self._reader.queries(lambda _: {}):
-            for position, column in enumerate(one.columns, 1):
-                yield {"query": one.name, "position": position, "name": column.name, "type": column.type}
+def _now(reader: LogReader) -> tuple[Truth, PondSpec]:
+    found = reader.now()
+    if found is None:
+        raise NotServingError("The pond has no query yet.", "Add one with `millpond add`.")
+    return found
 
-    def _streams(self) -> Iterator[Mapping[str, Any]]:
-        for one in self._reader.streams():
-            yield {**_fields(one), "newest": one.newest_us}
 
-    def _parameters(self) -> Iterator[Mapping[str, Any]]:
-        for one in self._reader.parameters():
-            yield {**_fields(one), "value": _text(one.value)}
+def _queries(reader: LogReader) -> Iterator[Mapping[str, Any]]:
+    for one in reader.queries(lambda _: {}):
+        yield {**_fields(one), "streams": ", ".join(one.streams), "complete_from": one.complete_from_us}
 
-    def _changes(self) -> Iterator[Mapping[str, Any]]:
-        for one in self._reader.history(_CHANGES):
-            yield {**_fields(one), "at": one.at_us, "value": _text(one.value)}
+
+def _columns(reader: LogReader) -> Iterator[Mapping[str, Any]]:
+    for one in reader.queries(lambda _: {}):
+        for position, column in enumerate(one.columns, 1):
+            yield {"query": one.name, "position": position, "name": column.name, "type": column.type}
+
+
+def _streams(reader: LogReader) -> Iterator[Mapping[str, Any]]:
+    for one in reader.streams():
+        yield {**_fields(one), "newest": one.newest_us}
+
+
+def _parameters(reader: LogReader) -> Iterator[Mapping[str, Any]]:
+    for one in reader.parameters():
+        yield {**_fields(one), "value": _text(one.value)}
+
+
+def _changes(reader: LogReader) -> Iterator[Mapping[str, Any]]:
+    for one in reader.history(_CHANGES):
+        yield {**_fields(one), "at": one.at_us, "value": _text(one.value)}
+
+
+_CONTENTS: Mapping[str, Callable[[LogReader], Iterable[Mapping[str, Any]]]] = {
+    "queries": _queries, "columns": _columns, "streams": _streams, "parameters": _parameters, "changes": _changes,
+}  # fmt: skip
+"""The rows of the tables in the schema `millpond`, except `snapshot`."""
 
 
 def _fields(value: msgspec.Struct) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import struct
+import uuid
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,16 @@ TYPES = {
     VARCHAR: "VARCHAR", FLOAT4: "FLOAT", FLOAT8: "DOUBLE", DATE: "DATE", TIME: "TIME", TIMESTAMP: "TIMESTAMP",
     TIMESTAMPTZ: "TIMESTAMPTZ", INTERVAL: "INTERVAL", NUMERIC: "DECIMAL(38, 10)", UUID: "UUID",
 }  # fmt: skip
-"""DuckDB's type by object id of a parameter's type."""
+"""DuckDB's type by object id of a parameter's type; that of a decimal number also depends on its value."""
+
+_NOT_FINITE = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
+"""Decimal numbers without digits, by their sign."""
 
 _NUMBERS = {INT2: ">i2", INT4: ">i4", INT8: ">i8", FLOAT4: ">f4", FLOAT8: ">f8"}
 _AS_BYTES = (BYTEA, TEXT_OID, JSON, UUID)
 _DAYS_TO_2000, _US_TO_2000 = 10_957, 946_684_800_000_000
+_DIGITS = 38
+"""The most digits of a decimal number in DuckDB."""
 
 _HEAD = np.dtype([("kind", "S1"), ("size", ">i4"), ("columns", ">i2")])
 
@@ -138,13 +144,24 @@ def _binary(array: pa.Array, oid: int) -> pa.Array:
     if oid == BOOL:
         form, numbers = ">u1", array.cast(pa.uint8())
     elif oid == DATE:
-        form, numbers = ">i4", pc.subtract(array.cast(pa.int32()), _DAYS_TO_2000)
+        form, numbers = ">i4", _since_2000(array.cast(pa.int32()), _DAYS_TO_2000)
     elif oid in (TIMESTAMP, TIMESTAMPTZ):
-        form, numbers = ">i8", pc.subtract(array.cast(pa.int64()), _US_TO_2000)
+        form, numbers = ">i8", _since_2000(array.cast(pa.int64()), _US_TO_2000)
     else:
         form, numbers = _NUMBERS.get(oid, ">i8"), array.cast(pa.int64()) if oid == TIME else array
     values = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False).astype(form)
     return pc.if_else(array.is_valid(), _fixed(values), None)
+
+
+def _since_2000(numbers: pa.Array, to_2000: int) -> pa.Array:
+    """Days or microseconds since 1970, as DuckDB counts them, as those since 2000.
+
+    Infinity is the greatest number in both, minus infinity the least number in PostgreSQL and the next one in DuckDB.
+    """
+    most = 2 ** (numbers.type.bit_width - 1) - 1
+    infinite = {edge: pa.scalar(edge, numbers.type) for edge in (most, -most, -most - 1)}
+    below = pc.if_else(pc.equal(numbers, infinite[-most]), infinite[-most - 1], pc.subtract(numbers, to_2000))
+    return pc.if_else(pc.equal(numbers, infinite[most]), infinite[most], below)
 
 
 def _numeric(text: str) -> bytes:
@@ -183,11 +200,30 @@ def parameter(value: bytes | None, oid: int, form: int) -> str:
         shown = _of_binary(value, oid) if form == BINARY else value.decode()
     except (ValueError, struct.error, OverflowError) as error:
         raise RequestError(f"The value of a parameter is no {kind or 'text'}.", "Send it as text.") from error
+    if oid == NUMERIC:
+        kind = _decimal_kind(shown)
     quoted = "'" + shown.replace("\0", "").replace("'", "''") + "'"
     if oid == BYTEA:
         quoted = f"'{shown[2:]}'" if re.fullmatch(r"\\x[0-9a-fA-F]*", shown) else quoted
         return f"unhex({quoted})"
     return quoted if kind is None or kind == "VARCHAR" else f"CAST({quoted} AS {kind})"
+
+
+def _decimal_kind(text: str) -> str:
+    """DuckDB's type for a number: decimal with its digits after the point, or DOUBLE if that has too few digits.
+
+    >>> _decimal_kind("1.250"), _decimal_kind("1e40"), _decimal_kind("NaN")
+    ('DECIMAL(38, 3)', 'DOUBLE', 'DOUBLE')
+    """
+    try:
+        _, digits, exponent = Decimal(text).as_tuple()
+    except InvalidOperation:  # DuckDB says why
+        return "DOUBLE"
+    if not isinstance(exponent, int):
+        return "DOUBLE"
+    scale = max(0, -exponent)
+    fits = scale + max(0, len(digits) + exponent) <= _DIGITS
+    return f"DECIMAL({_DIGITS}, {scale})" if fits else "DOUBLE"
 
 
 def _of_binary(value: bytes, oid: int) -> str:
@@ -200,11 +236,21 @@ def _of_binary(value: bytes, oid: int) -> str:
         (number,) = struct.unpack(">f" if oid == FLOAT4 else ">d", value)
         return repr(number)
     if oid == DATE:
-        days = int.from_bytes(value, "big", signed=True) + _DAYS_TO_2000
-        return str(np.datetime64(days, "D"))
+        (days,) = struct.unpack(">i", value)
+        return _infinity(days, 31) or str(np.datetime64(days + _DAYS_TO_2000, "D"))
     if oid in (TIMESTAMP, TIMESTAMPTZ):
-        us = int.from_bytes(value, "big", signed=True) + _US_TO_2000
-        return str(np.datetime64(us, "us")) + ("+00" if oid == TIMESTAMPTZ else "")
+        (us,) = struct.unpack(">q", value)
+        zone = "+00" if oid == TIMESTAMPTZ else ""
+        return _infinity(us, 63) or f"{np.datetime64(us + _US_TO_2000, 'us')}{zone}"
+    if oid == TIME:
+        (time_us,) = struct.unpack(">q", value)
+        seconds, us = divmod(time_us, 1_000_000)
+        return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{us:06}"
+    if oid == INTERVAL:
+        us, days, months = struct.unpack(">qii", value)
+        return f"{months} months {days} days {us} microseconds"
+    if oid == UUID:
+        return str(uuid.UUID(bytes=value))
     if oid == NUMERIC:
         return _of_numeric(value)
     if oid == BYTEA:
@@ -214,10 +260,20 @@ def _of_binary(value: bytes, oid: int) -> str:
     raise ValueError(oid)
 
 
+def _infinity(number: int, bits: int) -> str:
+    """The text of an infinite date or time; nothing for a finite one."""
+    return {2**bits - 1: "infinity", -(2**bits): "-infinity"}.get(number, "")
+
+
 def _of_numeric(value: bytes) -> str:
-    count, weight, sign, _ = struct.unpack_from(">HhHH", value)
+    """The text of a decimal number with all of its digits after the point, also if they are zeros."""
+    count, weight, sign, scale = struct.unpack_from(">HhHH", value)
     groups = struct.unpack_from(f">{count}H", value, 8)
+    if sign in _NOT_FINITE:
+        return _NOT_FINITE[sign]
     if sign not in (0, 0x4000):
         raise ValueError("no number")
-    total = sum(Decimal(group).scaleb(4 * (weight - place)) for place, group in enumerate(groups))
-    return f"{'-' if sign else ''}{total:f}"
+    whole = max(0, weight + 1)
+    left = "".join(f"{group:04}" for group in groups[:whole]).ljust(4 * whole, "0")
+    right = "0" * (-4 * (weight + 1)) + "".join(f"{group:04}" for group in groups[whole:])
+    return f"{'-' if sign else ''}{left.lstrip('0') or '0'}.{right[:scale].ljust(scale, '0')}".removesuffix(".")

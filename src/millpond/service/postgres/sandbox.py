@@ -8,6 +8,7 @@ configuration is locked. Memory and threads are limited; `interrupt` ends a stat
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import duckdb
@@ -34,9 +35,9 @@ _QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NO
 """The parts of a syntax tree that only read; others, such as `COPY_QUERY_NODE`, may stand in a WITH."""
 
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "threads": "1", "memory_limit": MEMORY, "temp_directory": "", "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false", "allow_community_extensions": "false", "python_enable_replacements": "false",
-    "allow_persistent_secrets": "false",
+    "threads": "1", "async_threads": "1", "memory_limit": MEMORY, "temp_directory": "",
+    "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
+    "allow_community_extensions": "false", "python_enable_replacements": "false", "allow_persistent_secrets": "false",
 }  # fmt: skip
 
 _ONLY_READS = (
@@ -69,6 +70,11 @@ _STATES: tuple[tuple[type[Exception], str], ...] = (
 )
 """The SQLSTATE of errors of DuckDB; the first matching class counts."""
 
+_STATES_BY_PREFIX = {
+    "INTERRUPT": "57014", "Out of Memory": "53200", "Conversion Error": "22P02", "Out of Range": "22003",
+}  # fmt: skip
+"""The SQLSTATE by how a message begins: the reader of Arrow batches raises errors without the class of DuckDB's."""
+
 
 class Checked(NamedTuple):
     """What a statement refers to: names of tables, and the parameters by their bytes `start` to `end` in the text."""
@@ -81,13 +87,17 @@ class Sandbox:
     """A DuckDB for the statements of one connection; use it in one thread, except `interrupt`.
 
     `settings`: what `current_setting` returns.
+
+    Raises:
+        MillpondError: there is no memory for it.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self._connection = duckdb.connect(":memory:", config=_SETTINGS)
-        self._connection.execute(_SET_UP)
-        self._connection.execute(";\n".join(catalog_statements(settings)))
-        self._connection.execute(_LOCK)
+        with _failures():
+            self._connection = duckdb.connect(":memory:", config=_SETTINGS)
+            self._connection.execute(_SET_UP)
+            self._connection.execute(";\n".join(catalog_statements(settings)))
+            self._connection.execute(_LOCK)
 
     def close(self) -> None:
         """Free the memory."""
@@ -98,11 +108,16 @@ class Sandbox:
         self._connection.interrupt()
 
     def show(self, schema: str, name: str, rows: pa.Table) -> None:
-        """Set the content of a table."""
+        """Set the content of a table.
+
+        Raises:
+            MillpondError: it does not fit into the memory, or was interrupted.
+        """
         table = f"{schema}.{quoted(name)}"
         self._connection.register("incoming", rows)
         try:
-            self._connection.execute(f"CREATE OR REPLACE TABLE {table} AS FROM incoming")
+            with _failures():
+                self._connection.execute(f"CREATE OR REPLACE TABLE {table} AS FROM incoming")
         finally:
             self._connection.unregister("incoming")
 
@@ -149,10 +164,8 @@ class Sandbox:
         Raises:
             MillpondError: it refers to an unknown name, or its types do not fit.
         """
-        try:
+        with _failures():
             relation = self._connection.sql(sql)
-        except duckdb.Error as error:
-            raise failure(error) from error
         kinds = zip(relation.columns, relation.types, strict=True)
         return [Column(name, oid_of(str(kind))) for name, kind in kinds]
 
@@ -162,27 +175,33 @@ class Sandbox:
         Raises:
             MillpondError: it fails, or was interrupted.
         """
-        try:
+        with _failures():
             yield from self._connection.sql(sql).to_arrow_reader(ROWS_AT_ONCE)
-        except (duckdb.Error, pa.ArrowException, MemoryError) as error:
-            raise failure(error) from error
 
 
 class StatementError(QueryError):
-    """A statement fails in DuckDB; `state` is its SQLSTATE."""
+    """A statement fails; `state`: its SQLSTATE."""
 
-    state = "XX000"
+    def __init__(self, what: str, cure: str = "", state: str = "XX000") -> None:
+        super().__init__(what, cure)
+        self.state = state
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Raise errors of DuckDB as errors of ours. From the second batch of rows on, Arrow raises them as `OSError`."""
+    try:
+        yield
+    except (duckdb.Error, pa.ArrowException, MemoryError, OSError) as error:
+        raise failure(error) from error
 
 
 def failure(error: Exception) -> MillpondError:
     """An error of DuckDB as an error of ours."""
     state = next((state for kind, state in _STATES if isinstance(error, kind)), "42000")
-    if "INTERRUPT" in str(error):  # the reader of Arrow batches only has the text
-        state = "57014"
+    state = next((state for begin, state in _STATES_BY_PREFIX.items() if str(error).startswith(begin)), state)
     cure = {"57014": "Ask for less: a statement has a time limit.", "53200": f"Ask for less: it has {MEMORY}."}
-    made = StatementError(first_line(error), cure.get(state, "Correct the statement."))
-    made.state = state
-    return made
+    return StatementError(first_line(error), cure.get(state, "Correct the statement."), state)
 
 
 def first_line(error: Exception) -> str:

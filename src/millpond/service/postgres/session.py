@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from millpond.errors import QueryTypeError
 from millpond.service.postgres.client_sql import Statement, adapted
 from millpond.service.postgres.messages import Column
 from millpond.service.postgres.pond_tables import CATALOG, PUBLIC, PondTables, Table
 from millpond.service.postgres.result_format import TEXT, TEXT_OID, formats_of, parameter, projection
-from millpond.service.postgres.sandbox import Sandbox, with_values
+from millpond.service.postgres.sandbox import Sandbox, StatementError, with_values
 from millpond.version import VERSION
 
 SECONDS = 30.0
@@ -49,7 +48,7 @@ SETTINGS = {name.lower(): value for name, value in REPORTED.items()} | {
 _LEVEL = re.compile(r"\bISOLATION\s+LEVEL\s+(REPEATABLE\s+READ|SERIALIZABLE|READ\s+(?:UN)?COMMITTED)", re.IGNORECASE)
 _WITHOUT_EFFECT = {
     "SET": "SET", "RESET": "RESET", "DISCARD": "DISCARD ALL", "SAVEPOINT": "SAVEPOINT", "RELEASE": "RELEASE",
-    "CLOSE": "CLOSE CURSOR", "UNLISTEN": "UNLISTEN", "LISTEN": "LISTEN",
+    "CLOSE": "CLOSE CURSOR", "DEALLOCATE": "DEALLOCATE", "UNLISTEN": "UNLISTEN", "LISTEN": "LISTEN",
 }  # fmt: skip
 _BEGIN, _END, _UNDO = ("BEGIN", "START"), ("COMMIT", "END"), ("ROLLBACK", "ABORT")
 _TO_SAVEPOINT = ("ROLLBACK TO", "ROLLBACK TRANSACTION TO", "ROLLBACK WORK TO")
@@ -156,6 +155,8 @@ class Session:
     def _transact(self, statement: Statement) -> str | None:
         """The tag of a statement that only concerns the session; None: it is another one."""
         verb = statement.words.partition(" ")[0]
+        if self.transaction == "E" and verb not in (*_END, *_UNDO):
+            raise StatementError("The transaction has failed.", "End it with ROLLBACK.", "25P02")
         if verb in _BEGIN:
             self.transaction = "T"
             self._repeatable = self._level(statement, self._default_repeatable)
@@ -167,8 +168,6 @@ class Session:
             undone = verb in _UNDO or self.transaction == "E"
             self.transaction, self._frozen, self._repeatable = "I", False, False
             return "ROLLBACK" if undone else "COMMIT"
-        if self.transaction == "E":
-            raise QueryTypeError("The transaction has failed.", "End it with ROLLBACK.")
         if statement.words.startswith("SET SESSION CHARACTERISTICS"):
             self._default_repeatable = self._level(statement, self._default_repeatable)
         elif statement.words.startswith("SET TRANSACTION"):

@@ -79,6 +79,10 @@ class LogReader:
                 self._spec = (*key, in_force(manifest))
             return truth, self._spec[2]
 
+    def frozen(self) -> LogReader:
+        """A reader whose methods all return the state as of now."""
+        return _FrozenReader(self._address, self.now())
+
     def _newest(self, truth: Truth) -> Manifest:
         head = truth.log.last(truth.manifest.n)
         if head is not None and head - truth.manifest.n > _FAR:
@@ -159,6 +163,17 @@ class LogReader:
             return []
         truth, _ = found
         return [_event(one.n, one.at_us, one.change) for one in islice(history(truth.log, truth.manifest), limit)]
+
+
+class _FrozenReader(LogReader):
+    """A reader of one state of the log."""
+
+    def __init__(self, given: Given, found: tuple[Truth, PondSpec] | None) -> None:
+        super().__init__(given)
+        self._found = found
+
+    def now(self) -> tuple[Truth, PondSpec] | None:
+        return self._found
 
 
 def _after(truth: Truth) -> Iterator[Entry]:

@@ -14,7 +14,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from millpond.service.postgres import messages
+from millpond.service.postgres.messages import message
+
 ROWS = "SELECT page, n, w_end > w_start FROM visits WHERE page IN ('/home', 'it''s') ORDER BY page"
+
+LATE = "SELECT CASE WHEN range = 400000 THEN 'a'::INTEGER ELSE 1 END FROM range(500000)"
+"""A statement that fails after DuckDB has returned rows: it computes many rows ahead."""
 
 
 def psql(served: Any, *words: str) -> str:
@@ -79,8 +85,9 @@ def test_a_failed_transaction_takes_nothing_before_its_end(served: Any) -> None:
     with served.connect(autocommit=False) as client:
         with pytest.raises(psycopg.errors.UndefinedTable):
             client.execute("SELECT * FROM nosuch")
-        with pytest.raises(psycopg.Error, match="has failed"):
-            client.execute("SELECT 1")
+        for sql in ("SELECT 1", "BEGIN"):
+            with pytest.raises(psycopg.errors.InFailedSqlTransaction, match="has failed"):
+                client.execute(sql)
         client.rollback()
         with client.transaction():
             with pytest.raises(psycopg.errors.UndefinedTable), client.transaction():
@@ -93,6 +100,58 @@ def test_rows_come_in_portions(served: Any) -> None:
     with served.connect() as client:
         numbers = client.cursor().stream("SELECT range FROM range(10000)", size=700)
         assert [number for (number,) in numbers] == list(range(10_000))
+
+
+def test_an_error_after_the_first_rows_is_reported(served: Any) -> None:
+    with served.connect() as client:
+        with pytest.raises(psycopg.errors.InvalidTextRepresentation, match="'a'"):
+            client.execute(LATE)
+        assert client.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_failed_result_stays_failed(served: Any) -> None:
+    """A portal whose rows cannot be computed must not look complete when it is fetched again."""
+    with served.connect() as client, socket.socket(fileno=os.dup(client.fileno())) as raw:
+        raw.settimeout(60)
+        raw.sendall(bound(b"late", LATE.encode()) + executed(b"late", 3))
+        assert answered(raw)[-2:] == "sZ"
+        raw.sendall(bound(b"other", b"SELECT 1") + executed(b"other", 0))
+        assert answered(raw) == "12DCZ"
+        for last in ("EZ", "EZ"):
+            raw.sendall(executed(b"late", 0))
+            assert answered(raw).endswith(last)
+
+
+def test_statements_of_drivers_are_deallocated(served: Any) -> None:
+    with served.connect() as client, socket.socket(fileno=os.dup(client.fileno())) as raw:
+        raw.settimeout(60)
+        for name in ("ALL", "late", "PREPARE late"):
+            raw.sendall(bound(b"late", b"SELECT 1") + executed(b"late", 0))
+            assert answered(raw) == "12DCZ"
+            client.execute(f"DEALLOCATE {name}")
+            raw.sendall(message(b"D", b"Slate\0") + message(b"S"))
+            assert answered(raw) == "EZ"
+
+
+def bound(name: bytes, sql: bytes) -> bytes:
+    """Prepare a statement, and bind it to a portal of the same name."""
+    return message(b"P", name, b"\0", sql, bytes(3)) + message(b"B", name, b"\0", name, bytes(7))
+
+
+def executed(name: bytes, rows: int) -> bytes:
+    """Fetch some rows of a portal, 0: all, and end the request."""
+    return message(b"E", name, b"\0", rows.to_bytes(4, "big")) + message(b"S")
+
+
+def answered(raw: socket.socket) -> str:
+    """The types of the messages up to the end of a request, each run of equal ones as one."""
+    types = ""
+    with raw.makefile("rb") as source:
+        while not types.endswith("Z"):
+            kind, _ = messages.read_message(source.read) or (b"?", None)
+            assert kind != b"?", "the connection was closed"
+            types += kind.decode() if not types.endswith(kind.decode()) else ""
+    return types
 
 
 def test_without_the_token_nobody_gets_in(served: Any) -> None:

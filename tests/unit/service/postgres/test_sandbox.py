@@ -88,6 +88,11 @@ def test_duckdb_alone_reads_no_file(sandbox: Sandbox, secret: Path, attack: str)
     assert SECRET not in str(found.value)
 
 
+def test_what_duckdb_refuses_is_an_error_of_ours(sandbox: Sandbox) -> None:
+    with pytest.raises(MillpondError, match="nosuch"):
+        sandbox.show("nosuch", "visits", pa.table({"n": [1]}))
+
+
 def test_memory_is_limited(sandbox: Sandbox) -> None:
     with pytest.raises(MillpondError, match="256MB"):
         answer(sandbox, "SELECT count(DISTINCT range) FROM range(100000000)")

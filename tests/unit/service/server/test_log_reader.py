@@ -55,6 +55,12 @@ def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path) -> None:
     assert catalog.history(2) == found[:2]
     assert LogReader(tmp_path).history(9) == found
 
+    frozen = catalog.frozen()
+    pond.change(Drop("one", before=4))
+    assert [query.name for query in catalog.queries(lambda _: {})] == []
+    assert [query.name for query in frozen.queries(lambda _: {})] == ["one"]
+    assert frozen.history(9) == found
+
 
 def test_a_rollback_is_told_as_one_and_a_promoted_query_as_such(tmp_path: Path) -> None:
     (tmp_path / "pond.id").write_text("p")
