@@ -52,6 +52,8 @@ regexp_extract(s, '^([^/?]*)/', 1); s RLIKE '^[a-z]+'; s RLIKE 'a|b+'; s LIKE 'a
 concat(s, '-', r); lower(trim(s)); CASE WHEN hour(ts) >= 8 THEN 'day' ELSE left(s, 1) END
 coalesce(split_part(s, '=', 2), r); length(s) - length(replace(s, 'a', '')); if(instr(s, '?') > 0, 'q', 'n')
 upper(substring(s, 1, 1)) = 'A'; concat(year(d), '-', month(d)); l div (i - i)
+left(if(i <> 0 AND l div i > 3, s, 'z'), 1); left(if(size(split(s, ',')) > 1 AND split(s, ',')[1] = 'a', s, 'n'), 2)
+left(if(i = 0 OR 7 <= l div i, s, 'z'), 1)
 """
 """Expressions that have equal functions; those of a text with characters outside ASCII are compared only there."""
 

@@ -45,7 +45,7 @@ def apply(node: Call, args: list[Values]) -> Values:
     except pa.ArrowMemoryError:
         raise
     except pa.ArrowException as error:
-        raise Uncovered(f"{node.op} is not computed with Arrow: {str(error).splitlines()[0]}") from error
+        raise Uncovered(f"{node.op} is not computed with Arrow: {str(error).splitlines()[0][:200]}") from error
 
 
 # --- times: the last argument is a time zone, of which the offset is fixed -----------------------------------

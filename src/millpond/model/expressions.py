@@ -246,9 +246,15 @@ def columns_of(expression: Expression) -> frozenset[str]:
 
 
 _RAISING = frozenset(
-    {"add", "subtract", "multiply", "divide", "remainder", "negate", "abs", "floor", "ceil", "cast", "round"}
-)
-"""Operators that can raise. For decimals only a cast and `round` can: Spark evaluates their other raising operators."""
+    {
+        "add", "subtract", "multiply", "divide", "remainder", "negate", "abs", "floor", "ceil", "cast", "round",
+        "div", "pmod", "item",
+    }
+)  # fmt: skip
+"""Operators that can raise; the last three are functions of `kernels.scalar_functions`, no operators of the model.
+
+For decimals only a cast and `round` can: Spark evaluates their other raising operators.
+"""
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
 
 

@@ -50,7 +50,7 @@ def read_csv(
                 table = _fields(block, form, columns)
                 yield [_converted(column, table[column.name], zone) for column in columns], table.num_rows
             except (Doubt, pa.ArrowInvalid) as error:
-                raise NotEqual(f"may be read differently by Spark: {str(error).splitlines()[0]}") from error
+                raise NotEqual(f"may be read differently by Spark: {str(error).splitlines()[0][:200]}") from error
 
 
 def _without_header(block: bytes) -> bytes:

@@ -50,7 +50,7 @@ def read_columns(
     except pa.ArrowMemoryError:
         raise
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise NotEqual(f"cannot be read: {str(error).splitlines()[0]}") from error
+        raise NotEqual(f"cannot be read: {str(error).splitlines()[0][:200]}") from error
 
 
 def _counts(file: pq.ParquetFile, groups: Sequence[int]) -> Iterator[int]:

@@ -197,7 +197,7 @@ class ArrowFiles:
         for rows in files.task.sources:
             state = self._states[rows.source]
             state.of_spark += 1
-            state.attempts.why = obstacle.why
+            state.attempts.why = f"the stream {obstacle.source} could not be read with Arrow"
         self._states[obstacle.source].attempts.failed(obstacle.why)
 
     def succeeded(self, files: ChosenFiles) -> None:

@@ -115,5 +115,5 @@ def test_after_an_obstacle_spark_reads_all_streams_of_the_epoch(tmp_path: Path) 
     files.refused(ChosenFiles(task, None), Obstacle("1.parquet is encrypted", "tx"))
     assert files.notes == {
         "tx": "read with Arrow in 0 of 1 epochs; by Spark in the last: 1.parquet is encrypted",
-        "up": "read with Arrow in 0 of 1 epochs; by Spark in the last: 1.parquet is encrypted",
+        "up": "read with Arrow in 0 of 1 epochs; by Spark in the last: the stream tx could not be read with Arrow",
     }
