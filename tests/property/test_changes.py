@@ -138,7 +138,8 @@ class Changing:
             self.pond.move(tuple(dice.randrange(now) for _ in range(16)))
 
     def epoch(self, parts: Sequence[Sequence[dict[str, Any]]]) -> None:
-        for end in validate.ends(*self.between()):
+        known = self.between()
+        for end in validate.ends(known.spec, known.manifest):
             self.pond.change(end)
         self._read.append([table_of(part) for part in parts])
         self.pond.epoch({STREAM.name: self._read[-1]})
