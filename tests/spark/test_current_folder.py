@@ -88,9 +88,9 @@ def test_a_frame_of_sparks_with_a_relative_path_that_means_another_folder(
         pond.add("q", frame)
         with pytest.raises(PlaceError, match="The sink of r cannot be at dbfs://"):
             pond.add("r", frame, sink=Sink("json", "dbfs:/b/o"))
-        with pytest.raises(PlaceError, match="The folder of late rows of r cannot be at viewfs://"):
+        with pytest.raises(PlaceError, match="The folder of late rows of r cannot be at ofs://"):
             late = spark.readStream.schema("ts TIMESTAMP, v INT").json(folder).withWatermark("ts", "1 second")
-            pond.add("r", late.groupBy(F.window("ts", "1 hour")).count(), late=Sink("json", "viewfs://h/o"))
+            pond.add("r", late.groupBy(F.window("ts", "1 hour")).count(), late=Sink("json", "ofs://h/o"))
         letters = """CREATE TABLE k (v INT) USING kafka OPTIONS (subscribe 't', format 'json')
             TBLPROPERTIES ('dead.path' = 'ofs://b/dead')"""
         with pytest.raises(PlaceError, match="The folder of dead letters of k cannot be at ofs://"):

@@ -274,8 +274,8 @@ def test_places_that_cannot_be_written(filled: Any, tmp_path: Path, monkeypatch:
     (tmp_path / "file").touch()
     with pytest.raises(PlaceError):
         make(filled, tmp_path / "file" / "out")
-    with pytest.raises(PlaceError, match="The sink's path cannot be at viewfs://"):
-        make(filled, "viewfs://host/out")  # type: ignore[arg-type]
+    with pytest.raises(PlaceError, match="The sink's path cannot be at ofs://"):
+        make(filled, "ofs://host/out")  # type: ignore[arg-type]
     sink = make(filled, tmp_path / "out")
 
     def full(*_: Any) -> None:
