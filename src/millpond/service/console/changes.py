@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 from nicegui import ui
+from starlette.concurrency import run_in_threadpool
 
 from millpond.errors import RequestError
 from millpond.followers.sinks.kinds import remote_names
@@ -29,7 +30,7 @@ from millpond.service.api.messages import (
     check_sink_names,
 )
 from millpond.service.console.layout import Alert
-from millpond.service.console.readings import Readings, in_thread
+from millpond.service.console.readings import Readings
 from millpond.service.server.app import named
 from millpond.service.terminal.text import change_text
 
@@ -63,7 +64,7 @@ class Proposal(NamedTuple):
     priced: bool = True
 
 
-async def propose(readings: Readings, change: Proposal, done: Callable[[], None] = lambda: None) -> None:
+async def propose(readings: Readings, change: Proposal, done: Callable[[], object] = lambda: None) -> None:
     """Show what a change would do, and make it if that is confirmed; then call `done`."""
     with _dialog() as dialog, _card("w-full", change.title):
         ui.label(change.title).classes("text-lg").props('role="heading" aria-level="2"')
@@ -81,7 +82,7 @@ async def propose(readings: Readings, change: Proposal, done: Callable[[], None]
         alert.show(None)
         effect.text = "The change is made between two epochs …"
         try:
-            made = await in_thread(lambda: change.call(requester, False))
+            made = await run_in_threadpool(change.call, requester, False)
         except Exception as error:
             effect.text, confirm.enabled = "", True
             alert.show(error)
@@ -98,7 +99,7 @@ async def propose(readings: Readings, change: Proposal, done: Callable[[], None]
         effect.text = "It is in force from the next epoch on."
         return
     try:
-        effect.text = change_text(await in_thread(lambda: change.call(requester, True)))
+        effect.text = change_text(await run_in_threadpool(change.call, requester, True))
         confirm.enabled = True
     except Exception as error:
         effect.text = ""
@@ -238,12 +239,9 @@ def _form(readings: Readings, title: str, proposal: Callable[[], Proposal]) -> I
         yield
         alert = Alert()
 
-        def close() -> None:
-            dialog.close()
-
         async def estimate() -> None:
             try:
-                await propose(readings, proposal(), close)
+                await propose(readings, proposal(), dialog.close)
                 alert.show(None)
             except Exception as error:
                 alert.show(error)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from nicegui import events, ui
+from starlette.concurrency import run_in_threadpool
 
 from millpond.errors import NotServingError
 from millpond.model.endpoints import NOWHERE
@@ -19,7 +20,7 @@ from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.inner_reports import labels, relabelled
 from millpond.service.api.messages import QueryShown
 from millpond.service.console.layout import code, page, pushed
-from millpond.service.console.readings import QUERIES_SECONDS, Readings, in_thread
+from millpond.service.console.readings import QUERIES_SECONDS, Readings
 from millpond.service.server.browser.access import CONSOLE
 
 MOST_QUERIES = 40
@@ -64,11 +65,11 @@ def show_graph(readings: Readings) -> None:
         planned: list[_Planned] = []
 
         async def update() -> None:
-            found = await in_thread(readings.spec)
+            found = await run_in_threadpool(readings.spec)
             if found is None:
                 raise NotServingError("The pond has no query yet.", "Add one.")
             if not planned or planned[0].spec is not found:
-                planned[:] = [await in_thread(lambda: _plan(found))]
+                planned[:] = [await run_in_threadpool(_plan, found)]
             _, plan, names, explained = planned[0]
             sharing.text = explained if shared.value else ""
             queries = await readings.queries()

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from nicegui import Client, background_tasks, ui
+from starlette.concurrency import run_in_threadpool
 
 from millpond.clock import utc
 from millpond.errors import GoneError, MillpondError
@@ -16,7 +17,7 @@ from millpond.service.api.row_subscription import sent_events
 from millpond.service.console.changes import actions
 from millpond.service.console.layout import Alert, Figures, code, page, pushed, table
 from millpond.service.console.lists import history_rows, history_table
-from millpond.service.console.readings import QUERIES_SECONDS, Readings, in_thread
+from millpond.service.console.readings import QUERIES_SECONDS, Readings
 from millpond.service.terminal.text import diff_lines
 
 _ROWS = 100
@@ -66,7 +67,7 @@ async def show_query(readings: Readings, name: str) -> None:
                 with buttons:
                     actions(readings, found)
             if tabs.value == "Why":
-                why.text = await in_thread(lambda: readings.why(name))
+                why.text = await run_in_threadpool(readings.why, name)
             elif tabs.value == "History":
                 history.rows = history_rows([one for one in await readings.history() if _of(one.name, name)])
             elif tabs.value == "Shadow":
@@ -115,7 +116,7 @@ async def _difference(readings: Readings, query: QueryShown) -> str:
     if query.shadow is None:
         return "The query has no shadow."
     try:
-        lines = [*diff_lines(await in_thread(lambda: readings.verbs.diff(query.name)))]
+        lines = [*diff_lines(await run_in_threadpool(readings.verbs.diff, query.name))]
     except MillpondError as error:
         lines = [str(error)]
     return "\n".join([*lines, "", query.shadow.strip()])
@@ -125,7 +126,7 @@ async def _receive(readings: Readings, name: str, shown: ui.table, client: Clien
     """Show rows as they are committed, the newest first, until the page is closed."""
     kept: list[dict[str, Any]] = []
     try:
-        position = await in_thread(lambda: _beginning(readings, name))
+        position = await run_in_threadpool(_beginning, readings, name)
     except MillpondError as error:  # the rows of some queries are in no log
         with client:
             ui.notify(str(error))

@@ -97,8 +97,3 @@ class Readings:
         """Read everything again, because a change was made."""
         for shared in (self.status, self.queries, self.streams, self.history, self.parameters):
             shared.forget()
-
-
-async def in_thread(call: Callable[[], T]) -> T:
-    """Run a call that may wait for the pond, in another thread."""
-    return await run_in_threadpool(call)
