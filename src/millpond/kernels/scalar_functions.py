@@ -1,6 +1,6 @@
 """Functions of Spark over whole columns, for expressions that Spark would evaluate in the read.
 
-They are no operators of the model, and no stored query contains them: `spark.analysis.arrow_expressions` makes them
+They are no operators of the model, and no stored query contains them: `spark.reading.arrow_expressions` makes them
 from an expression that the model leaves to Spark, if the events are read with Arrow. Each function equals Spark's, or
 raises `Uncovered`. `tests/spark/test_scalar_functions.py` compares all of them with Spark.
 """

@@ -45,9 +45,9 @@ def blocks_of(part: FilePart) -> Iterator[bytes]:
 
 
 def _blocks(part: FilePart) -> Iterator[bytes]:
-    """The lines that begin in a part, several at once."""
+    """The lines as they are in the file."""
     _, suffix = os.path.splitext(part.path)
-    if suffix.lower() in (GZIP, *_OTHERS) and suffix != GZIP:
+    if suffix != GZIP and suffix.lower() in (GZIP, *_OTHERS):
         raise NotEqual(f"is compressed as {suffix}")
     with open(part.path, "rb") as file:
         if os.fstat(file.fileno()).st_size != part.size:
@@ -59,7 +59,7 @@ def _blocks(part: FilePart) -> Iterator[bytes]:
             return
         start, end = (part.size * share // part.shares for share in (part.share, part.share + 1))
         if start:
-            file.seek(start - 1)
+            file.seek(start - 1)  # a line that begins before the share belongs to the share before it
             start += len(_rest_of_line(file)) - 1
         yield from _between(file, start, end)
 

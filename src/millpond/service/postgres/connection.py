@@ -176,9 +176,7 @@ class Connection:
             self._welcome(parameters)
             with self._client.makefile("rb") as source:
                 self._answer_all(source.read)
-        except MillpondError as error:
-            self._refuse(error)
-        except ProtocolError as error:
+        except (MillpondError, ProtocolError) as error:
             self._refuse(error)
         except OSError:
             pass  # the client has gone, was too slow, or does not speak TLS

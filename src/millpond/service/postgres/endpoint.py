@@ -20,6 +20,7 @@ from millpond.errors import SetupError
 from millpond.log.places.address import Given, address_of
 from millpond.service.postgres import program
 from millpond.service.postgres.program import Task
+from millpond.service.server.listener import bound_socket
 from millpond.service.server.process import Web, check_web
 from millpond.version import install
 
@@ -101,10 +102,9 @@ class Endpoint:
 
 def _bound(host: str, port: int) -> socket.socket:
     """A bound socket; a process that was replaced may leave the port a moment later."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for turn in range(_BINDS):
         try:
-            return socket.create_server((host, port), family=family)
+            return bound_socket(host, port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or turn == _BINDS - 1:
                 message = f"{host}:{port} cannot be served at: {error}."

@@ -89,6 +89,15 @@ class Strangers:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that is bound to an address, which is one of IPv6 if it has a colon.
+
+    Raises:
+        OSError: the address is in use, or none of this host.
+    """
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
 class Door(socket.socket):
     """A listening socket that counts the connections it accepts."""
 

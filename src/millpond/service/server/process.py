@@ -42,7 +42,7 @@ from millpond.service.server.gauges import Gauges
 from millpond.service.server.guard import HEAD_BYTES, Application, Guard, Limits
 from millpond.service.server.hosted_pond import HostedPond
 from millpond.service.server.leadership import Hint
-from millpond.service.server.listener import ACCEPTED_AT_ONCE, Door, IdleTimeout, Strangers
+from millpond.service.server.listener import ACCEPTED_AT_ONCE, Door, IdleTimeout, Strangers, bound_socket
 from millpond.service.server.log_reader import LogReader
 from millpond.service.server.metrics import Metrics
 from millpond.service.server.restart import VARIABLE as RESTARTED
@@ -308,14 +308,13 @@ def _bound(web: Web, wanted: int = 0) -> Iterator[Door]:
 
     If any port is allowed, it is `wanted` if that one is free.
     """
-    family = socket.AF_INET6 if ":" in web.host else socket.AF_INET
     try:
         try:
-            listener = socket.create_server((web.host, web.port or wanted), family=family)
+            listener = bound_socket(web.host, web.port or wanted)
         except OSError:
             if web.port:
                 raise
-            listener = socket.create_server((web.host, 0), family=family)
+            listener = bound_socket(web.host, 0)
     except OSError as error:
         cure = "Choose another port with --listen."
         raise SetupError(f"{web.host}:{web.port} cannot be served at: {error}.", cure) from error

@@ -44,7 +44,7 @@ _UTC = ("Z", "UTC", "GMT")
 _LISTS = "array<string>"
 
 
-class _Uncovered(Exception):
+class _NoFunction(Exception):
     """An expression has no equal function."""
 
 
@@ -56,18 +56,18 @@ def in_arrow(catalyst: Catalyst, tree: JavaObject) -> Expression | None:
 def _translated(catalyst: Catalyst, tree: JavaObject) -> Expression | None:
     try:
         return _Translator(catalyst)(tree)
-    except (_Uncovered, QueryError):
+    except (_NoFunction, QueryError):
         return None
 
 
 def _column(attribute: JavaObject) -> Expression:
     if not is_known(type_of(attribute)):
-        raise _Uncovered
+        raise _NoFunction
     return Column(str(attribute.name()), type_of(attribute))
 
 
 def _uncovered(_: JavaObject) -> Expression:
-    raise _Uncovered
+    raise _NoFunction
 
 
 class _Translator(Translator):
@@ -107,37 +107,37 @@ class _Translator(Translator):
         """An argument that depends on the event."""
         value = self(node)
         if isinstance(value, Literal):
-            raise _Uncovered
+            raise _NoFunction
         return value
 
     def _fixed(self, node: JavaObject) -> Literal:
         """An argument that is a constant other than NULL."""
         value = self(node)
         if not isinstance(value, Literal) or value.text is None:
-            raise _Uncovered
+            raise _NoFunction
         return value
 
     def _text(self, node: JavaObject) -> str:
         """A constant text that is not empty."""
         text = self._fixed(node).text
         if type_of(node) != "string" or not text:
-            raise _Uncovered
+            raise _NoFunction
         return text
 
     def _date_format(self, node: JavaObject, parts: list[JavaObject]) -> Expression:
         pattern = ""
         for token in _TOKENS.findall(self._text(parts[1])):
             if token not in FORMATS and not _PLAIN.fullmatch(token):
-                raise _Uncovered
+                raise _NoFunction
             pattern += FORMATS.get(token, token)
         if type_of(parts[0]) != "timestamp":
-            raise _Uncovered
+            raise _NoFunction
         return Call("format_time", (self._value(parts[0]), literal(pattern, "string"), _zone(node)), "string")
 
     def _truncated(self, node: JavaObject, parts: list[JavaObject]) -> Expression:
         unit = self._text(parts[0]).upper()
         if unit not in TRUNCATED or type_of(parts[1]) != "timestamp":
-            raise _Uncovered
+            raise _NoFunction
         return Call("truncate", (self._value(parts[1]), literal(unit, "string"), _zone(node)), "timestamp")
 
     def _date(self, node: JavaObject, parts: list[JavaObject]) -> Expression | None:
@@ -172,12 +172,12 @@ class _Translator(Translator):
 
     def _substring(self, _: JavaObject, parts: list[JavaObject]) -> Expression:
         if type_of(parts[0]) != "string":
-            raise _Uncovered
+            raise _NoFunction
         return Call("substring", (self._value(parts[0]), *map(self._fixed, parts[1:])), "string")
 
     def _reverse(self, _: JavaObject, parts: list[JavaObject]) -> Expression:
         if type_of(parts[0]) != "string":
-            raise _Uncovered
+            raise _NoFunction
         return Call("reverse", (self._value(parts[0]),), "string")
 
     def _position(self, _: JavaObject, parts: list[JavaObject]) -> Expression:
@@ -190,7 +190,7 @@ class _Translator(Translator):
         """SPLIT with a pattern that is one text, and without a limit."""
         pattern = re.fullmatch(r"\[([^\\^\]\[&-])\]|\\([^a-zA-Z0-9])|([^\\.\[\]{}()*+?^$|]+)", self._text(parts[1]))
         if pattern is None or int(self._fixed(parts[2]).value or 0) > 0:
-            raise _Uncovered
+            raise _NoFunction
         at = literal(pattern[1] or pattern[2] or pattern[3], "string")
         return Call("split", (self._value(parts[0]), at), _LISTS)
 
@@ -203,35 +203,35 @@ class _Translator(Translator):
         """SPLIT_PART, which Spark makes of `element_at` with an empty text for what is missing."""
         default, position = optional(node.defaultValueOutOfBound()), self._fixed(parts[1])
         if default is None or self._catalyst.constant(default) != "" or not position.value:
-            raise _Uncovered
+            raise _NoFunction
         return Call("part", (self._lists(parts[0]), position), "string")
 
     def _item(self, node: JavaObject, parts: list[JavaObject]) -> Expression:
         if not node.failOnError():
-            raise _Uncovered
+            raise _NoFunction
         return Call("item", (self._lists(parts[0]), self._fixed(parts[1])), "string")
 
     def _size(self, node: JavaObject, parts: list[JavaObject]) -> Expression:
         if node.legacySizeOfNull():
-            raise _Uncovered
+            raise _NoFunction
         return Call("size", (self._lists(parts[0]),), "int")
 
     def _extract(self, _: JavaObject, parts: list[JavaObject]) -> Expression:
         pattern = extracting(self._text(parts[1]), int(self._fixed(parts[2]).value or 0))
         if pattern is None:
-            raise _Uncovered
+            raise _NoFunction
         return Call("extract", (self._value(parts[0]), literal(pattern, "string")), "string")
 
     def _rlike(self, _: JavaObject, parts: list[JavaObject]) -> Expression:
         pattern = self._text(parts[1])
         if not is_shared(pattern):
-            raise _Uncovered
+            raise _NoFunction
         return Call("matches", (self._value(parts[0]), literal(pattern, "string")), "boolean")
 
     def _any_like(self, node: JavaObject, parts: list[JavaObject]) -> Expression:
         pattern = self._text(parts[1])
         if "\\" in pattern or str(node.escapeChar()) in pattern:
-            raise _Uncovered
+            raise _NoFunction
         return Call("like", (self._value(parts[0]), literal(pattern, "string")), "boolean")
 
 
@@ -239,5 +239,5 @@ def _zone(node: JavaObject) -> Literal:
     """The time zone of an expression, if its offset never changes: only these are the same in Java and in Python."""
     zone = str(node.zoneId().normalized().getId())
     if zone not in _UTC and not _FIXED_ZONE.fullmatch(zone):
-        raise _Uncovered
+        raise _NoFunction
     return literal("UTC" if zone in _UTC else zone, "string")

@@ -123,7 +123,7 @@ class _Piece(NamedTuple):
 
 
 class ArrowFiles:
-    """Decides, epoch by epoch, whether gather tasks read the files."""
+    """Chooses the streams of which gather tasks read the files of an epoch."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -161,16 +161,17 @@ class ArrowFiles:
         others, frame = [name for name in new if name not in files and name != TICK], None
         if files and others:
             frame = without(new, {*files, TICK})
-            for state in (self._states[name] for name in files) if frame is None else ():
-                state.of_spark += 1
-                state.attempts.why = f"Spark's plan does not separate {others[0]}, which has new input too"
+            if frame is None:
+                for state in (self._states[name] for name in files):
+                    state.of_spark += 1
+                    state.attempts.why = f"Spark's plan does not separate {others[0]}, which has new input too"
         if not files or (others and frame is None):
             return None
         rows = tuple(one for name in files if isinstance(one := self._readers[name], FileRows))
         return ChosenFiles(self._divided(rows, files), frame)
 
     def _divided(self, sources: tuple[FileRows, ...], files: Mapping[str, list[tuple[str, int]]]) -> FileTask:
-        """Divide files among tasks: large ones by row groups, small ones several to a task."""
+        """Divide files among tasks: large ones by row groups or bytes, small ones several to a task."""
         total = sum(size for some in files.values() for _, size in some)
         cores = int(self._spark.sparkContext.defaultParallelism)
         most = min(max(-(-total // cores), LEAST_BYTES), MOST_BYTES)
