@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 
-class Asking:
+class HttpClient:
     """Requests to one application, each in a loop of its own."""
 
     def __init__(self, app: Any) -> None:
@@ -31,5 +31,5 @@ class Asking:
 
 
 @pytest.fixture
-def asking() -> type[Asking]:
-    return Asking
+def http_client() -> type[HttpClient]:
+    return HttpClient

@@ -12,37 +12,37 @@ from millpond.service.postgres.client_sql import adapted
 from millpond.service.postgres.sandbox import Sandbox
 from millpond.service.postgres.session import SETTINGS
 
-Ask = Callable[[str], list[dict[str, Any]]]
+Query = Callable[[str], list[dict[str, Any]]]
 CLASS = "d.objoid = c.oid AND d.objsubid = 0 AND d.classoid = 'pg_class'::regclass"
 
 
 @pytest.fixture(scope="module")
-def ask() -> Iterator[Ask]:
+def query() -> Iterator[Query]:
     """The rows of a statement over a pond with the table `visits`."""
     sandbox = Sandbox(SETTINGS)
     sandbox.show("public", "visits", pa.table({"page": ["/home"], "n": [1]}))
 
-    def asking(sql: str) -> list[dict[str, Any]]:
+    def rows_of(sql: str) -> list[dict[str, Any]]:
         text = adapted(sql)
         sandbox.check(text)
         return [row for batch in sandbox.batches(text) for row in batch.to_pylist()]
 
-    yield asking
+    yield rows_of
     sandbox.close()
 
 
-def test_pgjdbc_lists_schemas_tables_and_columns(ask: Ask) -> None:
-    schemas = ask(
+def test_pgjdbc_lists_schemas_tables_and_columns(query: Query) -> None:
+    schemas = query(
         "SELECT nspname AS s FROM pg_catalog.pg_namespace WHERE nspname <> 'pg_toast' AND (nspname !~ '^pg_temp_' "
         "OR nspname = (pg_catalog.current_schemas(true))[1]) ORDER BY s"
     )
     assert [row["s"] for row in schemas] == ["millpond", "public"]
-    tables = ask(
+    tables = query(
         "SELECT n.nspname AS s, c.relname AS t, d.description FROM pg_catalog.pg_namespace n, pg_catalog.pg_class c "
         f"LEFT JOIN pg_catalog.pg_description d ON ({CLASS}) WHERE c.relnamespace = n.oid"
     )
     assert tables == [{"s": "public", "t": "visits", "description": None}]
-    columns = ask(
+    columns = query(
         "SELECT a.attname, a.atttypmod, nullif(a.attidentity, '') AS i, "
         "pg_catalog.pg_get_expr(def.adbin, def.adrelid) AS adsrc, t.typtype FROM pg_catalog.pg_namespace n "
         "JOIN pg_catalog.pg_class c ON (c.relnamespace = n.oid) JOIN pg_catalog.pg_attribute a ON (a.attrelid = c.oid) "
@@ -54,18 +54,18 @@ def test_pgjdbc_lists_schemas_tables_and_columns(ask: Ask) -> None:
     assert [row["attname"] for row in columns] == ["page", "n"]
 
 
-def test_dbeaver_opens_a_database(ask: Ask) -> None:
-    (here,) = ask("SELECT current_database() AS d, current_schema() AS s, session_user")
+def test_dbeaver_opens_a_database(query: Query) -> None:
+    (here,) = query("SELECT current_database() AS d, current_schema() AS s, session_user")
     assert (here["d"], here["s"]) == ("pond", "public")
-    assert len(ask("SELECT db.oid,db.* FROM pg_catalog.pg_database db WHERE datname='pond'")) == 1
-    assert ask("SELECT t.oid,t.*,format_type(nullif(t.typbasetype, 0), t.typtypmod) AS b FROM pg_catalog.pg_type t")
-    found = ask(
+    assert len(query("SELECT db.oid,db.* FROM pg_catalog.pg_database db WHERE datname='pond'")) == 1
+    assert query("SELECT t.oid,t.*,format_type(nullif(t.typbasetype, 0), t.typtypmod) AS b FROM pg_catalog.pg_type t")
+    found = query(
         "SELECT c.oid,c.*,d.description,pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS partition_expr, "
         "pg_catalog.pg_get_partkeydef(c.oid) AS partition_key FROM pg_catalog.pg_class c "
         f"LEFT OUTER JOIN pg_catalog.pg_description d ON {CLASS} WHERE c.relkind not in ('i','I','c')"
     )
     assert [row["relname"] for row in found] == ["visits"]
-    columns = ask(
+    columns = query(
         "SELECT c.relname,a.*,pg_catalog.pg_get_expr(ad.adbin, ad.adrelid, true) AS def_value,dep.objid "
         "FROM pg_catalog.pg_attribute a INNER JOIN pg_catalog.pg_class c ON (a.attrelid=c.oid) "
         "LEFT OUTER JOIN pg_catalog.pg_attrdef ad ON (a.attrelid=ad.adrelid AND a.attnum = ad.adnum) "
@@ -76,24 +76,24 @@ def test_dbeaver_opens_a_database(ask: Ask) -> None:
     assert [row["attname"] for row in columns] == ["page", "n"]
 
 
-def test_grafana_offers_tables_and_columns(ask: Ask) -> None:
-    assert ask("SELECT current_setting('server_version_num')::int/100 AS version") == [{"version": 1400}]
-    tables = ask(
+def test_grafana_offers_tables_and_columns(query: Query) -> None:
+    assert query("SELECT current_setting('server_version_num')::int/100 AS version") == [{"version": 1400}]
+    tables = query(
         "SELECT quote_ident(table_name) AS \"table\" FROM information_schema.tables "
         "WHERE quote_ident(table_schema) NOT IN ('information_schema', 'pg_catalog') ORDER BY 1"
     )
     assert tables == [{"table": "visits"}]
-    columns = ask(
+    columns = query(
         "SELECT quote_ident(column_name) AS \"column\", data_type AS \"type\" FROM information_schema.columns "
         "WHERE quote_ident(table_name) = 'visits'"
     )
     assert [row["column"] for row in columns] == ["page", "n"]
 
 
-def test_sqlalchemy_knows_the_version_and_the_types(ask: Ask) -> None:
-    assert ask("select pg_catalog.version() AS v")[0]["v"].startswith("PostgreSQL 14")
-    assert ask("SELECT typname, oid::regtype::text AS r FROM pg_type t WHERE t.oid = to_regtype('hstore')") == []
-    types = ask(
+def test_sqlalchemy_knows_the_version_and_the_types(query: Query) -> None:
+    assert query("select pg_catalog.version() AS v")[0]["v"].startswith("PostgreSQL 14")
+    assert query("SELECT typname, oid::regtype::text AS r FROM pg_type t WHERE t.oid = to_regtype('hstore')") == []
+    types = query(
         "SELECT pg_catalog.format_type(pg_catalog.pg_attribute.atttypid, pg_catalog.pg_attribute.atttypmod) AS t "
         "FROM pg_catalog.pg_attribute WHERE pg_catalog.pg_attribute.attrelid = CAST('public.visits' AS REGCLASS) "
         "ORDER BY pg_catalog.pg_attribute.attnum"

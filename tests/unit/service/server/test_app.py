@@ -146,9 +146,9 @@ class Fake:
 class Bench:
     """A fake pond, raw HTTP and the typed client of its service."""
 
-    def __init__(self, asking: Callable[[Any], Any]) -> None:
+    def __init__(self, http_client: Callable[[Any], Any]) -> None:
         self.fake = Fake()
-        self.http = asking(make_app(self.fake, self.fake, self.fake.exposition))
+        self.http = http_client(make_app(self.fake, self.fake, self.fake.exposition))
         self.client = Client("http://localhost", "token", who="ann", transport=self._transport())
 
     def _transport(self) -> httpx.BaseTransport:
@@ -161,8 +161,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(asking: Callable[[Any], Any]) -> Bench:
-    return Bench(asking)
+def bench(http_client: Callable[[Any], Any]) -> Bench:
+    return Bench(http_client)
 
 
 def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:

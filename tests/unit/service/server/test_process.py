@@ -177,7 +177,7 @@ def test_a_client_that_waits_in_vain_is_told_that_a_change_may_still_be_made() -
         assert "millpond history" in told.value.cure
 
 
-def test_pages_of_an_allowed_origin_may_ask(asking: Callable[..., Any]) -> None:
+def test_pages_of_an_allowed_origin_may_ask(http_client: Callable[..., Any]) -> None:
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
@@ -185,7 +185,7 @@ def test_pages_of_an_allowed_origin_may_ask(asking: Callable[..., Any]) -> None:
     page, asks = {"origin": "https://page.example"}, {"access-control-request-method": "PUT"}
     asks |= {"access-control-request-headers": "authorization,content-type"}
     web = Web(origins=("https://page.example",))
-    guarded = asking(process._guarded(app, "a-token-of-some-length", web, Strangers()))
+    guarded = http_client(process._guarded(app, "a-token-of-some-length", web, Strangers()))
     may = guarded.request("OPTIONS", "/v1/queries/q", headers=page | asks)
     assert (may.status_code, may.headers["access-control-allow-origin"]) == (200, "https://page.example")
     told = guarded.get("/v1/queries", headers=page | {"authorization": "Bearer a-token-of-some-length"})

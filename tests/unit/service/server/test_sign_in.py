@@ -16,7 +16,7 @@ TOKEN = "a-token-of-some-length"
 
 
 @pytest.fixture
-def entrance(asking: Callable[[Any], Any]) -> Callable[..., Any]:
+def entrance(http_client: Callable[[Any], Any]) -> Callable[..., Any]:
     def made(loads: list[str] | None = None, secure: bool = False) -> Any:
         async def inside(scope: Scope, receive: Receive, send: Send) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": [(b"cache-control", b"public")]})
@@ -29,7 +29,7 @@ def entrance(asking: Callable[[Any], Any]) -> Callable[..., Any]:
 
         app = FastAPI()
         Entrance(TOKEN, Sessions(TOKEN), secure, None if loads is None else load).add_to(app)
-        return asking(app)
+        return http_client(app)
 
     return made
 
