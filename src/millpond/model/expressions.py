@@ -201,12 +201,18 @@ def field_of(struct: Expression, position: int) -> Expression:
     return call("field", (struct, literal(position, "int")), kind)
 
 
+def conjuncts_of(condition: Expression | None) -> tuple[Expression, ...]:
+    """The conditions that a condition joins by AND, in order; none for None."""
+    if isinstance(condition, Call) and condition.op == "and":
+        return condition.args
+    return () if condition is None else (condition,)
+
+
 def conjunction(parts: list[Expression]) -> Expression | None:
     """The conjunction of the distinct `parts`, in order; None if there are none."""
     flat: dict[Expression, None] = {}
     for part in parts:
-        inner = part.args if isinstance(part, Call) and part.op == "and" else (part,)
-        flat.update(dict.fromkeys(inner))
+        flat.update(dict.fromkeys(conjuncts_of(part)))
     distinct = tuple(flat)
     if len(distinct) < 2:
         return distinct[0] if distinct else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from millpond.model.expressions import Call, Column, Expression, columns_of, conjunction
+from millpond.model.expressions import Call, Column, Expression, columns_of, conjunction, conjuncts_of
 
 MATCHED = "matched:"
 """In a filter of an aggregate, the column `matched:A` says whether an event was matched as the variable A."""
@@ -55,9 +55,9 @@ def split(condition: Expression | None) -> tuple[tuple[str, ...], Expression | N
     >>> split(matched("A"))
     (('A',), None)
     """
-    parts = condition.args if isinstance(condition, Call) and condition.op == "and" else (condition,)
+    parts = conjuncts_of(condition)
     names = tuple(one.name.removeprefix(MATCHED) for one in parts if isinstance(one, Column) and _is_matched(one))
-    rest = [one for one in parts if one is not None and not _is_matched(one)]
+    rest = [one for one in parts if not _is_matched(one)]
     return names, conjunction(rest)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millpond.model.expressions import Call, Expression, Literal
+from millpond.model.expressions import Call, Expression, Literal, conjuncts_of
 from millpond.model.types import INTEGERS, TIMES
 
 _RANKED = (*INTEGERS, *TIMES, "float", "double", "string")
@@ -45,13 +45,6 @@ class Comparison(NamedTuple):
     limit: Literal
 
 
-def parts_of(condition: Expression | None) -> tuple[Expression, ...]:
-    """The conjuncts of a condition; empty for None."""
-    if isinstance(condition, Call) and condition.op == "and":
-        return condition.args
-    return () if condition is None else (condition,)
-
-
 def comparison_of(part: Expression) -> Comparison | None:
     """A conjunct as a comparison with a constant, if its type supports it; text supports equality only."""
     if not isinstance(part, Call) or part.op not in _FLIPPED:
@@ -81,14 +74,14 @@ def ladders_of(filters: Mapping[str, Expression | None]) -> tuple[Ladder, ...]:
     return tuple(
         _ladder(filters, {name: found[name][place] for name in names})
         if len(names) > 1
-        else Ladder((names[0],), (filters[names[0]],), parts_of(filters[names[0]]))
+        else Ladder((names[0],), (filters[names[0]],), conjuncts_of(filters[names[0]]))
         for place, names in chosen.items()
     )
 
 
 def _places(condition: Expression | None) -> dict[Hashable, Expression]:
     """The ladders that a filter fits, each with the step of the filter in it."""
-    parts = parts_of(condition)
+    parts = conjuncts_of(condition)
     places: dict[Hashable, Expression] = {}
     for i, part in enumerate(parts):
         found = comparison_of(part)
@@ -104,7 +97,7 @@ def _ladder(filters: Mapping[str, Expression | None], steps: Mapping[str, Expres
     if not _takes_greater(steps[names[0]]):
         names.reverse()
     first = names[0]
-    rest = tuple(part for part in parts_of(filters[first]) if part != steps[first])
+    rest = tuple(part for part in conjuncts_of(filters[first]) if part != steps[first])
     return Ladder(tuple(names), tuple(filters[name] for name in names), rest, tuple(steps[name] for name in names))
 
 

@@ -11,9 +11,9 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from millpond.model.aggregates import NEIGHBOURS, RANKS, Aggregate
-from millpond.model.expressions import Column, Expression
+from millpond.model.expressions import Column, Expression, conjuncts_of
 from millpond.model.query import Query
-from millpond.plan.groups.filter_ladders import comparison_of, parts_of
+from millpond.plan.groups.filter_ladders import comparison_of
 from millpond.plan.groups.plan import GroupPlan
 
 Ordering: TypeAlias = tuple[tuple[Expression, str], ...]
@@ -52,7 +52,7 @@ def top_rows(query: Query) -> TopRows | None:
     if not query.aggregates or any(one.filter or not _is_earlier(one) for one in query.aggregates):
         return None
     limited = dict[Aggregate, int]()
-    for part in parts_of(query.having):
+    for part in conjuncts_of(query.having):
         found = comparison_of(part)
         if found is None or found.op not in _MORE or not isinstance(found.value, Column):
             continue

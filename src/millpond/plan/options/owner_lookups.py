@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millpond.model.expressions import Call, Column, Expression, Foreign, conjunction, may_raise, walk
+from millpond.model.expressions import Column, Expression, Foreign, conjunction, conjuncts_of, may_raise, walk
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import TAKEN, Retention, Stream
 
@@ -37,7 +37,7 @@ def why_by_readers(stream: Stream, queries: Iterable[AnyQuery], watched: str | N
             return f"only Spark evaluates an expression of {query.name} over the row"
         if query.timing is not None and query.timing[0] in keyed:
             return f"the event time of {query.name} is in the row"
-        if _own_after_raising(query.where, keyed):
+        if _filters_after_raising(query.where, keyed):
             return f"WHERE of {query.name} leaves out events before they are exchanged"
     return "the event time is in the row" if watched in keyed else None
 
@@ -50,7 +50,7 @@ def is_by_owners(stream: Stream, queries: Iterable[AnyQuery]) -> bool:
 def own_conditions(where: Expression | None, keyed: Iterable[str]) -> Expression | None:
     """The conditions of a WHERE that do not read the row; an event for which they are FALSE is filtered in any case."""
     names = {*keyed}
-    return conjunction([part for part in _conjuncts(where) if names.isdisjoint(read_by(part))])
+    return conjunction([part for part in conjuncts_of(where) if names.isdisjoint(read_by(part))])
 
 
 def read_by(expression: Expression) -> set[str]:
@@ -59,18 +59,12 @@ def read_by(expression: Expression) -> set[str]:
     return {node.name for node in nodes}.union(*(node.columns for node in nodes if isinstance(node, Foreign)))
 
 
-def _own_after_raising(where: Expression | None, keyed: set[str]) -> bool:
+def _filters_after_raising(where: Expression | None, keyed: set[str]) -> bool:
     """Whether a condition without the row follows one with the row that may raise, which decides before it."""
     raising = False
-    for part in _conjuncts(where):
+    for part in conjuncts_of(where):
         if not keyed.isdisjoint(read_by(part)):
             raising = raising or may_raise(part)
         elif raising:
             return True
     return False
-
-
-def _conjuncts(where: Expression | None) -> tuple[Expression, ...]:
-    if where is None:
-        return ()
-    return where.args if isinstance(where, Call) and where.op == "and" else (where,)

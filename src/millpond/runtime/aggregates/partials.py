@@ -10,9 +10,8 @@ import numpy as np
 from millpond.arrays import WIDE, Ints, Mask, new_values, ordered, places_of
 from millpond.kernels.columns import Array
 from millpond.kernels.evaluate import Evaluator
-from millpond.model.expressions import Expression
+from millpond.model.expressions import Expression, conjuncts_of
 from millpond.model.types import is_decimal, is_integer
-from millpond.plan.groups.filter_ladders import parts_of
 from millpond.plan.groups.plan import GroupPlan, Measure
 from millpond.runtime.aggregates.hyperloglog import registers
 from millpond.state.layout.cells import (
@@ -74,7 +73,7 @@ class Rows:
         """The parts of a conjunction that some row of this chunk fails."""
         known = self._filters.get(condition)
         if known is None:
-            known = tuple(part for part in parts_of(condition) if not self._always(part))
+            known = tuple(part for part in conjuncts_of(condition) if not self._always(part))
             self._filters[condition] = known
         return known
 

@@ -64,6 +64,11 @@ class Trace(msgspec.Struct, rename="camel"):
     trace_events: list[TraceEvent]
     display_time_unit: str = "ms"
 
+    @property
+    def tracks(self) -> dict[int, str]:
+        """The names of the tracks, by the `tid` of their events."""
+        return {event.tid: str(event.args["name"]) for event in self.trace_events if event.ph == "M"}
+
 
 class Timelines:
     """The timelines of a driver's newest epochs; thread-safe."""
@@ -177,9 +182,8 @@ def pieces(trace: Trace) -> list[Piece]:
     The times of the driver's steps add up to the whole time of each epoch. Of the tasks of one kind, such as all folds,
     the longest time counts.
     """
-    tracks = {event.tid: str(event.args["name"]) for event in trace.trace_events if event.ph == "M"}
     own: dict[tuple[str, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
-    for tid, track in tracks.items():
+    for tid, track in trace.tracks.items():
         spans = [event for event in trace.trace_events if event.tid == tid and event.ph == "X"]
         kind = _TASK.sub(r"\1", track)
         own.update({(kind, event.name): own[kind, event.name] for event in spans})  # in the order of their beginnings

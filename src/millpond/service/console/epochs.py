@@ -46,12 +46,12 @@ def newest(trace: Trace) -> list[tuple[str, float, float]]:
     >>> newest(Trace([named, *spans]))
     [('driver epoch', 0.0, 4.0), ('driver job', 1.0, 2.0)]
     """
-    tracks = {event.tid: str(event.args["name"]) for event in trace.trace_events if event.ph == "M"}
     spans = [event for event in trace.trace_events if event.ph == "X"]
     epoch = _epoch(spans)
     if epoch is None:
         return []
     own = [one for one in spans if one.args.get("record") == epoch.args["record"] and one.ts >= epoch.ts]
+    tracks = trace.tracks
     rows = [(f"{tracks[one.tid]} {one.name}", (one.ts - epoch.ts) / 1e3, (one.dur or 0) / 1e3) for one in own]
     return sorted(rows, key=lambda row: row[1])
 

@@ -17,7 +17,6 @@ from pyspark.errors import PySparkException
 
 from millpond.errors import QueryRefused
 from millpond.model.expressions import (
-    Call,
     Column,
     Expression,
     Foreign,
@@ -319,13 +318,6 @@ def _widening(source: str, target: str) -> bool:
     if is_decimal(source) or is_decimal(target):
         return not is_decimal(target) or digits_of(target).holds(digits_of(source))
     return _WIDTHS.index(source) <= _WIDTHS.index(target)
-
-
-def conditions(expression: Expression | None) -> tuple[Expression, ...]:
-    """The conjuncts of a condition, in order."""
-    if expression is None:
-        return ()
-    return expression.args if isinstance(expression, Call) and expression.op == "and" else (expression,)
 
 
 def conjunction(parts: list[Expression]) -> Expression | None:

@@ -16,11 +16,10 @@ import msgspec
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, call, conjunction, walk
+from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, call, conjunction, conjuncts_of, walk
 from millpond.model.patterns.grammar import parse, variables_of
 from millpond.model.patterns.variables import FIRST, PREVIOUS, Variable, matched
 from millpond.model.windows import Pattern
-from millpond.plan.groups.filter_ladders import parts_of
 from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, type_of
 
 _FIRST_US = -61_940_000_000_000_000
@@ -152,7 +151,7 @@ def with_matched(aggregate: Aggregate, pattern: Pattern | None) -> Aggregate:
     """
     names = () if pattern is None else variables_of(parse(pattern.text))
     found = []
-    for part in parts_of(aggregate.filter):
+    for part in conjuncts_of(aggregate.filter):
         constant = _constant_in(part)
         known = constant is not None and 0 <= constant - _FIRST_US < len(names)
         found.append(matched(names[constant - _FIRST_US]) if known and constant is not None else part)

@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.model.expressions import Call, Column, Expression, call
+from millpond.model.expressions import Call, Column, Expression, call, conjuncts_of
 from millpond.model.join import ANTI, LEFT, RIGHT, SEMI, Join, Side, Within
 from millpond.model.query import Named, named_once
 from millpond.model.selection import AnyQuery
@@ -29,7 +29,7 @@ from millpond.spark.analysis.aggregation_input import WindowPart, read_input_pla
 from millpond.spark.analysis.chains.processors import read_processor, rows_of_processor
 from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_frames, read_limit, read_ranks
 from millpond.spark.analysis.chains.sides import RowsSide, same_window
-from millpond.spark.analysis.expressions import Translator, conditions, conjunction
+from millpond.spark.analysis.expressions import Translator, conjunction
 from millpond.spark.analysis.extract import Reader, extract_query
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
 from millpond.spark.analysis.joins.subqueries import without_subqueries
@@ -378,7 +378,7 @@ class _JoinReader:
     def _of_side(self, side: str, keys: list[Expression], event_time: str, delay_us: int) -> Side:
         reader, values = self._sides[side], tuple(self._values[side])
         own = reader.where()
-        where = conjunction([*([] if own is None else conditions(own)), *self._where[side]])
+        where = conjunction([*conjuncts_of(own), *self._where[side]])
         return Side(reader.stream.name, event_time, delay_us, tuple(keys), values, where)
 
     def _value(self, side: str, expression: Expression) -> Column:
