@@ -24,10 +24,12 @@ from millpond.log.places.address import Address, address_of
 from millpond.runtime.inspect.timeline import KEPT
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
-from millpond.service.terminal import commands, serve_arguments
+from millpond.service.api.settings import BY_NAME
+from millpond.service.api.settings_file import spark_settings
+from millpond.service.terminal import commands
+from millpond.service.terminal import serve_arguments as arguments
 from millpond.service.terminal.parse_arguments import assigned
 from millpond.service.terminal.text import trace_lines
-from millpond.state.backends.kinds import forms
 from millpond.version import VERSION
 
 app = typer.Typer(
@@ -35,34 +37,9 @@ app = typer.Typer(
     help="Many continuous queries over one event stream in one Spark application.",
 )  # fmt: skip
 
-File = Annotated[Path, typer.Argument(metavar="FILE.sql", help="Statements of Spark SQL: streams and queries.")]
-Checkpoint = Annotated[
-    Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
-    typer.Option(
-        "--checkpoint", metavar="DIR", help="The pond's folder, or s3://BUCKET/PREFIX [default: FILE.pond by FILE.sql]."
-    ),
-]
-Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master, such as local[4].")]
-Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Heap size of the driver's JVM.")]
-Stalled = Annotated[
-    float,
-    typer.Option(
-        "--stalled-after", metavar="SECONDS", min=1, help="End what hangs for this time: a new query, start or end."
-    ),
-]
-StoreAddress = Annotated[
-    str,
-    typer.Option(
-        "--store",
-        metavar="STORE",
-        envvar="MILLPOND_STORE",
-        help=f"Store of served rows: {forms().replace('`', '')}.",
-    ),
-]
-Instances = Annotated[
-    Optional[int],  # noqa: UP045
-    typer.Option("--instances", metavar="N", min=1, help="Parallel instances [default: Spark's parallelism]."),
-]
+File = Annotated[Path, typer.Argument(metavar="FILE.sql", help=BY_NAME["file"].help)]
+Master = Annotated[str, typer.Option("--master", metavar="URL", help=BY_NAME["master"].help)]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help=BY_NAME["memory"].help)]
 
 dlq = typer.Typer(help="List, show and resend records that did not parse.", no_args_is_help=True)
 app.add_typer(dlq, name="dlq")
@@ -83,20 +60,19 @@ def _root(
 
 @app.command()
 def run(
-    file: File,
-    once: Annotated[bool, typer.Option("--once", help="Read all existing input, then end.")] = False,
-    drain: Annotated[bool, typer.Option("--drain", help="With --once: close all open windows at the end.")] = False,
-    master: Master = "local[*,4]",
-    store: StoreAddress = "lmdb",
-    checkpoint: Checkpoint = None,
-    instances: Instances = None,
-    memory: Memory = "2g",
-    stalled_after: Stalled = STALLED_SECONDS,
-    param: serve_arguments.Params = None,
-    trace: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--trace", metavar="FILE.json", help="At the end, write where the time of the last epochs went."),
-    ] = None,
+    file: arguments.File,
+    once: arguments.Once = False,
+    drain: arguments.Drain = False,
+    master: arguments.Master = "local[*,4]",
+    store: arguments.StoreAddress = "lmdb",
+    checkpoint: arguments.Checkpoint = None,
+    instances: arguments.Instances = None,
+    memory: arguments.Memory = "2g",
+    stalled_after: arguments.Stalled = STALLED_SECONDS,
+    param: arguments.Params = None,
+    conf: arguments.Conf = None,
+    trace: arguments.Trace = None,
+    _config: arguments.Config = None,
 ) -> None:
     """Run the queries of a file until Ctrl-C.
 
@@ -110,7 +86,8 @@ def run(
 
     folder = _folder(file, checkpoint)
     given = tuple(assigned(one) for one in param or ())
-    settings = Run(_read(file), folder, master, store, instances, memory, given, stalled_after, trace)
+    spark = spark_settings(conf or [])
+    settings = Run(_read(file), folder, master, store, instances, memory, given, stalled_after, trace, spark)
     status = run_file(settings, once=once, drain=drain)
     raise typer.Exit(status)
 
@@ -132,7 +109,7 @@ def explain(
     placement: Annotated[
         bool, typer.Option("--placement", help="Also show where buckets are stored (with the pond's --store).")
     ] = False,
-    store: StoreAddress = "lmdb",
+    store: arguments.StoreAddress = "lmdb",
     master: Master = "local[1]",
     memory: Memory = "1g",
 ) -> None:
@@ -193,7 +170,7 @@ def lookup(
         Optional[Path],  # noqa: UP045
         typer.Option("--checkpoint", metavar="DIR", help="The pond's folder."),
     ] = None,
-    store: StoreAddress = "lmdb",
+    store: arguments.StoreAddress = "lmdb",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
     url: Annotated[
         Optional[str],  # noqa: UP045
@@ -281,7 +258,7 @@ def doctor(
         Optional[Path],  # noqa: UP045
         typer.Option("--checkpoint", metavar="DIR", help="A pond's folder, existing or planned."),
     ] = None,
-    store: StoreAddress = "lmdb",
+    store: arguments.StoreAddress = "lmdb",
     memory: Memory = "2g",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
@@ -357,8 +334,8 @@ def replay_dead_letters(
 
 @app.command()
 def repair(
-    file: File, store: StoreAddress = "lmdb", checkpoint: Checkpoint = None, master: Master = "local[1]",
-    memory: Memory = "1g",
+    file: File, store: arguments.StoreAddress = "lmdb", checkpoint: arguments.Checkpoint = None,
+    master: Master = "local[1]", memory: Memory = "1g",
 ) -> None:  # fmt: skip
     """Rewind sinks that are ahead of the log.
 
@@ -397,28 +374,32 @@ def demo(
 def serve(
     file: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Argument(metavar="FILE.sql", help="Streams, views, and the queries of a new pond."),
+        typer.Argument(
+            metavar="FILE.sql", help=BY_NAME["file"].help, envvar=BY_NAME["file"].variable, show_envvar=False
+        ),
     ] = None,
-    checkpoint: Checkpoint = None,
-    master: Master = "local[*,4]",
-    store: StoreAddress = "lmdb",
-    instances: Instances = None,
-    memory: Memory = "2g",
-    web: serve_arguments.Serving = "127.0.0.1:0",
-    pg: serve_arguments.Pg = None,
-    cert: serve_arguments.Certificate = None,
-    key: serve_arguments.Key = None,
-    allow_host: serve_arguments.Hosts = None,
-    allow_origin: serve_arguments.Origins = None,
-    out: serve_arguments.Out = None,
-    patience: serve_arguments.Patience = 10.0,
-    stalled_after: Stalled = STALLED_SECONDS,
-    shard: serve_arguments.Shards = None,
-    push: serve_arguments.Pushed = None,
-    autoscale: serve_arguments.Autoscale = None,
-    autoscale_shards: serve_arguments.AutoscaleShards = None,
-    target: serve_arguments.Target = 0.5,
-    param: serve_arguments.Params = None,
+    checkpoint: arguments.Checkpoint = None,
+    master: arguments.Master = "local[*,4]",
+    store: arguments.StoreAddress = "lmdb",
+    instances: arguments.Instances = None,
+    memory: arguments.Memory = "2g",
+    listen: arguments.Serving = "127.0.0.1:0",
+    pg: arguments.Pg = None,
+    tls_cert: arguments.Certificate = None,
+    tls_key: arguments.Key = None,
+    allow_host: arguments.Hosts = None,
+    allow_origin: arguments.Origins = None,
+    out: arguments.Out = None,
+    patience: arguments.Patience = 10.0,
+    stalled_after: arguments.Stalled = STALLED_SECONDS,
+    shard: arguments.Shards = None,
+    push: arguments.Pushed = None,
+    autoscale: arguments.Autoscale = None,
+    autoscale_shards: arguments.AutoscaleShards = None,
+    target: arguments.Target = 0.5,
+    param: arguments.Params = None,
+    conf: arguments.Conf = None,
+    _config: arguments.Config = None,
 ) -> None:
     """Run a pond as a service until Ctrl-C.
 
@@ -430,15 +411,15 @@ def serve(
         raise typer.BadParameter("--autoscale-shards needs --autoscale, which decides when to scale.")
     from millpond.service.console.loading import is_installed, open_console
 
-    policy = None if autoscale is None else serve_arguments.policy_of(autoscale, target, autoscale_shards)
+    policy = None if autoscale is None else arguments.policy_of(autoscale, target, autoscale_shards)
     folder = _folder(file or Path(), checkpoint)
     commands.run_service(
         Options(
             "" if file is None else _read(file), folder, master, memory, store, instances, out, patience,
             tuple(shard or ()), policy, tuple(assigned(one) for one in param or ()), stalled_after,
-            tuple(push or ()),
+            tuple(push or ()), spark_settings(conf or []),
         ),
-        web, cert, key, tuple(allow_host or ()), tuple(allow_origin or ()), pg,
+        listen, tls_cert, tls_key, tuple(allow_host or ()), tuple(allow_origin or ()), pg,
         open_console if is_installed() else None,
     )  # fmt: skip
 

@@ -70,6 +70,33 @@ class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found
 
 
+_SECRET_NAME = re.compile(r"(?i)(secret|password|token|access[.]?key)(?!.*(file|path|provider|enabled)$)")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting of Spark is a secret by its name; the words are those of `spark.redaction.regex`.
+
+    >>> is_secret("spark.hadoop.fs.s3a.secret.key"), is_secret("spark.executor.memory")
+    (True, False)
+    """
+    return _SECRET_NAME.search(name) is not None
+
+
+def secret_at(name: str, reference: str) -> str:
+    """The secret of a setting: `env:NAME` is that of a variable, `file:PATH` that of a file.
+
+    Raises:
+        SetupError: the reference is none, or there is no secret.
+    """
+    kind, _, place = reference.partition(":")
+    if kind not in ("env", "file") or not place:
+        raise SetupError(
+            f"{name} is a secret, which must not be in a file of settings or on a command line.",
+            "Write `env:NAME` for a variable with the secret, or `file:PATH`.",
+        )
+    return Secret(**{kind: place}).value()
+
+
 class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A schema registry that speaks Confluent's API; `ca` is a PEM file."""
 

@@ -32,7 +32,8 @@ from millpond.spark.session.session import explaining, spark_session
 class Run(NamedTuple):
     """The `text` of a pond file, the pond's address, and the options of the run.
 
-    `stalled_after`: in seconds. `trace`: the file for the timelines of the last epochs, if any.
+    `stalled_after`: in seconds. `trace`: the file for the timelines of the last epochs, if any. `spark`:
+    settings of Spark.
     """
 
     text: str
@@ -44,6 +45,7 @@ class Run(NamedTuple):
     parameters: tuple[tuple[str, Constant], ...] = ()
     stalled_after: float = STALLED_SECONDS
     trace: Path | None = None
+    spark: tuple[tuple[str, str], ...] = ()
 
 
 INCOMPLETE = 3
@@ -104,8 +106,8 @@ def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
     shown: list[Progress] = []
     steps.begin("The start of Spark")
     with interrupts(lambda what: console.print(what, soft_wrap=True)) as signals, Pond(
-        spark_session(settings.master, driver_memory=settings.memory), settings.folder, instances=settings.instances,
-        store=store, on_epoch=lambda epoch: shown[0].epoch(epoch),
+        spark_session(settings.master, driver_memory=settings.memory, extra=dict(settings.spark)), settings.folder,
+        instances=settings.instances, store=store, on_epoch=lambda epoch: shown[0].epoch(epoch),
         stalled_after=settings.stalled_after,
     ) as pond, steps.then("The closing of the pond"), warnings_to(say):  # fmt: skip
         given_parameters(pond, settings.folder, settings.parameters)

@@ -20,7 +20,7 @@ class Options(NamedTuple):
     `patience`: a standby takes over from a leader without a sign of life for this many seconds. `shards`: stores to
     which clients may move served rows, besides the pond's own. `autoscale`: the policy that changes the number of
     instances. `parameters`: first values of live parameters. `stalled_after`: see `Pond`, in seconds. `pushed`: the
-    streams into which clients may push events.
+    streams into which clients may push events. `spark`: settings of Spark.
     """
 
     text: str
@@ -36,3 +36,4 @@ class Options(NamedTuple):
     parameters: tuple[tuple[str, Constant], ...] = ()
     stalled_after: float = STALLED_SECONDS
     pushed: tuple[str, ...] = ()
+    spark: tuple[tuple[str, str], ...] = ()

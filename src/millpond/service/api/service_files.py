@@ -15,6 +15,7 @@ from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
 from millpond.ids import bearer_token, writer_token
 from millpond.local_path import check_own_link, local_path, no_link
 from millpond.log.places.address import Address, Given, address_of
+from millpond.service.api.settings_file import named_pond
 
 TOKEN_VARIABLE = "MILLPOND_TOKEN"
 URL_VARIABLE = "MILLPOND_URL"
@@ -215,11 +216,13 @@ def places_of(pond: Given, patience: float | None = None) -> Places:
 
 
 def only_pond() -> Path:
-    """The folder of the only pond that is, or was, served from the current folder.
+    """The pond of the settings, or else the folder of the only pond that is, or was, served from the current folder.
 
     Raises:
-        SetupError: there is no such pond, or there are several.
+        SetupError: there is no such pond, or there are several; the file of settings has an error.
     """
+    if (named := named_pond()) is not None:
+        return named
     found = sorted(path.parent for path in Path().glob(f"*/{FOLDER}"))
     if len(found) != 1:
         what = "No pond is" if not found else f"{len(found)} ponds are"

@@ -234,7 +234,7 @@ class _Process:
     @explaining()
     def _make(self) -> Runs:
         settings, self.gauges = self._options, Gauges()
-        spark = spark_session(settings.master, driver_memory=settings.memory)
+        spark = spark_session(settings.master, driver_memory=settings.memory, extra=dict(settings.spark))
         pond = Pond(
             spark, settings.folder, instances=settings.instances, store=settings.store, on_epoch=self._committed,
             on_alive=self.supervisor.alive, stalled_after=settings.stalled_after,

@@ -1,68 +1,69 @@
-"""The options of `millpond serve`, and of the commands that share them."""
+"""The options of `millpond run` and `millpond serve`, made from the table of settings."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
 from millpond.placement.autoscale_policy import Policy
+from millpond.service.api.settings import BY_NAME
+from millpond.service.api.settings_file import FILE, check_environment, export, read_settings
 
-Serving = Annotated[
-    str, typer.Option("--listen", metavar="HOST:PORT", help="The address to listen on. Port 0 is any free port.")
-]
-Pg = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--pg", metavar="HOST:PORT", help="Also answer PostgreSQL clients; the token is their password."),
-]
-Certificate = Annotated[
+
+def _option(name: str) -> Any:
+    """The option of a setting; the command line goes before its variable, and that before the file of settings."""
+    one = BY_NAME[name]
+    return typer.Option(
+        f"--{name}", metavar=one.metavar, help=one.help, min=one.least, max=one.most, envvar=one.variable,
+        show_envvar=False,
+    )  # fmt: skip
+
+
+def _use_file(context: typer.Context, given: Optional[Path]) -> Optional[Path]:  # noqa: UP045
+    """Take the settings of the file as defaults of the other parameters; called before these are read."""
+    check_environment()
+    found = read_settings(given)
+    export(found)
+    context.default_map = {name.replace("-", "_"): value for name, value in found.items()}
+    return given
+
+
+Config = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option("--tls-cert", metavar="FILE.pem", help="TLS certificate. Required unless the address is 127.0.0.1."),
+    typer.Option("--config", metavar="FILE.toml", callback=_use_file, is_eager=True,
+                 help=f"The file of settings [default: {FILE}, if it exists]."),
+]  # fmt: skip
+File = Annotated[
+    Path,
+    typer.Argument(metavar="FILE.sql", help=BY_NAME["file"].help, envvar=BY_NAME["file"].variable, show_envvar=False),
 ]
-Key = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--tls-key", metavar="FILE.pem", help="Key of the TLS certificate."),
-]
-Hosts = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--allow-host", metavar="NAME", help="Another host name that requests may use. Repeatable."),
-]
-Origins = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--allow-origin", metavar="URL", help="An origin whose web pages may call the service. Repeatable."),
-]
-Out = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--out", metavar="DIR", help="The folder for rows of added queries [default: DIR/out]."),
-]
-Shards = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--shard", metavar="STORE", help="A store that served rows may be moved to. Repeatable."),
-]
-Pushed = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--push", metavar="STREAM", help="A stream of JSON files that clients may add events to. Repeatable."),
-]
+Master = Annotated[str, _option("master")]
+Memory = Annotated[str, _option("memory")]
+StoreAddress = Annotated[str, _option("store")]
+Checkpoint = Annotated[Optional[Path], _option("checkpoint")]  # noqa: UP045
+Instances = Annotated[Optional[int], _option("instances")]  # noqa: UP045
+Stalled = Annotated[float, _option("stalled-after")]
+Params = Annotated[Optional[list[str]], _option("param")]  # noqa: UP045
+Conf = Annotated[Optional[list[str]], _option("conf")]  # noqa: UP045
+Once = Annotated[bool, _option("once")]
+Drain = Annotated[bool, _option("drain")]
+Trace = Annotated[Optional[Path], _option("trace")]  # noqa: UP045
+Serving = Annotated[str, _option("listen")]
+Pg = Annotated[Optional[str], _option("pg")]  # noqa: UP045
+Certificate = Annotated[Optional[Path], _option("tls-cert")]  # noqa: UP045
+Key = Annotated[Optional[Path], _option("tls-key")]  # noqa: UP045
+Hosts = Annotated[Optional[list[str]], _option("allow-host")]  # noqa: UP045
+Origins = Annotated[Optional[list[str]], _option("allow-origin")]  # noqa: UP045
+Out = Annotated[Optional[Path], _option("out")]  # noqa: UP045
+Shards = Annotated[Optional[list[str]], _option("shard")]  # noqa: UP045
+Pushed = Annotated[Optional[list[str]], _option("push")]  # noqa: UP045
 Range = Annotated[str, typer.Option("--instances", metavar="LEAST-MOST", help="The allowed number of instances.")]
-Autoscale = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--autoscale", metavar="LEAST-MOST", help="Add and remove instances with the load [default: off]."),
-]
-AutoscaleShards = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--autoscale-shards", metavar="LEAST-MOST", help="The shards of a Redis cluster follow."),
-]
-Target = Annotated[
-    float, typer.Option("--target", min=0.05, max=0.95, help="The part of the time that instances should be busy.")
-]
-Params = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--param", metavar="NAME=VALUE", help="First value of the live parameter :NAME. Repeatable."),
-]
-Patience = Annotated[
-    float, typer.Option("--patience", metavar="SECONDS", min=2, help="Take over if the leader is silent for this time.")
-]
+Autoscale = Annotated[Optional[str], _option("autoscale")]  # noqa: UP045
+AutoscaleShards = Annotated[Optional[str], _option("autoscale-shards")]  # noqa: UP045
+Target = Annotated[float, _option("target")]
+Patience = Annotated[float, _option("patience")]
 
 
 def policy_of(instances: str, target: float, shards: str | None = None) -> Policy:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from millpond.connections import is_secret
 from millpond.errors import JavaError, MillpondError, SparkError
 from millpond.spark.session.failures import killed_cure, signal_name
 
@@ -115,7 +116,9 @@ def handed_over(gateway: Gateway) -> Iterator[None]:
 
 def launch_command(java: Java, conf: Mapping[str, str]) -> list[str]:
     """Return the command line of the driver's JVM, composed by Spark's own launcher for `conf`."""
-    arguments = [part for name, value in sorted(conf.items()) for part in ("--conf", f"{name}={value}")]
+    # Every user of the host can see a command line. A secret reaches Spark when the context is created.
+    shown = sorted((name, value) for name, value in conf.items() if not is_secret(name))
+    arguments = [part for name, value in shown for part in ("--conf", f"{name}={value}")]
     launcher = [str(java.executable), "-Xmx128m", "-cp", str(spark_home() / "jars" / "*")]
     launcher += ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit"]
     launcher += [*arguments, "pyspark-shell"]

@@ -1,0 +1,184 @@
+"""Reads the file of settings, `millpond.toml`: every key is checked, and an error names the file, line and key."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from millpond.connections import is_secret, secret_at
+from millpond.errors import MillpondError, SetupError
+from millpond.local_path import local_path
+from millpond.service.api.settings import BY_NAME, SETTINGS, Setting
+
+if sys.version_info >= (3, 11):
+    from tomllib import TOMLDecodeError, loads
+else:
+    from tomli import TOMLDecodeError, loads
+
+FILE = "millpond.toml"
+"""The file that is read from the current folder."""
+
+VARIABLE = "MILLPOND_CONFIG"
+"""The environment variable that names another file."""
+
+_PASSWORD = re.compile(r"\w+://[^/@]*:[^/@]+@")
+_STARTING = {"spark.master": "--master", "spark.driver.memory": "--memory"}
+
+
+def read_settings(given: Path | None = None) -> dict[str, Any]:
+    """The settings of a file, by name.
+
+    Without `given` the file is the one that `MILLPOND_CONFIG` names, else `millpond.toml` of this folder, if any. The
+    value of a setting that may be repeated is a list of texts, also if the file has a table of names and values.
+
+    Raises:
+        SetupError: the file cannot be read, belongs to another user, or has a wrong key or value.
+    """
+    named = given or os.environ.get(VARIABLE) or None
+    path = local_path(named or FILE, "The file of settings")
+    shown = str(named or FILE)
+    try:
+        text = path.read_text(encoding="utf-8")
+        owner = path.stat().st_uid
+    except FileNotFoundError as error:
+        if named is None:
+            return {}
+        raise SetupError(f"There is no file {shown}.", "`millpond init` writes a file of settings.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"{shown} cannot be read: {error}.", "Name a file of settings, in UTF-8.") from error
+    if named is None and owner not in (os.getuid(), 0):
+        raise SetupError(f"{shown} belongs to another user.", f"If you trust it, name it: --config {shown}.")
+    return dict(_checked(text, shown))
+
+
+def check_environment() -> None:
+    """Check the variables of settings.
+
+    Raises:
+        SetupError: a variable has a wrong value.
+    """
+    for setting in SETTINGS:
+        if (text := os.environ.get(setting.variable)) and (fault := setting.fault_of_text(text)) is not None:
+            raise SetupError(f"The variable {setting.variable} {fault}: {text!r}.", setting.help)
+
+
+def export(settings: Mapping[str, Any]) -> None:
+    """Set the environment variables of settings without an option, unless they are set."""
+    for name, value in settings.items():
+        if BY_NAME[name].option is None:
+            os.environ.setdefault(BY_NAME[name].variable, str(value))
+
+
+def named_pond(settings: Mapping[str, Any] | None = None) -> Path | None:
+    """The pond's folder by the environment and the file of settings; None: they name none.
+
+    Raises:
+        SetupError: see `read_settings`.
+    """
+    found: dict[str, Any] = dict(read_settings() if settings is None else settings)
+    for name in ("checkpoint", "file"):
+        if given := os.environ.get(BY_NAME[name].variable) or found.get(name):
+            return Path(given) if name == "checkpoint" else Path(given).with_suffix(".pond")
+    return None
+
+
+def spark_settings(pairs: Iterator[str] | list[str]) -> tuple[tuple[str, str], ...]:
+    """The settings of Spark from texts NAME=VALUE; where a secret is, `env:NAME` or `file:PATH` says in their place.
+
+    Raises:
+        SetupError: a name is no setting of Spark, another option sets it, or a secret is not given by reference.
+    """
+    found = []
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if not name.startswith("spark."):
+            raise SetupError(f"{name} is not a setting of Spark.", "Write a name that begins with `spark.`.")
+        if name in _STARTING:
+            raise SetupError(f"{name} is set by {_STARTING[name]}.", f"Use {_STARTING[name]}.")
+        found.append((name, secret_at(name, value) if is_secret(name) else value))
+    return tuple(found)
+
+
+def line_of(text: str, *path: str) -> int:
+    """The line where the value of a key begins, counted from 1, in text that parses.
+
+    >>> line_of('a = 1\\n[t]\\n# b = 1\\nb = [\\n 2]\\n', "t", "b"), line_of('a = 1\\n[t]\\nb = 2\\n', "t")
+    (4, 2)
+    """
+    lines, before = text.splitlines(keepends=True), 0
+    for count in range(1, len(lines) + 1):
+        try:
+            found: Any = loads("".join(lines[:count]))
+        except TOMLDecodeError:  # a value goes on in the next line
+            continue
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        if found is not None:
+            break
+        before = count
+    return before + 1
+
+
+def _checked(text: str, file: str) -> Iterator[tuple[str, Any]]:
+    try:
+        read = loads(text)
+    except TOMLDecodeError as error:
+        raise SetupError(f"{file} is not TOML: {error}.", "Correct it there.") from error
+
+    def fail(what: str, cure: str, *path: str) -> NoReturn:
+        raise SetupError(f"{file}, line {line_of(text, *path)}: {what}", cure)
+
+    for key, value in read.items():
+        setting = BY_NAME.get(key)
+        if setting is None:
+            near = difflib.get_close_matches(key.lower().replace("_", "-"), BY_NAME, 1, 0.5)
+            fail(f"There is no setting `{key}`.", f"Did you mean `{near[0]}`?" if near else _all(), key)
+        yield key, _values(setting, value, fail) if setting.many else _value(setting, value, fail)
+
+
+def _all() -> str:
+    return f"Use one of {', '.join(setting.name for setting in SETTINGS)}."
+
+
+def _value(setting: Setting, value: Any, fail: Callable[..., NoReturn], *path: str) -> Any:
+    at = path or (setting.name,)
+    if (fault := setting.fault(value)) is not None:
+        fail(f"`{'.'.join(at)}` {fault}: {value!r}.", setting.help, *at)
+    if setting.name in ("store", "shard") and _PASSWORD.match(value):
+        cure = "Put the address into MILLPOND_STORE." if setting.name == "store" else "Write `env:NAME`, and set NAME."
+        fail(f"`{setting.name}` contains a password.", cure, *at)
+    return value
+
+
+def _values(setting: Setting, value: Any, fail: Callable[..., NoReturn]) -> list[str]:
+    """The texts of a repeated setting: a list of them, or a table of NAME and value."""
+    pairs = setting.metavar == "NAME=VALUE"
+    if isinstance(value, dict) and pairs:
+        found = {(setting.name, name): f"{name}={_text(setting, one)}" for name, one in value.items()}
+    elif isinstance(value, list) and not pairs:
+        return [_value(setting, one, fail) for one in value]
+    else:
+        form = f"a table: [{setting.name}] and lines NAME = VALUE" if pairs else "a list"
+        fail(f"`{setting.name}` is not {form}.", setting.help, setting.name)
+    for path, pair in found.items():
+        _value(setting, pair, fail, *path)
+        if setting.name == "conf":
+            try:
+                spark_settings([pair])
+            except MillpondError as error:
+                fail(error.what, error.cure, *path)
+    return list(found.values())
+
+
+def _text(setting: Setting, value: Any) -> str:
+    """A value as it stands after `NAME=` on the command line."""
+    if setting.name == "conf" and isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
