@@ -21,7 +21,6 @@ from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.event_order import deciding
 from millpond.runtime.event_log.select_events import column_types, value_column
-from millpond.runtime.fold.next_due import Due
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.state_size import Sizes, Stored, sizes_of_events
 from millpond.runtime.keys.current_slots import used_slots
@@ -57,11 +56,6 @@ class ChosenState(State):
             return found
 
         return sizes_of_events(stored, stored.group.queries, needed)
-
-    @classmethod
-    def next_due(cls, _stored: Sequence[Stored], _plan: QueryPlan) -> Due | None:
-        """No row is due: each is emitted in the epoch that reads its event."""
-        return None
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Find the keys for which a new event is chosen, and write these events."""

@@ -18,7 +18,6 @@ from millpond.runtime.event_log.deduplicate import ties_in
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import events_needed_from
 from millpond.runtime.event_log.select_events import column_types
-from millpond.runtime.fold.next_due import Due
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.state_size import Sizes, StateSize, Stored, sizes_of_events
 from millpond.runtime.packets.packet import GroupPart
@@ -52,11 +51,6 @@ class DistinctState(State):
             return np.ones(every.rows, bool) if horizon is None else every.times_us >= horizon
 
         return sizes_of_events(stored, stored.group.queries, needed)
-
-    @classmethod
-    def next_due(cls, _stored: Sequence[Stored], _plan: QueryPlan) -> Due | None:
-        """No row is due: each is emitted in the epoch that reads its event."""
-        return None
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Find the first event of each key that is not remembered."""

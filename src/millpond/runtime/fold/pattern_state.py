@@ -9,7 +9,6 @@ from itertools import groupby
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import ends_by, events_needed_from, slices_needed_from
-from millpond.runtime.fold.next_due import Due
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.state_size import Sizes, Stored, sizes_of_events
 from millpond.runtime.fold.time_state import needed_events
@@ -36,11 +35,6 @@ class PatternState(State):
     def size(cls, stored: Stored) -> Sizes:
         """The size of the events that matches may still begin with or read."""
         return sizes_of_events(stored, stored.group.queries, partial(needed_events, stored.mark))
-
-    @classmethod
-    def next_due(cls, _stored: Sequence[Stored], _plan: QueryPlan) -> Due | None:
-        """No row is known to be due: whether events match depends on later ones."""
-        return None
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Write the new events."""

@@ -152,13 +152,15 @@ class State(ABC):
         """
 
     @classmethod
-    @abstractmethod
-    def next_due(cls, stored: Sequence[Stored], plan: QueryPlan) -> Due | None:
+    def next_due(cls, _stored: Sequence[Stored], _plan: QueryPlan) -> Due | None:
         """The earliest window of a query that has one of its events and no row yet, in the state of all instances.
+
+        None where no row waits for time: it is emitted when its event is read, or later events decide about it.
 
         Raises:
             CorruptError: a section is not readable.
         """
+        return None
 
     @abstractmethod
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:

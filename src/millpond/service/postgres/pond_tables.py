@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
@@ -87,8 +88,8 @@ class PondTables:
         truth, spec = _now(self._reader)
         served = _served(spec)
         schemas = {Table(CATALOG, name): pa.schema(list(columns.items())) for name, columns in _COLUMNS.items()}
-        for query in served.values():
-            schemas[Table(PUBLIC, query.name)] = _flat(pa.Table.from_batches([], Documents(query).schema)).schema
+        for name, query in served.items():
+            schemas[Table(PUBLIC, name)] = _flat(pa.Table.from_batches([], Documents(query).schema)).schema
         return Listing((truth.pond, truth.manifest.spec, len(truth.manifest.changes)), schemas)
 
     def read(self, tables: Collection[Table]) -> dict[Table, pa.Table]:
@@ -100,7 +101,7 @@ class PondTables:
         reader = self._reader.frozen()  # no change of the pond may come between two tables
         truth, spec = _now(reader)
         served = _served(spec)
-        wanted = [served[table.name] for table in tables if table.schema == PUBLIC and table.name in served]
+        wanted = {one.name: served[one.name] for one in tables if one.schema == PUBLIC and one.name in served}
         snapshot = Table(CATALOG, "snapshot") in tables
         record, rows = self._rows(truth, spec, wanted) if wanted or (snapshot and served) else (None, {})
         found = {Table(PUBLIC, name): table for name, table in rows.items()}
@@ -119,10 +120,10 @@ class PondTables:
                 self._opened = None
 
     def _rows(
-        self, truth: Truth, spec: PondSpec, queries: Collection[Query]
+        self, truth: Truth, spec: PondSpec, queries: Mapping[str, Query]
     ) -> tuple[int, dict[str, pa.Table]]:  # fmt: skip
-        """The record as of which served rows are, and the rows of some queries."""
-        names = [query.name for query in queries] or [next(iter(_served(spec)))]
+        """The record as of which served rows are, and the rows of some queries, by the names of their tables."""
+        names = [query.name for query in queries.values()] or [next(iter(_served(spec).values())).name]
         with self._lock:
             store = self._open(truth, spec)
             for _ in range(_TRIES):
@@ -134,9 +135,9 @@ class PondTables:
             else:
                 raise BusyError("Instances are writing the rows of different records.", "Try again.")
         tables = {}
-        for place, query in enumerate(queries):
+        for place, (name, query) in enumerate(queries.items()):
             batches = [*decoded(query, (bucket[place] for bucket in found))]
-            tables[query.name] = _flat(pa.Table.from_batches(batches))
+            tables[name] = _flat(pa.Table.from_batches(batches))
         return numbers.pop(), tables
 
     def _open(self, truth: Truth, spec: PondSpec) -> ShardedStore:
@@ -204,8 +205,25 @@ def _text(value: Any) -> str | None:
 
 
 def _served(spec: PondSpec) -> dict[str, Query]:
-    """The served queries in force, by name."""
-    return {query.name: query for query in current(spec) if isinstance(query, Query) and query.serve}
+    """The served queries in force, by the names of their tables."""
+    queries = [query for query in current(spec) if isinstance(query, Query) and query.serve]
+    queries.sort(key=lambda query: query.name, reverse=True)  # a name in lower case stays as it is
+    return dict(zip(_distinct([query.name for query in queries]), queries, strict=True))
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names that also differ for DuckDB, which does not distinguish upper and lower case; the first one stays.
+
+    >>> _distinct(["n", "N", "n_1"])
+    ['n', 'N_2', 'n_1']
+    """
+    taken, distinct = {name.lower() for name in names}, list[str]()
+    for place, name in enumerate(names):
+        if any(name.lower() == other.lower() for other in names[:place]):
+            name = next(new for k in count(1) if (new := f"{name}_{k}").lower() not in taken)
+            taken.add(name.lower())
+        distinct.append(name)
+    return distinct
 
 
 def _flat(rows: pa.Table) -> pa.Table:
@@ -216,10 +234,4 @@ def _flat(rows: pa.Table) -> pa.Table:
         window = column.type == ARROW_WINDOW
         names += [f"{name}_start", f"{name}_end"] if window else [name]
         columns += column.flatten() if window else [column]
-    taken = {name.lower() for name in names}
-    for place, name in enumerate(names):  # DuckDB does not distinguish upper and lower case
-        same = sum(one.lower() == name.lower() for one in names[:place])
-        if same:
-            names[place] = next(new for new in (f"{name}_{k}" for k in range(1, 1000)) if new.lower() not in taken)
-            taken.add(names[place].lower())
-    return pa.Table.from_arrays(columns, names=names)
+    return pa.Table.from_arrays(columns, names=_distinct(names))

@@ -307,9 +307,9 @@ def _exchange(app: FastAPI, verbs: HostedPond, rows: RowStream) -> None:
         after: Annotated[str | None, Query(description="The id of the last event that was processed.")] = None,
     ) -> Response:  # fmt: skip
         last = request.headers.get("last-event-id", after)
-        position = await run_in_threadpool(rows.begin, named(name), last)
+        first = await run_in_threadpool(rows.begin, named(name), last)
         headers = HEADERS | {"x-accel-buffering": "no"}  # a proxy would hold events back
-        return StreamingResponse(rows.events(name, position), 200, headers, "text/event-stream")
+        return StreamingResponse(rows.events(name, first), 200, headers, "text/event-stream")
 
 
 def _expose(app: FastAPI, exposition: Callable[[str], tuple[bytes, str]]) -> None:

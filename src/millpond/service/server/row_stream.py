@@ -73,7 +73,7 @@ class Position(NamedTuple):
         return f"{self.n}.{self.parts}" if self.parts else str(self.n)
 
 
-class _Read(NamedTuple):
+class Read(NamedTuple):
     """An event to send, if there is one, and the position after it."""
 
     event: bytes | None
@@ -91,8 +91,8 @@ class RowStream:
         self._seen: tuple[float, tuple[Truth, PondSpec] | None] = (-_LOOK_SECONDS, None)
         self._subscribers = 0
 
-    def begin(self, query: str, after: str | None) -> Position:
-        """Where a subscription begins: after the event with the id `after`, or with the rows of the next record.
+    def begin(self, query: str, after: str | None) -> Read:
+        """What a subscription begins with: the event after the one with the id `after`, or that of the next record.
 
         Raises:
             RequestError: there is no such query, or the id is not one. GoneError: rows after it were deleted.
@@ -103,18 +103,17 @@ class RowStream:
         position = Position(newest) if after is None else Position.parse(after)
         if position.n > newest:
             raise RequestError(f"The newest record is {newest}, before {position}.", "Use an id of this pond.")
-        self._after(query, position)  # raises if the next rows are no longer there
+        first = self._after(query, position)
         self._check_number()
-        return position
+        return first
 
-    async def events(self, query: str, position: Position) -> AsyncGenerator[bytes, None]:
-        """The events of a subscription, until the service stops or the rows cannot be read."""
+    async def events(self, query: str, first: Read) -> AsyncGenerator[bytes, None]:
+        """The events of a subscription from the first one on, until the service stops or the rows cannot be read."""
         self._subscribers += 1
-        heard = monotonic()
+        heard, (event, position) = monotonic(), first
         try:
             self._check_number(own=1)
             while not self._ended:
-                event, position = await run_in_threadpool(self._after, query, position)
                 if event is None and monotonic() - heard > _SILENT_SECONDS:
                     event = _event("position", str(position), b"{}")
                 if event is not None:
@@ -122,6 +121,7 @@ class RowStream:
                     yield event
                 elif position.n >= self._newest():
                     await asyncio.sleep(_LOOK_SECONDS)
+                event, position = await run_in_threadpool(self._after, query, position)
         except MillpondError as error:
             refusal = Refusal(error.code, error.what, error.cure, error.retry)
             yield _event("error", str(position), msgspec.json.encode(refusal))
@@ -161,7 +161,7 @@ class RowStream:
             raise RequestError(f"The rows of {name} are only counted.", "Give it a sink, such as `subscribers`.")
         return found[0]
 
-    def _after(self, query: str, position: Position) -> _Read:
+    def _after(self, query: str, position: Position) -> Read:
         """The next event after the position, if one of the next records has rows."""
         truth = self._pond_with(query)
         for n in range(position.n + 1, min(truth.manifest.n, position.n + _RECORDS_AT_ONCE) + 1):
@@ -176,7 +176,7 @@ class RowStream:
             if table is not None:
                 return _part(n, table, position.parts)
             position = Position(n, oldest=position.oldest)
-        return _Read(None, position)
+        return Read(None, position)
 
     def _entry(self, truth: Truth, n: int) -> Entry:
         with self._lock:
@@ -196,13 +196,13 @@ class RowStream:
             return self._rows[1]
 
 
-def _part(n: int, table: pa.Table, parts: int) -> _Read:
+def _part(n: int, table: pa.Table, parts: int) -> Read:
     """The event with the rows of record `n` after its first `parts` events; the id of the last event is `n`."""
     rows = table.slice(parts * ROWS_OF_EVENT, ROWS_OF_EVENT)
     last = (parts + 1) * ROWS_OF_EVENT >= len(table)
     position = Position(n) if last else Position(n - 1, parts + 1)
     objects = ",".join(json_objects(rows, omit_nulls=False).to_pylist())
-    return _Read(_event("rows", str(position), f'{{"record":{n},"rows":[{objects}]}}'.encode()), position)
+    return Read(_event("rows", str(position), f'{{"record":{n},"rows":[{objects}]}}'.encode()), position)
 
 
 def _event(kind: str, position: str, data: bytes) -> bytes:

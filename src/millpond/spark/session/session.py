@@ -89,6 +89,9 @@ SETTINGS = (
         When.NEEDED,
         "either of the two settings makes Spark compare the checksums",
     ),
+    Setting(
+        "spark.sql.execution.arrow.useLargeVarTypes", "false", When.NEEDED, "texts are read with offsets of 32 bits"
+    ),
     Setting("spark.sql.ansi.enabled", "true", When.NEEDED, "overflow and bad casts raise, never wrap"),
     Setting("spark.sql.session.timeZone", "UTC", When.WANTED, "windows start at the same instant everywhere"),
     Setting("spark.sql.adaptive.enabled", "false", When.WANTED, "one job per epoch; nothing to adapt"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +41,15 @@ def counted(name: str) -> Query:
 
 
 class ServedPond:
-    """A pond without Spark with two equal queries, and how clients connect to its endpoint."""
+    """A pond without Spark with some equal queries, and how clients connect to its endpoint."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: Sequence[str] = ("visits", "again")) -> None:
         (folder / "pond.id").write_text("p")
         (folder / "view").mkdir()
         self.folder, self.store = folder, LmdbStore(folder / "view" / "rows.lmdb", owner="p")
-        self.pond = ChangingPond(folder, [STREAM], [counted("visits"), counted("again")])
+        self.pond = ChangingPond(folder, [STREAM], [*map(counted, names)])
         head = lambda: load(self.pond.log, self.pond.manifests)  # noqa: E731
-        served = {"visits": 10 * SECOND, "again": 10 * SECOND}
+        served = dict.fromkeys(names, 10 * SECOND)
         view = ViewFollower(
             self.store, RowsReader(section_reader(Files(folder))), 64, lambda: served, head, self.pond.log.read
         )  # fmt: skip

@@ -28,7 +28,7 @@ from millpond.service.api.client import Client
 from millpond.service.api.row_subscription import SentEvent, sent_events
 from millpond.service.server import row_stream
 from millpond.service.server.log_reader import LogReader
-from millpond.service.server.row_stream import Position, RowStream
+from millpond.service.server.row_stream import Position, Read, RowStream
 
 STREAM = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")))
 VALUE = (Named("v", Column("v", "bigint")),)
@@ -83,9 +83,19 @@ def test_rows_come_in_the_order_of_the_log_with_the_numbers_of_their_records(ben
 
 def test_a_subscription_without_an_id_begins_with_the_next_record(bench: Bench) -> None:
     bench.epoch(2)
-    position = bench.rows.begin("one", None)
+    first = bench.rows.begin("one", None)
+    assert first.event is None
     bench.epoch(1)
-    assert values(bench.read(str(position), 1)) == [2]
+    assert values(bench.read(str(first.position), 1)) == [2]
+
+
+def test_each_event_is_encoded_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded, encode = list[int](), row_stream._part
+    monkeypatch.setattr(row_stream, "_part", lambda n, *of: (encoded.append(n), encode(n, *of))[1])
+    for _ in range(3):
+        bench.epoch(1)
+    assert values(bench.read("-1", 3)) == [0, 1, 2]
+    assert encoded == [1, 2, 3]
 
 
 @given(cuts=st.lists(st.integers(1, 4), max_size=5))
@@ -153,7 +163,7 @@ def test_a_long_log_without_rows_is_read_in_pieces(bench: Bench, monkeypatch: py
 
 def test_subscriptions_end_when_the_service_stops(bench: Bench) -> None:
     async def reading() -> list[bytes]:
-        return [sent async for sent in bench.rows.events("one", Position(-1))]
+        return [sent async for sent in bench.rows.events("one", Read(None, Position(-1)))]
 
     bench.rows.end()
     assert asyncio.run(reading()) == []
