@@ -5,6 +5,7 @@ Spark and Arrow are loaded only by the subcommands that use them, so commands of
 
 from __future__ import annotations
 
+import inspect
 import logging
 import shutil
 import sys
@@ -17,6 +18,7 @@ import typer
 from rich.console import Console
 
 from millpond.clock import utc
+from millpond.control.commands.starter import write_starter
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.errors import MillpondError, QueryTypeError, of_machine
 from millpond.local_path import local_path
@@ -24,7 +26,7 @@ from millpond.log.places.address import Address, address_of
 from millpond.runtime.inspect.timeline import KEPT
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
-from millpond.service.api.settings import BY_NAME
+from millpond.service.api.settings import BY_NAME, starter
 from millpond.service.api.settings_file import spark_settings
 from millpond.service.terminal import commands
 from millpond.service.terminal import serve_arguments as arguments
@@ -90,6 +92,29 @@ def run(
     settings = Run(_read(file), folder, master, store, instances, memory, given, stalled_after, trace, spark)
     status = run_file(settings, once=once, drain=drain)
     raise typer.Exit(status)
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")] = Path(),
+    kafka: Annotated[bool, typer.Option("--kafka", help="Read a topic, from a broker in a container.")] = False,
+) -> None:
+    """Write a first pond: SQL, settings and data.
+
+    It runs as it is. All settings are in millpond.toml, as comments.
+    """
+    defaults = {
+        name.replace("_", "-"): parameter.default
+        for command in (run, serve) for name, parameter in inspect.signature(command).parameters.items()
+    }  # fmt: skip
+    given = {"file": '"pond.sql"'} | ({"connections": '"connections.json"'} if kafka else {})
+    for path in write_starter(folder, starter(defaults, given), kafka=kafka):
+        typer.echo(path)
+    typer.echo("Next:")
+    words = [] if folder == Path() else [f"cd {folder}"]
+    words += ["docker compose up --detach --wait"] if kafka else []
+    for line in (*words, "millpond run --once", "millpond lookup revenue north --checkpoint pond.pond"):
+        typer.echo(f"  {line}")
 
 
 @app.command()

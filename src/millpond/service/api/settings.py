@@ -123,3 +123,26 @@ def reference(defaults: dict[str, object]) -> list[str]:
         meaning = meaning.removesuffix(".") + usual + "." if usual else meaning
         lines.append(f"| `{setting.name}` | {shown} | `{setting.variable}` | {used} | {meaning} |")
     return lines
+
+
+def starter(defaults: dict[str, object], given: dict[str, str]) -> str:
+    """A file of settings: `given` is set, as TOML, and all other settings are comments with their defaults."""
+    lines = ["# Settings of `millpond run` and `millpond serve`. Options and variables MILLPOND_… take precedence."]
+    for setting in SETTINGS:
+        lines += ["", f"# {setting.help}"]
+        if setting.name in given:
+            lines.append(f"{setting.name} = {given[setting.name]}")
+        elif setting.metavar == "NAME=VALUE":
+            lines.append(f"# {setting.name} = {{ NAME = VALUE }}")
+        else:
+            lines.append(f"# {setting.name} = {_toml(setting, defaults.get(setting.name))}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(setting: Setting, default: object) -> str:
+    if setting.many:
+        return f'["{setting.metavar}"]'
+    if isinstance(default, bool | int | float):
+        return str(default).lower()
+    shown = setting.metavar if default is None else default
+    return str(shown) if setting.form in (int, float) else f'"{shown}"'
