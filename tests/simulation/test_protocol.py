@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import pytest
 from msgspec.structs import replace
@@ -18,9 +19,16 @@ from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.protocol import AlreadyTrue, Append, Committed, Run, Steps, Writer
 from millpond.log.records import ChangeRecord, Entry, EpochRecord, Offsets, decode, encode
 
-SEEDS = examples(500)
-SEEDS_PER_MUTANT = 500
+SEEDS = examples(250)
+"""Enough to find each mutant: the last one is found at seed 211."""
+
 SEEDS_PER_FAULT = 200
+
+FOUND_AT = {
+    "AnswersByWhatItKnows": 37, "ClaimsWhatItReadFirst": 76, "ForgetsToCompareSinks": 100,
+    "BelievesNumbers": 177, "RetriesWithoutCondition": 172, "SinkThatAcceptsHoles": 211,
+}  # fmt: skip
+"""The seeds that find the rarest mutants, which are tried before the others; a wrong one only costs time."""
 
 
 def test_every_law_holds_for_every_seed_and_every_fault_was_reached() -> None:
@@ -319,14 +327,14 @@ MUTANTS = [
 
 
 def _mutant_name(parts: Parts) -> str:
-    chosen = (parts.writer, parts.driver, parts.sink, parts.folder)
+    chosen = (parts.sink, parts.writer, parts.driver, parts.folder)
     return next(part.__name__ for part in chosen if part not in (Writer, Driver, Sink, FaultyFolder))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=_mutant_name)
 def test_the_simulator_finds_a_broken_protocol(mutant: Parts) -> None:
     with pytest.raises(SimulationFailure) as failure:
-        for seed in range(SEEDS_PER_MUTANT):
+        for seed in chain(range(FOUND_AT.get(_mutant_name(mutant), 0), SEEDS), range(SEEDS)):
             simulate(seed, mutant)
     told = str(failure.value)
     assert told.startswith(f"seed {failure.value.seed}: {failure.value.law}")
