@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 from millpond.clock import utc
+from millpond.control.commands.json_log import is_json
 from millpond.control.commands.starter import write_starter
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.errors import MillpondError, QueryTypeError, of_machine
@@ -74,6 +75,7 @@ def run(
     param: arguments.Params = None,
     conf: arguments.Conf = None,
     trace: arguments.Trace = None,
+    _log_format: arguments.LogFormat = "text",
     _config: arguments.Config = None,
 ) -> None:
     """Run the queries of a file until Ctrl-C.
@@ -424,6 +426,7 @@ def serve(
     target: arguments.Target = 0.5,
     param: arguments.Params = None,
     conf: arguments.Conf = None,
+    _log_format: arguments.LogFormat = "text",
     _config: arguments.Config = None,
 ) -> None:
     """Run a pond as a service until Ctrl-C.
@@ -479,7 +482,11 @@ def main() -> None:
     except Exception as error:
         if any(word in _VERBOSE for word in words):
             traceback.print_exc()
-        print(" ".join(str(_of_ours(error)).split()), file=sys.stderr)
+        text = " ".join(str(_of_ours(error)).split())
+        if is_json():
+            logging.getLogger("millpond.pond").error("%s", text)
+        else:
+            print(text, file=sys.stderr)
         sys.exit(1)
 
 

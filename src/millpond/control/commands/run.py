@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from millpond.connections import unencrypted
 from millpond.control.commands.interrupts import interrupts
+from millpond.control.commands.json_log import is_json, line_writer, log_epoch
 from millpond.control.commands.progress import Progress
 from millpond.control.commands.watchdog import Steps, Watchdog, end_process
 from millpond.control.pond.pond import Pond
@@ -26,7 +28,8 @@ from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.log.places.address import Address, Given
 from millpond.model.expressions import plain_of
 from millpond.plan.options.live_parameters import Constant
-from millpond.spark.session.session import explaining, spark_session
+from millpond.spark.driver.epochs import Epoch
+from millpond.spark.session.session import Session, explaining, spark_session, with_json_log
 
 
 class Run(NamedTuple):
@@ -46,6 +49,12 @@ class Run(NamedTuple):
     stalled_after: float = STALLED_SECONDS
     trace: Path | None = None
     spark: tuple[tuple[str, str], ...] = ()
+
+
+def start_spark(master: str, memory: str, settings: Iterable[tuple[str, str]]) -> Session:
+    """Start Spark for a command, which logs as the command does; `settings` of Spark take precedence."""
+    extra = with_json_log(dict(settings)) if is_json() else dict(settings)
+    return spark_session(master, driver_memory=memory, extra=extra)
 
 
 INCOMPLETE = 3
@@ -96,18 +105,24 @@ def run_file(settings: Run, *, once: bool, drain: bool) -> int:
 
 
 def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=is_json())
+    write = line_writer(LOGGER, partial(console.print, highlight=False, markup=False, soft_wrap=True))
 
     def say(what: object) -> None:
-        console.print(str(what), highlight=False, markup=False, soft_wrap=True)
+        write(str(what))
+
+    def committed(epoch: Epoch) -> None:
+        shown[0].epoch(epoch)
+        log_epoch(epoch)
 
     store = checked_store(settings.store)  # before Spark starts, which takes seconds
     say(f"The pond is in {settings.folder}")
     shown: list[Progress] = []
     steps.begin("The start of Spark")
-    with interrupts(lambda what: console.print(what, soft_wrap=True)) as signals, Pond(
-        spark_session(settings.master, driver_memory=settings.memory, extra=dict(settings.spark)), settings.folder,
-        instances=settings.instances, store=store, on_epoch=lambda epoch: shown[0].epoch(epoch),
+    with interrupts(say) as signals, Pond(
+        start_spark(settings.master, settings.memory, settings.spark), settings.folder,
+        instances=settings.instances, store=store,
+        on_epoch=committed,
         stalled_after=settings.stalled_after,
     ) as pond, steps.then("The closing of the pond"), warnings_to(say):  # fmt: skip
         given_parameters(pond, settings.folder, settings.parameters)
@@ -146,13 +161,16 @@ def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
 
 def _summarise(problems: Sequence[Problem], say: Callable[[object], None]) -> None:
     for problem in problems:
-        say(problem)
+        if is_json():
+            logging.getLogger(LOGGER).warning("%s", problem)
+        else:
+            say(problem)
 
 
 @contextmanager
 def warnings_to(say: Callable[[object], None]) -> Iterator[None]:
     """In this context, print each problem of a pond when it happens."""
-    handler = _Says(say)
+    handler = logging.NullHandler() if is_json() else _Says(say)
     log = logging.getLogger(LOGGER)
     log.addHandler(handler)
     try:

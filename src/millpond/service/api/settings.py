@@ -74,6 +74,8 @@ SETTINGS = (
     Setting("memory", str, "SIZE", "Heap size of the driver's JVM."),
     Setting("conf", str, "NAME=VALUE", "A setting of Spark, such as spark.executor.memory=4g. Repeatable.", many=True,
             pattern=r"[^=\s]+=[\s\S]*"),
+    Setting("log-format", str, "FORMAT", "How standard error is written: text, or json for one object per line.",
+            pattern="text|json"),
     Setting("stalled-after", float, "SECONDS", "End what hangs for this time: a new query, start or end.", least=1),
     Setting("once", bool, None, "Read all existing input, then end.", serve=False),
     Setting("drain", bool, None, "With --once: close all open windows at the end.", serve=False),

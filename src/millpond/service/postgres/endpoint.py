@@ -16,6 +16,7 @@ from time import monotonic, sleep
 import msgspec
 
 from millpond.connections import is_loopback
+from millpond.control.commands.json_log import is_json
 from millpond.errors import SetupError
 from millpond.log.places.address import Given, address_of
 from millpond.service.postgres import program
@@ -53,9 +54,10 @@ class Endpoint:
     @contextmanager
     def running(self, token: str) -> Iterator[None]:
         """Answer clients with the token, in another process, which is started again whenever it ends."""
-        files = (None if file is None else str(file) for file in (self._web.certificate, self._web.key))
+        certificate, key = (None if file is None else str(file) for file in (self._web.certificate, self._web.key))
         task = Task(
-            self._folder, self._store, token, self._listener.fileno(), is_loopback(self._web.host), *files
+            self._folder, self._store, token, self._listener.fileno(), is_loopback(self._web.host), certificate, key,
+            is_json(),
         )  # fmt: skip
         watching = threading.Thread(target=self._watch, args=(task,), name="millpond-postgres", daemon=True)
         watching.start()

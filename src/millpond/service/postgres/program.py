@@ -19,6 +19,7 @@ from time import sleep
 
 import msgspec
 
+from millpond.control.commands.json_log import write_json
 from millpond.errors import BusyError
 from millpond.service.postgres.connection import Connection, Entrance
 from millpond.service.postgres.pond_tables import PondTables
@@ -48,6 +49,7 @@ class Task(msgspec.Struct, frozen=True):
     """What the process is started with, as JSON in the first line of its standard input.
 
     `listener`: the number of the open socket. `loopback`: whether only this host reaches it.
+    `json_log`: whether it logs as JSON.
     """
 
     folder: str
@@ -57,6 +59,7 @@ class Task(msgspec.Struct, frozen=True):
     loopback: bool
     certificate: str | None = None
     key: str | None = None
+    json_log: bool = False
 
 
 class PostgresServer:
@@ -129,6 +132,8 @@ class PostgresServer:
 def main(line: bytes, wait: Callable[[], object]) -> None:
     """Serve until `wait` returns; `line`: the task."""
     task = msgspec.json.decode(line, type=Task)
+    if task.json_log:
+        write_json()
     with suppress(ValueError, OSError):  # the limit of the process is lower
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     os.nice(_NICE)

@@ -19,7 +19,8 @@ from starlette.middleware.cors import CORSMiddleware
 from millpond.connections import is_loopback, unencrypted
 from millpond.control.commands.autoscale import Autoscaler
 from millpond.control.commands.interrupts import interrupts
-from millpond.control.commands.run import given_parameters, parameter_notes
+from millpond.control.commands.json_log import is_json, log_epoch
+from millpond.control.commands.run import given_parameters, parameter_notes, start_spark
 from millpond.control.commands.watchdog import Watchdog, end_process
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.problems import LOGGER
@@ -52,7 +53,7 @@ from millpond.service.server.supervisor import Runs, Supervisor
 from millpond.service.server.warm_copies import WarmCopies
 from millpond.service.server.warm_up import WarmUp
 from millpond.spark.driver.epochs import Epoch
-from millpond.spark.session.session import end_java, explaining, jvm_failure, spark_session
+from millpond.spark.session.session import end_java, explaining, jvm_failure
 from millpond.state.ports.files import IDENTITY
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -234,7 +235,7 @@ class _Process:
     @explaining()
     def _make(self) -> Runs:
         settings, self.gauges = self._options, Gauges()
-        spark = spark_session(settings.master, driver_memory=settings.memory, extra=dict(settings.spark))
+        spark = start_spark(settings.master, settings.memory, settings.spark)
         pond = Pond(
             spark, settings.folder, instances=settings.instances, store=settings.store, on_epoch=self._committed,
             on_alive=self.supervisor.alive, stalled_after=settings.stalled_after,
@@ -256,6 +257,7 @@ class _Process:
 
     def _committed(self, epoch: Epoch) -> None:
         self.gauges.epoch(epoch)
+        log_epoch(epoch)
         self.supervisor.committed()
         if self._autoscaler is not None and self._pond is not None:
             self._autoscaler.epoch(self._pond, epoch.record)
@@ -330,7 +332,7 @@ def _answering(app: Application, web: Web, listener: Door, end: Callable[[], Non
     """
     log = logging.StreamHandler()
     levels = {"millpond.service": logging.INFO, LOGGER: logging.WARNING, "uvicorn.error": logging.WARNING}
-    for name, level in levels.items():
+    for name, level in () if is_json() else levels.items():
         logging.getLogger(name).setLevel(level)
         logging.getLogger(name).addHandler(log)
     config = uvicorn.Config(

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from millpond.control.commands.json_log import line_writer
 from millpond.errors import MillpondError, NotServingError, RequestError, SetupError
 from millpond.followers.sinks.kinds import KINDS, remote_names
 from millpond.service.api.messages import STATE_CHANGES, Changed, Priced
@@ -89,7 +90,6 @@ StateTtl = Annotated[
     typer.Option("--state-ttl", metavar="TIME", help="Forget events of joins, and keys of DISTINCT, after this time."),
 ]
 
-
 _NO_EDGE = 10_000
 _LOOK_SECONDS = 2.0
 
@@ -112,15 +112,16 @@ def run_service(
         from millpond.service.server.process import Web, serve
     except ModuleNotFoundError as error:
         raise _missing(error) from error
-    said = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    printed = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    say = line_writer("millpond.service", printed.print)
     web = Web(*host_and_port(listen), certificate, key, names, origins)
     if pg is None:
-        serve(options, web, said.print, open_console=open_console)
+        serve(options, web, say, open_console=open_console)
         return
     host, port = host_and_port(pg)
     endpoint = Endpoint(options.folder, options.store, Web(host, port, certificate, key))
-    said.print(f"PostgreSQL clients are answered at {host}:{endpoint.port}.")
-    serve(options, web, said.print, endpoint.running, open_console)
+    say(f"PostgreSQL clients are answered at {host}:{endpoint.port}.")
+    serve(options, web, say, endpoint.running, open_console)
 
 
 def client(folder: Path | None, url: str | None, token: str | None, trusted: Path | None) -> Client:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
+from millpond.control.commands.json_log import write_json
 from millpond.placement.autoscale_policy import Policy
 from millpond.service.api.settings import BY_NAME
 from millpond.service.api.settings_file import FILE, check_environment, export, read_settings
 
 
-def _option(name: str) -> Any:
+def _option(name: str, callback: Callable[[typer.Context, str], str] | None = None) -> Any:
     """The option of a setting; the command line goes before its variable, and that before the file of settings."""
     one = BY_NAME[name]
     return typer.Option(
         f"--{name}", metavar=one.metavar, help=one.help, min=one.least, max=one.most, envvar=one.variable,
-        show_envvar=False,
+        show_envvar=False, callback=callback,
     )  # fmt: skip
 
 
@@ -27,6 +29,16 @@ def _use_file(context: typer.Context, given: Optional[Path]) -> Optional[Path]: 
     found = read_settings(given)
     export(found)
     context.default_map = {name.replace("-", "_"): value for name, value in found.items()}
+    return given
+
+
+def _begin_log(context: typer.Context, given: str) -> str:
+    """Write the log in the given format, from before the first message on."""
+    del context
+    if BY_NAME["log-format"].fault(given) is not None:
+        raise typer.BadParameter(f"{given!r} is neither text nor json.")
+    if given == "json":
+        write_json()
     return given
 
 
@@ -47,6 +59,7 @@ Instances = Annotated[Optional[int], _option("instances")]  # noqa: UP045
 Stalled = Annotated[float, _option("stalled-after")]
 Params = Annotated[Optional[list[str]], _option("param")]  # noqa: UP045
 Conf = Annotated[Optional[list[str]], _option("conf")]  # noqa: UP045
+LogFormat = Annotated[str, _option("log-format", _begin_log)]
 Once = Annotated[bool, _option("once")]
 Drain = Annotated[bool, _option("drain")]
 Trace = Annotated[Optional[Path], _option("trace")]  # noqa: UP045

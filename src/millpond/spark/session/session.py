@@ -44,6 +44,7 @@ Frame: TypeAlias = DataFrame
 """A Spark DataFrame, for modules that do not import pyspark."""
 
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
+_LOG_CONFIGS = f"{LOG_CONFIG.as_uri()},{LOG_CONFIG.with_name('log4j2_json.properties').as_uri()}"
 
 
 class When(Enum):
@@ -214,6 +215,12 @@ def jvm_failure(seconds: float = 5.0) -> MillpondError | None:
         with suppress(subprocess.TimeoutExpired):
             return jvm_gone(gateway.process.wait(seconds))
     return None
+
+
+def with_json_log(extra: Mapping[str, str]) -> dict[str, str]:
+    """Settings with which the driver's JVM logs its errors as JSON."""
+    options = f"-Dlog4j2.configurationFile={_LOG_CONFIGS} {extra.get('spark.driver.extraJavaOptions', '')}"
+    return {**extra, "spark.driver.extraJavaOptions": options.rstrip()}
 
 
 @contextmanager
