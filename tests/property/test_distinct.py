@@ -20,12 +20,14 @@ from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.inputs.event_files import cut
 from kit.inputs.examples import examples, seeds
 from kit.judges.answers import Run, dealt, run_with_moves
+from kit.naive.queries.distinct import first_rows as naive_first_rows
 from kit.naive.queries.distinct import firsts
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Field, Order
 from millpond.model.windows import NEVER_LATE_US, Distinct, Sliding
+from millpond.plan.chains.first_rows import first_rows
 from millpond.plan.chains.upstream import chained_stream
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.distinct import Timing, distinct_rows
@@ -191,6 +193,34 @@ def test_an_order_tells_which_event_is_the_first(seed: int, tmp_path: Path) -> N
     for batch in twin:
         run.epoch([[row for row in batch if row["v"] == p] for p in (0, 1)])
     assert min(check(registered, twin, run).values()) > 50
+
+
+@pytest.mark.parametrize(("seed", "ordered"), [(0, False), (1, True)])
+def test_a_limit_gives_the_first_rows_of_the_stream(seed: int, ordered: bool, tmp_path: Path) -> None:
+    """Whatever owns the only key, and however the events of an epoch are dealt to tasks."""
+    dice = random.Random(seed)
+    rows = [{**row, "v": dice.randint(0, 1), "o": o} for o, row in enumerate(events(seed, 150))]
+    plain = Selection("few", STREAM.name, tuple(Named(one.name, one) for one in COLUMNS))
+    registered = [
+        first_rows(plain, None, 70),
+        first_rows(replace(plain, name="timed"), TIME, 20),
+        first_rows(replace(plain, name="large", where=LARGE), TIME, 30),
+        first_rows(replace(plain, name="other", output=plain.output[2:]), TIME, 20),
+        first_rows(replace(plain, name="none"), None, 0),
+        first_rows(replace(plain, name="all"), None, 1000),
+    ]
+    epochs = cut(rows if ordered else [{k: v for k, v in row.items() if k not in ("v", "o")} for row in rows], dice)
+    run = Run(tmp_path, registered, 1 + seed % 3, 16, **({"stream": ORDERED} if ordered else {}))
+    deal = dealt(seed)
+    for batch in epochs:
+        run.epoch([[row for row in batch if row["v"] == p] for p in (0, 1)] if ordered else deal(batch))
+    twin = [[{**row, "p": row["v"]} for row in batch] for batch in epochs] if ordered else epochs
+    found = run.answers()
+    for query in registered:
+        wanted = [row for epoch in naive_first_rows(query, twin) for row in epoch]
+        emitted = sorted(shown(query, row) for row in found.rows.get(query.name, ()))
+        assert emitted == sorted(shown(query, row) for row in wanted), query.name
+        assert repeated(run, query) == 0
 
 
 @settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))

@@ -361,6 +361,7 @@ class Distinct(msgspec.Struct, frozen=True, tag_field="window", tag="distinct"):
     With `keeps`, the row is that of the `earliest` or `latest` event in event time, and changes when there is another
     one; the query emits updates, and `kept_us` is unset. With `keeps` = `ranked`, a key has a row for each event whose
     rank is at most `rows`; the aggregates of the query are ranks, and HAVING has the same condition on one of them.
+    With `rows` alone, a key has rows of its first `rows` events.
 
     The key is remembered until the watermark reaches the time of this event plus `kept_us`, or for ever if that is
     unset. A later event of the key is then a first one again.
@@ -384,8 +385,8 @@ class Distinct(msgspec.Struct, frozen=True, tag_field="window", tag="distinct"):
 
     @property
     def ranked(self) -> int | None:
-        """Up to which rank events of a key have rows; None: a key has one row."""
-        return None if isinstance(self.rows, msgspec.UnsetType) else self.rows
+        """Up to which rank events of a key have rows; None: rows are not ranked."""
+        return None if isinstance(self.rows, msgspec.UnsetType) or not self.keeps else self.rows
 
     def assign(self, time_us: int) -> list[Interval]:
         """The window of the row of an event."""

@@ -24,6 +24,7 @@ from millpond.plan.chains.late_sinks import check_late
 from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
 from millpond.plan.chains.steps import inner_of, inputs_of, with_inner
 from millpond.plan.groups.build import check_event_times, presence_filter
+from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in
 from millpond.plan.options.output_modes import BY_JOIN, BY_WINDOW, FINAL, UPDATE, with_late_by, with_mode
@@ -348,7 +349,7 @@ def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
         return msgspec.structs.replace(told, condition=condition, most_pairs=new.most_pairs) == new
     if not isinstance(old, Query) or not isinstance(new, Query):
         return False
-    stores_no_values = isinstance(old.window, Distinct) and not old.window.keeps
+    stores_no_values = isinstance(old.window, Distinct) and not old.window.keeps and counted_rows(old.window) is None
     if stores_no_values and presence_filter(old) == presence_filter(new):
         old = msgspec.structs.replace(old, event=new.event)
     having = old.having if old.changing else new.having

@@ -32,6 +32,7 @@ from millpond.model.windows import (
 )
 from millpond.plan.chains.steps import step_name, united_names
 from millpond.plan.chains.upstream_joins import join_first_us, join_reached_us, join_times
+from millpond.plan.groups.distinct import counted_rows
 
 _BOUNDS = ("start", "end", "time")
 _BOUNDS_SHOWN: dict[type, tuple[str, ...]] = {
@@ -112,10 +113,11 @@ def united_stream(name: str, branches: Sequence[AnyQuery]) -> Stream:
 def bounds_of(upstream: Query) -> dict[str, str]:
     """The columns of the rows that can be their event time, each with the window bound it is: `start`, `end` or `time`.
 
-    The start of a session cannot, because a session that is still open may have begun at any time.
+    The start of a session cannot, because a session that is still open may have begun at any time. No time of the first
+    n rows can, because they are emitted in the order in which they arrive.
     """
     columns: dict[str, str] = {}
-    parts = _BOUNDS_SHOWN.get(type(upstream.window), ())
+    parts = () if counted_rows(upstream.window) is not None else _BOUNDS_SHOWN.get(type(upstream.window), ())
     for item in upstream.output:
         if not isinstance(item.expression, Column):
             continue

@@ -11,6 +11,7 @@ from millpond.model.windows import Counted, Distinct, Framed, Pattern, Processed
 from millpond.plan.explain.amounts import count_of, duration
 from millpond.plan.explain.words import predicate_text
 from millpond.plan.groups.build import build_plan, logged_of, tallies_asked
+from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.groups.tallies import bits_of, error_of, keeps_tallies
 from millpond.plan.groups.top_rows import order_of, tops_of
@@ -112,6 +113,8 @@ def kept_text(plans: Sequence[QueryPlan]) -> str:
         return f"the events of each key up to rank {ranked[0]}, for ever"
     if any(isinstance(window, Distinct) and window.keeps for window in windows):
         return "one event of each key, for ever"
+    if counted_rows(windows[0]) is not None:
+        return "the times of the rows that were emitted, for ever"
     lasting = [window.lasts_us for window in windows if isinstance(window, Distinct)]
     if lasting:  # equal for all queries of a group
         return "each key, for ever" if lasting[0] is None else f"each key, for {duration(lasting[0])} of event time"

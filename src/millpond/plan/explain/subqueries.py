@@ -25,6 +25,7 @@ from millpond.model.windows import Counted, Distinct, Pattern, Processed
 from millpond.plan.explain.amounts import count_of
 from millpond.plan.explain.join_text import near_text
 from millpond.plan.explain.words import grouping_text, keys_text
+from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
 from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.groups.stateless import moved_selections
@@ -195,6 +196,8 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     if isinstance(query.window, Distinct):
         ranked = query.window.ranked
         verb = f"keep the {query.window.keeps or 'first'} event" if ranked is None else f"keep ranks up to {ranked}"
+        counted = counted_rows(query.window)
+        verb = verb if counted is None else f"keep the first {count_of(counted, 'event')}"
     verb = "keep the earliest event" if isinstance(query.window, Counted) and query.window.once else verb
     verb = "match the pattern" if isinstance(query.window, Pattern) else verb
     if isinstance(query.window, Processed):

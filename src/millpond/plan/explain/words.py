@@ -21,6 +21,7 @@ from millpond.model.windows import (
     Window,
 )
 from millpond.plan.explain.amounts import count_of, duration
+from millpond.plan.groups.distinct import counted_rows
 
 if TYPE_CHECKING:
     from millpond.plan.groups.plan import GroupPlan
@@ -70,6 +71,8 @@ def window_text(window: Window) -> str:
         return f"the {window.keeps} event of each key"
     if isinstance(window, Counted) and window.once:
         return "the earliest event of each key"
+    if (counted := counted_rows(window)) is not None:
+        return f"the first {count_of(counted, 'event')}"
     if isinstance(window, Distinct):
         kept = "for ever" if window.lasts_us is None else f"for {duration(window.lasts_us)} of event time"
         return f"the first event of each key, which is remembered {kept}"

@@ -49,6 +49,7 @@ from millpond.model.windows import (
     has_no_start,
 )
 from millpond.plan.groups.deduplication import deduplication_log
+from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.groups.event_log import LogPlan, log_plan, logged_rows, stored_values
 from millpond.plan.groups.joins import identity_of, plan_joins
 from millpond.plan.groups.measures import measures_of
@@ -175,7 +176,8 @@ def _identity(query: Query) -> tuple[object, ...]:
     if isinstance(query.window, Pattern):  # it keeps the end of the last match of each key
         return (*common, "patterns")
     if isinstance(query.window, Distinct):  # which event is the first depends on all of these
-        event = () if isinstance(query.window.keeps, msgspec.UnsetType) else query.of_event  # they decide between ties
+        one = not query.window.keeps and counted_rows(query.window) is None
+        event = () if one else query.of_event  # they decide between ties
         limits = (limited_rank(query),) if len(query.aggregates) > 1 else ()
         return (*common, query.window, presence_filter(query), query.delay_us, *event, *query.aggregates, *limits)
     if isinstance(query.window, Processed):  # the state depends on all of these

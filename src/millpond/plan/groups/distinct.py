@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -12,8 +12,8 @@ from millpond.model.expressions import Column, Expression, Literal, conjunction,
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Stream
-from millpond.model.types import is_known
-from millpond.model.windows import NEVER_LATE_US, Distinct, Keeps
+from millpond.model.types import is_known, is_storable
+from millpond.model.windows import NEVER_LATE_US, Distinct, Keeps, Window
 from millpond.plan.groups.deduplication import compared
 
 
@@ -42,12 +42,7 @@ def distinct_rows(
     """
     if within and timing is None:
         raise _without_watermark(f"{rows.name} removes events that are repeated within a time")
-    strange = [one for one in (*keys, *(item.expression for item in rows.output)) if not is_known(one.type)]
-    if strange:
-        raise UnsupportedQuery(
-            f"DISTINCT and dropDuplicates cannot compare a column of type {strange[0].type}.",
-            "Select its fields, or cast it to string.",
-        )
+    _check_types(keys, rows.output, is_storable if keeps is None else is_known)
     keys = tuple(dict.fromkeys(key for key in keys if not isinstance(key, Literal)))
     lasts_us: int | msgspec.UnsetType = msgspec.UNSET
     ttl: int | msgspec.UnsetType = msgspec.UNSET
@@ -84,6 +79,23 @@ def distinct_rows(
         event=event,
         ttl_us=ttl,
     )
+
+
+def _check_types(keys: Sequence[Expression], output: Sequence[Named], can_be_shown: Callable[[str], bool]) -> None:
+    strange = [one for one in keys if not is_known(one.type)]
+    strange += [item.expression for item in output if not can_be_shown(item.expression.type)]
+    if strange:
+        raise UnsupportedQuery(
+            f"DISTINCT, dropDuplicates and LIMIT cannot compare a column of type {strange[0].type}.",
+            "Select its fields, or cast it to string.",
+        )
+
+
+def counted_rows(window: Window) -> int | None:
+    """Of how many of its first events a key has rows, if they are counted; None: of one, or of chosen events."""
+    if not isinstance(window, Distinct) or window.keeps or isinstance(window.rows, msgspec.UnsetType):
+        return None
+    return window.rows
 
 
 def shown_ranks(query: Query) -> list[int]:

@@ -75,6 +75,15 @@ class LoggedRows:
         self.index = np.flatnonzero(taken)
         self._times, self._late, self._order = rows.take(times_us), rows.take(late), order
 
+    def order(self, chosen: Ints) -> tuple[pa.Array, Ints] | None:
+        """The source partition and offset of the rows at `chosen`, if they are known."""
+        (partition, offset), rows = self._order, self._rows
+        if partition is None or offset is None:
+            return None
+        places = chosen if rows.index is None else rows.index[chosen]
+        offsets = np.broadcast_to(offset, (rows.evaluator.rows,))[places]
+        return partition.take(pa.array(places)).cast(pa.string()), offsets
+
     def _passed(self, condition: Expression) -> Mask:
         passed = self._rows.passed(self._rows.filter_of(condition))
         return self._every if passed is None else np.broadcast_to(passed, (self._rows.count,))
@@ -99,10 +108,9 @@ class LoggedRows:
             columns[value_name(value)] = self._column(value).take(places)
         for condition, mask in zip(self._log.filters, self._masks, strict=True):
             columns[filter_name(condition)] = pa.array(mask[chosen])
-        partition, offset = self._order
-        if partition is not None and offset is not None:
-            columns[PARTITION] = partition.take(places).cast(pa.string())
-            columns[OFFSET] = pa.array(np.broadcast_to(offset, (rows.evaluator.rows,))[whole])
+        order = self.order(chosen)
+        if order is not None:
+            columns[PARTITION], columns[OFFSET] = order[0], pa.array(order[1])
         return Events(keys, self._times[chosen], self._late[chosen], columns)
 
 

@@ -1,7 +1,8 @@
-"""State of a group with one row for each distinct key: the keys, and until when each of them is remembered.
+"""State of a group with rows of the first events of each key: the keys, and until when each of them is remembered.
 
 A key without an end is in the key dictionary, which is all that is stored. A key that is forgotten also has an event in
-the log, without columns, whose time says when. The values of an event are needed only in the epoch that reads it.
+the log, without columns, whose time says when; and a key with several rows has one for each of them, which are counted.
+The values of an event are needed only in the epoch that reads it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import numpy as np
 
 from millpond.arrays import Ints, Mask
 from millpond.model.windows import Distinct
+from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.deduplicate import ties_in
 from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_order import deciding
 from millpond.runtime.event_log.retention import events_needed_from
 from millpond.runtime.event_log.select_events import column_types
 from millpond.runtime.fold.state import State
@@ -28,7 +31,7 @@ from millpond.state.layout.event_log import OFFSET, Events, joined
 
 
 class DistinctState(State):
-    """Rows of the first event of each key."""
+    """Rows of the first event of each key, or of its first n events."""
 
     _log: GroupLog
     _firsts: Events
@@ -41,7 +44,7 @@ class DistinctState(State):
     @classmethod
     def size(cls, stored: Stored) -> Sizes:
         """The size of the keys that are remembered, and of the times until which they are."""
-        if _is_endless(stored.group):
+        if not _is_logged(stored.group):
             keys = stored.state.key_count
             size = StateSize(0, keys, round(keys * stored.bytes_per_key))
             return Sizes(size, {plan.query.name: size for plan in stored.group.queries})
@@ -53,15 +56,15 @@ class DistinctState(State):
         return sizes_of_events(stored, stored.group.queries, needed)
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
-        """Find the first event of each key that is not remembered."""
+        """Find the first events of each key that has rows left."""
         assert self.log is not None and self.group.events is not None
         self._log = self.log
         logged = number_keys(self.group, self.keys, parts).logged
         events = joined(logged, column_types(self.group.events, any(OFFSET in part.columns for part in logged)))
-        self._firsts = events.take(first_of_each(events, self._remembered(before), self.group))
-        for plan in self.group.queries:
+        self._firsts = events.take(first_of_each(events, self._left(before), self.group))
+        for plan in self.group.queries if _counted(self.group) is None else ():
             self.counters.of(plan.query.name).repeated += events.rows - self._firsts.rows
-        if not _is_endless(self.group) and self._firsts.rows:
+        if _is_logged(self.group) and self._firsts.rows:
             bare = self._firsts._replace(columns={})
             self._log.arrived(bare)
             self._log.write(self.delta, bare, 0, ())
@@ -76,7 +79,7 @@ class DistinctState(State):
 
     def merge(self, after: Watermark) -> None:
         """Write the new keys, or begin a generation without forgotten keys; merge times by level."""
-        if _is_endless(self.group):
+        if not _is_logged(self.group):
             self.add_keys()
             return
         horizon = events_needed_from(self.group, after)
@@ -85,35 +88,53 @@ class DistinctState(State):
         self.add_keys()
         self.merge_events(horizon)
 
-    def _remembered(self, before: Watermark) -> Mask:
-        """Which slots belong to keys that were remembered when the epoch began."""
-        known = np.zeros(len(self.keys), bool)
-        if _is_endless(self.group):
-            known[: self.keys.committed] = True
-            return known
+    def _left(self, before: Watermark) -> Ints:
+        """How many more rows each slot may have in this epoch."""
+        counted = _counted(self.group)
+        left = np.full(len(self.keys), 1 if counted is None else counted)
+        if not _is_logged(self.group):
+            left[: self.keys.committed] = 0
+            return left
         for events in self._log.needed(events_needed_from(self.group, before)):
-            known[events.slots] = True
-        return known
+            left -= np.bincount(events.slots, minlength=len(left))
+        return left
 
 
-def _is_endless(group: GroupPlan) -> bool:
-    """Whether keys are remembered for ever."""
+def _window(group: GroupPlan) -> Distinct:
     window = group.windows[0]
     assert isinstance(window, Distinct)
-    return window.lasts_us is None
+    return window
 
 
-def first_of_each(events: Events, known: Mask, group: GroupPlan) -> Ints:
-    """The positions of the first event of each slot that is not `known`, ascending.
+def _counted(group: GroupPlan) -> int | None:
+    return counted_rows(group.windows[0])
+
+
+def _is_logged(group: GroupPlan) -> bool:
+    """Whether rows are in the event log: keys are forgotten, or have several rows."""
+    return _window(group).lasts_us is not None or _counted(group) is not None
+
+
+def first_of_each(events: Events, left: Ints, group: GroupPlan) -> Ints:
+    """The positions of the first events of each slot, as many as it has rows `left`, ascending.
 
     The source's order decides if it is known, else the event time, and then the values.
     """
-    new = np.flatnonzero(~known[events.slots])
+    new = np.flatnonzero(left[events.slots] > 0)
     slots = events.slots[new]
-    several = np.bincount(slots, minlength=1)[slots] > 1
-    single, rows = new[~several], new[several]
+    several = np.bincount(slots, minlength=1)[slots] > left[slots]
+    taken, rows = new[~several], new[several]
     some = events.take(rows)
-    keys: list[Ints] = ties_in(some, group)
-    order = np.lexsort((*keys, some.slots) if OFFSET in events.columns else (*keys, some.times_us, some.slots))
-    firsts = rows[order[np.flatnonzero(np.diff(some.slots[order], prepend=-1))]]
-    return np.sort(np.concatenate([single, firsts]))
+    order = np.lexsort((*order_in(some, group), some.slots))
+    slots = some.slots[order]
+    numbers = np.arange(len(slots)) - np.searchsorted(slots, slots)
+    return np.sort(np.concatenate([taken, rows[order[numbers < left[slots]]]]))
+
+
+def order_in(events: Events, group: GroupPlan) -> list[Ints]:
+    """Sort keys of the events of a key, the major one last: those of a query with n rows by its values in their order,
+    so that it does not depend on other queries.
+    """
+    assert group.events is not None
+    ties = deciding(events, group.events.values) if _counted(group) is not None else ties_in(events, group)
+    return ties if OFFSET in events.columns else [*ties, events.times_us]

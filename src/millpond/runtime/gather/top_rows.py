@@ -16,6 +16,8 @@ from millpond.arrays import Ints, Mask, distinct_rows
 from millpond.kernels.ranks import changed, directed, ranks
 from millpond.model.expressions import Expression
 from millpond.plan.groups.build import presence_filter
+from millpond.plan.groups.distinct import counted_rows
+from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import GroupPlan
 from millpond.plan.groups.top_rows import order_of, tops_of
 from millpond.runtime.event_log.select_events import LoggedRows
@@ -29,6 +31,9 @@ def keep_first_rows(group: GroupPlan, logged: LoggedRows, codes: Ints, times_us:
 
     `codes`, `times_us` and `late` are the key, event time and late class of each row of the group.
     """
+    counted = counted_rows(group.windows[0])
+    if counted is not None:
+        logged.index = _first_events(group.events, logged, codes[logged.index], counted)
     tops = tops_of(group)
     if not tops:
         return {}
@@ -46,6 +51,18 @@ def keep_first_rows(group: GroupPlan, logged: LoggedRows, codes: Ints, times_us:
     pairs = zip(group.queries, taken, strict=True)
     dropped = {plan.query.name: rows & ~kept & (times_us >= plan.from_us) for plan, rows in pairs}
     return {name: int(np.count_nonzero(rows)) for name, rows in dropped.items() if rows.any()}
+
+
+def _first_events(log: LogPlan | None, logged: LoggedRows, codes: Ints, rows: int) -> Ints:
+    """The rows of `logged` that are among the first of their key (`codes`), in the order of their state."""
+    assert log is not None
+    some = logged.index
+    known = logged.order(some)
+    keys: list[SortKey] = [partial(_sort_keys, logged, some, value, "asc nulls first") for value in log.values]
+    if known is not None:
+        places, offsets = ranks(known[0], "string"), known[1]
+        keys = [lambda chosen: [places[chosen]], lambda chosen: [offsets[chosen]]]
+    return some[first_rows(codes, keys, rows)]
 
 
 def first_rows(partitions: Ints, keys: Sequence[SortKey], rows: int, *, distinct: bool = False) -> Ints:

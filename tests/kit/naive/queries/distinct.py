@@ -41,6 +41,26 @@ def firsts(query: Query, epochs: Sequence[Batch]) -> list[list[Candidates]]:
     return found
 
 
+def first_rows(query: Query, epochs: Sequence[Batch]) -> list[list[Row]]:
+    """For each epoch, the rows of a query that has only the first rows of its stream."""
+    assert isinstance(query.window, Distinct) and isinstance(query.window.rows, int)
+    left, found = query.window.rows, list[list[Row]]()
+    for batch in epochs:
+        taken = [row for row in batch if query.where is None or evaluate(query.where, row) is True]
+        taken.sort(key=lambda row: _place(query, row))
+        found.append(taken[:left])
+        left -= len(found[-1])
+    return found
+
+
+def _place(query: Query, row: Row) -> tuple[Value, ...]:
+    """By what the rows of an epoch are ordered: as in the source, else by their values."""
+    if "o" in row:
+        return str(row["p"]), row["o"]
+    values = (evaluate(value, row) for value in query.of_event)
+    return tuple((value is not None, 0 if value is None else order(value)) for value in values)
+
+
 def _first(rows: Candidates, timed: bool, event_time: str) -> Candidates:
     if "o" in rows[0]:
         return [min(rows, key=lambda row: (str(row["p"]), row["o"]))]

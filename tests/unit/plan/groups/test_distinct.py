@@ -69,7 +69,6 @@ def test_all_columns_are_those_but_the_order() -> None:
 @pytest.mark.parametrize(("call_of", "says"), [
     (lambda: distinct_rows(ROWS, [ID], None, within=True), "its stream has no watermark"),
     (lambda: distinct_rows(ROWS, [ID, TAGS], LATE), "a column of type array<string>"),
-    (lambda: distinct_rows(replace(ROWS, output=(Named("tags", TAGS),)), [ID], LATE), "a column of type array<string>"),
     (lambda: distinct_by_name(ROWS, STREAM, ["nobody"], LATE, HOUR), "tx has no column nobody"),
     (lambda: with_mode(distinct_rows(ROWS, [ID], LATE), "update", None), "is emitted once, and never changes"),
     (lambda: Distinct(-1), "Use a positive time"),

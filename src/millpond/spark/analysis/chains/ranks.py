@@ -1,4 +1,4 @@
-"""Reads ranks, `lag` and the like over the rows of an upstream query's windows, and ORDER BY … LIMIT per window.
+"""Reads ranks, `lag` and the like over the rows of an upstream query's windows, ORDER BY … LIMIT per window, and LIMIT.
 
 All rows of a window have the same event time, and are events of one epoch. So a rank is a value of a frame that has
 only the events of one key and time: a `Range` window of length 0. The condition on the rank is its HAVING.
@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, Literal, call, conjunction, literal
+from millpond.model.selection import Selection
 from millpond.model.types import WINDOW, is_known
 from millpond.model.windows import Range
+from millpond.plan.chains.first_rows import first_rows
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import InputPlan, one_per_key, read_input_plan
 from millpond.spark.analysis.chains.ordered_functions import is_ordered, ordered_function, ordering, rank_by
@@ -86,6 +88,23 @@ def read_frames(
         reader = _RankReader(catalyst, terms, source, input_plan, functions)
         reader.check_order(found.time)
     return reader.frames(found, items(node.output()), above)
+
+
+def read_first(catalyst: Catalyst, node: JavaObject, terms: Terms, inputs: Inputs) -> Extraction:
+    """The query of LIMIT without ORDER BY: the first rows of the whole stream, each emitted once.
+
+    Raises:
+        UnsupportedQuery: the rows are not those of a stream or of a lower step, or cannot be compared.
+    """
+    below = node.child().child() if kind_of(node.child()) == "LocalLimit" else node.child()
+    input_plan = read_input_plan(catalyst, below, emitted=True, cut_at_repeats=True)
+    source = inputs.source(input_plan, terms, ids_of(below))
+    reader = Reader(catalyst, terms, source, input_plan, UserFunctions(catalyst))
+    found = reader.select(items(below.output()))
+    assert isinstance(found.query, Selection)
+    rows = int(str(catalyst.constant(node.limitExpr())))
+    time = None if found.timing is None else found.timing.event_time
+    return reader.extraction(first_rows(found.query, time, rows))
 
 
 def limit_of(plan: JavaObject) -> Limit | None:

@@ -27,7 +27,7 @@ from millpond.plan.chains.upstream_joins import made_window
 from millpond.plan.groups.distinct import Timing
 from millpond.spark.analysis.aggregation_input import WindowPart, read_input_plan, timing_of
 from millpond.spark.analysis.chains.processors import read_processor, rows_of_processor
-from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_frames, read_limit, read_ranks
+from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_first, read_frames, read_limit, read_ranks
 from millpond.spark.analysis.chains.sides import RowsSide, same_window
 from millpond.spark.analysis.expressions import Translator, conjunction
 from millpond.spark.analysis.extract import Reader, extract_query
@@ -101,10 +101,12 @@ def _extract(
         needed = ids_in([node, *above]) | ids_of(plan)
         reader = _JoinReader(catalyst, terms, node, inputs, needed)
         return reader.read(items(plan.output()), above[::-1])
-    if (limit := limit_of(node)) is not None:
+    if kind_of(node) == "GlobalLimit":
         if above:
-            raise UnsupportedQuery("ORDER BY … LIMIT is not the end of the query.", "Leave out what follows it.")
-        return read_limit(catalyst, limit, terms, inputs)
+            raise UnsupportedQuery("LIMIT is not the end of the query.", "Leave out what follows it.")
+        if (limit := limit_of(node)) is not None:
+            return read_limit(catalyst, limit, terms, inputs)
+        return read_first(catalyst, node, terms, inputs)
     if kind_of(node) == "Window":
         read = read_ranks if ranks_rows(node) else read_frames
         return read(catalyst, node, above, terms, inputs, functions)
