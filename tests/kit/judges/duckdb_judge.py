@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 from fractions import Fraction
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import duckdb
@@ -46,11 +47,11 @@ def answer(
         OverflowedError: an integer sum left its type.
     """
     script = _Script(query, floats)
-    with _connection(query, epochs) as db:
-        _check_sums(query, db, f"{script.grouped(drained)} SELECT * FROM sums")
-        cursor = db.execute(f"{script.grouped(drained)} {script.results()}")
-        names = [column[0] for column in cursor.description or ()]
-        rows = [dict(zip(names, values, strict=True)) for values in cursor.fetchall()]
+    db = _connection(query, epochs)
+    _check_sums(query, db, f"{script.grouped(drained)} SELECT * FROM sums")
+    cursor = db.execute(f"{script.grouped(drained)} {script.results()}")
+    names = [column[0] for column in cursor.description or ()]
+    rows = [dict(zip(names, values, strict=True)) for values in cursor.fetchall()]
     if any(row.pop("_raised") for row in rows):
         raise Raised(f"HAVING or an output expression of {query.name} raises")
     return rows
@@ -63,8 +64,8 @@ def counts(query: Query, epochs: Sequence[Batch]) -> dict[str, int]:
         Unsupported: DuckDB cannot mirror a part of the query.
     """
     script = _Script(query, "exact")
-    with _connection(query, epochs) as db:
-        found = db.execute(f"{script.judged()} SELECT _fate, count(*) FROM judged GROUP BY ALL").fetchall()
+    judged = f"{script.judged()} SELECT _fate, count(*) FROM judged GROUP BY ALL"
+    found = _connection(query, epochs).execute(judged).fetchall()
     result = {"applied": 0, "late": 0, "dead": 0, "filtered": 0, **dict(found)}
     return {"read": sum(result.values()), **result}
 
@@ -275,10 +276,15 @@ _ARROW = {
 
 def _connection(query: Query, epochs: Sequence[Batch]) -> duckdb.DuckDBPyConnection:
     table = _table(query, epochs)
+    return _database().register("events", table)
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """The one database of this process: making its functions takes longer than a small query."""
     db = duckdb.connect()
     db.execute("SET threads = 1")
     db.execute("SET disabled_optimizers = 'expression_rewriter'")  # it rewrites -f < NaN to f > NaN
-    db.register("events", table)
     for name, function in _EXACT.items():
         db.create_function(
             f"exact_{name}",

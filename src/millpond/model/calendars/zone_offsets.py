@@ -105,7 +105,12 @@ def _segments(zone: str, times_us: Ints) -> _Segments:
     """The segments that contain all instants within two days of the given times."""
     times_us = times_us if len(times_us) else np.zeros(1, np.int64)
     near = (times_us[None] + np.array([[-2 * DAY_US], [0], [2 * DAY_US]])) // _BLOCK_US
-    blocks = distinct_of(near.ravel()).tolist()
+    return _segments_of(zone, tuple(distinct_of(near.ravel()).tolist()))
+
+
+@lru_cache(1 << 10)
+def _segments_of(zone: str, blocks: tuple[int, ...]) -> _Segments:
+    """The segments in these blocks; epochs near each other read the same ones, and nobody writes to them."""
     starts, ends, offsets = [], [], []
     for block in blocks:
         changes, of_block = _block(zone, _canonical(block))

@@ -98,11 +98,16 @@ def answer_after_each(query: Query, epochs: Sequence[Batch]) -> Iterator[list[Re
     """
     cells: dict[tuple[Value, ...], _Cell] = {}
     emitted: list[Result] = []
+    known: dict[tuple[Value, ...], tuple[list[int], list[Result]]] = {}
     marks = watermarks(query, epochs)
     for batch, before, after in zip(epochs, marks, marks[1:], strict=False):
         _take(query, batch, before, cells)
         emitted += _emit(query, _closed(cells, after))
-        yield [*emitted, *_emit(query, list(cells.values()))]
+        for place, cell in cells.items():
+            taken = [len(values) for values in cell.arguments]
+            if place not in known or known[place][0] != taken:  # the arguments of a window only become more
+                known[place] = taken, list(_emit(query, [cell]))
+        yield [*emitted, *(row for place in cells for row in known[place][1])]
 
 
 def _take(query: Query, batch: Batch, watermark: int | None, cells: dict[tuple[Value, ...], _Cell]) -> None:
