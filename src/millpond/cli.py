@@ -32,6 +32,7 @@ from millpond.service.api.settings_file import spark_settings
 from millpond.service.terminal import commands
 from millpond.service.terminal import serve_arguments as arguments
 from millpond.service.terminal.parse_arguments import assigned
+from millpond.service.terminal.sql_shell import add_sql
 from millpond.service.terminal.text import trace_lines
 from millpond.version import VERSION
 
@@ -113,8 +114,7 @@ def init(
     for path in write_starter(folder, starter(defaults, given), kafka=kafka):
         typer.echo(path)
     typer.echo("Next:")
-    words = [] if folder == Path() else [f"cd {folder}"]
-    words += ["docker compose up --detach --wait"] if kafka else []
+    words = ([] if folder == Path() else [f"cd {folder}"]) + (["docker compose up --detach --wait"] if kafka else [])
     for line in (*words, "millpond run --once", "millpond lookup revenue north --checkpoint pond.pond"):
         typer.echo(f"  {line}")
 
@@ -453,6 +453,7 @@ def serve(
 
 
 commands.add_verbs(app)
+add_sql(app)
 
 
 def _folder(file: Path, checkpoint: Path | None) -> Address:

@@ -341,7 +341,9 @@ def in_a_terminal(pond: Path) -> None:
     assert re.match(r"pause big at record \d+", run("pause", "big"))
     assert "paused" in run("show", "big")
     assert re.match(r"resume big at record \d+", run("resume", "big"))
-    assert re.match(r"drop big at record \d+", run("drop", "big"))
+    add = f"CREATE STREAMING TABLE again USING json TBLPROPERTIES ('emit' = 'final') AS {BIG}"
+    assert "complete" in run("sql", "--dry-run", "-c", add) and "again" not in run("list")
+    assert re.search(r"^drop big at record \d+", run("sql", "-c", "DROP STREAMING TABLE big"), re.MULTILINE)
     told = [line.split("  ")[2] for line in run("history").splitlines()]
     assert told == ["drop big", "resume big", "pause big", "param least = 60", "add big", "param least = 40"]
     assert "leader" in run("status")

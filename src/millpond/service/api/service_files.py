@@ -30,13 +30,17 @@ _TOKEN, _LEADER, _LOCK = "token", "leader.json", "lock"
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """The published facts of a leader: its address, the certificate to trust, its process, and a changing number."""
+    """The published facts of a leader: its address, the certificate to trust, its process, and a changing number.
+
+    `pg`: where PostgreSQL clients are answered (HOST:PORT), if they are.
+    """
 
     url: str
     pid: int
     token: str
     beat: int = 0
     certificate: str | None = None
+    pg: str | None = None
 
 
 class Places:

@@ -112,9 +112,11 @@ def check_stores(options: Options) -> None:
 
 def serve(
     options: Options, web: Web, say: Callable[[str], None], beside: Beside = lambda _: nullcontext(),
-    open_console: OpenConsole | None = None,
+    open_console: OpenConsole | None = None, pg: str | None = None,
 ) -> None:  # fmt: skip
-    """Serve a pond until SIGINT or SIGTERM. `beside`: served meanwhile. `open_console` None: there is no web console.
+    """Serve a pond until SIGINT or SIGTERM.
+
+    `beside`: served meanwhile, to PostgreSQL clients at `pg`. `open_console` None: there is no web console.
 
     Raises:
         MillpondError: the pond cannot be served, or not any longer.
@@ -129,7 +131,7 @@ def serve(
     open_truth(address)  # raises if the folder holds something else, which then stays untouched
     places.make()
     try:
-        again = _serve(options, web, places, restarts, say, beside, open_console)
+        again = _serve(options, web, places, restarts, say, beside, open_console, pg)
     except BaseException:
         if unused and address.path is not None:
             _unmake(address.path, there)
@@ -153,14 +155,14 @@ def _end_or_replace(supervisor: Supervisor, port: int) -> NoReturn:
 
 def _serve(
     options: Options, web: Web, places: Places, restarts: Restarts, say: Callable[[str], None], beside: Beside,
-    open_console: OpenConsole | None,
+    open_console: OpenConsole | None, pg: str | None,
 ) -> Restarts | None:  # fmt: skip
     """Serve until a stop is requested (returns None), or until the process should be restarted."""
     secret, reader, address = places.secret(), LogReader(options.folder), address_of(options.folder)
     with _bound(web, restarts.port) as listener:
         port = listener.getsockname()[1]
         name, sound = told_name(web)
-        me = Leader(_url(web, name, port), os.getpid(), writer_token(), certificate=_certificate(web))
+        me = Leader(_url(web, name, port), os.getpid(), writer_token(), certificate=_certificate(web), pg=pg)
 
         def ready() -> None:
             say(f"The pond is in {address}; its token in {places.where}; it is served at {me.url}")

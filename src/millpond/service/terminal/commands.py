@@ -121,7 +121,7 @@ def run_service(
     host, port = host_and_port(pg)
     endpoint = Endpoint(options.folder, options.store, Web(host, port, certificate, key))
     say(f"PostgreSQL clients are answered at {host}:{endpoint.port}.")
-    serve(options, web, say, endpoint.running, open_console)
+    serve(options, web, say, endpoint.running, open_console, f"{host}:{endpoint.port}")
 
 
 def client(folder: Path | None, url: str | None, token: str | None, trusted: Path | None) -> Client:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
 
 import msgspec
 
@@ -170,3 +171,35 @@ def trace_lines(trace: Trace) -> Iterator[str]:
     for piece in pieces(trace):
         epochs = count_of(piece.epochs, "epoch")
         yield f"{piece.track:<14} {piece.name:<20} {piece.median_us / 1000:>8.1f} ms  {epochs}"
+
+
+def table_lines(names: Sequence[str], rows: Sequence[Sequence[object]], width: int | None) -> Iterator[str]:
+    """Rows as a table; if it is wider than `width`, as one line per value. None: there is no limit.
+
+    >>> print("\\n".join(table_lines(["page", "n"], [("/home", 12), ("/", None)], 80)))
+    page    n
+    -----  --
+    /home  12
+    /
+    >>> print("\\n".join(table_lines(["page", "n"], [("/home", 12)], 8)))
+    page  /home
+    n     12
+    """
+    if not names:
+        return
+    shown = [["" if one is None else str(one).replace("\n", r"\n") for one in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
+    if width is None or sum(widths) + 2 * len(widths) - 2 <= width:
+        right = [any(isinstance(row[at], int | float | Decimal) for row in rows) for at in range(len(names))]
+        for line in (names, ["-" * one for one in widths], *shown):
+            cells = zip(line, widths, right, strict=True)
+            yield "  ".join(text.rjust(size) if end else text.ljust(size) for text, size, end in cells).rstrip()
+        return
+    label = min(max(map(len, names)), width // 2)
+    room = max(width - label - 2, 5)
+    for number, row in enumerate(shown):
+        if number:
+            yield ""
+        for name, text in zip(names, row, strict=True):
+            for at in range(0, max(len(text), 1), room):
+                yield f"{'' if at else name[:label]:<{label}}  {text[at : at + room]}".rstrip()

@@ -1,0 +1,306 @@
+"""The command `millpond sql`: a shell for the SQL of a served pond.
+
+The endpoint of `serve --pg` answers SELECT, SHOW and DESCRIBE. Statements that change queries become the requests of
+`millpond add`, `alter` and `drop`, after a dry run that shows the price.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
+
+import msgspec
+import typer
+
+from millpond.errors import MillpondError, NotServingError, RequestError, SetupError
+from millpond.service.api.messages import Changed, Priced
+from millpond.service.api.service_files import TOKEN_VARIABLE, only_pond, places_of
+from millpond.service.postgres.client_sql import statements_of
+from millpond.service.terminal import commands
+from millpond.service.terminal.serve_arguments import host_and_port
+from millpond.service.terminal.text import change_text, table_lines
+from millpond.version import install
+
+if TYPE_CHECKING:
+    from millpond.service.api.client import Client
+
+try:
+    import readline
+except ImportError:  # a Python without line editing
+    readline = None  # type: ignore[assignment]
+
+KEYWORDS = (
+    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "DESC", "HAVING", "JOIN", "DESCRIBE", "SHOW QUERIES",
+    "SHOW STREAMS", "SHOW PARAMETERS", "SHOW CHANGES", "SHOW TABLES", "CREATE STREAMING TABLE", "USING",
+    "TBLPROPERTIES", "ALTER STREAMING TABLE", "DROP STREAMING TABLE", "FROM STREAM", "WATERMARK",
+)  # fmt: skip
+
+_GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+_TEXT = r"'((?:[^']|'')*)'"
+_PROPERTY = re.compile(rf"\s*{_TEXT}\s*=\s*{_TEXT}\s*(?:,|\Z)")
+_CREATE = re.compile(
+    rf"{_GAP}CREATE\s+(?P<replace>OR\s+(?:REPLACE|REFRESH)\s+)?STREAMING\s+TABLE\s+(?P<name>\w+)"
+    rf"(?:\s+USING\s+(?P<sink>\w+))?(?:\s+TBLPROPERTIES\s*\((?P<properties>(?:[^')]|{_TEXT})*)\))?"
+    r"\s+AS\s+(?P<text>.+)",
+    re.DOTALL | re.IGNORECASE,
+)
+_ALTER = re.compile(rf"{_GAP}ALTER\s+STREAMING\s+TABLE\s+(?P<name>\w+)\s+AS\s+(?P<text>.+)", re.DOTALL | re.IGNORECASE)
+_DROP = re.compile(rf"{_GAP}DROP\s+(?:STREAMING\s+)?TABLE\s+(?P<name>\w+)\s*", re.DOTALL | re.IGNORECASE)
+_OPTIONS = {
+    "serve": "serve", "emit": "emit", "correct.for": "correct_for", "deduplicate": "deduplicate", "topic": "topic",
+    "deduplicate.within": "deduplicate_within", "connection": "connection", "budget": "budget", "late.by": "late_by",
+    "state.ttl": "state_ttl", "time.zone": "time_zone", "late.format": "late",
+}  # fmt: skip
+"""The properties of a query that is added, and the arguments of `Client.add`."""
+
+
+class Change(NamedTuple):
+    """A statement that changes a query: the kind of the change, the query, its text, and arguments of `Client.add`."""
+
+    kind: str
+    name: str
+    text: str = ""
+    options: Mapping[str, Any] = {}
+
+    def request(self, pond: Client, *, dry_run: bool) -> Changed | Priced:
+        """Make the change, or only price it."""
+        if self.kind == "add":
+            return pond.add(self.name, self.text, dry_run=dry_run, **self.options)
+        if self.kind == "alter":
+            return pond.alter(self.name, self.text, dry_run=dry_run)
+        return pond.move("drop", self.name, dry_run=dry_run)
+
+
+def change_of(text: str) -> Change | None:
+    """The change that a statement makes; None: it is another statement.
+
+    Raises:
+        RequestError: it has a property that a query which is added over the network cannot have.
+
+    >>> change_of("DROP TABLE visits")
+    Change(kind='drop', name='visits', text='', options={})
+    >>> change_of("CREATE STREAMING TABLE a USING json TBLPROPERTIES ('serve' = 'true') AS SELECT 1").options
+    {'sink': 'json', 'serve': True}
+    """
+    if found := _DROP.fullmatch(text):
+        return Change("drop", found["name"])
+    if found := _ALTER.fullmatch(text):
+        return Change("alter", found["name"], found["text"])
+    if (found := _CREATE.fullmatch(text)) is None:
+        return None
+    if found["replace"]:
+        return Change("alter", found["name"], found["text"])
+    sink = {} if found["sink"] is None else {"sink": found["sink"].lower()}
+    return Change("add", found["name"], found["text"], sink | dict(_options(found["properties"] or "")))
+
+
+def _options(properties: str) -> Iterator[tuple[str, Any]]:
+    at = 0
+    while at < len(properties.rstrip()):
+        if (found := _PROPERTY.match(properties, at)) is None:
+            raise RequestError(f"TBLPROPERTIES has {properties[at:].strip()!r}.", "Write 'NAME' = 'VALUE', ….")
+        name, value = (one.replace("''", "'") for one in found.groups())
+        if name == "path":
+            raise RequestError("The operator chooses the folder of rows, with --out.", "Leave 'path' out.")
+        if name not in _OPTIONS:
+            raise RequestError(f"A query cannot be added with {name!r}.", f"Use {', '.join(sorted(_OPTIONS))}.")
+        if name == "serve":
+            yield "serve", value.lower() == "true"
+        elif name == "deduplicate":
+            yield "deduplicate", tuple(one.strip() for one in value.split(",") if one.strip())
+        else:
+            yield _OPTIONS[name], value
+        at = found.end()
+
+
+class Endpoint:
+    """The SQL endpoint of a service; connects with the first statement, and again after a lost connection.
+
+    Raises:
+        SetupError: psycopg is missing. NotServingError: nobody answers. RequestError: a statement fails.
+    """
+
+    def __init__(self, host: str, port: int, token: str, certificate: str | None) -> None:
+        try:
+            import psycopg
+        except ModuleNotFoundError as error:
+            raise SetupError(f"The SQL shell needs psycopg: {error}.", f"Run `{install('postgres')}`.") from error
+        self._psycopg = psycopg
+        self._connection: psycopg.Connection[Any] | None = None
+        self._words: dict[str, Any] = {
+            "host": host, "port": port, "user": "millpond", "password": token, "dbname": "pond", "autocommit": True,
+            "sslmode": "disable" if certificate is None else "verify-full",
+        }  # fmt: skip
+        if certificate is not None:
+            self._words["sslrootcert"] = certificate
+
+    def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """The names of the columns, and the rows."""
+        psycopg = self._psycopg
+        if self._connection is None or self._connection.closed:
+            try:
+                self._connection = psycopg.connect(**self._words)
+            except psycopg.OperationalError as error:
+                where = f"{self._words['host']}:{self._words['port']}"
+                cure = "Start the service with --pg, and name that address."
+                raise NotServingError(f"No SQL is answered at {where}: {str(error).strip()}.", cure) from error
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(statement.encode())
+                return [one.name for one in cursor.description or ()], cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            diagnosis = error.diag
+            what = diagnosis.message_primary or str(error).strip()
+            raise RequestError(what, diagnosis.message_hint or "") from error
+
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
+
+class Shell:
+    """Runs statements and prints their answers.
+
+    `pond` and `endpoint` are made when they are first needed. `width`: of the terminal, None without one. `confirm`:
+    whether to apply a change after its price was shown; None: always.
+    """
+
+    def __init__(
+        self, pond: Callable[[], Client], endpoint: Callable[[], Endpoint], width: int | None, as_json: bool,
+        confirm: Callable[[], bool] | None, dry_run: bool,
+    ) -> None:  # fmt: skip
+        self._pond, self._endpoint, self._width, self._as_json = pond, endpoint, width, as_json
+        self._confirm, self._dry_run = confirm, dry_run
+
+    def run(self, text: str) -> None:
+        """Run the statements of a text."""
+        for statement in statements_of(text):
+            change = change_of(statement.text)
+            if change is None:
+                self._read(statement.text)
+            else:
+                self._change(change)
+
+    def _read(self, statement: str) -> None:
+        names, rows = self._endpoint().rows(statement)
+        if self._as_json:
+            for row in rows:
+                typer.echo(msgspec.json.encode(dict(zip(names, row, strict=True))).decode())
+            return
+        for line in table_lines(names, rows, self._width):
+            typer.echo(line)
+
+    def _change(self, change: Change) -> None:
+        with self._pond() as pond:
+            price = change.request(pond, dry_run=True)
+            self._show(price, err=not self._dry_run)
+            if not self._dry_run and (self._confirm is None or self._confirm()):
+                self._show(change.request(pond, dry_run=False), err=False)
+
+    def _show(self, done: Changed | Priced, *, err: bool) -> None:
+        shown = msgspec.json.encode(done).decode() if self._as_json else change_text(done)
+        typer.echo(shown, err=err)
+
+    def loop(self) -> None:
+        """Read statements from the terminal until its end."""
+        self._complete()
+        lines: list[str] = []
+        while True:
+            try:
+                line = input("   -> " if lines else "pond> ")
+            except EOFError:
+                typer.echo()
+                return
+            except KeyboardInterrupt:
+                typer.echo()
+                lines = []
+                continue
+            if not lines and line.strip().rstrip(";").lower() in ("exit", "quit", r"\q"):
+                return
+            lines.append(line)
+            if line.rstrip().endswith(";"):
+                text, lines = "\n".join(lines), []
+                try:
+                    self.run(text)
+                except MillpondError as error:
+                    typer.echo(str(error), err=True)
+
+    def _complete(self) -> None:
+        """Complete keywords, and the names of tables and columns, with the key Tab."""
+        if readline is None or not sys.stdin.isatty():
+            return
+        words = set(KEYWORDS)
+        with suppress(MillpondError):
+            _, rows = self._endpoint().rows("SELECT table_name, column_name FROM information_schema.columns")
+            words |= {str(name) for row in rows for name in row}
+        readline.set_completer_delims(" \t\n,();=<>")
+        readline.set_completer(lambda text, state: next(iter(completions(words, text)[state:]), None))
+        readline.parse_and_bind("tab: complete")
+
+
+def completions(words: set[str], text: str) -> list[str]:
+    """The words that begin with a text, in any case; keywords are in capitals.
+
+    >>> completions({"SELECT", "sales", "SHOW QUERIES"}, "s"), completions({"SELECT", "sales"}, "sel")
+    (['sales', 'SELECT', 'SHOW QUERIES'], ['SELECT'])
+    """
+    return sorted((word for word in words if word.lower().startswith(text.lower())), key=str.lower)
+
+
+def _endpoint(folder: Path | None, pg: str | None, token: str | None, authority: Path | None) -> Endpoint:
+    """The endpoint at `pg` (HOST:PORT), else that of the leader that serves the pond of a folder."""
+    token, certificate = token or os.environ.get(TOKEN_VARIABLE), None if authority is None else str(authority)
+    if pg is None or token is None:
+        places = places_of(folder or only_pond())
+        leader = places.known_leader()
+        token, certificate = token or places.known_secret(), certificate or leader.certificate
+        if (pg := pg or leader.pg) is None:
+            raise SetupError(f"The service at {leader.url} answers no SQL.", "Start it with --pg 127.0.0.1:0.")
+    return Endpoint(*host_and_port(pg), token, certificate)
+
+
+def add_sql(app: typer.Typer) -> None:
+    """Add the subcommand."""
+
+    @app.command()
+    def sql(
+        command: Annotated[
+            Optional[list[str]],  # noqa: UP045 - typer evaluates it on Python 3.10
+            typer.Option("-c", "--command", metavar="SQL", help="Run these statements, then end. Repeatable."),
+        ] = None,
+        dry_run: commands.DryRun = False,
+        pg: Annotated[
+            Optional[str],  # noqa: UP045
+            typer.Option("--pg", metavar="HOST:PORT", help="Where the service answers SQL [default: from DIR]."),
+        ] = None,
+        checkpoint: commands.Folder = None, url: commands.Url = None, token: commands.Token = None,
+        ca: commands.Trusted = None, as_json: commands.Json = False,
+    ) -> None:  # fmt: skip
+        """Query and change a served pond with SQL.
+
+        Without -c, statements are read from the terminal; each ends with a semicolon.
+        """
+        asks = command is None and sys.stdin.isatty()
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        endpoint = cache(partial(_endpoint, checkpoint, pg, token, ca))
+        shell = Shell(
+            partial(commands.client, checkpoint, url, token, ca), endpoint, width, as_json,
+            (lambda: typer.confirm("Apply it?")) if asks else None, dry_run,
+        )  # fmt: skip
+        try:
+            if command is None:
+                shell.loop()
+            for text in command or ():
+                shell.run(text)
+        finally:
+            if endpoint.cache_info().currsize:
+                endpoint().close()

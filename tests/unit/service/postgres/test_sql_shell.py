@@ -1,0 +1,75 @@
+"""The SQL shell: statements that read go to the endpoint, those that change become requests with a price."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from millpond.cli import app
+from millpond.errors import NotServingError, RequestError
+from millpond.service.terminal.sql_shell import Change, change_of
+from millpond.service.terminal.text import table_lines
+
+
+def shell(served: Any, *words: str, typed: str | None = None) -> Result:
+    at = ["--pg", f"127.0.0.1:{served.port}", "--token", served.token]
+    return CliRunner().invoke(app, ["sql", *at, *words], input=typed)
+
+
+def test_a_script_gets_rows_as_a_table_and_as_json(served: Any) -> None:
+    sql = "SELECT page, n, w_start FROM visits WHERE page = '/home'"
+    [row] = map(json.loads, shell(served, "--json", "-c", sql).output.splitlines())
+    assert row == {"page": "/home", "n": 2, "w_start": "1970-01-01T00:00:00Z"}
+    lines = shell(served, "-c", f"{sql}; SHOW QUERIES").output.splitlines()
+    assert lines[0].split() == ["page", "n", "w_start"] and lines[2].split()[:2] == ["/home", "2"]
+    assert any(line.startswith("again") for line in lines) and any(line.startswith("visits") for line in lines)
+
+
+def test_a_prompt_goes_on_after_an_error_and_reads_statements_of_several_lines(served: Any) -> None:
+    done = shell(served, typed="SELEC 1;\nSELECT count(*)\nAS pages FROM visits;\nexit;\n")
+    assert done.exit_code == 0 and "[MP-REQUEST]" in done.output and "pages" in done.output
+    refused = shell(served, "-c", "DELETE FROM visits").exception
+    assert isinstance(refused, RequestError)
+    nobody = CliRunner().invoke(app, ["sql", "--pg", "127.0.0.1:1", "--token", "t", "-c", "SELECT 1"]).exception
+    assert isinstance(nobody, NotServingError) and "127.0.0.1:1" in str(nobody)
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("-- x\ndrop  streaming table\nb ", Change("drop", "b")),
+        ("ALTER STREAMING TABLE a AS WITH x AS (SELECT 1) SELECT 2",
+         Change("alter", "a", "WITH x AS (SELECT 1) SELECT 2")),
+        ("CREATE OR REPLACE STREAMING TABLE a USING json AS SELECT 2", Change("alter", "a", "SELECT 2")),
+        (
+            "CREATE STREAMING TABLE a USING KAFKA TBLPROPERTIES ('topic' = 'it''s (1)', 'late.by'='window',\n"
+            "'deduplicate' = 'x, y') AS\nSELECT ')' AS y",
+            Change("add", "a", "SELECT ')' AS y",
+                   {"sink": "kafka", "topic": "it's (1)", "late_by": "window", "deduplicate": ("x", "y")}),
+        ),
+        ("SELECT 'DROP TABLE a'", None),
+        ("CREATE TABLE a (x INT)", None),
+    ],
+)  # fmt: skip
+def test_statements_that_change_queries(text: str, change: Change | None) -> None:
+    assert change_of(text) == change
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [("'path' = 'x'", "--out"), ("'sreve' = 'true'", "serve"), ("serve = 1", "'NAME' = 'VALUE'")],
+)
+def test_a_wrong_property_is_refused(properties: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        change_of(f"CREATE STREAMING TABLE a TBLPROPERTIES ({properties}) AS SELECT 1")
+
+
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut() -> None:
+    names = [f"column_{number}" for number in range(9)]
+    rows = [tuple(10**9 + number for number in range(9)), ("x" * 200, None, *[1.5] * 7)]
+    lines = [*table_lines(names, rows, 80)]
+    assert max(map(len, lines)) <= 80 and str(10**9 + 8) in "\n".join(lines)
+    assert "".join(line[10:].strip() for line in lines if "xx" in line).count("x") == 200
