@@ -168,36 +168,60 @@ def ranges_of(parts: Sequence[Cells], edges: list[int], chosen: Sequence[Mask]) 
     return ranges
 
 
-class _Dense(NamedTuple):
-    """Fills dense (pane, slot) arrays from rows of cells."""
+class _Layer:
+    """At most one range per pane, so that no two of its rows have the same place in a dense (pane, slot) array."""
 
-    parts: list[Range]
-    panes: int
-    first: int
-    size: int
+    def __init__(self, parts: Sequence[Range], first: int, size: int) -> None:
+        self._parts = parts
+        self._places = np.concatenate([part.slots + np.int64(part.pane * size - first) for part in parts])
 
-    def filled(self, name: str) -> Extremes:
-        """One column as a dense array, merged."""
+    def merge_into(self, dense: Extremes, name: str, rule: MergeRule, *, first: bool) -> None:
+        """Merge a column into a dense array, which has identities only if this is the `first` layer."""
+        found = [extreme_of(name, part.cells.columns, slice(part.begin, part.end)) for part in self._parts]
+        if all(values is None for values in found):
+            return
+        each = [
+            identities(rule, dense.dtype, part.end - part.begin) if values is None else values
+            for part, values in zip(self._parts, found, strict=True)
+        ]
+        values = np.concatenate(each)
+        flat = dense.reshape(-1)
+        flat[self._places] = values if first else merged(rule, flat[self._places], values)
+
+
+class _Dense:
+    """Fills dense (pane, slot) arrays for the slots `first` … `first + size - 1` from rows of cells."""
+
+    def __init__(self, parts: Sequence[Range], panes: int, first: int, size: int) -> None:
+        self.first, self.size, self._panes, self._ranges = first, size, panes, len(parts)
+        self._columns = frozenset[str]().union(*(part.cells.columns for part in parts))
+        layers: list[list[Range]] = []
+        filled = [0] * panes
+        for part in parts:
+            if filled[part.pane] == len(layers):
+                layers.append([])
+            layers[filled[part.pane]].append(part)
+            filled[part.pane] += 1
+        self._layers = [_Layer(layer, first, size) for layer in layers]
+
+    def filled(self, name: str, begin: int = 0, end: int | None = None) -> Extremes:
+        """One column of some layers as a dense array, merged."""
         rule = rule_of(name)
-        is_wide = any(f"{name}low" in part.cells.columns for part in self.parts)
-        dense = identities(rule, WIDE if is_wide else np.dtype(np.int64), (self.panes, self.size))
-        for part in self.parts:
-            values = extreme_of(name, part.cells.columns, slice(part.begin, part.end))
-            if values is not None:
-                row, slots = dense[part.pane], part.slots - self.first
-                row[slots] = merged(rule, row[slots], values)
+        is_wide = f"{name}low" in self._columns
+        dense = identities(rule, WIDE if is_wide else np.dtype(np.int64), (self._panes, self.size))
+        for position, layer in enumerate(self._layers[begin:end]):
+            layer.merge_into(dense, name, rule, first=position == 0)
         return dense
 
     def filled_words(self, names: Sequence[str]) -> dict[str, Ints]:
         """The words of one exact sum as dense arrays; carries are propagated before a word could leave int64."""
         measure = names[0].partition(":")[0]
         columns: dict[str, Ints] = {}
-        for start in range(0, len(self.parts), _ADDED_AT_ONCE):
-            part = self._replace(parts=self.parts[start : start + _ADDED_AT_ONCE])
+        for begin in range(0, len(self._layers), _ADDED_AT_ONCE):
             for name in names:
-                filled = part.filled(name)
+                filled = self.filled(name, begin, begin + _ADDED_AT_ONCE)
                 columns[name] = columns[name] + filled if name in columns else filled
-            if len(self.parts) > _ADDED_AT_ONCE:
+            if self._ranges > _ADDED_AT_ONCE:
                 columns = word_names(measure, normalise(words_of(measure, columns)))
         return columns
 

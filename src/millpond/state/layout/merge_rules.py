@@ -128,7 +128,7 @@ def identities(rule: MergeRule, dtype: np.dtype[Any], shape: int | tuple[int, ..
     """An array of identities of a rule."""
     if dtype == WIDE:
         return np.full(shape, wide_integer(_wide_identity(rule)), WIDE)
-    return np.full(shape, rule.identity, dtype)
+    return np.full(shape, rule.identity, dtype) if rule.identity else np.zeros(shape, dtype)
 
 
 def _wide_identity(rule: MergeRule) -> int:
