@@ -18,27 +18,35 @@ from millpond.kernels.coded import Coded, coded, key_column
 from millpond.kernels.columns import arrow_type
 from millpond.model.expressions import Expression
 from millpond.model.query import GroupingSet
+from millpond.placement.slots import Codes
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.aggregates.partials import Rows
 from millpond.runtime.keys.buckets import buckets_of_keys
+from millpond.runtime.packets.packet import GroupPart
+from millpond.runtime.packets.raw_columns import RawRows
 from millpond.runtime.task.task_values import GatherTask
+from millpond.state.layout.cells import Piece
+from millpond.state.layout.event_log import Events
 
 _FEW = 4
 """If a group takes less than this part of a chunk's rows, only these are encoded, not the column for all groups."""
 
 
 class Owned(NamedTuple):
-    """The keys of a chunk in the order of their instances; `instance` owns the keys `first` … `end` - 1."""
+    """The keys of a chunk and their buckets, by instance; `instance` owns the keys `first` … `end` - 1."""
 
     instance: int
     keys: list[pa.Array]
+    buckets: Codes
     first: int
     end: int
 
-    def columns(self) -> list[pa.Array]:
-        """The key columns of the instance's keys."""
-        return [key.slice(self.first, self.end - self.first) for key in self.keys]
+    def part(self, group: str, body: Piece | RawRows | Events) -> GroupPart:
+        """A part of the instance's packet, with its keys."""
+        count = self.end - self.first
+        keys = [key.slice(self.first, count) for key in self.keys]
+        return GroupPart(group, keys, count, body, self.buckets[self.first : self.end])
 
 
 class ChunkKeys:
@@ -100,8 +108,8 @@ def _of_instances(
     task: GatherTask, group: GroupPlan | SideLog, codes: Ints, keys: list[pa.Array], count: int,
     finer: ChunkKeys | None = None,
 ) -> ChunkKeys:  # fmt: skip
-    codes, keys, bounds = _by_instance(task, group, codes, keys, count)
-    owned = [Owned(i, keys, int(bounds[i]), int(bounds[i + 1])) for i in range(task.instances)]
+    codes, keys, buckets, bounds = _by_bucket(task, group, codes, keys, count)
+    owned = [Owned(i, keys, buckets, int(bounds[i]), int(bounds[i + 1])) for i in range(task.instances)]
     return ChunkKeys(owned, count, codes) if finer is None else ChunkKeys(owned, count, None, finer, codes)
 
 
@@ -113,7 +121,8 @@ def only_used(owned: Sequence[Owned], codes: Ints) -> tuple[Sequence[Owned], Int
         return owned, codes
     before = np.concatenate([[0], np.cumsum(used)])
     keys = [key.filter(pa.array(used)) for key in owned[0].keys]
-    used_keys = [Owned(own.instance, keys, int(before[own.first]), int(before[own.end])) for own in owned]
+    buckets = owned[0].buckets[used]
+    used_keys = [Owned(own.instance, keys, buckets, int(before[own.first]), int(before[own.end])) for own in owned]
     return used_keys, before[codes]
 
 
@@ -153,15 +162,19 @@ def _coded(expression: Expression, rows: Rows) -> Coded:
     return Coded(every.codes[rows.index], every.values).used()
 
 
-def _by_instance(
+def _by_bucket(
     task: GatherTask, group: GroupPlan | SideLog, codes: Ints, keys: list[pa.Array], count: int
-) -> tuple[Ints, list[pa.Array], Ints]:
-    """Renumber keys so that those of one instance are adjacent; also returns where the keys of each instance begin."""
-    owners = np.array(task.owners)[buckets_of_keys(group, keys, count, len(task.owners))]
-    order = ordered(owners)
+) -> tuple[Ints, list[pa.Array], Codes, Ints]:
+    """Renumber keys by instance and bucket; also returns their buckets and where the keys of each instance begin.
+
+    The order of buckets is also that of the dictionary, so that a fold reads the keys that it knows in order.
+    """
+    buckets = buckets_of_keys(group, keys, count, len(task.owners))
+    owners = np.array(task.owners)[buckets]
+    order = ordered(owners * len(task.owners) + buckets)
     bounds = np.searchsorted(owners[order], np.arange(task.instances + 1))
     if bool((np.diff(order) > 0).all()):
-        return codes, keys, bounds
+        return codes, keys, buckets, bounds
     rank = np.empty(count, np.int64)
     rank[order] = np.arange(count)
-    return rank[codes], [key.take(pa.array(order)) for key in keys], bounds
+    return rank[codes], [key.take(pa.array(order)) for key in keys], buckets[order], bounds

@@ -309,7 +309,7 @@ def _add_atoms(
     for own in keys.owned:
         piece = cut_atoms(atoms, own.first, own.end)
         if piece is not None:
-            parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, piece))
+            parts[own.instance].append(own.part(group.id, piece))
 
 
 def _add_sets(
@@ -379,7 +379,7 @@ def _add_cells(
         low, high = np.searchsorted(rolled.ids, [own.first * slice_count, own.end * slice_count]).tolist()
         if low < high:
             piece = piece_of_cells(rolled, all_slices, low, high, own.first)
-            parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, piece))
+            parts[own.instance].append(own.part(group.id, piece))
 
 
 def _add_raw(
@@ -392,7 +392,7 @@ def _add_raw(
         chosen = np.flatnonzero((codes >= own.first) & (codes < own.end))
         if len(chosen):
             raw = raw_rows(group, rows, chosen, all_slices.take(used), slice_rows, codes - own.first, ranks)
-            parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, raw))
+            parts[own.instance].append(own.part(group.id, raw))
 
 
 def _gather_side(
@@ -419,4 +419,4 @@ def _add_events(
         of_instance = (used_codes >= own.first) & (used_codes < own.end)
         if of_instance.any():
             events = logged.events(logged.index[of_instance], used_codes[of_instance] - own.first)
-            parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, events))
+            parts[own.instance].append(own.part(group.id, events))

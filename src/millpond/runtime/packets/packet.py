@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import IPC_READ, ipc_write
+from millpond.arrays import IPC_READ, Ints, ipc_write
 from millpond.errors import CorruptError, of_machine
 from millpond.kernels.coded import coded
 from millpond.runtime.packets.raw_columns import RawRows, raw_batch, raw_of_batch
@@ -27,6 +27,9 @@ from millpond.state.layout.event_log import Events, decode_events, encode_events
 from millpond.state.layout.segments import columns_batch, narrow, read_slices
 
 _MAGIC = b"MPK1"
+
+_BUCKET = "bucket"
+"""The last of the columns of keys, if their buckets are sent too."""
 
 
 class PartHeader(msgspec.Struct, omit_defaults=True):
@@ -81,12 +84,16 @@ class Header(msgspec.Struct):
 
 
 class GroupPart(NamedTuple):
-    """The data of one group for an instance: distinct keys as columns, and a body whose slots are positions in them."""
+    """The data of one group for an instance: distinct keys as columns, and a body whose slots are positions in them.
+
+    `buckets`: those of the keys, if they are known.
+    """
 
     group: str
     keys: list[pa.Array]
     key_count: int
     body: Piece | RawRows | Events
+    buckets: Ints | None = None
 
 
 def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes = b"", selected: bytes = b"") -> bytes:
@@ -95,7 +102,7 @@ def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes =
     written: list[bytes] = []
     for before, part in zip([None, *parts], parts, strict=False):
         has_same_keys = before is not None and _has_keys_of(part, before)
-        keys = b"" if has_same_keys else _keys(part.keys)
+        keys = b"" if has_same_keys else _keys(part)
         body, filters = part.body, None
         same: dict[str, str] = {}
         if isinstance(body, Events):
@@ -132,9 +139,11 @@ def _memory_of(column: pa.Array) -> tuple[int | None, ...]:
     return column.offset, len(column), *(None if buffer is None else buffer.address for buffer in column.buffers())
 
 
-def _keys(keys: Sequence[pa.Array]) -> bytes:
-    columns = [_key_column(key) for key in keys]
-    return _stream(pa.RecordBatch.from_arrays(columns, names=[f"k{i}" for i in range(len(keys))]))
+def _keys(part: GroupPart) -> bytes:
+    columns = {f"k{i}": _key_column(key) for i, key in enumerate(part.keys)}
+    if columns and part.buckets is not None:
+        columns[_BUCKET] = pa.array(part.buckets.astype(np.uint16))
+    return _stream(pa.RecordBatch.from_pydict(columns))
 
 
 def _key_column(key: pa.Array) -> pa.Array:
@@ -211,12 +220,14 @@ def _tail(packet: pa.Buffer, size: int, end: int) -> pa.RecordBatch:
 def _parts(packet: pa.Buffer, at: int, header: Header) -> list[GroupPart]:
     parts: list[GroupPart] = []
     for group in header.groups:
-        keys = parts[-1].keys if group.keys_before else []
+        keys, buckets = (parts[-1].keys, parts[-1].buckets) if group.keys_before else ([], None)
         if group.keys_size:
-            keys = _read(packet, at, group.keys_size).columns
+            sent = _read(packet, at, group.keys_size)
+            keys, has_buckets = sent.columns, sent.schema.names[-1] == _BUCKET
+            buckets = np.asarray(keys.pop()).astype(np.int64) if has_buckets else None
         batch = _read(packet, at + group.keys_size, group.body_size)
         at += group.keys_size + group.body_size
-        parts.append(GroupPart(group.group, keys, group.keys, _body(group, batch)))
+        parts.append(GroupPart(group.group, keys, group.keys, _body(group, batch), buckets))
     return parts
 
 

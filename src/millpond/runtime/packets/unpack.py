@@ -97,7 +97,10 @@ def _slots(keys: KeyDictionary, parts: Sequence[GroupPart]) -> list[Ints]:
     slots_of_parts, last = list[Ints](), None
     for part in parts:
         # the cells and events of a group share one set of keys in a packet
-        slots_of_parts.append(slots_of_parts[-1] if part.keys is last else keys.number(part.keys, part.key_count))
+        is_same = part.keys is last
+        slots_of_parts.append(
+            slots_of_parts[-1] if is_same else keys.number(part.keys, part.key_count, part.buckets)
+        )  # fmt: skip
         last = part.keys
     final = keys.by_bucket()
     if final is None:

@@ -131,8 +131,11 @@ class KeyDictionary:
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def number(self, keys: KeyColumns, rows: int | None = None) -> Ints:
-        """The slots of `keys`, which must be canonical and distinct; unknown keys are added."""
+    def number(self, keys: KeyColumns, rows: int | None = None, buckets: Ints | None = None) -> Ints:
+        """The slots of `keys`, which must be canonical and distinct; unknown keys are added.
+
+        `buckets`: the bucket of each key, if it need not be computed.
+        """
         count = len(keys[0]) if keys else (1 if rows is None else rows)
         if not keys:
             return self._number_none(count)
@@ -140,7 +143,9 @@ class KeyDictionary:
         slots = self._find(keys, hashes)
         unknown = np.flatnonzero(slots < 0)
         if len(unknown):
-            slots[unknown] = self._add([column.take(pa.array(unknown)) for column in keys], hashes[unknown])
+            new = [column.take(pa.array(unknown)) for column in keys]
+            known = self._bucket_of(new, len(unknown)) if buckets is None else buckets[unknown]
+            slots[unknown] = self._add(new, hashes[unknown], known)
         return slots
 
     def _number_none(self, count: int) -> Ints:
@@ -150,10 +155,10 @@ class KeyDictionary:
             self._new_buckets.append(self._bucket_of([], 1))
         return np.zeros(count, np.int64)
 
-    def _add(self, keys: KeyColumns, hashes: Hashes) -> Ints:
+    def _add(self, keys: KeyColumns, hashes: Hashes, buckets: Ints) -> Ints:
         slots = np.arange(len(self._hashes), len(self._hashes) + len(hashes))
         self._chunks.append(list(keys))  # still encoded, so that the texts are copied once, in their last order
-        self._new_buckets.append(self._bucket_of(keys, len(hashes)))
+        self._new_buckets.append(buckets)
         self._hashes = np.concatenate([self._hashes, hashes])
         self._waiting.append((hashes, slots))
         return slots

@@ -90,8 +90,9 @@ def cells_of(task: GatherTask, found: Iterable[tuple[int, Header, list[Any]]]) -
     for instance, _, parts in found:
         for part in parts:
             group = next(group for group in task.plan.groups if group.id == part.group)
-            owners = np.array(task.owners)[buckets_of(slots_of(texts_of(part.keys, part.key_count)), len(task.owners))]
-            assert (owners == instance).all()
+            buckets = buckets_of(slots_of(texts_of(part.keys, part.key_count)), len(task.owners))
+            assert (np.array(task.owners)[buckets] == instance).all()
+            assert part.buckets is None if not part.keys else part.buckets.tolist() == sorted(buckets.tolist())
             body = piece_of_raw(group, part.body, part.key_count) if isinstance(part.body, RawRows) else part.body
             cells = merge([body], part.key_count)
             keys = list(zip(*(key.to_pylist() for key in part.keys), strict=True)) or [()]

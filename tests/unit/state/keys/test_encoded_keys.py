@@ -53,17 +53,23 @@ def test_encoded_keys_get_the_same_slots_and_are_stored_as_they_are(rows: list[R
     def buckets(columns: Sequence[pa.Array], count: int) -> Ints:
         return buckets_by(None, columns, count, 64)
 
+    def sent(columns: Sequence[pa.Array], count: int) -> Ints:
+        raise AssertionError("the buckets of the keys are known")
+
     numbered = []
-    for some in (keys, encoded):
-        dictionary = KeyDictionary([key.type for key in keys], [], None, buckets)
-        slots = [dictionary.number([key.slice(0, known) for key in some]), dictionary.number(some)]
+    for some, bucket_of in ((keys, buckets), (encoded, buckets), (encoded, sent)):
+        dictionary = KeyDictionary([key.type for key in keys], [], None, bucket_of)
+        both_times = [[key.slice(0, known) for key in some], some]
+        of_each = [buckets(one, len(one[0])) if bucket_of is sent else None for one in both_times]
+        slots = [dictionary.number(one, buckets=own) for one, own in zip(both_times, of_each, strict=True)]
         arrived = dictionary.batch(0)
         moved = dictionary.by_bucket()
         numbered.append(([part.tolist() for part in slots], arrived, dictionary.batch(0), dictionary.number(some)))
         assert moved is None or numbered[-1][3].tolist() == moved[slots[1]].tolist()
-    assert numbered[0][0] == numbered[1][0]
-    assert numbered[0][1].equals(numbered[1][1])
-    assert numbered[0][2].equals(numbered[1][2])
+    for other in numbered[1:]:
+        assert numbered[0][0] == other[0]
+        assert numbered[0][1].equals(other[1])
+        assert numbered[0][2].equals(other[2])
 
 
 @given(ROWS, st.integers(1, 20))
@@ -72,8 +78,10 @@ def test_a_packet_has_the_values_of_a_dictionary_that_its_keys_use(rows: list[Ro
     keys, encoded = both(repeated)
     zeros = np.zeros(1, np.int64)
     body = Events(zeros, zeros, zeros, {})
-    sent = encode_packet(Header("tx", 0, 0, {}, {}), [GroupPart("g", encoded, len(repeated), body)])
+    buckets = buckets_by(None, keys, len(repeated), 1024)
+    sent = encode_packet(Header("tx", 0, 0, {}, {}), [GroupPart("g", encoded, len(repeated), body, buckets)])
     _, [part] = decode_packet(pa.py_buffer(sent))
+    assert part.buckets is not None and part.buckets.tolist() == buckets.tolist()
     assert [plain(key).to_pylist() for key in part.keys] == [key.to_pylist() for key in keys]
     for key in part.keys[:2]:
         if pa.types.is_dictionary(key.type):
