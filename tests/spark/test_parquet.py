@@ -11,6 +11,7 @@ from decimal import Context, Decimal
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,9 +23,11 @@ from pyspark.sql import functions as F
 
 from millpond import Pond
 from millpond.kernels.columns import arrow_type
+from millpond.runtime.inputs import parquet_files
 from millpond.runtime.inputs.file_parts import FileColumn, NotEqual
 from millpond.runtime.inputs.parquet_files import read_columns
 from millpond.spark.session.session import reading_session
+from millpond.state.keys.keys import plain
 
 DECLARED = {
     "o": "boolean", "i8": "tinyint", "i16": "smallint", "i32": "int", "i64": "bigint", "f": "float", "d": "double",
@@ -167,7 +170,18 @@ def reading(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def _ours(path: Path, shares: int = 1) -> pa.Table | None:
-    """What the reader gives for all shares of a file, one after another; None for an obstacle."""
+    """What the reader gives for all shares of a file, one after another; None for an obstacle.
+
+    Text columns that may keep their dictionary have the values that they have without one.
+    """
+    plainly = _read(path, shares)
+    with patch.object(parquet_files, "_ROWS_PER_BYTE", 0):
+        encoded = _read(path, shares)
+    assert (None if plainly is None else _bits(plainly)) == (None if encoded is None else _bits(encoded))
+    return plainly
+
+
+def _read(path: Path, shares: int) -> pa.Table | None:
     kinds = [arrow_type(kind) for kind in DECLARED.values()]
     schema = pa.schema(list(zip(DECLARED, kinds, strict=True)))
     parts = []
@@ -175,7 +189,7 @@ def _ours(path: Path, shares: int = 1) -> pa.Table | None:
         for share in range(shares):
             for columns, rows in read_columns(str(path), COLUMNS, share, shares):
                 assert all(len(column) == rows for column in columns)
-                parts.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+                parts.append(pa.RecordBatch.from_arrays([plain(column) for column in columns], schema=schema))
     except NotEqual:
         return None
     return pa.Table.from_batches(parts, schema)

@@ -27,7 +27,10 @@ class Coded(NamedTuple):
 def coded(column: pa.Array) -> Coded:
     """Encodes a column of canonical keys; one with a dictionary keeps the values that it uses."""
     if pa.types.is_dictionary(column.type):
-        return Coded(np.asarray(column.indices).astype(np.int64), column.dictionary).used()
+        indices, values = column.indices, column.dictionary
+        if indices.null_count:  # as in a file
+            indices, values = indices.fill_null(len(values)), pa.concat_arrays([values, pa.nulls(1, values.type)])
+        return Coded(np.asarray(indices).astype(np.int64), values).used()
     encoded = column.dictionary_encode(null_encoding="encode")
     return Coded(np.asarray(encoded.indices).astype(np.int64), encoded.dictionary)
 

@@ -37,9 +37,11 @@ class Evaluator:
     """
 
     def __init__(
-        self, columns: Mapping[str, Values], rows: int, parameters: Mapping[str, Literal] | None = None
-    ) -> None:
-        self._columns = columns
+        self, columns: Mapping[str, Values], rows: int, parameters: Mapping[str, Literal] | None = None,
+        encoded: Callable[[str], pa.DictionaryArray | None] | None = None,
+    ) -> None:  # fmt: skip
+        """`encoded` returns a column that has a dictionary; None if it has none."""
+        self._columns, self._encoded = columns, encoded
         self._parameters = parameters or {}
         self._known: dict[Expression, Values] = {}
         self._coded: dict[Expression, Coded] = {}
@@ -61,7 +63,10 @@ class Evaluator:
         """The values of a key column, encoded once for all groups of queries that have it."""
         known = self._coded.get(expression)
         if known is None:
-            known = self._coded[expression] = coded(key_column(self(expression), expression.type, self.rows))
+            column = self._encoded(expression.name) if self._encoded and isinstance(expression, Column) else None
+            if column is None:
+                column = key_column(self(expression), expression.type, self.rows)
+            known = self._coded[expression] = coded(column)
         return known
 
     def list_of(self, expression: Expression) -> tuple[Literal, ...]:

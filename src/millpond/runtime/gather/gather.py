@@ -44,6 +44,7 @@ from millpond.runtime.task.column_layout import TICK, StreamLayout
 from millpond.runtime.task.counters import WHOLE_POND, Counters, Counts
 from millpond.runtime.task.task_values import GatherTask, TimeLine
 from millpond.spans import Spans
+from millpond.state.keys.keys import plain
 from millpond.state.layout.cells import Slices
 
 CHUNK_ROWS = 1 << 19
@@ -122,7 +123,12 @@ def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _joined(buffered: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return buffered[0] if len(buffered) == 1 else pa.Table.from_batches(buffered).combine_chunks().to_batches()[0]
+    if len(buffered) == 1:
+        return buffered[0]
+    if any(batch.schema != buffered[0].schema for batch in buffered):  # only some have dictionaries
+        names = buffered[0].schema.names
+        buffered = [pa.RecordBatch.from_arrays([plain(column) for column in batch], names=names) for batch in buffered]
+    return pa.Table.from_batches(buffered).combine_chunks().to_batches()[0]
 
 
 def _gather_chunk(
@@ -131,7 +137,7 @@ def _gather_chunk(
 ) -> Iterator[tuple[int, bytes]]:
     began, began_us = lap_us(), now_us()
     columns = StreamColumns(stream, table)
-    evaluator = Evaluator(columns, table.num_rows, task.parameters)
+    evaluator = Evaluator(columns, table.num_rows, task.parameters, columns.encoded)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
     parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
     pond_counts = Counts() if stream.chained else Counts(events=table.num_rows, bytes_read=size)

@@ -7,6 +7,7 @@ import pyarrow as pa
 from millpond.arrays import Ints
 from millpond.kernels.columns import Values, attempted, from_arrow
 from millpond.runtime.task.column_layout import StreamLayout
+from millpond.state.keys.keys import plain
 
 
 class StreamColumns(dict[str, Values]):
@@ -19,7 +20,15 @@ class StreamColumns(dict[str, Values]):
         self._places = {column.name: column for column in layout.columns}
 
     def raw(self, name: str) -> pa.Array:
-        """A column as Spark sent it; a foreign one is `struct<v>`."""
+        """A column as it was read, without a dictionary; a foreign one is `struct<v>`."""
+        return plain(self._read(name))
+
+    def encoded(self, name: str) -> pa.DictionaryArray | None:
+        """A column that was read with a dictionary; None if it has none."""
+        column = self._read(name)
+        return column if isinstance(column, pa.DictionaryArray) else None
+
+    def _read(self, name: str) -> pa.Array:
         column = self._table.column(self._places[name].position)
         return column if self._rows is None else column.take(self._rows)
 

@@ -3,6 +3,8 @@
 A column of a file is read here only if the rule for its declared type, its physical and its logical type is known to be
 Spark's. `tests/spark/test_parquet.py` compares both readers on random files. Any other file is an obstacle (see
 `obstacle`), and Spark reads it or reports what is wrong with it. Large files are divided among tasks by row groups.
+
+A text column with few distinct values keeps the dictionary of the file, so that the gather need not encode its keys.
 """
 
 from __future__ import annotations
@@ -24,11 +26,22 @@ from millpond.runtime.inputs.file_parts import FileColumn, NotEqual
 BATCH_ROWS = 1 << 17
 """Rows that are decoded at once."""
 
+_ROWS_PER_BYTE = 2
+"""A text column keeps its dictionary if that has, in each row group, at most one compressed byte for so many rows."""
+
+_DISTINCT = ("parquet-mr ", "parquet-cpp-arrow ")
+"""Writers whose dictionaries have each value once; pyarrow misreads others if they are kept."""
+
+_LONGEST_TEXT = 256
+"""Bytes of the longest text in a dictionary that is kept: the texts of all rows of a chunk must fit into one column."""
+
 
 def read_columns(
     path: str, columns: Sequence[FileColumn], share: int = 0, shares: int = 1
 ) -> Iterator[tuple[list[pa.Array], int]]:
     """The declared columns of a share of a file's row groups, in batches, with the number of rows.
+
+    Text columns may have dictionaries.
 
     Raises:
         NotEqual: the file is not known to be read as Spark reads it; batches may have been returned before.
@@ -37,11 +50,16 @@ def read_columns(
         if os.path.getsize(path) == 0:
             return  # Spark reads no split of it
         # A map of the file would end the process if the file became shorter.
-        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True) as file:
-            leaves = _leaves(file.metadata, columns)
-            groups = _row_groups(file.metadata, share, shares)
-            _check_chunks(file.metadata, groups, {leaf.path for leaf in leaves if leaf is not None})
+        with pa.OSFile(path) as opened:
+            metadata = pq.read_metadata(opened)
+            leaves = _leaves(metadata, columns)
+            groups = _row_groups(metadata, share, shares)
+            _check_chunks(metadata, groups, {leaf.path for leaf in leaves if leaf is not None})
             names = [leaf.name for leaf in leaves if leaf is not None]
+            file = pq.ParquetFile(
+                opened, metadata=metadata, read_dictionary=_with_few_texts(metadata, groups, columns, leaves),
+                coerce_int96_timestamp_unit="us", page_checksum_verification=True,
+            )  # fmt: skip
             if not names:
                 yield from (([pa.nulls(n, arrow_type(one.type)) for one in columns], n) for n in _counts(file, groups))
                 return
@@ -84,6 +102,24 @@ def _check_chunks(metadata: pq.FileMetaData, groups: Sequence[int], paths: Colle
                 chunk.compression not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings)
             ):
                 raise NotEqual(f"is compressed or encoded as {', '.join((chunk.compression, *chunk.encodings))}")
+
+
+def _with_few_texts(
+    metadata: pq.FileMetaData, groups: Sequence[int], columns: Sequence[FileColumn],
+    leaves: Sequence[pq.ColumnSchema | None],
+) -> list[str]:  # fmt: skip
+    """The text columns that have few distinct values in each of the row groups, judged by the sizes of dictionaries."""
+    if not (metadata.created_by or "").startswith(_DISTINCT):
+        return []
+    few = {leaf.path for column, leaf in zip(columns, leaves, strict=True) if leaf and column.type == "string"}
+    for group in map(metadata.row_group, groups):
+        for chunk in map(group.column, range(group.num_columns)) if few else ():
+            if chunk.path_in_schema in few and not (
+                chunk.has_dictionary_page
+                and (chunk.data_page_offset - chunk.dictionary_page_offset) * _ROWS_PER_BYTE <= chunk.num_values
+            ):
+                few.discard(chunk.path_in_schema)
+    return sorted(few)
 
 
 def _leaves(metadata: pq.FileMetaData, columns: Sequence[FileColumn]) -> list[pq.ColumnSchema | None]:
@@ -201,12 +237,21 @@ def _converted(
             continue
         array = batch.column(leaf.name)
         array = array.storage if isinstance(array, pa.ExtensionArray) else array
-        array = array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
-        array = array if array.type == target else array.cast(target)
+        if isinstance(array, pa.DictionaryArray) and not _is_kept(array):
+            array = array.dictionary_decode()
+        array = array if array.type in (target, _ENCODED) else array.cast(target)
         if leaf.physical_type == "INT96":
             _check_int96(column, array)
         arrays.append(array)
     return arrays
+
+
+_ENCODED = pa.dictionary(pa.int32(), pa.string())
+
+
+def _is_kept(array: pa.DictionaryArray) -> bool:
+    longest = pc.max(pc.binary_length(array.dictionary)).as_py() or 0
+    return array.type == _ENCODED and longest <= _LONGEST_TEXT
 
 
 _FIRST_US, _LAST_US = -(2**63) // 1000, 2**63 // 1000

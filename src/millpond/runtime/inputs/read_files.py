@@ -17,6 +17,7 @@ from millpond.runtime.inputs.file_parts import NOWHERE, FilePart, FileRows, File
 from millpond.runtime.inputs.json_files import read_lines
 from millpond.runtime.inputs.parquet_files import read_columns
 from millpond.runtime.task.obstacle import Obstacle, ObstacleError
+from millpond.state.keys.keys import plain
 
 
 def read_files(task: FileTask, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
@@ -58,7 +59,7 @@ def _of_frame(rows: FileRows, columns: Sequence[pa.Array], count: int) -> pa.Rec
     if rows.computed:
         used = frozenset[str]().union(*(columns_of(one.expression) for one in rows.computed))
         named = {
-            place.name: from_arrow(column, place.type)
+            place.name: from_arrow(plain(column), place.type)
             for place, column in zip(rows.columns, columns, strict=True) if place.name in used
         }  # fmt: skip
         evaluator = Evaluator(named, count)
