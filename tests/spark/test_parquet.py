@@ -215,28 +215,31 @@ def _bits(table: pa.Table) -> dict[str, list[object]]:
 
 
 QUERIES = """
-CREATE TABLE tx (c STRING, ts TIMESTAMP, amount DECIMAL(9,2), lacking INT) USING parquet
+CREATE TABLE tx (c STRING, ts TIMESTAMP, amount DECIMAL(9,2), lacking INT, day DATE, shop STRING) USING parquet
   OPTIONS (path '{folder}/in', maxFilesPerTrigger '1');
 CREATE STREAMING TABLE counted USING json TBLPROPERTIES ('path' = '{out}') AS
-  SELECT c, count(*) AS n, sum(amount) AS a, count(lacking) AS l FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 0 SECONDS
-  GROUP BY c, window(ts, '1 minute');
+  SELECT c, day, count(*) AS n, sum(amount) AS a, count(lacking) AS l FROM STREAM tx
+  WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY c, day, window(ts, '1 minute');
 CREATE STREAMING TABLE every USING json TBLPROPERTIES ('path' = '{out}-every') AS
-  SELECT c, ts, amount, lacking FROM STREAM tx WHERE amount > 2;
+  SELECT c, ts, amount, lacking, day, shop FROM STREAM tx WHERE amount > 2;
 """
 
 
 def _input(folder: Path) -> None:
-    """Three files, one an epoch; a mark in the second makes it an obstacle, and means nothing for such new times."""
-    (folder / "in").mkdir()
+    """Three files, one an epoch; a mark in the second makes it an obstacle, and means nothing for such new times.
+
+    They are in folders of partitions. Spark ignores the column `shop` of the files.
+    """
     marks = {"org.apache.spark.version": "2.4.8"}
     for number in range(3):
         times = [1_700_000_000_000_000 + 30_000_000 * number + i for i in range(4)]
         amounts = [Decimal(number + i) for i in range(4)]
         table = pa.table({
             "C": ["a", "b", None, "b"], "ts": pa.array(times, pa.timestamp("us", "UTC")),
-            "amount": pa.array(amounts, pa.decimal128(9, 2)),
+            "amount": pa.array(amounts, pa.decimal128(9, 2)), "shop": ["ignored"] * 4,
         })  # fmt: skip
-        path = folder / "in" / f"{number} ü%.parquet"
+        path = folder / "in" / f"day=2026-01-{10 + number}" / f"shop=0{number}" / f"{number} ü%.parquet"
+        path.parent.mkdir(parents=True)
         pq.write_table(table.replace_schema_metadata(marks if number == 1 else {}), path, row_group_size=2)
         os.utime(path, (1_700_000_000 + number,) * 2)
 
@@ -258,7 +261,7 @@ def _run(spark: SparkSession, folder: Path, name: str) -> tuple[list[str], dict[
 def test_a_pond_reads_with_arrow_and_lets_spark_read_what_is_an_obstacle(spark: SparkSession, tmp_path: Path) -> None:
     _input(tmp_path)
     rows, notes = _run(spark, tmp_path, "arrow")
-    assert len(rows) == 12
+    assert len(rows) == 15
     note = notes["read:tx"]
     assert note.startswith("read with Arrow in 1 of 3 epochs; by Spark in the last: ")
     assert "1 ü%.parquet stores ts in the calendar of an old version of Spark" in note

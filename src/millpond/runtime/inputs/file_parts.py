@@ -41,7 +41,7 @@ class FileRows(NamedTuple):
 
     `stream`: the position of the stream in the layout. `width`: the number of columns of the frame. `zone`: the
     session's time zone. `csv`: how CSV files are read. A column with the position `NOWHERE` is not in the frame; only
-    `computed` columns read it.
+    `computed` columns read it. `folder`: the folder of the source. `declared`: the names and types of all columns.
     """
 
     source: str
@@ -52,16 +52,30 @@ class FileRows(NamedTuple):
     zone: str = "UTC"
     csv: CsvForm | None = None
     computed: tuple[ComputedColumn, ...] = ()
+    folder: str = ""
+    declared: tuple[tuple[str, str], ...] = ()
+
+
+class FolderValue(NamedTuple):
+    """A column that a folder is named after, such as `dt=2026-01-01`: its name, SQL type and value as text."""
+
+    name: str
+    type: str
+    text: str
 
 
 class FilePart(NamedTuple):
-    """Share `share` of `shares` of a file of `size` bytes; `rows`: a position in `FileTask.sources`."""
+    """Share `share` of `shares` of a file of `size` bytes; `rows`: a position in `FileTask.sources`.
+
+    `values`: the columns in the names of its folders.
+    """
 
     rows: int
     path: str
     share: int = 0
     shares: int = 1
     size: int = 0
+    values: tuple[FolderValue, ...] = ()
 
 
 class FileTask(NamedTuple):

@@ -13,9 +13,10 @@ from millpond.kernels.evaluate import Evaluator
 from millpond.kernels.scalar_functions import Uncovered
 from millpond.model.expressions import columns_of
 from millpond.runtime.inputs.csv_files import read_csv
-from millpond.runtime.inputs.file_parts import NOWHERE, FilePart, FileRows, FileTask, NotEqual
+from millpond.runtime.inputs.file_parts import NOWHERE, FileColumn, FilePart, FileRows, FileTask, NotEqual
 from millpond.runtime.inputs.json_files import read_lines
 from millpond.runtime.inputs.parquet_files import read_columns
+from millpond.runtime.inputs.partition_folders import split_columns
 from millpond.runtime.task.obstacle import Obstacle, ObstacleError
 from millpond.state.keys.keys import plain
 
@@ -37,11 +38,22 @@ def read_files(task: FileTask, numbers: Sequence[int]) -> Iterator[pa.RecordBatc
 
 def _columns(rows: FileRows, part: FilePart) -> Iterator[tuple[list[pa.Array], int]]:
     """The declared columns of a part, in batches, with the number of rows."""
+    stored, known = split_columns(rows.columns, part.values)
+    for arrays, count in _stored(rows, part, stored):
+        found = {column.name: array for column, array in zip(stored, arrays, strict=True)}
+        found |= {name: pa.repeat(value, count) for name, value in known.items()}
+        yield [found[column.name] for column in rows.columns], count
+
+
+def _stored(rows: FileRows, part: FilePart, stored: Sequence[FileColumn]) -> Iterator[tuple[list[pa.Array], int]]:
+    """Like `_columns`, for the columns that the file has itself."""
     if rows.format == "parquet":
-        return read_columns(part.path, rows.columns, part.share, part.shares)
-    columns = [Column(one.name, one.type) for one in rows.columns]
+        return read_columns(part.path, stored, part.share, part.shares)
+    columns = [Column(one.name, one.type) for one in stored]
     if rows.csv is not None:
-        return read_csv(part, rows.csv, columns, rows.zone)
+        folders = {value.name for value in part.values}
+        form = rows.csv._replace(names=tuple(name for name in rows.csv.names if name not in folders))
+        return read_csv(part, form, columns, rows.zone)
     return read_lines(part, columns, rows.zone)
 
 

@@ -14,9 +14,11 @@ from typing import NamedTuple
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
+from millpond.local_path import local_path, scheme_of
 from millpond.log.file_lists import files_in
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets, SourceUpdate
+from millpond.model.endpoints import Source
 from millpond.model.expressions import columns_of
 from millpond.plan.options.arrow_reading import CORRUPT, csv_form, why_spark
 from millpond.runtime.inputs.file_parts import (
@@ -27,7 +29,9 @@ from millpond.runtime.inputs.file_parts import (
     FilePart,
     FileRows,
     FileTask,
+    FolderValue,
 )
+from millpond.runtime.inputs.partition_folders import folder_values
 from millpond.runtime.inputs.text_blocks import GZIP
 from millpond.runtime.scheduling.attempts import ArrowEpochs
 from millpond.runtime.task.column_layout import ReadLayout
@@ -103,9 +107,18 @@ def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: Read
         zone = str(spark.conf.get("spark.sql.session.timeZone"))
         form = csv_form(want.stream) if want.stream.source.format == "csv" else None
         csv = None if form is None else CsvForm(tuple(field.name for field in want.stream.columns), *form)
-        rows = FileRows(want.stream.name, position, columns, width, want.stream.source.format, zone, csv, computed)
+        rows = FileRows(
+            want.stream.name, position, columns, width, want.stream.source.format, zone, csv, computed,
+            _folder(want.stream.source), tuple((one.name, one.type) for one in want.stream.columns),
+        )  # fmt: skip
         found[want.stream.name] = why or rows
     return found
+
+
+def _folder(source: Source) -> str:
+    """The local folder of a source; empty if it is not local."""
+    path = next((value for name, value in source.options if name.lower() == "path"), "")
+    return str(local_path(path, "The folder of the stream")) if scheme_of(path) in (None, "file") else ""
 
 
 def _other_setting(spark: SparkSession, form: str) -> str | None:
@@ -120,6 +133,12 @@ class _Piece(NamedTuple):
     size: int
     order: int
     part: FilePart
+
+
+class _File(NamedTuple):
+    path: str
+    size: int
+    values: tuple[FolderValue, ...]
 
 
 class ArrowFiles:
@@ -147,12 +166,12 @@ class ArrowFiles:
         `sources`: what the epoch's record states about its sources. `without`: see `Without`.
         """
         new = [name for name in (*self._readers, TICK) if name in end and start.get(name) != end[name]]
-        files: dict[str, list[tuple[str, int]]] = {}
-        for name in (name for name in new if isinstance(self._readers.get(name), FileRows)):
+        files: dict[str, list[_File]] = {}
+        for name, rows in ((name, rows) for name in new if isinstance(rows := self._readers.get(name), FileRows)):
             state = self._states.setdefault(name, ArrowEpochs())
             state.epochs += 1
             if state.attempts.due():
-                listed = _listed(name, start, sources)
+                listed = _listed(rows, start, sources)
                 if not isinstance(listed, str):
                     files[name] = listed
                     continue
@@ -167,20 +186,20 @@ class ArrowFiles:
                     state.attempts.why = f"Spark's plan does not separate {others[0]}, which has new input too"
         if not files or (others and frame is None):
             return None
-        rows = tuple(one for name in files if isinstance(one := self._readers[name], FileRows))
-        return ChosenFiles(self._divided(rows, files), frame)
+        read = tuple(one for name in files if isinstance(one := self._readers[name], FileRows))
+        return ChosenFiles(self._divided(read, files), frame)
 
-    def _divided(self, sources: tuple[FileRows, ...], files: Mapping[str, list[tuple[str, int]]]) -> FileTask:
+    def _divided(self, sources: tuple[FileRows, ...], files: Mapping[str, list[_File]]) -> FileTask:
         """Divide files among tasks: large ones by row groups or bytes, small ones several to a task."""
-        total = sum(size for some in files.values() for _, size in some)
+        total = sum(file.size for some in files.values() for file in some)
         cores = int(self._spark.sparkContext.defaultParallelism)
         most = min(max(-(-total // cores), LEAST_BYTES), MOST_BYTES)
         pieces: list[_Piece] = []
         for number, rows in enumerate(sources):
-            for path, size in files[rows.source]:
+            for path, size, values in files[rows.source]:
                 shares = 1 if path.endswith(GZIP) else max(1, -(-size // most))
                 pieces += (
-                    _Piece(size // shares, len(pieces) + share, FilePart(number, path, share, shares, size))
+                    _Piece(size // shares, len(pieces) + share, FilePart(number, path, share, shares, size, values))
                     for share in range(shares)
                 )
         bins: list[tuple[int, int, list[_Piece]]] = [(0, i, []) for i in range(max(1, -(-total // most)))]
@@ -207,19 +226,22 @@ class ArrowFiles:
             self._states[rows.source].attempts.succeeded()
 
 
-def _listed(name: str, start: Offsets, sources: Mapping[str, SourceUpdate]) -> list[tuple[str, int]] | str:
-    """The paths and sizes of the new files of a stream; or why Spark reads them."""
-    found = []
-    update, after = sources.get(name, SourceUpdate()), batch_of(start.get(name, ""))
+def _listed(rows: FileRows, start: Offsets, sources: Mapping[str, SourceUpdate]) -> list[_File] | str:
+    """The new files of a stream; or why Spark reads them."""
+    found: list[_File] = []
+    update, after = sources.get(rows.source, SourceUpdate()), batch_of(start.get(rows.source, ""))
     files = () if update.files is None else files_in(update.files)
     for uri in (one.decoded for one in files if one.batch > after):
         path = uri.removeprefix(LOCAL)
         if path == uri:
             return f"{uri} is not a local file"
-        if "=" in os.path.dirname(path):
-            return f"{path} may be in the folder of a partition"
+        values = folder_values(rows.folder, path, rows.declared)
+        if isinstance(values, str):
+            return values
+        if found and len(values) != len(found[0].values):
+            return f"{path} is in other folders than {found[0].path}"
         try:
-            found.append((path, os.path.getsize(path)))
+            found.append(_File(path, os.path.getsize(path), values))
         except OSError as error:
             return f"{path}: {error.strerror}"
-    return found or f"the list of new files of {name} is empty"
+    return found or f"the list of new files of {rows.source} is empty"

@@ -83,6 +83,23 @@ def test_a_stream_with_an_obstacle_does_not_keep_spark_at_another_one(tmp_path: 
     assert found is not None and [rows.source for rows in found.sources] == ["up"]
 
 
+def test_all_files_of_an_epoch_are_in_folders_with_the_same_columns(tmp_path: Path) -> None:
+    rows = ROWS._replace(folder=str(tmp_path), declared=(("c", "string"), ("day", "date")))
+    paths = [tmp_path / f"day=2026-01-0{number}" / "0.parquet" for number in (1, 2)]
+    for path in paths:
+        path.parent.mkdir()
+        path.touch()
+    listed = [ListedFile(f"file://{path}", 0, 1) for path in paths]
+    task = choose(chooser({"tx": rows}), START, END, {"tx": SourceUpdate(file_list(listed))})
+    assert task is not None
+    assert [value.text for some in task.parts for part in some for value in part.values] == ["2026-01-01", "2026-01-02"]
+    (tmp_path / "1.parquet").touch()
+    listed.append(ListedFile(f"file://{tmp_path}/1.parquet", 0, 1))
+    files = chooser({"tx": rows})
+    assert choose(files, START, END, {"tx": SourceUpdate(file_list(listed))}) is None
+    assert "1.parquet is in other folders than" in files.notes["tx"]
+
+
 @pytest.mark.parametrize(
     ("uri", "why"),
     [
