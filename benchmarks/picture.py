@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import matplotlib
-
-matplotlib.use("svg")
 _STYLE = {"svg.hashsalt": "millpond", "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
-matplotlib.rcParams.update(_STYLE | {"font.size": 9})
-from matplotlib import pyplot  # noqa: E402  (the back-end is chosen first)
-
 _MARKS = "os^vDPX*"
 
 
@@ -27,6 +21,7 @@ class Panel(NamedTuple):
 
 def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
     """Write the panels in two rows, their series named below."""
+    pyplot = _pyplot()
     columns = -(-len(panels) // 2)
     figure, places = pyplot.subplots(2, columns, figsize=(4 * columns, 6.4), squeeze=False, layout="constrained")
     for panel, axes in zip(panels, places.flat, strict=False):
@@ -49,6 +44,7 @@ def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
 
 def timeline(path: Path, title: str, points: Sequence[tuple[float, float]], marks: Sequence[tuple[float, str]]) -> None:
     """Write a chart of values over seconds, with what happened when: a colour for each kind."""
+    pyplot = _pyplot()
     figure, axes = pyplot.subplots(figsize=(12, 4), layout="constrained")
     axes.plot(*zip(*points, strict=True), "k.", markersize=3)
     kinds = list(dict.fromkeys(kind for _, kind in marks))
@@ -61,3 +57,14 @@ def timeline(path: Path, title: str, points: Sequence[tuple[float, float]], mark
     figure.legend(loc="outside lower center", ncols=7, frameon=False)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
+
+
+def _pyplot() -> Any:
+    """Matplotlib, imported when a picture is drawn: every process of the tests imports the benchmarks."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update(_STYLE | {"font.size": 9})
+    from matplotlib import pyplot
+
+    return pyplot
