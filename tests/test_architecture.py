@@ -97,7 +97,7 @@ FACE = "__init__"
 
 HOMES = {
     "pyspark": ("spark/",),
-    "py4j": ("spark/", "kit/servers/hdfs_server.py"),
+    "py4j": ("spark/", "kit/costs/jvm_calls.py", "kit/servers/hdfs_server.py"),
     "lmdb": ("state/backends/lmdb.py", "state/backends/lmdb_check.py"),
     "redis": ("state/backends/redis", "kit/servers/redis_servers.py"),
     "confluent_kafka": ("followers/sinks/kafka", "kit/servers/kafka_server.py"),

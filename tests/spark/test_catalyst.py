@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import pytest
-from py4j.java_gateway import GatewayClient, JavaObject
+from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from kit.costs.jvm_calls import jvm_calls
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     analysed,
@@ -46,39 +43,21 @@ def front(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fron
     return front
 
 
-@contextmanager
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The commands sent to the JVM meanwhile, those that only free an object left out."""
-    sent: list[str] = []
-    send = GatewayClient.send_command
-
-    def counted(self: GatewayClient, command: str, *rest: Any, **more: Any) -> Any:
-        if not command.startswith("m\n"):
-            sent.append(command)
-        return send(self, command, *rest, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(GatewayClient, "send_command", counted)
-        yield sent
-
-
-def test_a_query_costs_few_calls_whatever_the_width_of_its_stream(
-    front: FrontEnd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_costs_few_calls_whatever_the_width_of_its_stream(front: FrontEnd) -> None:
     window = "window(ts, '1 hour', '1 minute')"
     text = f"SELECT c, {window} AS w, sum(v) AS s, count(*) AS n FROM {WM} WHERE v > 3 GROUP BY ALL"
     front.query_from_sql("warm", text)
-    with calls(monkeypatch) as sent:
+    with jvm_calls() as sent:
         front.query_from_sql("q", text)
     assert len(sent) < 520, len(sent)
 
 
-def test_names_in_the_jvm_are_looked_up_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_in_the_jvm_are_looked_up_once(spark: SparkSession) -> None:
     jvm = reading_session(spark)._jvm
     assert jvm is spark._jvm and jvm is not None
 
     def lookups() -> list[str]:
-        with calls(monkeypatch) as sent:
+        with jvm_calls() as sent:
             assert jvm.py4j.reflection.TypeUtil.isInstanceOf(jvm.java.lang.Object._java_lang_class, "x")
             assert isinstance(jvm.PythonUtils.toSeq([1]), JavaObject)
             assert jvm.com.acme.Missing is not jvm.com.acme.Missing, "a jar with this class may be added later"
@@ -89,14 +68,14 @@ def test_names_in_the_jvm_are_looked_up_once(spark: SparkSession, monkeypatch: p
     assert lookups() == ["com", "com.acme", "com.acme.Missing"] * 2
 
 
-def test_columns_of_a_plan_in_few_calls(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_of_a_plan_in_few_calls(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], TYPES).withWatermark("ts", "90 seconds")
     plan = analysed(frame)
     one_by_one = attributes_one_by_one(plan)
     assert attributes_of(plan) == one_by_one
     assert [one.type for one in one_by_one][5:7] == ["struct<x:bigint,`y z`:array<string>>", "map<string,date>"]
     plan = analysed(frame.drop("d\u0001"))
-    with calls(monkeypatch) as sent:
+    with jvm_calls() as sent:
         assert attributes_of(plan) == [one for one in one_by_one if one.name != "d\u0001"]
     assert len(sent) < 6
 

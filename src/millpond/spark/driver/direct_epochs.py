@@ -36,6 +36,7 @@ from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.driver.tasks import EVALUATED_ABOVE, NOTHING_READ, direct_deltas_of, expressions_above
+from millpond.spark.session.batch_rows import BatchRows
 from millpond.spark.session.failures import explained
 
 WORTH_READING = 50_000
@@ -99,8 +100,8 @@ class Direct:
         return WantedOwners(owners, why)
 
     def deltas(
-        self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask, task: FoldTask,
-        open_files: OpenFiles, with_spark: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+        self, setting: Setting, batch: Batch, rows: BatchRows, gathering: GatherTask, task: FoldTask,
+        open_files: OpenFiles, with_spark: Callable[[DataFrame], DataFrame],
     ) -> list[tuple[Receipt, bytes]] | Obstacle | None:  # fmt: skip
         """The receipts and deltas of a direct epoch's instances; None if the epoch must use the shuffle instead.
 
@@ -113,7 +114,7 @@ class Direct:
         if not self._attempts.due():
             return None
         try:
-            choice = self._route(setting, batch, frame, gathering, with_spark)
+            choice = self._route(setting, batch, rows, gathering, with_spark)
             if isinstance(choice, str):
                 self._attempts.why = choice
                 return None
@@ -143,7 +144,7 @@ class Direct:
         self._misplaced += counts.get("misplaced", 0)
 
     def _route(
-        self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask,
+        self, setting: Setting, batch: Batch, rows: BatchRows, gathering: GatherTask,
         with_spark: Callable[[DataFrame], DataFrame],
     ) -> tuple[DataFrame, Route] | str:
         """The frame that a direct epoch reads and its route, or the reason why the epoch cannot be direct."""
@@ -170,9 +171,10 @@ class Direct:
             return NOTHING_READ.why
         if largest_share(gathering, tasks) > message_bytes(tasks):
             return "many rows of queries are read too"
-        crowded = _slots(frame.sparkSession, tasks)
+        crowded = _slots(rows.session, tasks)
         if crowded:
             return crowded
+        frame = with_spark(rows.frame)
         if _is_union(frame):  # Spark refuses a union in a barrier stage, even if one side is empty.
             alone = self._without_tick(setting.layout, batch, topic)
             if alone is None:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.clock import lap_us
@@ -56,6 +56,7 @@ from millpond.spark.driver.tasks import deltas_of, packets_of
 from millpond.spark.reading.event_source import paced
 from millpond.spark.reading.intake import Behind, Intake
 from millpond.spark.reading.partial_frame import without_sources
+from millpond.spark.session.batch_rows import BatchRows
 from millpond.spark.session.failures import explained
 from millpond.spark.session.session import jvm_failure
 from millpond.spark.session.task_hosts import TaskHosts
@@ -294,7 +295,7 @@ class Driver:
             except (PySparkException, Py4JError, ConnectionError) as error:
                 raise self._explained(error) from error
 
-    def _epoch(self, frame: DataFrame, number: int) -> None:
+    def _epoch(self, rows: BatchRows, number: int) -> None:
         """Spark's callback for a batch; an exception ends the streaming query, so `run` raises the kept failure."""
         if not self._life.begin():
             raise Stopped
@@ -305,7 +306,7 @@ class Driver:
                     successor = self._succession.begin(self._checkpoint, self._epoch, once=self._once)
                 if successor is None:
                     self.make_changes()
-                self._run_batch(frame, number)
+                self._run_batch(rows, number)
                 if successor is not None:
                     self._hand_over(successor)
             self._lookups.renew()  # Spark plans a batch before it calls us, so this is for the next batch
@@ -322,8 +323,8 @@ class Driver:
                 successor.decide()
         reached("batch.return")
 
-    def _run_batch(self, frame: DataFrame, number: int) -> None:
-        planned = self._epochs.plan_batch(frame, number, self._checkpoint, lambda: asking_us(self._query))
+    def _run_batch(self, rows: BatchRows, number: int) -> None:
+        planned = self._epochs.plan_batch(rows, number, self._checkpoint, lambda: asking_us(self._query))
         if isinstance(self._epochs.run(planned), Deferred):
             self._life.reread()
             raise Stopped
@@ -347,23 +348,22 @@ class Driver:
 
     def _job(self, begun: Begun, gathering: GatherTask, task: FoldTask) -> list[tuple[Receipt, bytes]]:
         """Run an epoch's job in Spark: a direct one if that is possible, otherwise one with the shuffle."""
-        batch, frame = begun.planned.batch, begun.planned.frame
-        spark = self._spark if frame is None else frame.sparkSession
+        batch, rows = begun.planned.batch, begun.planned.rows
+        spark = self._spark if rows is None else rows.session
         files, by_spark = None, list[str]()
-        if frame is not None:
+        if rows is not None:
             self._advisers.batches.limit(spark)
-            without = partial(without_sources, frame)
-            files = self._advisers.files.choose(batch.start, batch.end, begun.sources, without)
+            files = self._advisers.files.choose(
+                batch.start, batch.end, begun.sources, lambda *sources: without_sources(rows.frame, *sources)
+            )
             by_spark += self._advisers.texts.by_spark(self.setting.layout, batch.start, batch.end)
 
         def result() -> list[tuple[Receipt, bytes]] | Obstacle:
             nonlocal files
             open_files = self._files.open_files
             read = ReadByGather(gathering, self.setting.streams, by_spark)
-            if frame is not None:
-                made = self._advisers.direct.deltas(
-                    self.setting, batch, read.frame(frame), read.task, task, open_files, read.frame
-                )
+            if rows is not None:
+                made = self._advisers.direct.deltas(self.setting, batch, rows, read.task, task, open_files, read.frame)
                 if made is not None:
                     return made
             hosts = self._hosts.choose(task.owners, task.instances, self._shards())
@@ -378,7 +378,7 @@ class Driver:
                     return found
                 self._advisers.files.refused(files, found)
                 files = None  # another attempt does not meet the obstacle again
-            packets = packets_of(spark, None if frame is None else read.frame(frame), None, read.task, open_files)
+            packets = packets_of(spark, None if rows is None else read.frame(rows.frame), None, read.task, open_files)
             return deltas_of(packets, task, open_files, hosts, self._evaluate)
 
         def attempt() -> list[tuple[Receipt, bytes]]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
-from pyspark.sql import DataFrame
 
 from millpond.clock import lap_us, now_us
 from millpond.faults import reached
@@ -55,19 +54,20 @@ from millpond.spark.driver.epochs import Epoch
 from millpond.spark.driver.log_head import LogHead
 from millpond.spark.reading.intake import Intake
 from millpond.spark.reading.source_updates import source_updates
+from millpond.spark.session.batch_rows import BatchRows
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
     """The offsets between which the epoch reads are fixed.
 
-    `frame` reads them, and `checkpoint` is the folder in which Spark planned the batch. Without a frame, the epoch
-    reads no input. `level`: close all windows over the streams of this level (see `runtime.epoch.fold_task`).
-    `merges_wait`: merges of state wait for a quieter epoch.
+    `rows` are what Spark reads between them, and `checkpoint` is the folder in which Spark planned the batch. Without
+    rows, the epoch reads no input. `level`: close all windows over the streams of this level (see
+    `runtime.epoch.fold_task`). `merges_wait`: merges of state wait for a quieter epoch.
     """
 
     batch: Batch
-    frame: DataFrame | None = None
+    rows: BatchRows | None = None
     checkpoint: Path = Path()
     level: int | None = None
     merges_wait: bool = False
@@ -183,7 +183,7 @@ class EpochRunner:
         self._ended, self._ended_lap = now_us(), lap_us()
         self.timelines, self._spans, self._began_us = Timelines(), Spans(DRIVER), now_us()
 
-    def plan_batch(self, frame: DataFrame, number: int, checkpoint: Path, asking_us: Callable[[], int]) -> Planned:
+    def plan_batch(self, rows: BatchRows, number: int, checkpoint: Path, asking_us: Callable[[], int]) -> Planned:
         """Plan an epoch that commits Spark's batch `number`; migrations that precede it are recorded here.
 
         `asking_us`: how long Spark took to request the offsets.
@@ -201,7 +201,7 @@ class EpochRunner:
         news = moved(start, end, self._head.manifest.offsets)  # a tick alone moves no offsets
         waits = self._migrate(taken, asking_us) if news else Waits()
         self._spans.add("read plan", self._began_us)
-        return Planned(batch, frame, checkpoint, merges_wait=waits.merges)
+        return Planned(batch, rows, checkpoint, merges_wait=waits.merges)
 
     def plan_without_input(self, level: int | None = None) -> Planned:
         """Plan an epoch without input; if `level` is given, it closes every window over streams of that level.
@@ -228,7 +228,7 @@ class EpochRunner:
             if type(after) not in TRANSITIONS[type(state)]:
                 raise RuntimeError(f"an epoch cannot go from {type(state).__name__} to {type(after).__name__}")
             if isinstance(after, Published):
-                self._note(planned.batch.number if planned.frame is not None else None, after.record, state)
+                self._note(planned.batch.number if planned.rows is not None else None, after.record, state)
             state = after
         return state
 
@@ -255,7 +255,7 @@ class EpochRunner:
 
     def _begin(self, planned: Planned) -> Begun | Repeated | Skipped | Deferred:
         head, batch = self._head, planned.batch
-        if planned.frame is None:
+        if planned.rows is None:
             run = head.catch_up()
             head.arrange(run.manifest)
             head.expect(batch.end)
@@ -278,7 +278,7 @@ class EpochRunner:
 
     def _compute(self, begun: Begun) -> Computed:
         planned, run, setting = begun.planned, begun.run, self._head.setting
-        gathering = gather_task(setting, run, None if planned.frame is None else self._head.now())
+        gathering = gather_task(setting, run, None if planned.rows is None else self._head.now())
         began_us, drains = lap_us(), planned.level is not None
         task = fold_task(
             setting, run, self._head.writer.token, drains, begun.idle, planned.level or 0, planned.merges_wait

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -29,10 +29,8 @@ from millpond.runtime.task.column_layout import ReadLayout
 from millpond.spark.driver.checkpoint import next_checkpoint, query_id, set_query_id
 from millpond.spark.driver.direct_epochs import Between
 from millpond.spark.reading.arrow_files import Readers
+from millpond.spark.session.batch_rows import BatchRows, Call, calling
 from millpond.spark.sources.file_tables import Lookups
-
-Call = Callable[[DataFrame, int], None]
-"""The function that Spark calls for each batch, with the batch's number."""
 
 _START_S = 10.0
 """How long the end of an epoch waits at most for its successor to start, in seconds; a start usually takes 0.1 s."""
@@ -68,7 +66,7 @@ def started(frame: DataFrame, call: Call, checkpoint: Path, *, once: bool) -> St
 
     The checkpoint is on this host, whatever the default file system of Hadoop is.
     """
-    writer = frame.writeStream.foreachBatch(call).option("checkpointLocation", f"file:{checkpoint.absolute()}")
+    writer = calling(frame, call).option("checkpointLocation", f"file:{checkpoint.absolute()}")
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
     return writer.start()
 
@@ -123,11 +121,11 @@ class Successor:
             if self.checkpoint != self._before:
                 shutil.rmtree(self.checkpoint, ignore_errors=True)
 
-    def _called(self, frame: DataFrame, number: int) -> None:
+    def _called(self, rows: BatchRows, number: int) -> None:
         self._decided.wait()
         if not self._goes:
             raise Stopped
-        self._call(frame, number)
+        self._call(rows, number)
 
 
 class Succession:

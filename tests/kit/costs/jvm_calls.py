@@ -1,0 +1,26 @@
+"""Records the calls from Python to the JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from py4j.java_gateway import GatewayClient
+
+
+@contextmanager
+def jvm_calls() -> Iterator[list[str]]:
+    """The commands sent to the JVM meanwhile, those that only free an object left out."""
+    sent: list[str] = []
+    send = GatewayClient.send_command
+
+    def counted(self: GatewayClient, command: str, *rest: Any, **more: Any) -> Any:
+        if not command.startswith("m\n"):
+            sent.append(command)
+        return send(self, command, *rest, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GatewayClient, "send_command", counted)
+        yield sent

@@ -1,0 +1,63 @@
+"""What an epoch asks of the JVM, and that Spark computes the rows of a batch only where they are needed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from kit.costs.jvm_calls import jvm_calls
+from millpond import Pond
+from millpond.spark.session import batch_rows
+from millpond.spark.session.batch_rows import BatchRows, calling
+from millpond.spark.session.session import reading_session
+
+QUERY = """
+CREATE TABLE tx (c STRING, ts TIMESTAMP, v BIGINT) USING parquet OPTIONS (path '{folder}/in', maxFilesPerTrigger 1);
+CREATE STREAMING TABLE sums AS SELECT c, window(ts, '1 minute') AS w, sum(v) AS s
+  FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND GROUP BY ALL;
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        times = pa.array([1_700_000_000_000_000 + 30_000_000 * number + i for i in range(4)], pa.timestamp("us", "UTC"))
+        table = pa.table({"c": ["a", "b", None, "b"], "ts": times, "v": [number] * 4})
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+    return tmp_path
+
+
+def test_an_epoch_of_files_makes_few_calls_and_no_rdd_of_sparks_rows(spark: SparkSession, folder: Path) -> None:
+    sizes: list[int] = []
+    with jvm_calls() as sent, Pond(spark, folder / "pond", on_epoch=lambda _: sizes.append(len(sent))) as pond:
+        pond.load(QUERY.format(folder=folder))
+        pond.run(once=True)
+    assert len(sizes) == 4
+    assert any("EpochSink" in command for command in sent)
+    assert not [command for command in sent if command.startswith("c\nz:millpond.EpochSink\nrows")]
+    calls = [after - before for before, after in pairwise(sizes)]
+    assert min(calls) < 100, calls
+
+
+@pytest.mark.parametrize("sink", [batch_rows.SINK, "millpond.Other"])
+def test_a_batch_has_its_rows_whether_our_sink_can_be_loaded_or_not(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, sink: str
+) -> None:
+    monkeypatch.setattr(batch_rows, "SINK", sink)
+    reader = reading_session(spark).readStream.schema("c STRING, v LONG").format("parquet").name("tx")
+    found: list[tuple[int, int]] = []
+
+    def call(rows: BatchRows, number: int) -> None:
+        assert rows.session is not spark and rows.frame is rows.frame
+        found.append((number, rows.frame.where("v = 3").count()))
+
+    writer = calling(reader.option("maxFilesPerTrigger", 2).load(str(folder / "in")), call)
+    query = writer.option("checkpointLocation", str(folder / "c")).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert [number for number, _ in found] == [0, 1] and sum(count for _, count in found) == 4
