@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from pyspark.sql import SparkSession
 
 from kit.costs.jvm_calls import jvm_calls
 from millpond import Pond
-from millpond.spark.session import batch_rows
+from millpond.spark.driver.tasks import DELTAS, PACKETS
+from millpond.spark.session import arrow_rows, batch_rows
+from millpond.spark.session.arrow_rows import ArrowRows
 from millpond.spark.session.batch_rows import BatchRows, calling
 from millpond.spark.session.session import reading_session
 
@@ -42,7 +45,7 @@ def test_an_epoch_of_files_makes_few_calls_and_no_rdd_of_sparks_rows(spark: Spar
     assert any("EpochSink" in command for command in sent)
     assert not [command for command in sent if command.startswith("c\nz:millpond.EpochSink\nrows")]
     calls = [after - before for before, after in pairwise(sizes)]
-    assert min(calls) < 100, calls
+    assert min(calls) < 40, calls
 
 
 @pytest.mark.parametrize("sink", [batch_rows.SINK, "millpond.Other"])
@@ -61,3 +64,34 @@ def test_a_batch_has_its_rows_whether_our_sink_can_be_loaded_or_not(
     query = writer.option("checkpointLocation", str(folder / "c")).trigger(availableNow=True).start()
     assert query.awaitTermination(60)
     assert [number for number, _ in found] == [0, 1] and sum(count for _, count in found) == 4
+
+
+@pytest.mark.parametrize("name", [arrow_rows.CLASS, "millpond.Other"])
+def test_rows_are_mapped_moved_and_collected_whether_our_class_can_be_loaded_or_not(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(arrow_rows, "CLASS", name)
+    arrow_rows._is_loaded.cache_clear()
+    large = b"x" * (2 << 20)
+
+    def packets(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            numbers = batch.column(0).to_pylist()
+            columns = [pa.array([n % 2 for n in numbers], pa.int32()), pa.array([b"%d" % n for n in numbers])]
+            yield pa.RecordBatch.from_arrays(columns, names=PACKETS.names)
+
+    def deltas(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = b",".join(sorted(packet for batch in batches for packet in batch.column(1).to_pylist()))
+        yield pa.RecordBatch.from_arrays([pa.array([b""]), pa.array([found + b" %d" % len(large)])], DELTAS.names)
+
+    try:
+        numbers = ArrowRows.numbers(spark, 6, 3).union(ArrowRows.of(spark.range(6, 8)))
+        moved = numbers.map(packets, PACKETS).shuffled(2)
+        assert moved.map(deltas, DELTAS).collect() == [(b"", b"0,2,4,6 2097152"), (b"", b"1,3,5,7 2097152")]
+        assert {tuple(row) for row in moved.frame().collect()} == {(n % 2, b"%d" % n) for n in range(8)}
+        assert ArrowRows.numbers(spark, 0, 1).map(packets, PACKETS).shuffled(2).map(deltas, DELTAS).collect() == (
+            [(b"", b" 2097152")] * 2
+        )
+        assert ArrowRows.numbers(spark, 0, 1).map(packets, DELTAS).collect() == []
+    finally:
+        arrow_rows._is_loaded.cache_clear()

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
+from millpond.spark.session.arrow_rows import ArrowRows
 from millpond.spark.session.driver_classes import is_loaded
-from millpond.spark.session.task_hosts import COALESCER, TaskHosts, on_hosts
+from millpond.spark.session.task_hosts import COALESCER, TaskHosts
 
 pytestmark = pytest.mark.spark
 
 
 def test_each_partition_prefers_its_host_and_has_the_same_rows(spark: SparkSession) -> None:
     assert is_loaded(spark, COALESCER)
-    moved = spark.range(0, 60, 1, 4).selectExpr("id", "cast(id % 3 AS int) AS instance").repartitionById(3, "instance")
-    placed = on_hosts(moved, ["a", "", "b"])
-    assert placed.schema == moved.schema
+    moved = ArrowRows.of(spark.range(0, 60, 1, 4).selectExpr("cast(id % 3 AS int) AS instance", "id")).shuffled(3)
+    placed = moved.on(["a", "", "b"]).frame()
+    assert placed.columns == ["instance", "id"]
     rdd, context = placed._jdf.queryExecution().toRdd(), spark.sparkContext._jsc.sc()
     preferred = [str(context.getPreferredLocs(rdd, number).mkString(",")) for number in range(3)]
     assert preferred == ["a", "", "b"]
@@ -25,7 +26,7 @@ def test_each_partition_prefers_its_host_and_has_the_same_rows(spark: SparkSessi
 
 
 def test_on_one_host_nothing_is_preferred(spark: SparkSession) -> None:
-    frame = spark.range(3)
-    assert on_hosts(frame, ()) is frame
+    rows = ArrowRows.numbers(spark, 3, 1)
+    assert rows.on(()) is rows
     hosts = TaskHosts(spark)
     assert hosts.choose((0, 1), 2, ()) == () and hosts.chosen([0, 1]) == ()

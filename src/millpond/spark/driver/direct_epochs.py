@@ -36,6 +36,7 @@ from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.driver.tasks import EVALUATED_ABOVE, NOTHING_READ, direct_deltas_of, expressions_above
+from millpond.spark.session.arrow_rows import ArrowRows
 from millpond.spark.session.batch_rows import BatchRows
 from millpond.spark.session.failures import explained
 
@@ -118,7 +119,7 @@ class Direct:
             if isinstance(choice, str):
                 self._attempts.why = choice
                 return None
-            result = direct_deltas_of(choice[0], gathering, task, open_files, choice[1])
+            result = direct_deltas_of(ArrowRows.of(choice[0]), gathering, task, open_files, choice[1])
         except (PySparkException, Py4JError) as error:
             failure = explained(error)
             if not isinstance(failure, SparkError):

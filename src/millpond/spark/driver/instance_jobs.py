@@ -14,20 +14,24 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from millpond.followers.sinks.redis_rows import upsert_own
 from millpond.followers.upserts import Upsert, Upserted
 from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
 from millpond.log.places.address import address_of
 from millpond.runtime.joins.lookup_rows import OpenRows
+from millpond.spark.session.arrow_rows import ArrowRows
 from millpond.spark.session.failures import explained
-from millpond.spark.session.task_hosts import TaskHosts, on_hosts
+from millpond.spark.session.task_hosts import TaskHosts
 from millpond.spark.session.worker import VersionChecked, worker_task
 from millpond.state.ports.files import check_sees
 from millpond.state.ports.store import BucketStore
 
 Work: TypeAlias = Callable[[int], msgspec.Struct]
 """The work of one instance; it must be importable by workers. Its result is sent to the driver as JSON."""
+
+DONE = StructType([StructField("done", BinaryType())])
 
 
 class _PerInstance(VersionChecked):
@@ -79,9 +83,7 @@ def upserted(spark: SparkSession, upsert: Upsert, opens: OpenRows, hosts: TaskHo
 
 def _run(spark: SparkSession, doing: _PerInstance, hosts: Sequence[str], tasks: int) -> list[bytes]:
     try:
-        places = on_hosts(spark.range(0, tasks, 1, tasks), hosts)
-        table = places.mapInArrow(doing, "done binary").toArrow()
+        places = ArrowRows.numbers(spark, tasks, tasks).on(hosts)
+        return [done for (done,) in places.map(doing, DONE).collect()]
     except (PySparkException, Py4JError, ConnectionError) as error:
         raise explained(error) from error
-    done: list[bytes] = table.column(0).to_pylist()
-    return done

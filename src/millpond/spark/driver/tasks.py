@@ -52,7 +52,7 @@ from millpond.runtime.task.obstacle import (
 from millpond.runtime.task.plan_cache import pack_task, unpack_task
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spans import Spans
-from millpond.spark.session.task_hosts import on_hosts
+from millpond.spark.session.arrow_rows import ArrowRows
 from millpond.spark.session.worker import VersionChecked, worker_task
 
 DIRECT, MISPLACED = in_receipt("direct"), in_receipt("misplaced")
@@ -70,7 +70,6 @@ EVALUATED_ABOVE = "Spark evaluates expressions above an aggregation"
 Evaluate: TypeAlias = Callable[[DataFrame, Sequence[Foreign]], DataFrame]
 """Returns a frame with the values of expressions in place of their inputs."""
 
-# Spark would parse the text of a schema anew in each epoch.
 PACKETS = StructType([StructField("instance", IntegerType()), StructField(_PACKET, BinaryType())])
 DELTAS = StructType([StructField("receipt", BinaryType()), StructField("body", BinaryType())])
 
@@ -306,30 +305,27 @@ def _context() -> TaskContext:
 
 def packets_of(
     spark: SparkSession, frame: DataFrame | None, files: FileTask | None, task: GatherTask, open_files: OpenFiles
-) -> DataFrame:  # fmt: skip
+) -> ArrowRows:  # fmt: skip
     """The packets of the events that are read, and of what is read from the pond's own files by at most one task per
     instance.
 
     `frame`: the events that Spark reads. `files`: what the tasks read into Arrow; the frame does not contain it.
     """
-    found: list[DataFrame] = []
+    found: list[ArrowRows] = []
     if frame is not None:
-        found.append(frame.mapInArrow(_Gather(task) if files is None else _GatherOthers(task, files), PACKETS))
+        found.append(ArrowRows.of(frame).map(_Gather(task) if files is None else _GatherOthers(task, files), PACKETS))
     if files is not None:
-        numbers = spark.range(0, len(files.parts), 1, len(files.parts))
-        found.append(numbers.mapInArrow(_GatherFiles(task.without_texts, files), PACKETS))
+        numbers = ArrowRows.numbers(spark, len(files.parts), len(files.parts))
+        found.append(numbers.map(_GatherFiles(task.without_texts, files), PACKETS))
     parts = stored_parts(task)
-    if parts:
-        # `createDataFrame` would make `spark`, a clone, the user's active session
-        numbers = spark.range(0, parts, 1, min(parts, task.instances))
-        found.append(numbers.mapInArrow(_GatherStored(task, open_files), PACKETS))
-    if not found:
-        return spark.range(0).selectExpr("CAST(NULL AS int) AS instance", "CAST(NULL AS binary) AS packet")
-    return reduce(DataFrame.union, found)
+    if parts or not found:
+        numbers = ArrowRows.numbers(spark, parts, max(1, min(parts, task.instances)))
+        found.append(numbers.map(_GatherStored(task, open_files), PACKETS))
+    return reduce(ArrowRows.union, found)
 
 
 def deltas_of(
-    packets: DataFrame, task: FoldTask, open_files: OpenFiles, hosts: Sequence[str], evaluate: Evaluate
+    packets: ArrowRows, task: FoldTask, open_files: OpenFiles, hosts: Sequence[str], evaluate: Evaluate
 ) -> list[tuple[Receipt, bytes]] | Obstacle:  # fmt: skip
     """Run the epoch's only job: shuffle packets to their instances, fold them, and collect receipts and deltas.
 
@@ -342,18 +338,20 @@ def deltas_of(
     Raises:
         CorruptError: an instance returned no receipt, or more than one.
     """
-    moved = on_hosts(packets.repartitionById(task.instances, "instance"), hosts)
+    moved = packets.shuffled(task.instances).on(hosts)
     above = expressions_above(task.plan)
     if not above:
-        return _received(_collected(moved.mapInArrow(_Fold(task, open_files), DELTAS)), task)
-    columns = f"{_PACKET} binary, {QUERY} string, {REQUEST} int, " + ", ".join(one.ddl for one in above)
-    inputs = moved.mapInArrow(_Request(task, open_files, above), columns)
-    values = evaluate(inputs, [one.value for one in above])
-    return _received(_collected(values.mapInArrow(_FoldEvaluated(task, open_files), DELTAS)), task)
+        return _received(moved.map(_Fold(task, open_files), DELTAS).collect(), task)
+    requested_columns = ", ".join(one.ddl for one in above)
+    columns = StructType.fromDDL(f"{_PACKET} binary, {QUERY} string, {REQUEST} int, {requested_columns}")
+    assert isinstance(columns, StructType)
+    inputs = moved.map(_Request(task, open_files, above), columns)
+    values = ArrowRows.of(evaluate(inputs.frame(), [one.value for one in above]))
+    return _received(values.map(_FoldEvaluated(task, open_files), DELTAS).collect(), task)
 
 
 def direct_deltas_of(
-    frame: DataFrame, gathering: GatherTask, task: FoldTask, open_files: OpenFiles, route: Route
+    rows: ArrowRows, gathering: GatherTask, task: FoldTask, open_files: OpenFiles, route: Route
 ) -> list[tuple[Receipt, bytes]] | Obstacle:
     """Run a direct epoch's job and collect receipts and deltas; or return why the epoch could not be direct.
 
@@ -361,7 +359,7 @@ def direct_deltas_of(
         CorruptError: as `deltas_of`.
     """
     try:
-        results = _collected(frame.mapInArrow(_Direct(gathering, task, route, open_files), DELTAS, barrier=True))
+        results = rows.map(_Direct(gathering, task, route, open_files), DELTAS, barrier=True).collect()
     finally:
         with suppress(MillpondError):  # pruning deletes what is left
             open_files().remove_messages(message_files(task.number, route.job, route.tasks))
@@ -370,13 +368,7 @@ def direct_deltas_of(
     return _received(results, task)
 
 
-def _collected(frame: DataFrame) -> list[tuple[bytes, bytes]]:
-    # `toArrow` does this, too, after thirteen calls to the JVM for settings and for the schema, which is known.
-    batches: list[pa.RecordBatch] = frame._collect_as_arrow()  # type: ignore[operator]
-    return [row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
-
-
-def _received(results: list[tuple[bytes, bytes]], task: FoldTask) -> list[tuple[Receipt, bytes]] | Obstacle:
+def _received(results: list[tuple[bytes, ...]], task: FoldTask) -> list[tuple[Receipt, bytes]] | Obstacle:
     obstacle = next((body for receipt, body in results if not receipt), None)
     if obstacle is not None:
         return decode_obstacle(obstacle)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 JAR = Path(__file__).with_name("driver_classes.jar")
 
-SOURCES = ("EpochSink", "PlainCheckpoints", "PreferredHosts")
+SOURCES = ("ArrowRows", "EpochSink", "PlainCheckpoints", "PreferredHosts")
 """The classes in the jar, by the name of their source."""
 
 

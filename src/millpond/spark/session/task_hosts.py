@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+from pyspark.sql import SparkSession
 
 from millpond.placement.alignment import placement_of
 from millpond.placement.instance_hosts import NO_HOST, instance_hosts
@@ -95,18 +94,3 @@ def addresses(host: str) -> frozenset[str]:
         return frozenset({name, *(str(found[4][0]) for found in socket.getaddrinfo(name, None))})
     except OSError:
         return frozenset({name})
-
-
-def on_hosts(frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
-    """The same rows in the same partitions, of which partition i is preferably computed on host i, if hosts are given.
-
-    What precedes the last shuffle of `frame` is planned, but not computed.
-    """
-    if not any(hosts):
-        return frame
-    spark = frame.sparkSession
-    assert spark._jvm is not None
-    rdd = frame._jdf.queryExecution().toRdd()
-    coalescer = spark._jvm.scala.Some(spark._jvm.millpond.PreferredHosts("\n".join(hosts)))
-    placed = rdd.coalesce(len(hosts), False, coalescer, None)
-    return ClassicFrame(spark._jsparkSession.internalCreateDataFrame(placed, frame._jdf.schema(), False), spark)

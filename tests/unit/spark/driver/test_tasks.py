@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
@@ -107,16 +106,16 @@ class Unavailable(Files):
         raise StoreError("The store does not answer.")
 
 
-class Frame:
-    """Stands for the frame of a direct epoch whose job returns nothing, or fails."""
+class Rows:
+    """Stands for the rows of a direct epoch whose job returns nothing, or fails."""
 
     def __init__(self, error: Exception | None) -> None:
         self._error = error
 
-    def mapInArrow(self, *_: object, **__: object) -> Frame:
+    def map(self, *_: object, **__: object) -> Rows:
         return self
 
-    def _collect_as_arrow(self) -> list[pa.RecordBatch]:
+    def collect(self) -> list[tuple[bytes, ...]]:
         if self._error is not None:
             raise self._error
         return []
@@ -127,9 +126,9 @@ def test_messages_that_cannot_be_removed_change_nothing(tmp_path: Path, error: E
     setting = Setting("p", str(tmp_path), str(tmp_path), (STREAM,), build_plan(()), None, 1, (0,))
     run = Run(0, "", Manifest(), False)
     tasks = gather_task(setting, run), fold_task(setting, run, "w"), lambda: Unavailable(tmp_path)
-    frame, route = Frame(error), Route((0,), 1, "job", 1)
+    rows, route = Rows(error), Route((0,), 1, "job", 1)
     if error is None:
-        assert direct_deltas_of(frame, *tasks, route) == NOTHING_READ  # type: ignore[arg-type]
+        assert direct_deltas_of(rows, *tasks, route) == NOTHING_READ  # type: ignore[arg-type]
     else:
         with pytest.raises(SparkError, match="Its tasks failed"):
-            direct_deltas_of(frame, *tasks, route)  # type: ignore[arg-type]
+            direct_deltas_of(rows, *tasks, route)  # type: ignore[arg-type]

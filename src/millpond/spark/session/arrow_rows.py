@@ -1,0 +1,139 @@
+"""Runs Python functions on Arrow batches of Spark's rows, with one call to the JVM for each step, and without a plan.
+
+Each epoch has the same few steps. Spark would analyse, optimize and describe a plan of them every time, and PySpark
+makes about thirty calls to the JVM for each `mapInArrow`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from py4j.java_gateway import JavaObject
+from pyspark import SparkContext
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+from pyspark.sql.types import StructType
+from pyspark.sql.udf import _wrap_function
+
+from millpond.spark.session.driver_classes import is_loaded
+
+CLASS = "millpond.ArrowRows"
+
+Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+_MOST_BYTES = 1 << 20
+"""A larger pickled function is broadcast, as PySpark does by default."""
+
+_LENGTH = struct.Struct(">i")
+
+
+class ArrowRows:
+    """Rows of Spark; nothing is computed before `collect`."""
+
+    def __init__(self, spark: SparkSession, rows: Any) -> None:
+        self._spark, self._rows = spark, rows
+
+    @classmethod
+    def numbers(cls, spark: SparkSession, end: int, parts: int) -> ArrowRows:
+        """The numbers below `end`, in `parts` partitions."""
+        if not _is_loaded(spark):
+            return _Frames(spark, spark.range(0, end, 1, parts))
+        return cls(spark, _java(spark).ArrowRows.numbers(spark._jsparkSession, end, parts))
+
+    @classmethod
+    def of(cls, frame: DataFrame) -> ArrowRows:
+        """The rows of a frame."""
+        spark = frame.sparkSession
+        return cls(spark, _java(spark).ArrowRows.of(frame._jdf)) if _is_loaded(spark) else _Frames(spark, frame)
+
+    def map(self, function: Function, columns: StructType, *, barrier: bool = False) -> ArrowRows:
+        """The batches that a function makes of those of each partition; `barrier`: all its tasks run at one time."""
+        context = self._spark.sparkContext
+        pickled: Callable[[object], bytes] = CloudPickleSerializer().dumps  # type: ignore[no-untyped-call]
+        command: bytes | None = pickled((function, columns))
+        assert command is not None
+        if len(command) > _MOST_BYTES:
+            made, command = _wrap_function(context, function, columns), None
+        else:
+            made = _environment(context, (*context.environment.items(), *(context._python_includes or ())))
+        name, types = type(function).__name__, _json(columns)
+        return ArrowRows(self._spark, self._rows.map(name, made, command, types, barrier))
+
+    def union(self, other: ArrowRows) -> ArrowRows:
+        """These rows and others with the same columns."""
+        return ArrowRows(self._spark, self._rows.union(other._rows))
+
+    def shuffled(self, partitions: int) -> ArrowRows:
+        """The rows by the number of a partition in their first column."""
+        return ArrowRows(self._spark, self._rows.shuffled(partitions))
+
+    def on(self, hosts: Sequence[str]) -> ArrowRows:
+        """The same partitions, of which partition i is preferably computed on host i, if hosts are given."""
+        if not any(hosts):
+            return self
+        return ArrowRows(self._spark, self._rows.on(_java(self._spark).PreferredHosts("\n".join(hosts))))
+
+    def frame(self) -> DataFrame:
+        """The rows as a frame."""
+        return ClassicFrame(self._rows.frame(), self._spark)
+
+    def collect(self) -> list[tuple[bytes, ...]]:
+        """Run a job and return all rows; their columns are binary."""
+        data = memoryview(self._rows.collect())
+        width, values, place = _LENGTH.unpack_from(data)[0], list[bytes](), _LENGTH.size
+        while place < len(data):
+            size = _LENGTH.unpack_from(data, place)[0]
+            place += _LENGTH.size
+            values.append(bytes(data[place : place + size]))
+            place += size
+        return list(zip(*(values[column::width] for column in range(width)), strict=True))
+
+
+class _Frames(ArrowRows):
+    """The same by frames, where the driver's class loader accepts no further jars."""
+
+    def map(self, function: Function, columns: StructType, *, barrier: bool = False) -> ArrowRows:
+        return _Frames(self._spark, self._rows.mapInArrow(function, columns, barrier=barrier))
+
+    def union(self, other: ArrowRows) -> ArrowRows:
+        return _Frames(self._spark, self._rows.union(other._rows))
+
+    def shuffled(self, partitions: int) -> ArrowRows:
+        return _Frames(self._spark, self._rows.repartitionById(partitions, self._rows.columns[0]))
+
+    def on(self, hosts: Sequence[str]) -> ArrowRows:
+        return self  # no host is preferred, see `TaskHosts`
+
+    def frame(self) -> DataFrame:
+        frame: DataFrame = self._rows
+        return frame
+
+    def collect(self) -> list[tuple[bytes, ...]]:
+        columns = self._rows.toArrow().columns
+        return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def _java(spark: SparkSession) -> Any:
+    assert spark._jvm is not None
+    return spark._jvm.millpond
+
+
+@lru_cache(4)
+def _is_loaded(spark: SparkSession) -> bool:
+    return is_loaded(spark, CLASS)
+
+
+@lru_cache(1)
+def _environment(context: SparkContext, _variables_and_includes: tuple[Any, ...]) -> JavaObject:
+    """A function of Spark with the environment of all functions."""
+    return _wrap_function(context, None, StructType())  # type: ignore[arg-type]
+
+
+@lru_cache(16)
+def _json(columns: StructType) -> str:
+    return columns.json()
