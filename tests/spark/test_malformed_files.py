@@ -11,6 +11,8 @@ from tests.spark.test_incomplete import millpond
 from millpond import Pond
 from millpond.control.commands.run import INCOMPLETE
 from millpond.control.pond.event_totals import EventCounts
+from millpond.spark.catalyst.private_names import analysed
+from millpond.spark.sources.malformed_tables import MalformedRows, MalformedTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -164,6 +166,14 @@ def test_malformed_rows_of_a_joined_table_are_reported_whenever_its_files_change
         (second,) = pond.problems()
         assert not second.failure and second.text.startswith("1 of the 100 rows ")
         assert {(row["k"], row["v"]) for row in pond.table("q").to_pylist()} == {("a", 1), ("c", 3)}
+
+
+def test_tables_of_one_folder_with_other_columns_are_counted_each(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "1").write_text('{"k": "a", "v": 1}\n{"k": "b", "v": "many"}\n{"k": 1, "v": "few"}\n')
+    reader, found = spark.read.format("json").option("mode", "DROPMALFORMED"), list[MalformedRows]()
+    frames = [reader.schema(columns).load(str(tmp_path)) for columns in ("k STRING", "k STRING, v BIGINT")]
+    MalformedTables(spark, [analysed(frame) for frame in (*frames, frames[1])], found.append).look()
+    assert found == [MalformedRows(f"json {tmp_path} (k, v)", 3, 2)]
 
 
 def test_a_table_of_other_modes_is_not_read_twice(spark: SparkSession, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from millpond.spark.catalyst.private_names import (
     outputs,
     references,
     text_of,
+    timed_column,
     window_mark,
 )
 from millpond.spark.sources.arrow_functions import MAPPED
@@ -166,8 +167,7 @@ class InputPlan:
 
     def time_of_repeats(self) -> JavaObject | None:
         """The event time of the events among which repeated ones are removed; None: they have none, as in Spark."""
-        columns = () if self.repeats is None else self.repeats.output
-        return next((column for column in columns if delay_ms(column) is not None), None)
+        return None if self.repeats is None else timed_column(self.repeats.output)
 
     @property
     def keeps_one(self) -> bool:
@@ -290,7 +290,7 @@ def _is_leaf(node: JavaObject) -> bool:
 
 def _repeats(node: JavaObject, kind: str, above: int, higher: Repeats | None) -> Repeats:
     """The removal of repeated events, with the number of steps above it as `below`; `higher`: one further up."""
-    output = items(node.child().output())
+    output = outputs(node.child())
     repeats = Repeats(output if kind == "Distinct" else items(node.keys()), output, above, kind == WITHIN)
     if higher is None:
         return repeats
@@ -308,7 +308,7 @@ def one_per_key(node: JavaObject, above: int) -> Repeats | None:
 
     `above`: the number of steps above it.
     """
-    aliases, order, output = items(node.windowExpressions()), items(node.orderSpec()), items(node.child().output())
+    aliases, order, output = items(node.windowExpressions()), items(node.orderSpec()), outputs(node.child())
     if len(aliases) != 1 or kind_of(aliases[0].child().windowFunction()) != "RowNumber" or len(order) != 1:
         return None
     by = order[0].child()
@@ -493,6 +493,6 @@ def timing_of(plan: InputPlan, stream: Stream, meaning: Callable[[JavaObject], E
         ends = (field.name for field in stream.columns if field.name.endswith(".end"))
         return next((Timing(Column(name, "timestamp"), 0) for name in ends), None)
     columns = outputs(plan.leaf) if plan.watermark is None else items(plan.watermark.output)
-    time = next((column for column in columns if delay_ms(column) is not None), None)
+    time = timed_column(columns)
     found = None if time is None else meaning(time)
     return Timing(found, (delay_ms(time) or 0) * 1000) if isinstance(found, Column) else None

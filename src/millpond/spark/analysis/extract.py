@@ -10,30 +10,25 @@ that the filter drops also advance it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 
 import msgspec
 
-from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Call, Column, Expression, Literal, call, literal, may_raise
+from millpond.model.expressions import Call, Column, Expression, Literal, literal
 from millpond.model.functions import UserFunction
 from millpond.model.query import GroupingSet, Named, Query, named_once
-from millpond.model.selection import AnyQuery, Selection, foreign_keys
-from millpond.model.stream import Stream
-from millpond.model.types import WINDOW, has_floats, is_known, is_storable
+from millpond.model.types import WINDOW, has_floats
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Pattern, Session, Sliced, Sliding, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
-from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregates import aggregate_of
-from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan, timing_of
-from millpond.spark.analysis.expressions import Translator, conjunction, raises_as
+from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan
+from millpond.spark.analysis.event_reader import EventReader
+from millpond.spark.analysis.expressions import Translator, conjunction
 from millpond.spark.analysis.expressions_above import (
     check_key,
     check_window_time,
-    emitted,
     inlined,
     key_of,
     projected_above,
@@ -44,44 +39,39 @@ from millpond.spark.analysis.grouping.calendar_keys import calendar_key, of_star
 from millpond.spark.analysis.grouping.grouping_sets import Sets, by_set, check_column_of_sets, grouping_sets, sets_of
 from millpond.spark.analysis.grouping.pivots import flattened, is_pivot
 from millpond.spark.analysis.grouping.row_patterns import PatternNote, pattern_of, with_matched
-from millpond.spark.analysis.grouping.window_rows import check_grouped, refuse_noted
+from millpond.spark.analysis.grouping.window_rows import check_grouped
 from millpond.spark.analysis.input_streams import QueryInput
-from millpond.spark.analysis.query_terms import Extraction, Terms
+from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.steps.cut import ids_in, ids_of
-from millpond.spark.analysis.steps.inputs import Inputs
-from millpond.spark.analysis.steps.repeats_below import RepeatsBelow, without_repeats
-from millpond.spark.analysis.steps.row_windows import grouped_rows, has_windows, row_column, unqualified
-from millpond.spark.analysis.user_aggregates import UserFunctions
+from millpond.spark.analysis.steps.inputs import StepContext
+from millpond.spark.analysis.steps.repeats_below import RepeatsBelow
+from millpond.spark.analysis.steps.row_windows import grouped_rows, has_windows, row_column
 from millpond.spark.catalyst.cures import CLAUSES, without_time
 from millpond.spark.catalyst.private_names import (
-    Catalyst,
     JavaObject,
     children,
-    delay_ms,
     id_of,
     items,
     kind_of,
+    outputs,
     references,
-    text_of,
+    timed_column,
     type_of,
 )
-from millpond.spark.catalyst.spark_expressions import Projected, project
 
 _FIELDS = ("start", "end")
 NO_TIME = Column("", "timestamp")
 """The event time of a query that needs none."""
 
 
-def extract_query(
-    catalyst: Catalyst, plan: JavaObject, terms: Terms, inputs: Inputs, functions: UserFunctions
-) -> Extraction:
+def extract_query(context: StepContext, plan: JavaObject) -> Extraction:
     """Read the analysed plan of a streaming DataFrame that was not started.
 
     Raises:
         UnsupportedQuery: this version does not support the plan's shape or an expression in it.
         QueryTypeError: it has no watermark, an input is not a stream, or a type is wrong.
     """
-    whole = plan
+    whole, catalyst = plan, context.catalyst
     above: list[JavaObject] = []
     while kind_of(plan) in ("Project", "Filter", "SubqueryAlias"):
         above.append(plan)
@@ -91,9 +81,9 @@ def extract_query(
             what, cure = CLAUSES[kind_of(plan)]
             raise UnsupportedQuery(f"The query ends in {what}, which is not answered.", cure)
         input_plan = read_input_plan(catalyst, whole, emitted=True)
-        source = inputs.source(input_plan, terms, ids_of(whole), timed=input_plan.time_of_repeats() is not None)
-        reader = Reader(catalyst, terms, source, input_plan, UserFunctions(catalyst))
-        return (reader.select if input_plan.repeats is None else reader.distinct)(items(whole.output()))
+        source = context.source(input_plan, ids_of(whole), timed=input_plan.time_of_repeats() is not None)
+        reader = EventReader(context, source, input_plan)
+        return (reader.select if input_plan.repeats is None else reader.distinct)(outputs(whole))
     if is_pivot(plan):
         plan, above = flattened(catalyst, plan, above)
     sets = sets_of(plan)
@@ -101,32 +91,22 @@ def extract_query(
     if input_plan.repeats is not None:
         with suppress(RepeatsBelow):
             if not input_plan.is_step:
-                source = inputs.source(input_plan, terms, ())
-                return Reader(catalyst, terms, source, input_plan, functions).read(plan, above, sets)
+                return Reader(context, context.source(input_plan, ()), input_plan).read(plan, above, sets)
         input_plan = read_input_plan(catalyst, sets.below, cut_at_repeats=True)
     needed = set[int]()
     if input_plan.is_step:  # only inner queries leave columns out
         needed = ids_in([plan]) if sets.id is None else ids_of(sets.below)
-    source = inputs.source(input_plan, terms, needed)
-    return Reader(catalyst, terms, source, input_plan, functions).read(plan, above, sets)
+    return Reader(context, context.source(input_plan, needed), input_plan).read(plan, above, sets)
 
 
-class Reader:
-    """Reads one plan; `above` refers to the part above its aggregation, `input_plan` to the part below it."""
+class Reader(EventReader):
+    """Reads a plan with an aggregation; `above` refers to the part above it."""
 
-    def __init__(
-        self, catalyst: Catalyst, terms: Terms, source: QueryInput, input_plan: InputPlan, functions: UserFunctions
-    ) -> None:
-        self._catalyst = catalyst
-        self._terms = terms
-        self._source, self.bound = source, partial(source.bound, input_plan)
-        self._stream = source.stream
-        self._input_plan = input_plan
-        self._functions = functions
+    def __init__(self, context: StepContext, source: QueryInput, input_plan: InputPlan) -> None:
+        super().__init__(context, source, input_plan)
+        self._functions = context.functions
         self._called: set[UserFunction] = set()
-        self._foreigns: dict[str, Projected] = {}
         self._scope: dict[int, Expression] = {}
-        self._columns: dict[int, Expression] = {}
         self._defined: dict[int, JavaObject] = {}
         self._event: list[Expression] | None = None
         self._event_time: Expression | None = None
@@ -135,9 +115,7 @@ class Reader:
         self._pattern: Pattern | None = None
         self._row_parts: dict[int, str] = {}
         self._date: JavaObject | None = None
-        of_rows = bool(source.stream.upstreams)
-        self._down = Translator(catalyst, self._column, self._projected, self.bound, structs=of_rows)
-        self._up = Translator(catalyst, self._result, self._above, self._field, rounding=True, structs=True)
+        self._up = Translator(context.catalyst, self._result, self._above, self._field, rounding=True, structs=True)
 
     def read(self, plan: JavaObject, above: list[JavaObject], sets: Sets) -> Extraction:
         self._sets = sets
@@ -150,7 +128,7 @@ class Reader:
 
     def frames(self, found: Frames, results: list[JavaObject], above: list[JavaObject]) -> Extraction:
         """The query of a `Window` node, which has one row per event; `results` are its columns."""
-        if self._input_plan.windows:
+        if self.input_plan.windows:
             raise UnsupportedQuery("The query has a window and OVER (…).", "Make them two queries.")
         keys = self._keys(found.keys)
         aggregates: list[Aggregate] = []
@@ -173,14 +151,14 @@ class Reader:
             check_window_time(window, [*(item.expression for item in output), *([] if having is None else [having])])
         query = Query(
             name=terms.name,
-            stream=self._stream.name,
+            stream=self.stream.name,
             event_time=event_time.name,
             delay_us=NEVER_LATE_US if window == RUNNING else delay_us,
             window=window,
             keys=keys,
             aggregates=aggregates,
             output=output,
-            where=self._where(window, event_time),
+            where=self.where(window, event_time),
             having=having,
             sink=terms.sink,
             serve=terms.serve,
@@ -191,155 +169,28 @@ class Reader:
         )
         return self.extraction(query)
 
-    def _timed(self, time: JavaObject) -> tuple[Column, int]:
-        """The event time as a column of the stream, and its delay in microseconds."""
-        if isinstance(time, Column):
-            return time, 0
-        declared = not self._stream.upstreams or self._input_plan.watermark is not None
-        delay = delay_ms(time) if declared else 0  # no row is late: the rows of a closed window are complete
-        if delay is None:
-            raise QueryTypeError(
-                f"The event time {time.name()} has no watermark, so no window would ever end.",
-                f"Write FROM STREAM {self._stream.name} WATERMARK {time.name()} DELAY OF INTERVAL 10 SECONDS."
-                if self._terms.text
-                else f"Add .withWatermark('{time.name()}', '10 seconds') before groupBy.",
-            )
-        event_time = self._column(time)
-        if not isinstance(event_time, Column):
-            raise UnsupportedQuery(
-                f"The event time {time.name()} is computed from rows of {self._stream.name}, which is not answered.",
-                f"Compute it in {self._stream.name}, or use a time of its windows.",
-            )
-        return event_time, delay * 1000
-
-    @property
-    def stream(self) -> Stream:
-        """The stream that is read."""
-        return self._stream
-
-    @property
-    def input_plan(self) -> InputPlan:
-        """The input of the aggregation, or of this side of a join."""
-        return self._input_plan
-
-    def meaning(self, expression: JavaObject) -> Expression:
-        """Translate an expression over the columns of the input."""
-        return self._down(expression)
-
-    def where(self) -> Expression | None:
-        """The condition on events."""
-        return self._where()
-
-    def select(self, outputs: list[JavaObject]) -> Extraction:
-        """The stateless query for a plan without an aggregation."""
-        terms = self._terms
-        if terms.window is not None and not isinstance(terms.window, Sliding):
-            raise refuse_noted()
-        if terms.serve:
-            raise UnsupportedQuery(
-                f"{terms.name} has no key, so it has no latest row per key to serve.", "Group it by a key and a window."
-            )
-        named = named_once([Named(name, self._passed(output)) for name, output in terms.named(outputs)])
-        found = self._extracted(Selection(terms.name, self._stream.name, named, self._where(), terms.sink, terms.text))
-        return found._replace(timing=timing_of(self._input_plan, self._stream, self._column))
-
-    def distinct(self, outputs: list[JavaObject]) -> Extraction:
-        """The query for a plan without an aggregation that removes repeated events."""
-        plan, repeats = self._input_plan, self._input_plan.repeats
-        assert repeats is not None
-        selection = self.select(outputs).query
-        assert isinstance(selection, Selection)
-        time = plan.time_of_repeats()
-        timing = None if time is None else Timing(*self._timed(time))
-        keys, above = ([self._down(one) for one in some] for some in (repeats.keys, plan.above_repeats()))
-        selection = msgspec.structs.replace(selection, where=self._where(until=repeats.below))
-        made = distinct_rows(
-            selection, keys, timing, within=repeats.within, above=above, keeps=repeats.keeps, ttl_us=self._terms.ttl_us
-        )
-        return self._extracted(made)
-
-    def extraction(self, query: AnyQuery) -> Extraction:
-        """The query, with those of its expressions that Spark projects."""
-        if isinstance(query, Query):
-            query = without_repeats(self._input_plan, query, self._stream, self._column)
-        return self._extracted(query)
-
-    def _extracted(self, query: AnyQuery) -> Extraction:
-        used = foreign_keys(query)
-        foreigns = {key: self._foreigns[key] for key in sorted(used & self._foreigns.keys())}
-        return Extraction(query, self._stream, foreigns, self._source.derived)
-
-    def _passed(self, column: JavaObject) -> Expression:
-        """Translate an output column; values of types that the model has no operators for pass through unchanged."""
-        if is_known(type_of(column)):
-            return self._down(column)
-        if not emitted(column.dataType()):
-            raise UnsupportedQuery(
-                f"The column {column.name()} is a {type_of(column)}, which is planned, not answered yet.",
-                "Cast it to string.",
-            )
-        if kind_of(column) == "Alias":
-            return self._passed(column.child())
-        if kind_of(column) == "AttributeReference":
-            alias = self._input_plan.definitions.get(id_of(column))
-            if alias is not None:
-                return self._passed(alias)
-            name = self._source.names.get(id_of(column), str(column.name()))
-            if name not in self._source.computed:
-                self._check_declared((name,))
-                return Column(name, type_of(column))
-        return self._projected(column, passing=True)
-
-    def _where(
-        self, window: Window | None = None, event_time: Column | None = None, until: int | None = None
-    ) -> Expression | None:
-        """The conditions on events, those of the steps from `until` on left out.
-
-        A join adds the condition that its key does not raise and, if it is an inner join, that there is a partner.
-        Sessions add the condition that the gap is positive, as Spark's own filter does.
-        """
-        source = self._source
-        parts = [] if source.passes_filters is None else [self._projected(source.passes_filters)]
-        for index, step in enumerate(self._input_plan.steps[:until]):
-            if index not in source.markers:
-                parts.append(self._down(step.condition))
-                continue
-            keys = [self._down(probe) for probe in source.probes[index]]
-            if step.generate is not None:
-                parts += [raises_as(key) for key in keys]
-            else:
-                parts += [call("ran", (key,), "boolean") for key in keys if may_raise(key)]
-            parts += [Column(source.markers[index], "boolean")] if step.inner else []
-        generators = [index for index, step in enumerate(self._input_plan.steps) if step.generate is not None]
-        if len(generators) > 1 and not any(self._input_plan.steps[index].inner for index in generators):
-            # dead if the event makes too many rows
-            parts.append(raises_as(Column(source.markers[generators[-1]], "boolean")))
-        if isinstance(window, Session) and window.own_end is not None and event_time is not None:
-            parts.append(call("lt", (event_time, window.own_end), "boolean"))
-        return conjunction(parts)
-
     def _window(self, groups: list[JavaObject], below: JavaObject) -> tuple[JavaObject, Window]:
         """The event time and window of a grouping; without a window the event time is the column with a watermark."""
         for group in groups:
-            if (found := self._input_plan.window_part(group)) is not None:
+            if (found := self.input_plan.window_part(group)) is not None:
                 if isinstance(kind := found.window.kind, PatternNote):
-                    kind = self._pattern = pattern_of(kind, self._down)
+                    kind = self._pattern = pattern_of(kind, self.meaning)
                 kind = self._terms.window or kind if isinstance(kind, Sliding) else kind
-                check_grouped(kind, [part.field for part in map(self._input_plan.window_part, groups) if part])
+                check_grouped(kind, [part.field for part in map(self.input_plan.window_part, groups) if part])
                 whole = isinstance(kind, Sliced | Session | Framed)
-                return found.window.time, kind if whole else Session(0, self._down(kind))
-        if self._input_plan.windows:
+                return found.window.time, kind if whole else Session(0, self.meaning(kind))
+        if self.input_plan.windows:
             raise UnsupportedQuery("The query has a window that it does not group by.", "Group by it, or leave it out.")
-        names = {id_of(one): row_column(one, self._input_plan, self._source) for one in groups}
-        if (rows := grouped_rows(names, self._source)) is not None:
+        names = {id_of(one): row_column(one, self.input_plan, self.source) for one in groups}
+        if (rows := grouped_rows(names, self.source)) is not None:
             self._row_parts = rows.parts
             return Column(rows.event_time, "timestamp"), rows.window
-        time = next((column for column in items(below.output()) if delay_ms(column) is not None), None)
-        if time is None or has_windows(self._stream.steps):
+        time = timed_column(outputs(below))
+        if time is None or has_windows(self.stream.steps):
             if self._terms.updates:
                 return NO_TIME, RUNNING  # no event is late for it, and every event is in its only window
-            raise without_time(self._stream, by_text=bool(self._terms.text))
-        if self._terms.updates or (key := calendar_key(self._catalyst, self._input_plan, groups)) is None:
+            raise without_time(self.stream, by_text=bool(self._terms.text))
+        if self._terms.updates or (key := calendar_key(self._catalyst, self.input_plan, groups)) is None:
             return time, RUNNING
         self._row_parts, self._date = {key.group: "window.start"}, key.value
         return key.time, key.window
@@ -351,7 +202,7 @@ class Reader:
             identity, below = id_of(group), self._sets.input(group)
             if identity == self._sets.id:
                 continue
-            part = self._input_plan.window_part(below)
+            part = self.input_plan.window_part(below)
             if part is not None:
                 kind, window = WINDOW if part.field is None else "timestamp", identity
                 self._scope[identity] = Column("window" if part.field is None else f"window.{part.field}", kind)
@@ -361,9 +212,9 @@ class Reader:
                 at = Column(name, WINDOW if name == "window" else "timestamp")
                 self._scope[identity] = at if self._date is None else self._kept(of_start(self._catalyst, self._date))
                 continue
-            check_key(group, self._terms.name if self._terms.serve else None, of_rows=bool(self._stream.upstreams))
+            check_key(group, self._terms.name if self._terms.serve else None, of_rows=bool(self.stream.upstreams))
             before = len(keys)
-            self._scope[identity] = key_of(self._down(below), keys)
+            self._scope[identity] = key_of(self.meaning(below), keys)
             if self._sets.id is not None:
                 places[identity] = check_column_of_sets(group, before, len(keys))
         if self._sets.id is not None:
@@ -382,10 +233,10 @@ class Reader:
         return tuple(found)
 
     def _aggregate(self, node: JavaObject) -> Aggregate:
-        own = self._functions.aggregate(node, self._down)
+        own = self._functions.aggregate(node, self.meaning)
         if own is not None:
             self._called.add(own[1])
-        found = aggregate_of(self._catalyst, node, self._down) if own is None else own[0]
+        found = aggregate_of(self._catalyst, node, self.meaning) if own is None else own[0]
         return with_matched(found, self._pattern)
 
     def _finish(
@@ -427,13 +278,9 @@ class Reader:
         meanings = {id_of(column): self._result(column) for column in references(expression)}
         return self._kept(projected_above(self._catalyst, node, expression, meanings))
 
-    def _kept(self, projected: Projected) -> Expression:
-        self._foreigns.setdefault(projected.value.key, projected)
-        return projected.value
-
     def _of_event(self, attribute: JavaObject, known: list[Expression]) -> Expression:
         """Translate a column of the event that a row belongs to."""
-        value = self._down(attribute)
+        value = self.meaning(attribute)
         if isinstance(value, Literal):
             return value
         if value == self._event_time:
@@ -457,44 +304,3 @@ class Reader:
         if not isinstance(whole, Column) or whole.type != WINDOW:
             return None
         return Column(f"window.{_FIELDS[node.ordinal()]}", "timestamp")
-
-    def _column(self, attribute: JavaObject) -> Expression:
-        """Translate a column below the aggregation."""
-        identity = id_of(attribute)
-        if identity in self._input_plan.windows:
-            raise UnsupportedQuery(
-                f"The window {attribute.name()} is used inside an expression below the aggregation.",
-                "Use it as a grouping key only.",
-            )
-        if self._input_plan.repeats is not None and identity == self._input_plan.repeats.rank:
-            return literal(1, "int")
-        if identity in self._source.times:
-            return Column(self._source.times[identity], "timestamp")
-        alias = self._input_plan.definitions.get(identity)
-        if alias is not None:
-            return self._columns.get(identity) or self._columns.setdefault(identity, self._down(alias.child()))
-        name = self._source.names.get(identity, str(attribute.name()))
-        if name in self._source.computed or not is_storable(type_of(attribute)):
-            return self._projected(attribute)
-        self._check_declared((name,))
-        return Column(name, type_of(attribute))
-
-    def _check_declared(self, names: Sequence[str]) -> None:
-        declared = {field.name for field in self._stream.columns}
-        for name in names:
-            if name not in declared:
-                what = f"{name} is no column of {self._stream.name}, but a hidden one of its source."
-                raise UnsupportedQuery(what, "Use the columns of the stream.")
-
-    def _projected(self, expression: JavaObject, *, passing: bool = False) -> Expression:
-        """A `Foreign` over the stream's own columns; `passing` says that its values are emitted unchanged."""
-        if not (passing or is_storable(type_of(expression))):
-            raise UnsupportedQuery(
-                f"`{text_of(expression)}` is a {type_of(expression)}, which is planned, not answered yet.",
-                "Cast it to double, bigint or string.",
-            )
-        for layer in self._input_plan.layers:
-            expression = self._catalyst.substitute(expression, layer)
-        projected = project(self._catalyst, unqualified(self._catalyst, self._source.names, expression))
-        self._check_declared(projected.value.columns)
-        return self._kept(projected)

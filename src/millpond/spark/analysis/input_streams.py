@@ -59,12 +59,12 @@ from millpond.spark.catalyst.private_names import (
     JavaObject,
     attributes_of,
     children,
-    delay_ms,
     id_of,
     kind_of,
     outputs,
     references,
     text_of,
+    timed_column,
     type_of,
 )
 from millpond.spark.catalyst.spark_expressions import check_rows, check_stable, tree_of
@@ -143,7 +143,7 @@ def find_source(
 def _event_time(catalyst: Catalyst, plan: InputPlan) -> JavaObject | None:
     """The event time, over the columns of the plan's leaf and of its joins; None without a watermark."""
     if plan.watermark is None:
-        return next((column for column in outputs(plan.leaf) if delay_ms(column) is not None), None)
+        return timed_column(outputs(plan.leaf))
     return resolved(catalyst, plan.watermark.time, plan.layers[plan.watermark.depth :])
 
 

@@ -82,10 +82,8 @@ def _check_parser(node: JavaObject) -> None:
 
 def dated(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
     """The expression, in which casts accept a text of an event as a moment only if it begins with a year."""
-    parts = children(expression)
-    made = [dated(catalyst, part) for part in parts]
-    if any(new is not old for new, old in zip(made, parts, strict=True)):
-        expression = catalyst.rebuilt(expression, made)
+    made = [dated(catalyst, part) for part in children(expression)]
+    expression = catalyst.rebuilt(expression, made)
     is_moment = kind_of(expression) == "Cast" and type_of(expression) in MOMENTS
     if not is_moment or kind_of(made[0]) == "Literal" or type_of(made[0]) != "string":
         return expression

@@ -66,10 +66,8 @@ def _patterns(node: JavaObject, kind: str) -> list[JavaObject]:
 
 def stack_guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
     """The expression, changed so that a text too long for a recursive pattern raises."""
-    parts = children(expression)
-    made = [stack_guarded(catalyst, part) for part in parts]
-    if any(new is not old for new, old in zip(made, parts, strict=True)):
-        expression = catalyst.rebuilt(expression, made)
+    made = [stack_guarded(catalyst, part) for part in children(expression)]
+    expression = catalyst.rebuilt(expression, made)
     kind = kind_of(expression)
     if kind not in _KINDS or made[0].foldable():
         return expression

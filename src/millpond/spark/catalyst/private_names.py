@@ -12,7 +12,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from py4j.java_gateway import JavaClass, JavaMember, get_field
@@ -107,6 +107,15 @@ def children(node: JavaObject) -> list[JavaObject]:
     return once(node, "_children", lambda one: items(one.children()))
 
 
+def nodes_of(tree: JavaObject) -> Iterator[JavaObject]:
+    """All nodes of a plan or an expression: parents before children, from left to right."""
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(children(node)))
+
+
 def outputs(plan: JavaObject) -> list[JavaObject]:
     """The output attributes of a plan."""
     return once(plan, "_outputs", lambda one: items(one.output()))
@@ -131,8 +140,8 @@ def _attributes(plan: JavaObject) -> list[Attribute]:
 
 def attributes_one_by_one(plan: JavaObject) -> list[Attribute]:
     """The same with several calls for each column; this works for every column name."""
-    every = outputs(plan)
-    return [Attribute(id_of(one), str(one.name()), type_of(one), is_hidden(one), _metadata(one)) for one in every]
+    read = ((one, _metadata(one)) for one in outputs(plan))
+    return [Attribute(id_of(one), str(one.name()), type_of(one), _HIDDEN in data, data) for one, data in read]
 
 
 def computed_in(project: JavaObject) -> list[JavaObject]:
@@ -200,15 +209,15 @@ def delay_ms(attribute: JavaObject) -> int | None:
     return None if found is None else int(found)
 
 
+def timed_column(columns: Iterable[JavaObject]) -> JavaObject | None:
+    """The first column with a watermark; None if there is none."""
+    return next((column for column in columns if delay_ms(column) is not None), None)
+
+
 def window_mark(attribute: JavaObject) -> str | None:
     """`time` or `session` for the column of a window, else None."""
     metadata = _metadata(attribute)
     return "time" if WINDOW_MARK in metadata else "session" if _SESSION in metadata else None
-
-
-def is_hidden(attribute: JavaObject) -> bool:
-    """Whether an attribute is not a regular column: its source returns it only on request, like `_metadata`."""
-    return _HIDDEN in _metadata(attribute)
 
 
 def _metadata(attribute: JavaObject) -> dict[str, Any]:
@@ -344,10 +353,7 @@ class Catalyst:
         """`a AND b AND …`; TRUE if there are no conditions."""
         if not conditions:
             return self.literal(True)
-        found = conditions[0]
-        for condition in conditions[1:]:
-            found = self._class("And")(found, condition)
-        return found
+        return reduce(self._class("And"), conditions)
 
     def labelled(self, label: str, text: JavaObject) -> JavaObject:
         """The text of an expression after the prefix `label:`; NULL becomes an empty text."""
@@ -358,12 +364,14 @@ class Catalyst:
         return self._class("TryEval")(expression)
 
     def rebuilt(self, node: JavaObject, parts: Sequence[JavaObject]) -> JavaObject:
-        """The node with other children."""
-        return node.withNewChildren(self.seq(parts))
+        """The node with other children; the node itself if none of them differs."""
+        same = all(new is old for new, old in zip(parts, children(node), strict=True))
+        return node if same else node.withNewChildren(self.seq(parts))
 
     def probe(self, expression: JavaObject, attribute: JavaObject, value: int) -> int:
         """Evaluate an integer expression over one column for a value above 2^31 (py4j sends smaller ones as int)."""
-        row = self._row_of(self.seq([self._long(value)]))
+        long = self.java_class("java.lang.Long").valueOf(value)
+        row = self.java_class(_PACKAGE + "InternalRow").fromSeq(self.seq([long]))
         attributes = self._class("package$AttributeSeq")(self.seq([attribute]))
         bound = self.module("expressions.BindReferences").bindReference(expression, attributes, False)
         return int(bound.eval(row))
@@ -383,7 +391,8 @@ class Catalyst:
 
     def interval_us(self, text: str) -> tuple[int, int]:
         """Months and microseconds of an interval in any of Spark's spellings."""
-        return calendar_us(self.module("util.IntervalUtils").stringToInterval(self._text(text)))
+        given = self.java_class("org.apache.spark.unsafe.types.UTF8String").fromString(text)
+        return calendar_us(self.module("util.IntervalUtils").stringToInterval(given))
 
     def default(self, column: str, kind: StructType, sql: str) -> str:
         """The constant, as SQL, that `DEFAULT sql` gives a column of `kind`'s only type, or AnalysisException."""
@@ -461,18 +470,6 @@ class Catalyst:
     def option(self) -> JavaObject:
         """Scala's `Option`."""
         return self.java_class("scala.Option").apply
-
-    @cached_property
-    def _row_of(self) -> JavaObject:
-        return self.java_class(_PACKAGE + "InternalRow").fromSeq
-
-    @cached_property
-    def _long(self) -> JavaObject:
-        return self.java_class("java.lang.Long").valueOf
-
-    @cached_property
-    def _text(self) -> JavaObject:
-        return self.java_class("org.apache.spark.unsafe.types.UTF8String").fromString
 
     @cached_property
     def types(self) -> JavaObject:

@@ -23,7 +23,16 @@ from millpond.spark.catalyst.allow_list import OPAQUE, UNSTABLE, UNSTABLE_METHOD
 from millpond.spark.catalyst.cures import FUNCTION_LIST
 from millpond.spark.catalyst.moment_texts import check_moment, dated
 from millpond.spark.catalyst.patterns import check_pattern, stack_guarded
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, references, text_of, type_of
+from millpond.spark.catalyst.private_names import (
+    Catalyst,
+    JavaObject,
+    children,
+    kind_of,
+    nodes_of,
+    references,
+    text_of,
+    type_of,
+)
 from millpond.spark.catalyst.user_scalars import check_function, function_digest, guarded
 from millpond.spark.catalyst.value_bounds import ROWS, Limiter, is_accepted
 
@@ -51,11 +60,8 @@ def check_stable(catalyst: Catalyst, expression: JavaObject) -> None:
     Raises:
         UnsupportedQuery, QueryRefused: it does.
     """
-    stack = [expression]
-    while stack:
-        node = stack.pop()
+    for node in nodes_of(expression):
         check_node(catalyst, node, kind_of(node))
-        stack.extend(children(node))
     Limiter(catalyst, checks=False).limited(expression)
 
 

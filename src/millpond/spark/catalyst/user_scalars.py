@@ -62,11 +62,9 @@ def guarded(catalyst: Catalyst, expression: JavaObject, owner: str) -> JavaObjec
     Raises:
         UnsupportedQuery: a function is too large to be sent with its query.
     """
-    parts = children(expression)
-    rebuilt = [guarded(catalyst, part, owner) for part in parts]
+    rebuilt = [guarded(catalyst, part, owner) for part in children(expression)]
     if kind_of(expression) != "PythonUDF":
-        changed = any(new is not old for new, old in zip(rebuilt, parts, strict=True))
-        return catalyst.rebuilt(expression, rebuilt) if changed else expression
+        return catalyst.rebuilt(expression, rebuilt)
     # Unpickling is safe: this process made the bytes, from the function that its program passed to Spark.
     sent = CPickleSerializer().loads(command_of(expression))  # type: ignore[no-untyped-call]
     if not isinstance(sent, tuple):

@@ -201,14 +201,13 @@ class Limiter:
         else:
             bounds = [self._visit(part, known, times) for part in parts]
             size = self._size(node, kind, [bound.size for bound in bounds])
-            bound = Bound(self._rebuilt(node, parts, bounds), _narrowed(node, size))
+            bound = Bound(self._rebuilt(node, bounds), _narrowed(node, size))
             if kind in _PREDICTED and size.bytes > VALUE_BYTES and self._checks:
                 bound = Bound(self._foreseen(bound.node, kind), bound.size)
         return self._checked(bound)
 
-    def _rebuilt(self, node: JavaObject, parts: Sequence[JavaObject], bounds: Sequence[Bound]) -> JavaObject:
-        changed = any(bound.node is not part for bound, part in zip(bounds, parts, strict=True))
-        return self._catalyst.rebuilt(node, [bound.node for bound in bounds]) if changed else node
+    def _rebuilt(self, node: JavaObject, bounds: Sequence[Bound]) -> JavaObject:
+        return self._catalyst.rebuilt(node, [bound.node for bound in bounds])
 
     def _size(self, node: JavaObject, kind: str, sizes: list[Size]) -> Size:
         varies = any(size.varies for size in sizes)
@@ -274,7 +273,7 @@ class Limiter:
         varies = any(size.varies for size in [*arrays, *made])
         total = first.bytes + max((size.bytes + _ELEMENT) * max(1.0, first.many) for size in made)
         size = Size(first.bytes, first.many, varies) if kind in _PARTS else Size(total, first.many, varies)
-        found = self._rebuilt(node, parts, bounds)
+        found = self._rebuilt(node, bounds)
         if size.bytes > VALUE_BYTES and self._checks and kind not in _PARTS and _is_wide(type_of(node)):
             found = self._each_checked(found, made)
             size = Size(VALUE_BYTES, min(first.many, VALUE_BYTES), varies)
@@ -310,7 +309,7 @@ class Limiter:
         finishing, *ends = children(finish)
         last = self._visit(finishing, {**known, id_of(ends[0]): size}, times)
         bounds = [given[0], given[1], self._lambda(merge, body), self._lambda(finish, last)]
-        return Bound(self._rebuilt(node, parts, bounds), _narrowed(node, last.size._replace(varies=varies)))
+        return Bound(self._rebuilt(node, bounds), _narrowed(node, last.size._replace(varies=varies)))
 
     def _quiet(self) -> Limiter:
         """A limiter for the rounds of `aggregate`, which computes bounds only."""
@@ -321,9 +320,7 @@ class Limiter:
         return quiet
 
     def _lambda(self, function: JavaObject, body: Bound) -> Bound:
-        before, *arguments = children(function)
-        if body.node is before:
-            return Bound(function, body.size)
+        _, *arguments = children(function)
         return Bound(self._catalyst.rebuilt(function, [body.node, *arguments]), body.size)
 
     def _checked(self, bound: Bound) -> Bound:

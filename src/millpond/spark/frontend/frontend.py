@@ -27,6 +27,7 @@ from millpond.model.stream import Relation, Stream, can_be_stored, check_order, 
 from millpond.plan.chains.steps import inner_of, streams_of, ttl_us_of, with_inner
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.packets.row_batches import dead_letters_of
+from millpond.spark.analysis.chains.upstream_queries import check_chained, show_rows
 from millpond.spark.analysis.derived_streams import Derived, Side
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
 from millpond.spark.analysis.joins.joins import extract_any
@@ -34,7 +35,6 @@ from millpond.spark.analysis.joins.subqueries import frame_of
 from millpond.spark.analysis.live_parameters import marked
 from millpond.spark.analysis.properties import Mode, Repeats, duration_us, ttl_us
 from millpond.spark.analysis.query_terms import Extraction, OutputOptions, Terms, leaving_of, options_again
-from millpond.spark.analysis.upstream_queries import check_chained, show_rows
 from millpond.spark.analysis.user_aggregates import UserFunctions, declared_function
 from millpond.spark.analysis.windows import Twin, tumbling_twin
 from millpond.spark.catalyst.deadline import keeping

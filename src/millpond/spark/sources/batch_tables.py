@@ -5,9 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 
 from millpond.errors import UnsupportedQuery
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, id_of, items, kind_of, optional, pairs
+from millpond.spark.catalyst.private_names import (
+    Catalyst,
+    JavaObject,
+    children,
+    id_of,
+    items,
+    kind_of,
+    nodes_of,
+    optional,
+    outputs,
+    pairs,
+)
 from millpond.spark.catalyst.spark_expressions import check_stable, tree_of
 
 _SHAPES = frozenset({"Project", "Filter", "Join", "Union", "Aggregate", "Distinct", "Deduplicate"})
@@ -33,7 +45,7 @@ def relation_tree(catalyst: Catalyst, plan: JavaObject) -> list[object]:
         kind = kind_of(node)
         if not children(node):
             found = _leaf(catalyst, node)
-            for column in items(node.output()):
+            for column in outputs(node):
                 label(column)
             return found
         if kind in _TRANSPARENT:
@@ -62,19 +74,22 @@ def relation_tree(catalyst: Catalyst, plan: JavaObject) -> list[object]:
 
 def relation_text(plan: JavaObject) -> str:
     """The tables of a batch plan, for people."""
-    found: list[str] = []
-    stack = [plan]
-    while stack:
-        node = stack.pop()
-        stack.extend(reversed(children(node)))
-        if not children(node):
-            found.append("rows of this program" if kind_of(node) in _ROWS else " ".join(map(str, _table(node)[:2])))
-    return found[0] if len(found) == 1 else f"({', '.join(found)})"
+    leaves = (node for node in nodes_of(plan) if not children(node))
+    found = [_table(leaf)[:2] if kind_of(leaf) not in _ROWS else ["rows of this program"] for leaf in leaves]
+    texts = [" ".join(map(str, parts)) for parts in found]
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def file_relations(plan: JavaObject) -> Iterator[JavaObject]:
+    """The relations over files in a batch plan."""
+    for node in nodes_of(plan):
+        if kind_of(node) == "LogicalRelation" and kind_of(node.relation()) == "HadoopFsRelation":
+            yield node.relation()
 
 
 def _leaf(catalyst: Catalyst, node: JavaObject) -> list[object]:
     # Types are written as in older versions, because the digests of existing ponds are computed from this text.
-    columns = [[str(column.name()), str(column.dataType().catalogString())] for column in items(node.output())]
+    columns = [[str(column.name()), str(column.dataType().catalogString())] for column in outputs(node)]
     return [*(_rows(catalyst, node) if kind_of(node) in _ROWS else _table(node)), columns]
 
 

@@ -9,7 +9,6 @@ later.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,7 @@ from millpond.followers.sinks.kinds import sink_path
 from millpond.local_path import scheme_of
 from millpond.model.endpoints import Sink, Source, source_kind
 from millpond.model.stream import Stream
-from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, pairs
+from millpond.spark.catalyst.private_names import JavaObject, kind_of, nodes_of, pairs
 
 WRITTEN, HOME = "millpond.written", "millpond.home"
 """Reader options that store the relative path as written, and its base folder; Spark's sources do not use them."""
@@ -97,7 +96,7 @@ def check_folder(spark: SparkSession, name: str, plan: JavaObject) -> None:
         QueryTypeError: the analysed plan has such a path.
     """
     home = os.getcwd()
-    for leaf in _streaming_leaves(plan):
+    for leaf in (node for node in nodes_of(plan) if kind_of(node) in STREAMS):
         options = reader_of(leaf)[1]
         path = options.get(WRITTEN, _path(options))
         if at(path, home) == path:
@@ -117,17 +116,6 @@ def _working_folder(spark: SparkSession) -> str:
     """The folder from which Spark resolves relative paths of the local file system."""
     files = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())  # type: ignore[union-attr]
     return str(files.getWorkingDirectory().toUri().getPath())
-
-
-def _streaming_leaves(plan: JavaObject) -> Iterator[JavaObject]:
-    """The leaves of a plan that are streams."""
-    stack = [plan]
-    while stack:
-        node = stack.pop()
-        below = children(node)
-        stack.extend(below)
-        if not below and kind_of(node) in STREAMS:
-            yield node
 
 
 def _path(options: dict[str, str]) -> str:

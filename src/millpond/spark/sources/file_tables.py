@@ -6,14 +6,15 @@ replaced between two epochs, the only moment when no batch is being planned. So 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import SparkSession
 
 from millpond.clock import lap_us
 from millpond.errors import QueryTypeError, SourceError
-from millpond.spark.catalyst.private_names import JavaObject, children, items, kind_of, pairs
+from millpond.spark.catalyst.private_names import JavaObject, items, pairs
+from millpond.spark.sources.batch_tables import file_relations
 from millpond.spark.sources.malformed_tables import MalformedRows, MalformedTables
 
 _PATTERN = frozenset("*?[]{}")
@@ -118,7 +119,7 @@ def refreshed(spark: SparkSession, name: str, plan: JavaObject, every_us: int) -
     """
     if every_us <= 0:
         raise QueryTypeError(f"'refresh' of {name} is no time at all.", "Write '1 minute'.")
-    for relation in _relations(plan):
+    for relation in file_relations(plan):
         options = {key.lower(): value for key, value in pairs(relation.options())}
         if _PATTERN & {*options.get("path", ""), *options.get("paths", "")}:
             raise QueryTypeError(
@@ -152,17 +153,7 @@ def _listings(spark: SparkSession, plans: Iterable[JavaObject]) -> list[SparkLis
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
     indexes: dict[int, JavaObject] = {}
     for plan in plans:
-        for relation in _relations(plan):
+        for relation in file_relations(plan):
             index = relation.location()
             indexes.setdefault(int(jvm.System.identityHashCode(index)), index)
     return [SparkListing(index, configuration) for index in indexes.values()]
-
-
-def _relations(plan: JavaObject) -> Iterator[JavaObject]:
-    """The relations over files in a batch plan."""
-    stack = [plan]
-    while stack:
-        node = stack.pop()
-        stack.extend(children(node))
-        if kind_of(node) == "LogicalRelation" and kind_of(node.relation()) == "HadoopFsRelation":
-            yield node.relation()

@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from millpond.spark.catalyst.data_types import quoted
-from millpond.spark.catalyst.private_names import JavaObject, children, items, kind_of, pairs
+from millpond.spark.catalyst.private_names import JavaObject, items, kind_of, pairs
+from millpond.spark.sources.batch_tables import file_relations
 from millpond.spark.sources.malformed_files import DROPS, MODE, NAME, mark_in
 
 _FORMATS = {"JsonFileFormat": "json", "CSVFileFormat": "csv"}
@@ -31,6 +32,26 @@ class MalformedRows(NamedTuple):
     malformed: int
 
 
+class _Table(NamedTuple):
+    """A table that leaves out malformed rows. Equal tables are counted once; one folder may have several others."""
+
+    form: str
+    paths: tuple[str, ...]
+    columns: str
+    """The columns as JSON."""
+    options: tuple[tuple[str, str], ...]
+
+    @property
+    def schema(self) -> StructType:
+        return StructType.fromJson(json.loads(self.columns))
+
+    def name(self, others: Iterable[_Table]) -> str:
+        """The name in messages, which has the columns if one of the `others` has the same files."""
+        files = f"{self.form} {', '.join(self.paths).replace('file:', '')}"
+        alone = all(other is self or other[:2] != self[:2] for other in others)
+        return files if alone else f"{files} ({', '.join(self.schema.names)})"
+
+
 class MalformedTables:
     """The tables among batch plans that leave out rows; `report` is called with each table that has such rows."""
 
@@ -38,8 +59,9 @@ class MalformedTables:
         self, spark: SparkSession, plans: Iterable[JavaObject], report: Callable[[MalformedRows], None]
     ) -> None:
         self._spark, self._report = spark, report
-        self._relations = {table: relation for plan in plans for table, relation in _dropping(plan)}
-        self._seen: dict[str, tuple[int, int]] = {}
+        relations = (relation for plan in plans for relation in file_relations(plan))
+        self._relations = {table: one for one in relations if (table := _dropping(one)) is not None}
+        self._seen: dict[_Table, tuple[int, int]] = {}
 
     def look(self) -> None:
         """Count the rows of each table whose list of files is new.
@@ -52,40 +74,31 @@ class MalformedTables:
             files = len(index.inputFiles()), int(index.sizeInBytes())
             if self._seen.get(table) != files:
                 self._seen[table] = files
-                found = self._counted(table, relation)
+                found = self._counted(table)
                 if found.malformed:
                     self._report(found)
 
-    def _counted(self, table: str, relation: JavaObject) -> MalformedRows:
-        options = {key.lower(): value for key, value in pairs(relation.options())}
-        schema = StructType.fromJson(json.loads(relation.dataSchema().json()))
+    def _counted(self, table: _Table) -> MalformedRows:
+        options = dict(table.options)
+        schema = table.schema
         mark = mark_in(self._spark, options.get(NAME.lower(), ""), schema.names)
         if mark not in schema.names:
             schema = StructType([*schema.fields, StructField(mark, StringType())])
         given = {name: value for name, value in options.items() if name not in _PATHS}
-        reader = self._spark.read.format(_FORMATS[kind_of(relation.fileFormat())]).options(**given)
+        reader = self._spark.read.format(table.form).options(**given)
         reader = reader.options(**{MODE: "PERMISSIVE", NAME: mark, "__globPaths__": "false"})
         # The minimum reads every column, so that Spark parses all of them.
         empty = reduce(Column.__and__, (F.col(quoted(name)).isNull() for name in schema.names))
-        frame = reader.schema(schema).load(_paths(relation))
+        frame = reader.schema(schema).load([*table.paths])
         (row,) = frame.agg(F.count("*"), F.count(F.col(quoted(mark))), F.min(F.when(empty, 0).otherwise(1))).collect()
-        return MalformedRows(table, int(row[0]), int(row[1]))
+        return MalformedRows(table.name(self._relations), int(row[0]), int(row[1]))
 
 
-def _dropping(plan: JavaObject) -> Iterable[tuple[str, JavaObject]]:
-    """The relations of a batch plan that leave out malformed rows, each with its name in messages."""
-    stack = [plan]
-    while stack:
-        node = stack.pop()
-        stack.extend(children(node))
-        if kind_of(node) != "LogicalRelation" or kind_of(node.relation()) != "HadoopFsRelation":
-            continue
-        relation = node.relation()
-        options = {key.lower(): value for key, value in pairs(relation.options())}
-        form = _FORMATS.get(kind_of(relation.fileFormat()))
-        if form is not None and options.get(MODE, "").upper() == DROPS:
-            yield f"{form} {', '.join(_paths(relation)).replace('file:', '')}", relation
-
-
-def _paths(relation: JavaObject) -> list[str]:
-    return [str(path.toString()) for path in items(relation.location().rootPaths())]
+def _dropping(relation: JavaObject) -> _Table | None:
+    """The table of a relation if it leaves out malformed rows; otherwise None."""
+    options = {key.lower(): value for key, value in pairs(relation.options())}
+    form = _FORMATS.get(kind_of(relation.fileFormat()))
+    if form is None or options.get(MODE, "").upper() != DROPS:
+        return None
+    paths = tuple(str(path.toString()) for path in items(relation.location().rootPaths()))
+    return _Table(form, paths, str(relation.dataSchema().json()), tuple(sorted(options.items())))

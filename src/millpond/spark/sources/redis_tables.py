@@ -19,7 +19,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.redis_table import KeyedTable, check_keyed
 from millpond.model.stream import Field
 from millpond.runtime.joins.lookup_rows import KeyedReader, OpenRows, defaults_of
-from millpond.spark.catalyst.private_names import JavaObject, children, id_of, items, kind_of, outputs
+from millpond.spark.catalyst.private_names import JavaObject, id_of, items, kind_of, nodes_of, outputs
 from millpond.spark.session.worker import worker_task
 from millpond.spark.sources.arrow_functions import MAPPED, function_in
 
@@ -119,7 +119,7 @@ def keyed_in(plan: JavaObject) -> tuple[Keyed, tuple[str, ...]] | None:
         node = node.child()
     keyed = _carried(node)
     if keyed is None:
-        if (inside := _below(node)) is not None:
+        if (inside := next(filter(None, map(_carried, nodes_of(node))), None)) is not None:
             raise UnsupportedQuery(
                 f"The rows of {inside.reader.table.name} are only known by key, so {kind_of(node)} has none.",
                 "Join the stream with the table itself; put conditions into WHERE.",
@@ -154,16 +154,6 @@ def lookup_keys(keyed: Keyed, equal: Mapping[str, list[T]], more: bool) -> list[
             f"Write ON {names}, cast the stream's side if need be, and put other conditions into WHERE.",
         )
     return [equal[name][0] for name in table.keys]
-
-
-def _below(plan: JavaObject) -> Keyed | None:
-    stack = [plan]
-    while stack:
-        node = stack.pop()
-        stack.extend(children(node))
-        if (keyed := _carried(node)) is not None:
-            return keyed
-    return None
 
 
 def _carried(node: JavaObject) -> Keyed | None:

@@ -1,4 +1,4 @@
 """Reads plans over the rows of upstream queries: the event time of their rows, and ranks.
 
-Imports `analysis.extract` and what is below it. Begin with `ranks.py`.
+Imports `analysis.extract` and what it imports. Begin with `ranks.py`.
 """

@@ -16,19 +16,11 @@ from millpond.spark.analysis.aggregation_input import read_input_plan
 from millpond.spark.analysis.expressions_above import inlined
 from millpond.spark.analysis.extract import Reader
 from millpond.spark.analysis.grouping.grouping_sets import sets_of
-from millpond.spark.analysis.query_terms import Extraction, Terms
+from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.steps.cut import ids_in
-from millpond.spark.analysis.steps.inputs import Inputs
-from millpond.spark.analysis.user_aggregates import UserFunctions
+from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.catalyst.cures import without_time
-from millpond.spark.catalyst.private_names import (
-    Catalyst,
-    JavaObject,
-    delay_ms,
-    id_of,
-    items,
-    kind_of,
-)
+from millpond.spark.catalyst.private_names import JavaObject, id_of, items, kind_of, outputs, timed_column
 
 _GENERATORS = ("Inline", "Explode")
 
@@ -48,9 +40,9 @@ class ProcessorRows(NamedTuple):
     call: JavaObject
 
 
-def rows_of_processor(catalyst: Catalyst, node: JavaObject, functions: UserFunctions) -> ProcessorRows | None:
+def rows_of_processor(context: StepContext, node: JavaObject) -> ProcessorRows | None:
     """The rows of a processor that a node makes; None for any other node."""
-    if all(function.kind != STATEFUL for function in functions.known) or kind_of(node) != "Generate":
+    if all(function.kind != STATEFUL for function in context.functions.known) or kind_of(node) != "Generate":
         return None  # without a processor, the JVM is not called
     between, below = [], node.child()
     while kind_of(below) in ("Project", "SubqueryAlias"):
@@ -58,16 +50,13 @@ def rows_of_processor(catalyst: Catalyst, node: JavaObject, functions: UserFunct
         below = below.child()
     if kind_of(below) != "Aggregate":
         return None
-    keys, calls, results = catalyst.aggregation(below)
-    called = ((call, functions.called(call)) for call in calls)
+    keys, calls, results = context.catalyst.aggregation(below)
+    called = ((call, context.functions.called(call)) for call in calls)
     call = next((call for call, function in called if function is not None and function.kind == STATEFUL), None)
     return None if call is None else ProcessorRows(node, between, below, keys, calls, results, call)
 
 
-def read_processor(
-    catalyst: Catalyst, rows: ProcessorRows, above: list[JavaObject], terms: Terms, inputs: Inputs,
-    functions: UserFunctions,
-) -> Extraction:  # fmt: skip
+def read_processor(context: StepContext, rows: ProcessorRows, above: list[JavaObject]) -> Extraction:
     """The query of the rows of a processor; `above` are the nodes above them, the highest first.
 
     Raises:
@@ -79,28 +68,28 @@ def read_processor(
     for wrong, what in (
         (len(rows.calls) > 1, "is called beside another aggregate"),
         (sets_of(rows.aggregate).id is not None, "is called for several grouping sets"),
-        (terms.serve, "makes rows, of which none is the latest one of its key, so they are not served"),
+        (context.terms.serve, "makes rows, of which none is the latest one of its key, so they are not served"),
         (rows.generate.outer() or kind_of(rows.generate.generator()) not in _GENERATORS, "is read as something else"),
     ):
         if wrong:
             raise UnsupportedQuery(f"The processor {name} {what}.", shape)
-    input_plan = read_input_plan(catalyst, rows.aggregate.child())
+    input_plan = read_input_plan(context.catalyst, rows.aggregate.child())
     if input_plan.windows or input_plan.repeats is not None:
         what = "for the events of a window" if input_plan.windows else "where repeated events are removed"
         raise UnsupportedQuery(f"The processor {name} is called {what}.", shape)
-    source = inputs.source(input_plan, terms, ids_in([rows.aggregate]))
-    return _ProcessorReader(catalyst, terms, source, input_plan, functions).rows(rows, above, shape)
+    source = context.source(input_plan, ids_in([rows.aggregate]))
+    return _ProcessorReader(context, source, input_plan).rows(rows, above, shape)
 
 
 class _ProcessorReader(Reader):
     """Reads the rows of a processor."""
 
     def rows(self, rows: ProcessorRows, above: list[JavaObject], shape: str) -> Extraction:
-        time = next((one for one in items(rows.aggregate.child().output()) if delay_ms(one) is not None), None)
+        time = timed_column(outputs(rows.aggregate.child()))
         if time is None:
-            raise without_time(self._stream, by_text=bool(self._terms.text))
+            raise without_time(self.stream, by_text=bool(self._terms.text))
         keys = self._keys(rows.keys)
-        found = self._functions.aggregate(rows.call, self._down, stateful=True)
+        found = self._functions.aggregate(rows.call, self.meaning, stateful=True)
         assert found is not None
         aggregate, function = found
         self._called.add(function)
@@ -119,5 +108,5 @@ class _ProcessorReader(Reader):
             for position, column in enumerate(made):
                 self._scope[id_of(column)] = field_of(row, position)
             self._scope[id_of(made[0])] = Column("window.time", "timestamp")
-        having, output = self._finish(items(rows.generate.output()), above)
+        having, output = self._finish(outputs(rows.generate), above)
         return self._query(time, Processed(function.state.ttl_us), keys, (aggregate,), having, output)

@@ -20,14 +20,14 @@ from millpond.spark.analysis.aggregation_input import InputPlan, one_per_key, re
 from millpond.spark.analysis.chains.ordered_functions import is_ordered, ordered_function, ordering, rank_by
 from millpond.spark.analysis.chains.ranks_so_far import Limit, RanksSoFar
 from millpond.spark.analysis.chains.sides import RowsSide
+from millpond.spark.analysis.event_reader import EventReader
 from millpond.spark.analysis.extract import Reader
 from millpond.spark.analysis.frames import frames_of
 from millpond.spark.analysis.input_streams import QueryInput
-from millpond.spark.analysis.query_terms import Extraction, Terms
+from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.steps.cut import ids_of
-from millpond.spark.analysis.steps.inputs import Inputs
-from millpond.spark.analysis.user_aggregates import UserFunctions
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, items, kind_of, outputs, text_of
+from millpond.spark.analysis.steps.inputs import StepContext
+from millpond.spark.catalyst.private_names import JavaObject, id_of, items, kind_of, outputs, text_of
 
 _WINDOW_FIRST = (
     "Aggregate by a window w first, in FROM (…) or in an earlier query: … OVER (PARTITION BY w ORDER BY …) FROM STREAM "
@@ -45,10 +45,7 @@ def ranks_rows(node: JavaObject) -> bool:
     return False
 
 
-def read_ranks(
-    catalyst: Catalyst, node: JavaObject, above: list[JavaObject], terms: Terms, inputs: Inputs,
-    functions: UserFunctions,
-) -> Extraction:  # fmt: skip
+def read_ranks(context: StepContext, node: JavaObject, above: list[JavaObject]) -> Extraction:
     """The query of `Window` nodes that rank rows, or of one that keeps one event of each key.
 
     `above` are the nodes above them, the highest first.
@@ -61,48 +58,41 @@ def read_ranks(
         windows.append(windows[-1].child())
     if len(windows) == 1 and one_per_key(node, 0) is not None:
         whole = above[0] if above else node
-        input_plan = read_input_plan(catalyst, whole)
-        one = input_plan.keeps_one or not terms.updates
-        if one and not input_plan.is_step and not (source := inputs.source(input_plan, terms, ())).upstreams:
-            return Reader(catalyst, terms, source, input_plan, functions).distinct(items(whole.output()))
+        input_plan = read_input_plan(context.catalyst, whole)
+        one = input_plan.keeps_one or not context.terms.updates
+        if one and not input_plan.is_step and not (source := context.source(input_plan, ())).upstreams:
+            return EventReader(context, source, input_plan).distinct(outputs(whole))
     what = text_of(items(node.windowExpressions())[0].child())
-    if terms.updates:
-        return _so_far(catalyst, windows[-1].child(), terms, inputs, functions).ranks(windows, above)
-    reader = _reader(catalyst, windows[-1].child(), f"`{what}`", terms, inputs, functions)
-    return reader.ranks(windows, above)
+    return _reader(context, windows[-1].child(), f"`{what}`").ranks(windows, above)
 
 
-def read_frames(
-    catalyst: Catalyst, node: JavaObject, above: list[JavaObject], terms: Terms, inputs: Inputs,
-    functions: UserFunctions,
-) -> Extraction:  # fmt: skip
+def read_frames(context: StepContext, node: JavaObject, above: list[JavaObject]) -> Extraction:
     """The query of a `Window` node with frames before each event, or before each row of an upstream query.
 
     Raises:
         UnsupportedQuery: an order, a frame or a function is not supported.
     """
-    found, input_plan = frames_of(catalyst, node), read_input_plan(catalyst, node.child())
-    source = inputs.source(input_plan, terms, ids_of(node))
-    reader = Reader(catalyst, terms, source, input_plan, functions)
+    found, input_plan = frames_of(context.catalyst, node), read_input_plan(context.catalyst, node.child())
+    source = context.source(input_plan, ids_of(node))
+    reader = Reader(context, source, input_plan)
     if source.upstreams and found.has_lag:  # other frames keep the event time that their state has
-        reader = _RankReader(catalyst, terms, source, input_plan, functions)
+        reader = _RankReader(context, source, input_plan)
         reader.check_order(found.time)
-    return reader.frames(found, items(node.output()), above)
+    return reader.frames(found, outputs(node), above)
 
 
-def read_first(catalyst: Catalyst, node: JavaObject, terms: Terms, inputs: Inputs) -> Extraction:
+def read_first(context: StepContext, node: JavaObject) -> Extraction:
     """The query of LIMIT without ORDER BY: the first rows of the whole stream, each emitted once.
 
     Raises:
         UnsupportedQuery: the rows are not those of a stream or of a lower step, or cannot be compared.
     """
     below = node.child().child() if kind_of(node.child()) == "LocalLimit" else node.child()
-    input_plan = read_input_plan(catalyst, below, emitted=True, cut_at_repeats=True)
-    source = inputs.source(input_plan, terms, ids_of(below))
-    reader = Reader(catalyst, terms, source, input_plan, UserFunctions(catalyst))
-    found = reader.select(items(below.output()))
+    input_plan = read_input_plan(context.catalyst, below, emitted=True, cut_at_repeats=True)
+    reader = EventReader(context, context.source(input_plan, ids_of(below)), input_plan)
+    found = reader.select(outputs(below))
     assert isinstance(found.query, Selection)
-    rows = int(str(catalyst.constant(node.limitExpr())))
+    rows = int(str(context.catalyst.constant(node.limitExpr())))
     time = None if found.timing is None else found.timing.event_time
     return reader.extraction(first_rows(found.query, time, rows))
 
@@ -118,50 +108,34 @@ def limit_of(plan: JavaObject) -> Limit | None:
     return Limit(node, plan.limitExpr(), above) if kind_of(node) == "Sort" else None
 
 
-def read_limit(
-    catalyst: Catalyst, limit: Limit, terms: Terms, inputs: Inputs
-) -> Extraction:
+def read_limit(context: StepContext, limit: Limit) -> Extraction:
     """The query of ORDER BY … LIMIT, which emits the first rows of each window, or in update mode of all so far.
 
     Raises:
         UnsupportedQuery: the rows are not those of an upstream query's windows.
     """
-    functions, below = UserFunctions(catalyst), limit.sort.child()
-    rows = int(str(catalyst.constant(limit.rows)))
-    if terms.updates:
-        return _so_far(catalyst, below, terms, inputs, functions).first_rows(limit, rows)
-    reader = _reader(catalyst, below, "ORDER BY … LIMIT", terms, inputs, functions)
-    return reader.first_rows(limit, rows)
+    rows = int(str(context.catalyst.constant(limit.rows)))
+    return _reader(context, limit.sort.child(), "ORDER BY … LIMIT").first_rows(limit, rows)
 
 
-def _so_far(
-    catalyst: Catalyst, below: JavaObject, terms: Terms, inputs: Inputs, functions: UserFunctions
-) -> RanksSoFar:
-    """Reads ranks of all rows so far; `below`: the plan whose rows they are."""
-    input_plan = read_input_plan(catalyst, below)
-    return RanksSoFar(catalyst, terms, inputs.source(input_plan, terms, ids_of(below)), input_plan, functions)
-
-
-def _reader(
-    catalyst: Catalyst, below: JavaObject, what: str, terms: Terms, inputs: Inputs, functions: UserFunctions
-) -> _RankReader:
-    """Reads the rows that are ranked; `below`: the plan whose rows they are."""
-    input_plan = read_input_plan(catalyst, below)
-    source = inputs.source(input_plan, terms, ids_of(below))
+def _reader(context: StepContext, below: JavaObject, what: str) -> _RankReader | RanksSoFar:
+    """Reads the rows that are ranked, those of each window or in update mode all so far; `below`: their plan."""
+    input_plan = read_input_plan(context.catalyst, below)
+    source = context.source(input_plan, ids_of(below))
+    if context.terms.updates:
+        return RanksSoFar(context, source, input_plan)
     if not source.upstreams:
         raise UnsupportedQuery(f"{what} is over single events, which belong to no window.", _WINDOW_FIRST)
-    return _RankReader(catalyst, terms, source, input_plan, functions)
+    return _RankReader(context, source, input_plan)
 
 
 class _RankReader(Reader):
     """Reads ranks over the rows of upstream queries."""
 
-    def __init__(
-        self, catalyst: Catalyst, terms: Terms, source: QueryInput, input_plan: InputPlan, functions: UserFunctions
-    ) -> None:  # fmt: skip
-        super().__init__(catalyst, terms, source, input_plan, functions)
+    def __init__(self, context: StepContext, source: QueryInput, input_plan: InputPlan) -> None:
+        super().__init__(context, source, input_plan)
         self._upstream = source.upstreams[0]
-        self._rows = RowsSide(catalyst, self, source.names, source.upstreams, outputs(input_plan.leaf))
+        self._rows = RowsSide(context.catalyst, self, outputs(input_plan.leaf))
         self._parts: tuple[Expression, ...] | None = None
         self._found: list[Aggregate] = []
 
@@ -176,7 +150,7 @@ class _RankReader(Reader):
                 if aggregate not in self._found:
                     self._found.append(aggregate)
                 self._scope[id_of(alias)] = Column(f"agg:{self._found.index(aggregate)}", aggregate.type)
-        return self._ranked(items(windows[0].output()), above)
+        return self._ranked(outputs(windows[0]), above)
 
     def check_order(self, time: JavaObject) -> None:
         """Refuses an ORDER BY of frames that is not the time of the rows."""
@@ -201,7 +175,7 @@ class _RankReader(Reader):
         number = rank_by("row_number", by | self._ties() | by)
         self._found.append(number)
         first = call("le", (Column("agg:0", number.type), literal(rows, "int")), "boolean")
-        return self._ranked(items(limit.sort.output()), limit.above, first)
+        return self._ranked(outputs(limit.sort), limit.above, first)
 
     def _ranked(
         self, results: list[JavaObject], above: list[JavaObject], first: Expression | None = None
@@ -247,7 +221,7 @@ class _RankReader(Reader):
     def _ties(self) -> dict[Expression, str]:
         """The columns that decide between rows with equal values of ORDER BY, and their directions: all columns."""
         windows = {item.name for item in self._upstream.output if item.expression.type == WINDOW}
-        fields = (field for field in self._stream.columns if field.name.rpartition(".")[0] not in windows)
+        fields = (field for field in self.stream.columns if field.name.rpartition(".")[0] not in windows)
         return {Column(field.name, field.type): "asc nulls first" for field in fields if is_known(field.type)}
 
     def _of_event(self, attribute: JavaObject, known: list[Expression]) -> Expression:

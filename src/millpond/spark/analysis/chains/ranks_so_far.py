@@ -18,7 +18,16 @@ from millpond.plan.groups.top_rows import top_rows
 from millpond.spark.analysis.chains.ordered_functions import NAMES, ordering, rank_by
 from millpond.spark.analysis.extract import NO_TIME, Reader
 from millpond.spark.analysis.query_terms import Extraction
-from millpond.spark.catalyst.private_names import JavaObject, delay_ms, id_of, items, kind_of, text_of, type_of
+from millpond.spark.catalyst.private_names import (
+    JavaObject,
+    id_of,
+    items,
+    kind_of,
+    outputs,
+    text_of,
+    timed_column,
+    type_of,
+)
 
 _CURE = "Write WHERE n <= 10 above it, where n is the column of row_number(), rank() or dense_rank()."
 
@@ -50,7 +59,7 @@ class RanksSoFar(Reader):
                 _CURE,
             )
         keys = items(node.partitionSpec())
-        if self._input_plan.windows or any(type_of(key) == WINDOW for key in keys):
+        if self.input_plan.windows or any(type_of(key) == WINDOW for key in keys):
             raise UnsupportedQuery(
                 f"{self._terms.name} ranks rows of windows, which do not change.", "Leave 'emit' out."
             )
@@ -81,10 +90,10 @@ class RanksSoFar(Reader):
                 "Leave 'serve' out.",
             )
         self._event = []
-        having, output = self._finish(items(node.output()), above)
+        having, output = self._finish(outputs(node), above)
         having = conjunction([part for part in (first, having) if part is not None])
-        columns = () if self._stream.upstreams else items(node.child().output())
-        time = next((column for column in columns if delay_ms(column) is not None), NO_TIME)
+        columns = () if self.stream.upstreams else outputs(node.child())
+        time = timed_column(columns) or NO_TIME
         made = self._query(time, Distinct(keeps="ranked", rows=1), keys, tuple(ranks), having, output)
         query = made.query
         assert isinstance(query, Query)

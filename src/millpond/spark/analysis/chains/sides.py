@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from millpond.model.expressions import Column
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.chains.upstream import after_us, times_of
-from millpond.spark.analysis.extract import Reader
+from millpond.spark.analysis.event_reader import EventReader
 from millpond.spark.analysis.joins.bounds import Bound
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, delay_ms, id_of, kind_of, type_of
 
@@ -19,15 +18,13 @@ class RowsSide:
     """Determines the event time of a side while the condition is read.
 
     If the rows show complete windows, the event time is always the last microsecond of the window, so that all joins
-    over one query agree. Otherwise it is the first time column that the condition uses. `names` are the columns of the
-    stream by expression id, and `outputs` are the columns of the side.
+    over one query agree. Otherwise it is the first time column that the condition uses. `outputs` are the columns of
+    the side.
     """
 
-    def __init__(
-        self, catalyst: Catalyst, reader: Reader, names: Mapping[int, str], upstreams: Sequence[AnyQuery],
-        outputs: Sequence[JavaObject],
-    ) -> None:  # fmt: skip
-        self._catalyst, self._reader, self._names, self._upstreams = catalyst, reader, names, upstreams
+    def __init__(self, catalyst: Catalyst, reader: EventReader, outputs: Sequence[JavaObject]) -> None:
+        self._catalyst, self._reader = catalyst, reader
+        self._names, self._upstreams = reader.source.names, reader.source.upstreams
         declared = reader.input_plan.watermark is not None  # otherwise it is the delay of the upstream query itself
         delays = (delay for column in outputs if (delay := delay_ms(column)) is not None and declared)
         self.delay_us = max(delays, default=0) * 1000  # no row is late, and a longer delay would only emit rows later

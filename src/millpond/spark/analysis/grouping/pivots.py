@@ -8,12 +8,21 @@ have its value; it is NULL if there are none, as in Spark.
 from __future__ import annotations
 
 from millpond.errors import UnsupportedQuery
+from millpond.spark.analysis.joins.plan_nodes import logical
 from millpond.spark.catalyst.cures import PER_VALUE
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, id_of, items, kind_of, optional
+from millpond.spark.catalyst.private_names import (
+    Catalyst,
+    JavaObject,
+    children,
+    id_of,
+    items,
+    kind_of,
+    nodes_of,
+    optional,
+)
 
 _SUFFIXES = {"tinyint": "Y", "smallint": "S", "bigint": "L", "float": "F"}
 """Suffixes of literals whose values Py4J would pass on as another type."""
-_PLANS = "org.apache.spark.sql.catalyst.plans.logical."
 
 
 def is_pivot(plan: JavaObject) -> bool:
@@ -47,14 +56,12 @@ def flattened(catalyst: Catalyst, plan: JavaObject, above: list[JavaObject]) -> 
         else:
             raise UnsupportedQuery(f"The column {column.name()} of a PIVOT is not answered.", PER_VALUE)
     groups = [_defined(results[id_of(group)]) for group in items(plan.groupingExpressions())]
-    sequence = catalyst.java_class("org.apache.spark.api.python.PythonUtils").toSeq
-    made = catalyst.java_class(_PLANS + "Aggregate")(sequence(groups), sequence(columns), lower.child(), catalyst.none)
-    return made, above[:-1]
+    return logical(catalyst, "Aggregate", groups, columns, lower.child(), catalyst.none), above[:-1]
 
 
 def _pivot(column: JavaObject) -> JavaObject | None:
     """The `PivotFirst` that a result of an aggregation is."""
-    call = column.child() if kind_of(column) == "Alias" else column
+    call = _defined(column)
     if kind_of(call) != "AggregateExpression" or kind_of(call.aggregateFunction()) != "PivotFirst":
         return None
     return call.aggregateFunction()
@@ -70,7 +77,8 @@ def _of_value(catalyst: Catalyst, pivot: JavaObject, place: int, results: dict[i
     has_value = catalyst.make("EqualNullSafe", by, _literal(catalyst, pivot.pivotColumnValues().apply(place), by))
     found = _filtered(catalyst, _defined(results[id_of(pivot.valueColumn())]), has_value)
     one = catalyst.make("aggregate.Count", [catalyst.literal(True)])
-    count = _aggregate(catalyst, one, _any_aggregate(found), has_value)
+    like = next(node for node in nodes_of(found) if kind_of(node) == "AggregateExpression")
+    count = _aggregate(catalyst, one, like, has_value)
     none = catalyst.make("Literal", None, found.dataType())
     return catalyst.make("If", catalyst.make("EqualTo", count, _parsed(catalyst, "0L")), none, found)
 
@@ -92,19 +100,11 @@ def _filtered(catalyst: Catalyst, node: JavaObject, condition: JavaObject) -> Ja
         own = optional(node.filter())
         both = condition if own is None else catalyst.every([own, condition])
         return _aggregate(catalyst, node.aggregateFunction(), node, both)
-    parts = children(node)
-    return catalyst.rebuilt(node, [_filtered(catalyst, part, condition) for part in parts]) if parts else node
-
-
-def _any_aggregate(node: JavaObject) -> JavaObject:
-    stack = [node]
-    while kind_of(stack[-1]) != "AggregateExpression":
-        stack.extend(children(stack.pop()))
-    return stack[-1]
+    return catalyst.rebuilt(node, [_filtered(catalyst, part, condition) for part in children(node)])
 
 
 def _aggregate(catalyst: Catalyst, function: JavaObject, like: JavaObject, condition: JavaObject) -> JavaObject:
     distinct = like.isDistinct() and function is like.aggregateFunction()
-    taken = catalyst.java_class("scala.Option").apply(condition)
     identity = catalyst.alias(condition, "e").exprId()
+    taken = catalyst.option(condition)
     return catalyst.make("aggregate.AggregateExpression", function, like.mode(), distinct, taken, identity)

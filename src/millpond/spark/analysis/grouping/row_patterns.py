@@ -20,7 +20,7 @@ from millpond.model.expressions import Call, Column, Expression, Foreign, Litera
 from millpond.model.patterns.grammar import parse, variables_of
 from millpond.model.patterns.variables import FIRST, PREVIOUS, Variable, matched
 from millpond.model.windows import Pattern
-from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, type_of
+from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, nodes_of, type_of
 
 _FIRST_US = -61_940_000_000_000_000
 """The constant for the first variable of a pattern, a time in the year 7; the others follow."""
@@ -97,13 +97,8 @@ def pattern_note(expression: JavaObject, text: str) -> PatternNote:
 
 def _case_in(expression: JavaObject) -> JavaObject | None:
     """The CASE in which a pattern is noted, if there is one."""
-    stack = [expression]
-    while stack:
-        node = stack.pop()
-        if kind_of(node) == "CaseWhen" and kind_of(children(node)[0]) == "IsNull":
-            return node
-        stack.extend(children(node))
-    return None
+    cases = (node for node in nodes_of(expression) if kind_of(node) == "CaseWhen")
+    return next((case for case in cases if kind_of(children(case)[0]) == "IsNull"), None)
 
 
 def pattern_of(note: PatternNote, translate: Callable[[JavaObject], Expression]) -> Pattern:

@@ -11,7 +11,8 @@ from typing import TypeGuard
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.windows import Cumulating, Sliding, Written
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of
+from millpond.spark.analysis.steps.cut import joins_streams
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, kind_of, nodes_of
 
 MOST_WINDOWS = 100
 """The most windows of one event that a query without an aggregation may emit, because Spark plans each of them."""
@@ -19,14 +20,7 @@ MOST_WINDOWS = 100
 
 def emits_windows(plan: JavaObject) -> bool:
     """Whether an analysed plan neither aggregates its windows nor joins two streams in them."""
-    stack = [plan]
-    while stack:
-        node = stack.pop()
-        kind = kind_of(node)
-        if kind == "Aggregate" or (kind == "Join" and node.left().isStreaming() and node.right().isStreaming()):
-            return False
-        stack.extend(children(node))
-    return True
+    return not any(kind_of(node) == "Aggregate" or joins_streams(node) for node in nodes_of(plan))
 
 
 def is_hopping(window: Written | None) -> TypeGuard[Sliding]:

@@ -29,14 +29,15 @@ from millpond.spark.analysis.aggregation_input import WindowPart, read_input_pla
 from millpond.spark.analysis.chains.processors import read_processor, rows_of_processor
 from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_first, read_frames, read_limit, read_ranks
 from millpond.spark.analysis.chains.sides import RowsSide, same_window
+from millpond.spark.analysis.event_reader import EventReader
 from millpond.spark.analysis.expressions import Translator, conjunction
-from millpond.spark.analysis.extract import Reader, extract_query
+from millpond.spark.analysis.extract import extract_query
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
 from millpond.spark.analysis.joins.subqueries import without_subqueries
 from millpond.spark.analysis.joins.ttl import Ttl, check_ttl
 from millpond.spark.analysis.query_terms import Extraction, Terms
-from millpond.spark.analysis.steps.cut import ids_in, ids_of
-from millpond.spark.analysis.steps.inputs import Inputs
+from millpond.spark.analysis.steps.cut import ids_in, ids_of, joins_streams
+from millpond.spark.analysis.steps.inputs import Inputs, StepContext
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.inlined_size import check_inlined
 from millpond.spark.catalyst.private_names import (
@@ -50,6 +51,7 @@ from millpond.spark.catalyst.private_names import (
     items,
     kind_of,
     optional,
+    outputs,
     references,
     text_of,
     type_of,
@@ -78,10 +80,11 @@ def extract_any(
     """
     plan = without_subqueries(catalyst, catalyst.clean(analysed(frame)))
     check_inlined(plan)
+    known = functions or UserFunctions(catalyst)
 
     def extract(plan: JavaObject, terms: Terms) -> Extraction:
         inputs = Inputs(catalyst, streams, relation, earlier, extract, lower)
-        return inputs.finished(_extract(catalyst, plan, terms, inputs, functions or UserFunctions(catalyst)))
+        return inputs.finished(_extract(StepContext(catalyst, terms, inputs, known), plan))
 
     found = extract(plan, terms)
     if terms.ttl_us is not None:
@@ -89,38 +92,34 @@ def extract_any(
     return found
 
 
-def _extract(
-    catalyst: Catalyst, plan: JavaObject, terms: Terms, inputs: Inputs, functions: UserFunctions
-) -> Extraction:
+def _extract(context: StepContext, plan: JavaObject) -> Extraction:
     above: list[JavaObject] = []
     node = plan
     while kind_of(node) in ("Project", "Filter", "SubqueryAlias", "ResolvedHint"):
         above.append(node)
         node = node.child()
-    if kind_of(node) == "Join" and node.left().isStreaming() and node.right().isStreaming():
-        needed = ids_in([node, *above]) | ids_of(plan)
-        reader = _JoinReader(catalyst, terms, node, inputs, needed)
-        return reader.read(items(plan.output()), above[::-1])
+    if joins_streams(node):
+        reader = _JoinReader(context, node, ids_in([node, *above]) | ids_of(plan))
+        return reader.read(outputs(plan), above[::-1])
     if kind_of(node) == "GlobalLimit":
         if above:
             raise UnsupportedQuery("LIMIT is not the end of the query.", "Leave out what follows it.")
         if (limit := limit_of(node)) is not None:
-            return read_limit(catalyst, limit, terms, inputs)
-        return read_first(catalyst, node, terms, inputs)
+            return read_limit(context, limit)
+        return read_first(context, node)
     if kind_of(node) == "Window":
         read = read_ranks if ranks_rows(node) else read_frames
-        return read(catalyst, node, above, terms, inputs, functions)
-    if (made := rows_of_processor(catalyst, node, functions)) is not None:
-        return read_processor(catalyst, made, above, terms, inputs, functions)
-    return extract_query(catalyst, plan, terms, inputs, functions)
+        return read(context, node, above)
+    if (made := rows_of_processor(context, node)) is not None:
+        return read_processor(context, made, above)
+    return extract_query(context, plan)
 
 
 class _JoinReader:
     """Reads one plan; `above` are the nodes above the join, from the lowest up."""
 
-    def __init__(
-        self, catalyst: Catalyst, terms: Terms, join: JavaObject, inputs: Inputs, needed: Collection[int]
-    ) -> None:
+    def __init__(self, context: StepContext, join: JavaObject, needed: Collection[int]) -> None:
+        catalyst, terms = context.catalyst, context.terms
         self._catalyst, self._terms, self._join = catalyst, terms, join
         kind = kind_of(join.joinType())
         if kind == "ExistenceJoin":
@@ -136,7 +135,7 @@ class _JoinReader:
                 else "Use one of 'inner', 'left', 'right', 'full', 'left_semi', 'left_anti' in .join(other, on, how).",
             )
         self._kind = _KINDS[kind]
-        self._sides: dict[str, Reader] = {}
+        self._sides: dict[str, EventReader] = {}
         self._rows: dict[str, RowsSide] = {}
         self._owned: dict[int, str] = {}
         for side, plan in ((LEFT, join.left()), (RIGHT, join.right())):
@@ -146,12 +145,12 @@ class _JoinReader:
                     f"{terms.name} is a join, and leaves repeated events out: that is planned, not answered yet.",
                     "Join all events, and leave repeated rows out in a query without a join.",
                 )
-            found = inputs.source(input_plan, terms, needed)
-            self._sides[side] = Reader(catalyst, terms, found, input_plan, UserFunctions(catalyst))
-            outputs = items(plan.output())
+            found = context.source(input_plan, needed)
+            self._sides[side] = EventReader(context, found, input_plan)
+            columns = outputs(plan)
             if found.upstreams:
-                self._rows[side] = RowsSide(catalyst, self._sides[side], found.names, found.upstreams, outputs)
-            self._owned |= {id_of(column): side for column in outputs}
+                self._rows[side] = RowsSide(catalyst, self._sides[side], columns)
+            self._owned |= {id_of(column): side for column in columns}
         self._times: dict[str, JavaObject] = {}
         self._values: dict[str, list[Expression]] = {LEFT: [], RIGHT: []}
         self._where: dict[str, list[Expression]] = {LEFT: [], RIGHT: []}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial, reduce
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -93,7 +94,7 @@ class _Rewriter:
 
     def independent(self, node: JavaObject) -> JavaObject:
         """The plan with joins instead of scalar sub-queries and EXISTS that do not depend on the event."""
-        node = self._over(node, [self.independent(child) for child in children(node)])
+        node = self._catalyst.rebuilt(node, [self.independent(child) for child in children(node)])
         if kind_of(node) not in ("Filter", "Project", "Aggregate"):
             return node
         nested = [one for part in items(node.expressions()) for one in _nested_in(part)]
@@ -130,7 +131,7 @@ class _Rewriter:
         Spark's condition `a = b OR (a = b) IS NULL` compares each event with each row. It is TRUE for some row if
         `a = b` is, or if a row has no `b`, or if there is no `a` and there is a row.
         """
-        node = self._over(node, [self.split(child) for child in children(node)])
+        node = self._catalyst.rebuilt(node, [self.split(child) for child in children(node)])
         if kind_of(node) != "Join" or node.right().isStreaming() or not node.left().isStreaming():
             return node
         kind, condition = kind_of(node.joinType()), optional(node.condition())
@@ -167,9 +168,7 @@ class _Rewriter:
             every = self._catalyst.every([*conditions, *rest])
             plan = join(self._catalyst, plan, node.right(), kind_of_join, every)
             found.append(exists if above is None else make("And", above, exists))
-        either = found[0]
-        for one in found[1:]:
-            either = make("Or", either, one)
+        either = reduce(partial(make, "Or"), found)
         if kind == "LeftAnti":
             plan = logical(self._catalyst, "Filter", make("Not", either), plan)
             return logical(self._catalyst, "Project", outputs(node), plan)
@@ -189,15 +188,11 @@ class _Rewriter:
         joined = self._catalyst.substitute(condition, layer)
         return join(self._catalyst, node.left(), right, node.joinType(), joined)
 
-    def _over(self, node: JavaObject, below: list[JavaObject]) -> JavaObject:
-        same = all(old is new for old, new in zip(children(node), below, strict=True))
-        return node if same else self._catalyst.rebuilt(node, below)
-
     def _valued(self, expression: JavaObject, values: dict[int, JavaObject]) -> JavaObject:
         """The expression with columns instead of sub-queries, by their expression ids."""
         if kind_of(expression) in _NESTED:
             return values.get(int(expression.exprId().id()), expression)
-        return self._over(expression, [self._valued(part, values) for part in children(expression)])
+        return self._catalyst.rebuilt(expression, [self._valued(part, values) for part in children(expression)])
 
 
 def _nested_in(expression: JavaObject) -> list[JavaObject]:

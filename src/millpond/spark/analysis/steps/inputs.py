@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,7 +21,21 @@ from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.steps.cut import columns_read, rows_not_seen
 from millpond.spark.analysis.steps.row_windows import grids_of
+from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, id_of, kind_of, outputs
+
+
+class StepContext(NamedTuple):
+    """What the analysis of one step of a text needs: its terms, its inputs and the user functions that it may call."""
+
+    catalyst: Catalyst
+    terms: Terms
+    inputs: Inputs
+    functions: UserFunctions
+
+    def source(self, plan: InputPlan, needed: Collection[int], *, timed: bool = True) -> QueryInput:
+        """The input of a plan; see `Inputs.source`."""
+        return self.inputs.source(plan, self.terms, needed, timed=timed)
 
 
 class Inputs:
