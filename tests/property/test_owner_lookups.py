@@ -21,7 +21,7 @@ from millpond.model.stream import Field, Retention, Stream
 from millpond.model.windows import Sliding
 from millpond.placement.slots import buckets_of
 from millpond.plan.groups.build import build_plan
-from millpond.plan.options.owner_lookups import own_conditions, why_by_readers
+from millpond.plan.options.keyed_lookups import own_conditions, why_by_readers
 from millpond.runtime.gather.owner_lookups import events_for_owners, rows_of_owner
 from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.joins.lookup_rows import KeyedReader, slots_of_keys

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.conf import RuntimeConfig
 
 from kit.judges.interpreted import interpreted_rows
 from millpond import Pond
@@ -15,6 +16,7 @@ from millpond.errors import QueryError, QueryRefused, QueryTypeError
 from millpond.model.endpoints import stream_names
 from millpond.model.stream import Field
 from millpond.spark.catalyst.data_types import columns_type, schema_of, sql_type, table_schema
+from millpond.spark.catalyst.private_names import analysed
 from millpond.spark.frontend.create_clauses import SOURCES_WITH_DEFAULTS
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.frontend.statements import parse_file
@@ -176,6 +178,19 @@ def test_what_a_column_cannot_be_generated_from_is_refused(spark: SparkSession, 
     with pytest.raises(QueryError) as refused:
         FrontEnd(spark).load_file(text)
     assert sql.split("(")[0] in str(refused.value) and refused.value.cure
+
+
+def test_generated_columns_of_a_zone_leave_the_session_alone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front, changed = FrontEnd(spark.newSession()), list[object]()
+    change = RuntimeConfig.set
+    monkeypatch.setattr(RuntimeConfig, "set", lambda conf, *pair: (changed.append(conf._jconf), change(conf, *pair)))
+    frame = front.declare(parse_file(spark, f"""SET TIME ZONE 'Asia/Tokyo';
+    CREATE TABLE s (ts TIMESTAMP, h INT GENERATED ALWAYS AS (hour(ts))) USING json OPTIONS (path '{tmp_path}')
+    """).streams[0])  # fmt: skip
+    assert changed and frame.sparkSession.conf._jconf not in changed
+    assert "Asia/Tokyo" in str(analysed(frame).toString())
 
 
 def test_generated_columns_are_in_their_place_with_their_type(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,13 +18,14 @@ from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, Foreign, Literal, call, literal, render
 from millpond.model.query import Deduplication, Named, Query
-from millpond.model.selection import Selection
+from millpond.model.selection import Selection, foreign_keys
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.spark.analysis.properties import Mode
 from millpond.spark.analysis.windows import tumbling_twin, window
 from millpond.spark.catalyst.private_names import JavaObject, analysed, children, items
+from millpond.spark.frontend import frontend
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.frontend.gate import judge, parse
 from millpond.spark.reading.read_frame import EventTime
@@ -811,6 +812,32 @@ def test_the_users_session_is_left_alone(spark: SparkSession, folder: Path) -> N
     FrontEnd(spark).declare(Stream("mine", (Field("a", "int"),), Source("csv", (("path", str(folder)),))))
     assert spark.conf.getAll == before
     assert not spark.catalog.tableExists("mine")
+
+
+def test_a_view_that_is_named_like_a_query_is_refused(spark: SparkSession, folder: Path) -> None:
+    session = spark.newSession()
+    front = front_end(session, SCHEMA, folder)
+    front.query_from_sql("big", f"SELECT {W} AS w, sum(amount) AS amount FROM STREAM tx GROUP BY ALL")
+    with pytest.raises(QueryTypeError, match="A query Big is declared already"):
+        front.view("Big", "SELECT id FROM tx")
+    text = "SELECT w FROM STREAM big WHERE amount > 99"
+    session.range(3).selectExpr("id", "1.0D AS amount").createOrReplaceTempView("BIG")
+    with pytest.raises(QueryTypeError, match="big is both a query and a temporary view"):
+        front.query_from_sql("q", text)
+    session.catalog.dropTempView("BIG")
+    assert front.query_from_sql("q", text).streams == ("big",)
+
+
+def test_expressions_of_dropped_queries_are_freed(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frontend, "NEWEST", 1)
+    front = front_end(spark.newSession(), SCHEMA, folder)
+    made = [front.query_from_sql(f"q{n}", f"SELECT repeat(customer, {n}) AS c FROM STREAM tx") for n in range(4)]
+    for query in made[:3]:
+        front.forget(query.name)
+    front.retain(made[1:2])
+    assert front.foreigns.keys() == foreign_keys(made[1]) | foreign_keys(made[3])
 
 
 def test_frames_of_a_session_that_names_its_sources(spark: SparkSession, folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from enum import Enum, auto
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -58,6 +59,17 @@ _PREFIX = f'\n{{"{_MARK}":true,'.encode()
 are as many objects as texts, then no text has several objects, and no object spans several texts."""
 
 
+class Mode(Enum):
+    """What becomes of a text that does not fit its columns."""
+
+    STRICT = auto()
+    """It is malformed."""
+    PERMISSIVE = auto()
+    """It is a `Doubt`, because Spark keeps the values that do fit."""
+    LINES = auto()
+    """The same; but the texts are lines of a file, of which one that is not JSON is a row of NULLs."""
+
+
 class Parsed(NamedTuple):
     """A column of each requested name, and the texts that are malformed; all their values are NULL."""
 
@@ -66,13 +78,11 @@ class Parsed(NamedTuple):
 
 
 def parse_texts(
-    texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, *, strict: bool = True,
-    lines: bool = False,
+    texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, mode: Mode = Mode.STRICT
 ) -> Parsed:  # fmt: skip
     """Parse one JSON object per text; `zone` is the session's time zone, to which times without an offset refer.
 
-    A text that is NULL or empty is malformed. If not `strict`, a text whose values do not all fit is a `Doubt`. If the
-    texts are `lines` of a file, one that is not JSON is a row of NULLs; this implies not `strict`.
+    A text that is NULL or empty is malformed. `mode`: what becomes of other texts that do not fit the columns.
 
     Raises:
         Doubt: a result that equals Spark's is not known for some text.
@@ -82,7 +92,7 @@ def parse_texts(
     longest = int(lengths.max(initial=0))
     if longest > LONGEST:
         raise Doubt(f"a value is longer than {LONGEST:,} bytes")
-    reader = _Reader(texts, columns, zone, strict and not lines, lines)
+    reader = _Reader(texts, columns, zone, mode)
     rows = np.flatnonzero(~malformed & ~np.asarray(pc.fill_null(pc.equal(texts, b"{}"), False)))
     block = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, longest)))
     for start in range(0, len(rows), block):
@@ -130,11 +140,10 @@ class _Reader:
     """Parses blocks of texts; collects parts of the columns with the rows that they hold, and the malformed rows."""
 
     def __init__(
-        self, texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, strict: bool,
-        lines: bool,
-    ) -> None:  # fmt: skip
+        self, texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, mode: Mode
+    ) -> None:
         self._texts, self._columns, self._zone = texts, columns, zone
-        self._strict, self._lines = strict, lines
+        self._mode = mode
         fields = [(_MARK, pa.bool_()), *((column.name, _parsed_type(column.kind)) for column in columns)]
         self._options = pj.ParseOptions(pa.schema(fields), unexpected_field_behavior="ignore")
         self._suspects = 8 + len(texts) // 2000
@@ -214,9 +223,9 @@ class _Reader:
         if self._suspects < 0:
             raise Doubt("many values do not parse")
         verdict = judged(text, self._columns)
-        if verdict in MALFORMED and self._strict:
+        if verdict in MALFORMED and self._mode is Mode.STRICT:
             self.malformed.append(row)
-        elif verdict is Verdict.EMPTY or (verdict is Verdict.NOT_JSON and self._lines):
+        elif verdict is Verdict.EMPTY or (verdict is Verdict.NOT_JSON and self._mode is Mode.LINES):
             self.parts.append([pa.nulls(1, final_type(column.kind, self._zone)) for column in self._columns])
             self.rows.append(np.array([row]))
         else:

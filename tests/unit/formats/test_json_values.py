@@ -11,14 +11,14 @@ import pytest
 from kit.inputs.json_texts import KINDS, json_text
 from millpond.formats import json_values
 from millpond.formats.json_checks import Column, Doubt
-from millpond.formats.json_values import Parsed, parse_texts
+from millpond.formats.json_values import Mode, Parsed, parse_texts
 from millpond.plan.options import text_reading
 
 NUMBER = [Column("n", "bigint")]
 
 
-def parse(*texts: bytes | None, columns: list[Column] = NUMBER, zone: str = "UTC", strict: bool = True) -> Parsed:
-    return parse_texts(pa.array(texts, pa.binary()), columns, zone, strict=strict)
+def parse(*texts: bytes | None, columns: list[Column] = NUMBER, zone: str = "UTC", mode: Mode = Mode.STRICT) -> Parsed:
+    return parse_texts(pa.array(texts, pa.binary()), columns, zone, mode)
 
 
 def numbers(found: Parsed) -> list[int | None]:
@@ -94,7 +94,7 @@ def test_many_malformed_texts_are_doubted_and_a_permissive_stream_doubts_each() 
     with pytest.raises(Doubt, match="many"):
         parse(*[b"{oops"] * 100)
     with pytest.raises(Doubt):
-        parse(b'{"n":"x"}', strict=False)
+        parse(b'{"n":"x"}', mode=Mode.PERMISSIVE)
 
 
 def test_the_plan_knows_the_types_that_are_parsed() -> None:

@@ -346,6 +346,7 @@ class Lifetime:
         attached, self.opened.spec = followers.attached, spec
         declared.set_current(current(spec))
         declared.front.parameters = dict(spec.left.parameters)
+        declared.front.retain(spec.computed)
         self._observers.change(change)
         self._probation.changed(change)
         if isinstance(change, Move) and followers.store is not None:

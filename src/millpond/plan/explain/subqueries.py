@@ -29,7 +29,7 @@ from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
 from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.groups.stateless import moved_selections
-from millpond.plan.options.owner_lookups import is_by_owners, why_by_readers
+from millpond.plan.options.keyed_lookups import is_by_owners, why_by_readers
 
 Route: TypeAlias = Literal["point-to-point", "round-robin", "by key", "by hash", "broadcast"]
 

@@ -18,7 +18,7 @@ from millpond.kernels.evaluate import Evaluator
 from millpond.log.records import Fates
 from millpond.model.selection import Selection, expressions_of
 from millpond.placement.slots import buckets_of
-from millpond.plan.options.owner_lookups import own_conditions, read_by
+from millpond.plan.options.keyed_lookups import own_conditions, read_by
 from millpond.runtime.gather.selected_rows import select_rows, selected_rows
 from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.joins.lookup_rows import key_texts, slots_of_keys

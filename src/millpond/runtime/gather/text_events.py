@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from millpond.arrays import Mask
 from millpond.formats.json_checks import Column, Doubt
-from millpond.formats.json_values import parse_texts
+from millpond.formats.json_values import Mode, parse_texts
 from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, ReadLayout, TextStream, column_name
 from millpond.runtime.task.obstacle import Obstacle, ObstacleError
 
@@ -64,7 +64,8 @@ class TextEvents:
         texts = letters.field("value")
         self._bytes += texts.nbytes
         try:
-            parsed = parse_texts(texts, [Column(*one) for one in text.columns], text.zone, strict=text.strict)
+            mode = Mode.STRICT if text.strict else Mode.PERMISSIVE
+            parsed = parse_texts(texts, [Column(*one) for one in text.columns], text.zone, mode)
         except Doubt as doubt:
             raise ObstacleError(Obstacle(str(doubt), stream.name)) from doubt
         found = {name: batch.column(name) for name in batch.schema.names}

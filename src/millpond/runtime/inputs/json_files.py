@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.formats.json_checks import Column, Doubt
-from millpond.formats.json_values import parse_texts
+from millpond.formats.json_values import Mode, parse_texts
 from millpond.runtime.inputs.file_parts import FilePart, NotEqual
 from millpond.runtime.inputs.text_blocks import blocks_of
 
@@ -25,7 +25,7 @@ def read_lines(part: FilePart, columns: Sequence[Column], zone: str) -> Iterator
     try:
         for block in blocks_of(part):
             texts = _lines(block)
-            parsed = parse_texts(texts, columns, zone, lines=True)
+            parsed = parse_texts(texts, columns, zone, Mode.LINES)
             yield parsed.columns, len(texts)
     except Doubt as doubt:
         raise NotEqual(f"may be read differently by Spark: {doubt}") from doubt

@@ -10,7 +10,7 @@ from millpond.plan.groups.aggregate_functions import ANSWERED, FUNCTIONS, Functi
 from millpond.plan.groups.measures import precision_of
 from millpond.runtime.aggregates.hyperloglog import LARGEST_PRECISION
 from millpond.spark.analysis.event_aggregates import logged_of
-from millpond.spark.analysis.expressions import Translator, conjunction
+from millpond.spark.analysis.expressions import Translator, all_true
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, optional, text_of, type_of
 
 _FUNCTIONS = {function.spark: function for function in FUNCTIONS.values()}
@@ -57,9 +57,9 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
         )
     argument, guard = _unguarded(translate(part))
     if not others:
-        return Aggregate(name, argument, conjunction(filters + guard), type_of(function))
+        return Aggregate(name, argument, all_true(filters + guard), type_of(function))
     other, second = _unguarded(translate(others[0]))
-    return Aggregate(name, argument, conjunction(filters + guard + second), type_of(function), other)
+    return Aggregate(name, argument, all_true(filters + guard + second), type_of(function), other)
 
 
 def _distinct(
@@ -77,7 +77,7 @@ def _distinct(
             "Use count(DISTINCT …), or count a string that is made of its parts, such as to_json(…).",
         )
     argument, guard = _unguarded(translate(part))
-    return Aggregate(DISTINCT, argument, conjunction(filters + guard), "bigint", error)
+    return Aggregate(DISTINCT, argument, all_true(filters + guard), "bigint", error)
 
 
 def _mode(function: JavaObject, name: str) -> str:
@@ -104,9 +104,9 @@ def _count(catalyst: Catalyst, function: JavaObject, filters: list[Expression], 
         if not (isinstance(argument, Literal) and argument.text is not None):
             arguments.append(argument)
     if len(arguments) == 1:
-        return Aggregate("count", arguments[0], conjunction(filters), "bigint")
+        return Aggregate("count", arguments[0], all_true(filters), "bigint")
     filters = filters + [call("isnotnull", (argument,), "boolean") for argument in arguments]
-    return Aggregate("count", None, conjunction(filters), "bigint")
+    return Aggregate("count", None, all_true(filters), "bigint")
 
 
 def _unguarded(argument: Expression) -> tuple[Expression, list[Expression]]:

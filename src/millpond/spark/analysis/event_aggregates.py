@@ -12,7 +12,7 @@ from millpond.model.aggregates import ACCURACY, LISTAGGS, PERCENTILE, Aggregate
 from millpond.model.expressions import Expression, Literal, call, literal
 from millpond.model.types import is_decimal, is_known, is_number, is_storable
 from millpond.plan.groups.aggregate_functions import EVENT_FUNCTIONS
-from millpond.spark.analysis.expressions import Translator, conjunction
+from millpond.spark.analysis.expressions import Translator, all_true
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, text_of, type_of
 
 _FUNCTIONS = {function.spark: function.name for function in EVENT_FUNCTIONS if function.spark} | {"MaxMinByK": "by"}
@@ -59,7 +59,7 @@ def logged_of(
     if name in ("first", "last") and function.ignoreNulls():
         rows.append(call("isnotnull", (arguments[0],), "boolean"))
     other = arguments[1] if len(arguments) > 1 else UNSET
-    made = Aggregate(name, arguments[0], conjunction(rows), type_of(function), other, given or UNSET)
+    made = Aggregate(name, arguments[0], all_true(rows), type_of(function), other, given or UNSET)
     if name == PERCENTILE and (accuracy := int(str(catalyst.constant(function.accuracyExpression())))) != ACCURACY:
         made = msgspec.structs.replace(made, accuracy=accuracy)
     return made
@@ -81,7 +81,7 @@ def _listagg(
         parameters.append(literal(f"{direction} {nulls}", "string"))
     values = tuple(value for _, value in by)
     other, more = values[0] if by else UNSET, values[1:] or UNSET
-    return Aggregate(name, text, conjunction([*filters]), "string", other, tuple(parameters), more)
+    return Aggregate(name, text, all_true([*filters]), "string", other, tuple(parameters), more)
 
 
 def _is_compared_in_log(kind: str) -> bool:

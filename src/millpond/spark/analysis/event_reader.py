@@ -18,7 +18,7 @@ from millpond.model.types import is_known, is_storable
 from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregation_input import InputPlan, timing_of
-from millpond.spark.analysis.expressions import Translator, conjunction, raises_as
+from millpond.spark.analysis.expressions import Translator, all_true, raises_as
 from millpond.spark.analysis.expressions_above import (
     emitted,
 )
@@ -162,7 +162,7 @@ class EventReader:
             parts.append(raises_as(Column(source.markers[generators[-1]], "boolean")))
         if isinstance(window, Session) and window.own_end is not None and event_time is not None:
             parts.append(call("lt", (event_time, window.own_end), "boolean"))
-        return conjunction(parts)
+        return all_true(parts)
 
     def _column(self, attribute: JavaObject) -> Expression:
         """Translate a column below the aggregation."""

@@ -320,8 +320,12 @@ def _widening(source: str, target: str) -> bool:
     return _WIDTHS.index(source) <= _WIDTHS.index(target)
 
 
-def conjunction(parts: list[Expression]) -> Expression | None:
-    """`a AND b AND …` without repeated and constant TRUE parts, or None if no part is left."""
+def all_true(parts: list[Expression]) -> Expression | None:
+    """`a AND b AND …` without repeated and constant TRUE parts, or None if no part is left.
+
+    Unlike `model.expressions.conjunction`, it leaves parts that are conjunctions themselves as they are: stored queries
+    have this form.
+    """
     kept = list(dict.fromkeys(part for part in parts if part != literal(True, "boolean")))
     if not kept:
         return None

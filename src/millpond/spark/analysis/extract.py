@@ -25,7 +25,7 @@ from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.spark.analysis.aggregates import aggregate_of
 from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan
 from millpond.spark.analysis.event_reader import EventReader
-from millpond.spark.analysis.expressions import Translator, conjunction
+from millpond.spark.analysis.expressions import Translator, all_true
 from millpond.spark.analysis.expressions_above import (
     check_key,
     check_window_time,
@@ -251,7 +251,7 @@ class Reader(EventReader):
             elif kind_of(node) == "Project":
                 outputs = items(node.projectList())
                 self._define(outputs)
-        return conjunction(having), named_once(
+        return all_true(having), named_once(
             [Named(name, with_bounds(self._result(output))) for name, output in self._terms.named(outputs)]
         )
 

@@ -122,8 +122,8 @@ class Marked(NamedTuple):
 def marked(text: str, parameters: Mapping[str, Literal]) -> Marked:
     """The text with a stand-in for each parameter.
 
-    >>> marked("SELECT ':a' WHERE v > :a", {"a": Literal("5", "bigint")}).text
-    "SELECT ':a' WHERE v > (2305843009213693952L)"
+    >>> marked("SELECT ':a' WHERE v > :a /* /* */ :b */", {"a": Literal("5", "bigint")}).text
+    "SELECT ':a' WHERE v > (2305843009213693952L) /* /* */ :b */"
 
     Raises:
         ChangeRefused: a parameter has no value, so its type is not known.

@@ -6,6 +6,7 @@ import re
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.stream import Stream
+from millpond.spark.catalyst.text_span import COMMENT
 
 FUNCTION_LIST = "docs/sql-functions.md lists the functions that queries may call."
 
@@ -99,7 +100,7 @@ IN_A_TEXT = (
     "Give the SELECT alone. The name, the sink and the other options are arguments: `millpond add NAME 'SELECT …'"
     " --sink parquet`, or `pond.add(name, text, sink=…)`; `alter` replaces a query."
 )
-_COMMENTS = re.compile(r"--[^\r\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENTS = re.compile(COMMENT, re.DOTALL | re.VERBOSE)
 _WORD = re.compile(r"\w+|\(")
 _AS_SELECT = re.compile(r"CREATE (OR REPLACE )?TABLE .*\bAS (SELECT|WITH|\()")
 

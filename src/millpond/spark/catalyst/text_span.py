@@ -16,8 +16,15 @@ QUOTED_NAME = "`[^`]*`"
 LINE_COMMENT = r"--(?:\\\n|[^\r\n])*"
 """A comment to the end of the line; a backslash continues it on the next line."""
 
-COMMENT = rf"{LINE_COMMENT} | /\*.*?\*/"
-"""A comment to the end of the line, or in brackets that do not nest."""
+MAX_COMMENT_NESTING = 8
+"""Deepest nesting of comments. Time and memory of Spark's lexer grow with a power of it: 640 exhaust 1 GB of heap."""
+
+_BRACKETED = ""
+for _ in range(MAX_COMMENT_NESTING):
+    _BRACKETED = rf"/\*(?:[^*/]|\*(?!/)|/(?!\*){_BRACKETED and '|'}{_BRACKETED})*\*/"
+
+COMMENT = rf"{LINE_COMMENT} | {_BRACKETED}"
+"""A comment to the end of the line, or in brackets, which may nest."""
 
 _SHOWN = 80
 

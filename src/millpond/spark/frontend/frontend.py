@@ -6,62 +6,54 @@ It also declares streams, tables and functions, and says which of their columns 
 from __future__ import annotations
 
 import os
-import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame, SparkSession
 
-from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery, from_text
+from millpond.errors import QueryError, QueryTypeError
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Literal
-from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery, foreign_keys
-from millpond.model.spec import PondSpec, relations_of
-from millpond.model.stream import Relation, Stream, can_be_stored, check_order, check_retention
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
 from millpond.plan.chains.steps import inner_of, streams_of, ttl_us_of, with_inner
-from millpond.runtime.functions.host import FunctionHost
-from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.spark.analysis.chains.upstream_queries import check_chained, show_rows
-from millpond.spark.analysis.derived_streams import Derived, Side
+from millpond.spark.analysis.derived_streams import Derived
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
 from millpond.spark.analysis.joins.joins import extract_any
 from millpond.spark.analysis.joins.subqueries import frame_of
 from millpond.spark.analysis.live_parameters import marked
-from millpond.spark.analysis.properties import Mode, Repeats, duration_us, ttl_us
+from millpond.spark.analysis.properties import Mode, Repeats, ttl_us
 from millpond.spark.analysis.query_terms import Extraction, OutputOptions, Terms, leaving_of, options_again
-from millpond.spark.analysis.user_aggregates import UserFunctions, declared_function
 from millpond.spark.analysis.windows import Twin, tumbling_twin
 from millpond.spark.catalyst.deadline import keeping
-from millpond.spark.catalyst.private_names import Catalyst, analysed
+from millpond.spark.catalyst.private_names import analysed
 from millpond.spark.catalyst.quiet_errors import unlogged
 from millpond.spark.catalyst.refusals import check_streaming, not_stored, placed, spark_refusal, within
 from millpond.spark.catalyst.selfcheck import self_check
 from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.catalyst.value_bounds import accepted
+from millpond.spark.frontend.declared_relations import DeclaredRelations
+from millpond.spark.frontend.deferred_lookups import by_owners
 from millpond.spark.frontend.gate import check_size, judge, parse
 from millpond.spark.frontend.match_recognize import rewritten
-from millpond.spark.frontend.owner_lookups import by_owners
 from millpond.spark.frontend.statements import blank, parse_file
 from millpond.spark.frontend.variables import with_value
 from millpond.spark.reading.columns_of_sources import ReadColumns, columns_of_sources, needed_columns, times_of
-from millpond.spark.reading.event_source import completed
-from millpond.spark.reading.read_frame import EventTime, WantedStream, load, register, with_places
-from millpond.spark.reading.time_zones import ZonedSessions
-from millpond.spark.sources.arrow_functions import BatchFunction, batches_of
-from millpond.spark.sources.batch_tables import relation_text
-from millpond.spark.sources.declared_paths import check_folder, check_sink, located_options
-from millpond.spark.sources.file_tables import Lookups, Places, Refreshed, lookups, refreshed
-from millpond.spark.sources.malformed_tables import MalformedRows
-from millpond.spark.sources.providers import MakeTable, read_table
+from millpond.spark.reading.read_frame import WantedStream, with_places
+from millpond.spark.sources.declared_paths import check_folder, check_sink
+from millpond.spark.sources.providers import MakeTable
+
+NEWEST = 256
+"""How many of the newest analysed queries keep their expressions before the log has them, or if they are dropped."""
 
 
-class FrontEnd:
+class FrontEnd(DeclaredRelations):
     """Declares streams, turns texts and DataFrames into queries, and keeps the expressions that only Spark can
     evaluate.
 
@@ -75,172 +67,16 @@ class FrontEnd:
     def __init__(self, spark: SparkSession, own: Mapping[str, MakeTable] = MappingProxyType({})) -> None:
         """`own` creates batch tables of formats that Spark cannot read by itself, by format."""
         self_check(spark)
-        self._own = own
-        self._user = Catalyst(spark)
-        self._spark = self._user.analysis_session()
-        self._catalyst = Catalyst(self._spark)
-        self._streams: dict[str, Stream] = {}
-        self._views, self._derived = dict[str, int](), dict[str, Derived]()
-        self._queries, self._chained = dict[str, AnyQuery](), dict[str, Stream]()
-        self._foreigns, self.homes = dict[str, Projected](), dict[str, str]()
-        self._functions, self._zoned = UserFunctions(self._catalyst), ZonedSessions(self._catalyst)
-        self._refreshed: dict[Places, Refreshed] = {}
-        self._relations: dict[str, Relation] = {}  # views and tables that the log can store
+        super().__init__(spark, own)
+        self._foreigns = dict[str, Projected]()
+        self._newest: deque[AnyQuery] = deque(maxlen=NEWEST)
         self.parameters: dict[str, Literal] = {}
         self.declared: dict[str, Literal] = {}  # type and default value of each DECLARE VARIABLE
-        self.lock = threading.RLock()
-
-    @property
-    def streams(self) -> Mapping[str, Stream]:
-        """Streams by name: the declared ones, then those that queries derive from them, then the rows of queries."""
-        derived = {name: derived.stream for name, derived in self._derived.items()}
-        return MappingProxyType(self._streams | derived | self._chained)
 
     @property
     def foreigns(self) -> Mapping[str, Projected]:
         """Expressions that Spark projects, by the key of their `Foreign`."""
         return MappingProxyType(self._foreigns)
-
-    @unlogged()
-    def declare(self, stream: Stream, watermark: EventTime | None = None) -> DataFrame:
-        """Register a stream under its name and return its DataFrame; with a `watermark`, texts need not declare one.
-
-        Raises:
-            QueryTypeError: another stream has this name, it has no source, or the name is not a plain word.
-            SourceError: Spark cannot open it.
-        """
-        if not (stream.name.isidentifier() and stream.name.isascii()):
-            raise QueryTypeError(f"`{stream.name}` cannot name a stream.", "Use letters, digits and underscores.")
-        stream = completed(stream)
-        check_order(stream)
-        check_retention(stream)
-        known = self._known(stream.name)
-        if known is not None and known != stream:
-            raise QueryTypeError(
-                f"A stream {known.name} is declared already, with another value.", "Choose another name."
-            )
-        check_sink(f"The folder of dead letters of {stream.name}", stream.on_malformed.sink)
-        home = self.homes.setdefault(dead_letters_of(stream.name), os.getcwd())
-        frame = register(self._spark, stream, watermark, home)
-        self._streams[stream.name] = stream
-        return frame
-
-    @unlogged()
-    def view(self, name: str, text: str, zone: str | None = None) -> None:
-        """Register `name` as a view of a SELECT without an aggregation, for later texts; `zone`: its time zone.
-
-        Raises:
-            QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
-        """
-        check_size(text)
-        judged = judge(parse(self._catalyst, rewritten(self._catalyst, text)), *self._registered(), self._sizes())
-        if judged.windows:
-            raise UnsupportedQuery(f"The view {name} has a window.", "Window where the view is grouped.")
-        self._show(name, lambda: self._zoned.sql(zone, text, judged.relations), text, judged.size)
-        self._zoned.show(zone, name)
-        self._relations[name] = Relation(name, text=text, zone=zone or msgspec.UNSET)
-
-    def table(self, name: str, source: Source, schema: str | None = None, refresh: str | None = None) -> DataFrame:
-        """Register `name` as a batch table with which later texts can join streams.
-
-        Raises:
-            QueryTypeError: it cannot be read, its name is taken, or as `refresh`.
-        """
-        made = self._own.get(source.format, partial(read_table, source.format))
-        options = located_options(source, os.getcwd())
-        frame = self._show(name, lambda: made(self._spark, name, schema, options), "")
-        if can_be_stored(source):
-            self._relations[name] = Relation(name, table=source, schema=msgspec.UNSET if schema is None else schema)
-        if refresh is not None:
-            self.refresh(name, refresh)
-        return frame
-
-    def refresh(self, table: str | DataFrame, every: str) -> None:
-        """Refresh the list of files of a batch table, a frame or a registered view periodically while a pond runs.
-
-        Raises:
-            QueryTypeError: the view does not exist, it has no files, its path is a pattern, or `every` is not a
-            duration.
-        """
-        name = table if isinstance(table, str) else relation_text(analysed(table))
-        every_us = duration_us(self._catalyst, name, "refresh", every)
-        if isinstance(table, str):
-            self._registered()
-            try:
-                table = self._spark.table(table)
-            except PySparkException as error:
-                raise QueryTypeError(f"There is no table {name}.", "Make a temporary view of it first.") from error
-        self._refreshed |= refreshed(self._spark, name, analysed(table), every_us)
-        if name in self._relations:
-            self._relations[name] = msgspec.structs.replace(self._relations[name], refresh=every)
-
-    @unlogged()
-    def function(
-        self, name: str, module: str, kind: str, takes: Sequence[str] | Mapping[str, str],
-        returns: str | Mapping[str, str], **options: Any,
-    ) -> Callable[..., Column]:  # fmt: skip
-        """Register a user function under its name, as it is installed now; return it for DataFrames.
-
-        The arguments and `options` are those of `declared_function`.
-
-        Raises:
-            QueryTypeError: an argument is not valid, or the name is taken.
-            UserFunctionError: the function cannot be imported, or is not of this kind.
-        """
-        made = declared_function(self._catalyst, name, module, kind, takes, returns, **options)
-        with FunctionHost() as host:
-            return self._functions.register(host.load(made))
-
-    @property
-    def functions(self) -> tuple[UserFunction, ...]:
-        """The newest version of each user function."""
-        return self._functions.known
-
-    def map_batches(
-        self, name: str, stream: str, function: BatchFunction, schema: str | StructType, version: str | None = None
-    ) -> DataFrame:
-        """Register `name` as the result of a function of a stream's Arrow batches, for later texts.
-
-        Raises:
-            QueryTypeError: the stream does not exist, the name is taken, or the schema is not valid.
-            UnsupportedQuery: workers cannot import the function.
-        """
-        known = self._known(stream)
-        if known is None:
-            raise QueryTypeError(f"There is no stream {stream}.", "Declare it first.")
-        evolves = self._spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
-        home = self.homes.get(dead_letters_of(known.name))
-        frame = load(self._spark, known, named=evolves, analysed_only=True, home=home)
-        batches = batches_of(known.name, function, tuple(frame.columns), schema, version)
-        return self._show(name, lambda: frame.mapInArrow(batches, batches.makes), "")  # type: ignore[arg-type]
-
-    def _show(self, name: str, make: Callable[[], DataFrame], text: str, size: int = 1) -> DataFrame:
-        if self._known(name) is not None:
-            raise QueryTypeError(f"A stream {name} is declared already.", "Choose another name.")
-        try:
-            frame = make()
-            frame.createOrReplaceTempView(name)
-        except PySparkException as error:
-            raise from_text(str(error)) or spark_refusal(error, text) from error
-        self._views[name] = size
-        return frame
-
-    def _sizes(self) -> dict[str, int]:
-        """The number of plan nodes of each view, for the gate."""
-        return {name.lower(): size for name, size in self._views.items()}
-
-    def _registered(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Relations and functions that texts may name: ours, and those that the user registered in the session."""
-        found = self._user.temporary()
-        ours = {name.lower() for name in (*self._streams, *self._views)}
-        functions = self._functions.names
-        named = {name.lower() for name in functions}
-        found = found._replace(
-            views=tuple(name for name in found.views if name.lower() not in ours),
-            functions=tuple(name for name in found.functions if name.lower() not in named),
-        )
-        self._catalyst.adopt(self._user, found)
-        return (*self._streams, *self._views, *found.views), (*found.functions, *functions)
 
     def query_from_sql(
         self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
@@ -263,10 +99,14 @@ class FrontEnd:
         marks = marked(rewritten(self._catalyst, text), self.parameters)
         text = marks.text
         with self.lock:
-            (others, functions), sizes = self._registered(), self._sizes()
             queries = {name: query for name, query in self._queries.items() if name != terms.name}
+            (others, functions, ambiguous), sizes = self._registered(queries), self._sizes()
         allowed = (*others, *(name for name in queries if name.isidentifier() and name.isascii())), functions, sizes
         judged = judge(parse(self._catalyst, text), *allowed)
+        for name in sorted(judged.relations & ambiguous):
+            raise QueryTypeError(
+                f"{name} is both a query and a temporary view of the session.", "Drop or rename the view."
+            )
         with keeping(), self.lock:
             upstreams = self._upstreams(queries, judged.relations, others)
         try:
@@ -357,7 +197,7 @@ class FrontEnd:
         """
         registered, watched = with_inner(queries, self.streams), times or {}
         needed, answered = needed_columns(registered, self.streams, kept, watched, halted)
-        by_name = {projected.value.name: projected for projected in self._foreigns.values()}
+        by_name = {projected.value.name: projected for projected in list(self._foreigns.values())}
         found = []
         for name, stream in self.streams.items():
             if name in needed and not stream.upstreams:
@@ -375,13 +215,16 @@ class FrontEnd:
         """Forget the stream of a query's rows, which no query reads any longer."""
         self._chained.pop(name, None)
 
+    def retain(self, queries: Iterable[AnyQuery]) -> None:
+        """Free the expressions of other queries than these, those that texts may read, and the newest ones."""
+        with self.lock:
+            used = {key for query in (*queries, *self._queries.values(), *self._newest) for key in foreign_keys(query)}
+            for key in self._foreigns.keys() - used:
+                del self._foreigns[key]
+
     def remember(self, query: AnyQuery) -> None:
         """Allow later texts to read the rows of a query by its name."""
         self._queries[query.name] = query
-
-    def relations(self, queries: Iterable[AnyQuery]) -> tuple[Relation, ...]:
-        """The views and tables that the texts of queries name, and the streams that are parts of derived ones."""
-        return relations_of(with_inner(queries, self.streams), self._streams, self._relations)
 
     def restore(self, spec: PondSpec, queries: Sequence[AnyQuery]) -> None:
         """Restore the streams and queries of a pond that is opened without them; `queries` are the current versions.
@@ -413,17 +256,6 @@ class FrontEnd:
         made = self._derived
         made |= {one.name: made[one.name]._replace(stream=one) for one in streams if one.name in made}
 
-    def _declare_again(self, relation: Relation) -> None:
-        """Declare a stream, view or table of the log, unless its name is taken, as by a file that was loaded."""
-        taken = relation.name in self._views or self._known(relation.name) is not None
-        with within(relation.name):
-            if isinstance(relation.stream, Stream):
-                self.declare(relation.stream)
-            elif isinstance(relation.text, str) and not taken:
-                self.view(relation.name, relation.text, relation.zone or None)
-            elif isinstance(relation.table, Source) and not taken:
-                self.table(relation.name, relation.table, relation.schema or None, relation.refresh or None)
-
     def _is_known(self, query: AnyQuery, streams: Mapping[str, Stream]) -> bool:
         """Whether this front end has the expressions of a query that only Spark evaluates; they are not stored."""
         known = {stream.meaning for stream in self.streams.values()}
@@ -442,12 +274,6 @@ class FrontEnd:
     def derived(self, query: AnyQuery) -> list[Derived]:
         """The derived streams that a query and its inner queries read."""
         return [self._derived[name] for name in streams_of(query, self.streams) if name in self._derived]
-
-    def lookups(self, wanted: Iterable[WantedStream], report: Callable[[MalformedRows], None]) -> Lookups:
-        """The tables whose lists of files are refreshed while a pond reads these streams; `report`: malformed rows."""
-        branches = (branch for want in wanted if want.derived is not None for branch in want.derived.branches)
-        sides = (side for branch in branches for side in branch.sides)
-        return lookups(self._spark, self._refreshed, [side.plan for side in sides if isinstance(side, Side)], report)
 
     def readings(self, queries: Sequence[AnyQuery]) -> list[ReadColumns]:
         """The sources that these queries read, with the needed columns of each, including sources below a join.
@@ -477,6 +303,7 @@ class FrontEnd:
             self.homes[query.name] = os.getcwd()
             for step in (*found.inner, found):
                 self._keep(step)
+            self._newest += (query, *(step.query for step in found.inner))
             self._chained |= {stream.name: stream for stream in found.rows_read}
             if remember:
                 self._queries.setdefault(query.name, query)
@@ -491,9 +318,3 @@ class FrontEnd:
                 self._derived.setdefault(derived.stream.name, derived)
         for key, projected in found.foreigns.items():
             self._foreigns.setdefault(key, projected)
-
-    def _all(self) -> list[Stream]:
-        return [*self._streams.values(), *self._chained.values()]
-
-    def _known(self, name: str) -> Stream | None:
-        return next((stream for stream in self._all() if stream.name.lower() == name.lower()), None)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import accumulate
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ from millpond.spark.catalyst.cures import A_SELECT, AS_OF, CLAUSES, FUNCTION_LIS
 from millpond.spark.catalyst.cures import FUNCTIONS as INSTEAD
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, span_of, type_of
 from millpond.spark.catalyst.refusals import positioned
-from millpond.spark.catalyst.text_span import TextSpan
+from millpond.spark.catalyst.text_span import MAX_COMMENT_NESTING, TextSpan
 
 MAX_CHARACTERS = 20_000
 MAX_NESTING = 100
@@ -45,8 +46,6 @@ MAX_GENERATORS = 3
 """The most generators such as `explode`, each of which multiplies the rows of the one below it."""
 MAX_CUBE = 6
 """The most columns of a CUBE: within GROUPING SETS, Spark's parser makes all of its 2^n sets."""
-MAX_COMMENT_NESTING = 8
-"""Deepest nesting of comments. Time and memory of Spark's lexer grow with a power of it: 640 exhaust 1 GB of heap."""
 
 _BRACKET = re.compile(r"[(\[]|[)\]]")
 _COMMENT = re.compile(r"/\*|\*/")
@@ -116,19 +115,29 @@ def check_size(text: str) -> None:
             f"The text has {len(text)} characters; {MAX_CHARACTERS} are allowed.",
             "Split the query into several.",
         )
-    for what, marks, allowed in (("Parentheses", _BRACKET, MAX_NESTING), ("Comments", _COMMENT, MAX_COMMENT_NESTING)):
-        depth = deepest = 0
-        for mark in marks.findall(text):
-            depth += 1 if mark in ("(", "[", "/*") else -1
-            deepest = max(deepest, depth)
-        if deepest > allowed:
-            raise QueryRefused(f"{what} nest {deepest} deep; {allowed} are allowed.", "Simplify the text.")
+    _check_nesting("Parentheses", _BRACKET.findall(text), MAX_NESTING)
+    check_comments(text)
     for cube in _CUBE.finditer(text):
         if _listed(text, cube.end()) > MAX_CUBE:
             span = TextSpan(text, cube.start(), cube.end())
             raise QueryRefused(
                 f"The CUBE at {span} has more than {MAX_CUBE} columns.", "List the sets that you need: GROUPING SETS."
             )
+
+
+def check_comments(text: str) -> None:
+    """Refuse text with comments that nest too deeply.
+
+    Raises:
+        QueryRefused: they do.
+    """
+    _check_nesting("Comments", _COMMENT.findall(text), MAX_COMMENT_NESTING)
+
+
+def _check_nesting(what: str, marks: Iterable[str], allowed: int) -> None:
+    deepest = max(accumulate(1 if mark in ("(", "[", "/*") else -1 for mark in marks), default=0)
+    if deepest > allowed:
+        raise QueryRefused(f"{what} nest {deepest} deep; {allowed} are allowed.", "Simplify the text.")
 
 
 def _listed(text: str, start: int) -> int:

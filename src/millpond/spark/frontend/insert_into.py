@@ -13,20 +13,21 @@ from millpond.model.query import Named
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Field
 from millpond.spark.catalyst.private_names import JavaObject, items, kind_of
+from millpond.spark.catalyst.text_span import COMMENT
 
 INSERT = "InsertIntoStatement"
 """The kind of a parsed INSERT INTO."""
 
-_BLANK = r"(?:\s|--[^\r\n]*|/\*.*?\*/)"
+_BLANK = rf"(?:\s | {COMMENT})"
 _NAME = r"(?:`(?:``|[^`])+`|\w+)"
 _HEAD = re.compile(
     rf"{_BLANK}*INSERT{_BLANK}+INTO{_BLANK}+(?:TABLE{_BLANK}+)?{_NAME}{_BLANK}*(?:\([^()]*\){_BLANK}*(?=\w|\())?"
     rf"(?:BY{_BLANK}+NAME{_BLANK}+)?",
-    re.IGNORECASE | re.DOTALL,
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
 _OR_REPLACE = re.compile(
     rf"(?P<create>{_BLANK}*CREATE{_BLANK}+)(?P<replace>OR{_BLANK}+(?:REPLACE|REFRESH))(?={_BLANK}+STREAMING{_BLANK})",
-    re.IGNORECASE | re.DOTALL,
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
 _FORM = "Write INSERT INTO sink SELECT …."
 
@@ -45,6 +46,8 @@ def parsable(text: str) -> str:
 
     >>> parsable("CREATE OR REFRESH STREAMING TABLE a AS SELECT 1")
     'CREATE            STREAMING TABLE a AS SELECT 1'
+    >>> parsable("/* /* a */ b */ create or replace streaming table a AS SELECT 1")
+    '/* /* a */ b */ create            streaming table a AS SELECT 1'
     """
     found = _OR_REPLACE.match(text)
     if found is None:

@@ -43,7 +43,7 @@ Replacement = tuple[str, int]
 def tokens_of(text: str) -> list[Token]:
     """The tokens of a text, without spaces and comments.
 
-    >>> [token.text for token in tokens_of("A.x > 'a b' -- why")]
+    >>> [token.text for token in tokens_of("A.x /* /* b */ c */ > 'a b' -- why")]
     ['A', '.', 'x', '>', "'a b'"]
     >>> [token.kind for token in tokens_of(r"r'\\' || 'a'")]
     ['text', 'mark', 'mark', 'text']

@@ -24,9 +24,9 @@ from millpond.model.stream import Field, Generated, Stream
 from millpond.spark.analysis.properties import STREAM_PROPERTIES, with_times
 from millpond.spark.catalyst.cures import in_a_file
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, optional, pairs
-from millpond.spark.catalyst.text_span import LINE_COMMENT, QUOTED_NAME, STRING
+from millpond.spark.catalyst.text_span import COMMENT, QUOTED_NAME, STRING, TextSpan
 from millpond.spark.frontend.create_clauses import columns_of, refuse_clauses, refuse_view_clauses, view_columns
-from millpond.spark.frontend.gate import check_size, parse
+from millpond.spark.frontend.gate import check_comments, check_size, parse
 from millpond.spark.frontend.insert_into import INSERT, insert_of, parsable, target_of
 from millpond.spark.frontend.match_recognize import blanked
 from millpond.spark.frontend.options import check_known, name_of, options_of, properties_of
@@ -48,10 +48,8 @@ _REFRESH = "refresh"
 """An option that Millpond adds to batch tables: how often their list of files is refreshed."""
 
 _TOKEN = re.compile(
-    rf"""{LINE_COMMENT}
-      | /\*                          # a comment in brackets, which may nest
-      | {STRING} | {QUOTED_NAME}
-      | (?P<end>;) | (?P<open>['"`])""",
+    rf"""(?P<comment>{COMMENT}) | {STRING} | {QUOTED_NAME}
+      | (?P<end>;) | (?P<open>['"`] | /\*)""",
     re.VERBOSE | re.DOTALL,
 )
 
@@ -202,34 +200,19 @@ def split(text: str) -> list[Statement]:
         if token is None or token.group("end"):
             if not empty:
                 lead = len(text[start:stop]) - len(text[start:stop].lstrip())
-                line = text.count("\n", 0, start + lead) + 1
+                line = TextSpan(text, start + lead, stop).line
                 found.append(Statement(text[start:stop].strip(), line, start + lead))
             if token is None:
                 return found
             start = position = token.end()
             empty = True
         elif token.group("open"):
-            raise _unclosed(text, stop, "quote")
-        elif token.group() == "/*":
-            position = _comment_end(text, stop)
+            check_comments(text[stop:])
+            what, line = "comment" if token.group() == "/*" else "quote", TextSpan(text, stop, stop).line
+            raise QuerySyntaxError(f"The {what} opened on line {line} is never closed.", "Close it.")
         else:
-            empty = empty and token.group().startswith("--")
+            empty = empty and token.group("comment") is not None
             position = token.end()
-
-
-def _comment_end(text: str, start: int) -> int:
-    depth = 0
-    for mark in re.compile(r"/\*|\*/").finditer(text, start):
-        depth += 1 if mark.group() == "/*" else -1
-        if depth == 0:
-            return mark.end()
-    raise _unclosed(text, start, "comment")
-
-
-def _unclosed(text: str, position: int, what: str) -> QuerySyntaxError:
-    return QuerySyntaxError(
-        f"The {what} opened on line {text.count(chr(10), 0, position) + 1} is never closed.", "Close it."
-    )
 
 
 def _read(

@@ -32,12 +32,12 @@ def with_generated(spark: SparkSession, frame: DataFrame, stream: Stream) -> Dat
         column = F.expr(f"({made.sql}\n)")
         what = f"The column {made.name} of {stream.name}, GENERATED ALWAYS AS ({made.sql}),"
         try:
-            with in_zone(spark, made.zone or None):
-                alone = frame.select(column.alias(made.name))
-                _check(catalyst, frame, alone, made)
-                if sql_type(alone.schema[0].dataType) != made.type:
-                    column = column.cast(made.type)
-                column = catalyst.column(items(analysed(frame.select(column)).projectList())[0])
+            zoned = in_zone(frame, made.zone or None)
+            alone = zoned.select(column.alias(made.name))
+            _check(catalyst, zoned, alone, made)
+            if sql_type(alone.schema[0].dataType) != made.type:
+                column = column.cast(made.type)
+            column = catalyst.column(items(analysed(zoned.select(column)).projectList())[0])
         except PySparkException as error:
             reason = str(error).splitlines()[0].split(" SQLSTATE:")[0]
             raise QueryTypeError(

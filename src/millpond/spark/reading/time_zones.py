@@ -7,8 +7,7 @@ text is analysed in a session of its zone. It sees the relations and functions o
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from zoneinfo import available_timezones
 
@@ -16,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import QueryRefused, QueryTypeError
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, Temporary, optional
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, Temporary, analysed, optional
 
 ZONE = "spark.sql.session.timeZone"
 _ANSI = "spark.sql.ansi.enabled"
@@ -114,15 +113,10 @@ def _cure(key: str) -> str:
     return "Leave it out: other settings belong to the Spark session that runs the pond (spark-defaults.conf)."
 
 
-@contextmanager
-def in_zone(spark: SparkSession, zone: str | None) -> Iterator[None]:
-    """A context in which a session has another time zone; None: its own."""
+def in_zone(frame: DataFrame, zone: str | None) -> DataFrame:
+    """The frame in a session of its own with another time zone; None: the frame itself."""
     if zone is None:
-        yield
-        return
-    before = spark.conf.get(ZONE)
-    spark.conf.set(ZONE, zone)
-    try:
-        yield
-    finally:
-        spark.conf.set(ZONE, before or "UTC")
+        return frame
+    session = Catalyst(frame.sparkSession).clone()
+    session.conf.set(ZONE, zone)
+    return Catalyst(session).frame(analysed(frame))

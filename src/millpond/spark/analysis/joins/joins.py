@@ -30,7 +30,7 @@ from millpond.spark.analysis.chains.processors import read_processor, rows_of_pr
 from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_first, read_frames, read_limit, read_ranks
 from millpond.spark.analysis.chains.sides import RowsSide, same_window
 from millpond.spark.analysis.event_reader import EventReader
-from millpond.spark.analysis.expressions import Translator, conjunction
+from millpond.spark.analysis.expressions import Translator, all_true
 from millpond.spark.analysis.extract import extract_query
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
 from millpond.spark.analysis.joins.subqueries import without_subqueries
@@ -177,9 +177,9 @@ class _JoinReader:
                 self._layers.append(aliases)
         when, keys, rest = self._separated(pair_conditions)
         self._when = when
-        condition = conjunction([*self._starts, *(self._over(part) for part in rest)])
+        condition = all_true([*self._starts, *(self._over(part) for part in rest)])
         self._extended = self._kind != "inner"
-        having = conjunction([self._over(part) for part in later])
+        having = all_true([self._over(part) for part in later])
         named = [Named(name, self._output(self._lowered(column))) for name, column in terms.named(outputs)]
         output = named_once(named)
         made = [self._side(side, keys[i]) for i, side in enumerate((LEFT, RIGHT))]
@@ -379,7 +379,7 @@ class _JoinReader:
     def _of_side(self, side: str, keys: list[Expression], event_time: str, delay_us: int) -> Side:
         reader, values = self._sides[side], tuple(self._values[side])
         own = reader.where()
-        where = conjunction([*conjuncts_of(own), *self._where[side]])
+        where = all_true([*conjuncts_of(own), *self._where[side]])
         return Side(reader.stream.name, event_time, delay_us, tuple(keys), values, where)
 
     def _value(self, side: str, expression: Expression) -> Column:

@@ -8,7 +8,7 @@ import msgspec
 
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import TAKEN, Field
-from millpond.plan.options.owner_lookups import why_by_readers
+from millpond.plan.options.keyed_lookups import why_by_readers
 from millpond.runtime.task.column_layout import LookedColumn, OwnerLookup
 from millpond.spark.analysis.derived_streams import Looked
 from millpond.spark.reading.read_frame import WantedStream
