@@ -6,9 +6,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kit.inputs.attacks import ATTACKS, GOOD, RELATIONS
+from kit.inputs.gate import gate
 from millpond.errors import MillpondError, QueryRefused, QuerySyntaxError, QueryTypeError
 from millpond.spark.catalyst.private_names import Catalyst
-from millpond.spark.frontend.gate import gate, judge, parse
+from millpond.spark.frontend.gate import judge, parse
 
 UNPARSED = [
     "",

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.inputs.gate import gate
 from kit.judges.interpreted import interpreted_table
 from millpond import Pond
 from millpond.errors import QueryError, QueryRefused, UnsupportedQuery
@@ -20,7 +21,6 @@ from millpond.model.selection import Selection
 from millpond.spark.catalyst.allow_list import FUNCTIONS, WHY_REFUSED
 from millpond.spark.catalyst.value_bounds import VALUE_BYTES
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.frontend.gate import gate
 
 COLUMNS = (
     "id BIGINT, k STRING, j STRING, u STRING, a ARRAY<INT>, m MAP<STRING,INT>, d DOUBLE, b BINARY, v ARRAY<FLOAT>, "

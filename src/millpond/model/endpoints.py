@@ -212,6 +212,10 @@ class Source(msgspec.Struct, frozen=True):
         """Whether the events are records of Kafka topics."""
         return source_kind(self.format).topics
 
+    def option(self, name: str) -> str | None:
+        """The value of an option, whose case is ignored as in Spark; None: it is not given."""
+        return next((value for option, value in self.options if option.lower() == name.lower()), None)
+
     @property
     def meaning(self) -> Source:
         """The source without options that do not change its events: how it is reached and how fast it is read."""

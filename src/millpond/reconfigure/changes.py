@@ -34,6 +34,14 @@ class _QueryChange(msgspec.Struct, frozen=True):
         return self.stored.query.name
 
 
+class _NamedChange(msgspec.Struct, frozen=True):
+    """Base of the changes that only name a query or a version of one."""
+
+    name: str
+    who: str = ""
+    before: int = -1
+
+
 class Add(_QueryChange, frozen=True, tag_field="kind", tag="add", omit_defaults=True):
     """Adds a query.
 
@@ -77,20 +85,12 @@ class Drop(msgspec.Struct, frozen=True, tag_field="kind", tag="drop", omit_defau
     signed: tuple[str, ...] = ()
 
 
-class Pause(msgspec.Struct, frozen=True, tag_field="kind", tag="pause", omit_defaults=True):
+class Pause(_NamedChange, frozen=True, tag_field="kind", tag="pause", omit_defaults=True):
     """Pauses a query: rows that it would emit from now on are never emitted; its state is kept."""
 
-    name: str
-    who: str = ""
-    before: int = -1
 
-
-class Resume(msgspec.Struct, frozen=True, tag_field="kind", tag="resume", omit_defaults=True):
+class Resume(_NamedChange, frozen=True, tag_field="kind", tag="resume", omit_defaults=True):
     """Resumes a paused query: its rows are emitted again, and already the first windows are complete."""
-
-    name: str
-    who: str = ""
-    before: int = -1
 
 
 class Alter(_QueryChange, frozen=True, tag_field="kind", tag="alter", omit_defaults=True):
@@ -112,12 +112,9 @@ class Alter(_QueryChange, frozen=True, tag_field="kind", tag="alter", omit_defau
     steps_us: dict[str, int] = {}
 
 
-class End(msgspec.Struct, frozen=True, tag_field="kind", tag="end", omit_defaults=True):
+class End(_NamedChange, frozen=True, tag_field="kind", tag="end", omit_defaults=True):
     """Ends a replaced version that has emitted its last window; `name`: the name of the version."""
 
-    name: str
-    who: str = ""
-    before: int = -1
     signed: tuple[str, ...] = ()
 
 
@@ -136,26 +133,20 @@ class Shadow(_QueryChange, frozen=True, tag_field="kind", tag="shadow", omit_def
     named: tuple[Relation, ...] = ()
 
 
-class Promote(msgspec.Struct, frozen=True, tag_field="kind", tag="promote", omit_defaults=True):
+class Promote(_NamedChange, frozen=True, tag_field="kind", tag="promote", omit_defaults=True):
     """Exchanges a query with its shadow, which emits the windows that close from now on.
 
     `back`: the shadow is the previous version, so this is a rollback. `since_us`: both close windows at different
     times, so the shadow emits the windows that start at this time or later, and the query as it was all earlier ones.
     """
 
-    name: str
-    who: str = ""
-    before: int = -1
     back: bool = False
     since_us: int | msgspec.UnsetType = msgspec.UNSET
 
 
-class Discard(msgspec.Struct, frozen=True, tag_field="kind", tag="discard", omit_defaults=True):
+class Discard(_NamedChange, frozen=True, tag_field="kind", tag="discard", omit_defaults=True):
     """Drops the shadow of a query, and frees its state."""
 
-    name: str
-    who: str = ""
-    before: int = -1
     signed: tuple[str, ...] = ()
 
 

@@ -11,13 +11,12 @@ from typing import Protocol
 
 import msgspec
 
-from millpond.control.diagnose.facts import RECORDS_READ
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.reader import newest_records, read_truth
 from millpond.errors import ForeignPondError, MillpondError
 from millpond.log.manifest import Manifest
 from millpond.log.places.address import Address, Given
 from millpond.log.port import Log
-from millpond.log.records import EpochRecord, decode
+from millpond.log.records import EpochRecord
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
 from millpond.placement.autoscale import Decision, Memory, Observed, balanced, decide
@@ -183,8 +182,7 @@ def advice_text(found: Advice) -> str:
 def _newest(log: Log, manifest: Manifest, stretch_us: int) -> list[EpochRecord]:
     """The newest epochs on one number of instances, the oldest first."""
     found: list[EpochRecord] = []
-    for n in range(manifest.n, max(-1, manifest.n - RECORDS_READ), -1):
-        record = decode(log.read(n) or b"", log.describe(n)).record
+    for _, record in newest_records(log, manifest.n):
         if not isinstance(record, EpochRecord):
             continue
         if found and (len(record.receipts) != len(found[0].receipts) or record.at < found[0].at - stretch_us):

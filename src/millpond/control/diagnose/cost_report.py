@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from millpond.control.diagnose.facts import RECORDS_READ
 from millpond.control.diagnose.picture import bar
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.reader import newest_records, read_truth
 from millpond.control.wiring.truth import Truth
 from millpond.log.places.address import Given
-from millpond.log.records import EpochRecord, decode
+from millpond.log.records import EpochRecord
 from millpond.model.spec import PondSpec
 from millpond.model.windows import Distinct, Framed, Processed
 from millpond.placement.moves import maps_in
@@ -45,8 +44,7 @@ def measure(folder: Given) -> Measured:
     """
     truth, spec = read_truth(folder)
     epochs, totals, head = 0, dict.fromkeys(("events", "bytes_read", "bytes_moved"), 0), truth.manifest.n
-    for n in range(head, max(-1, head - RECORDS_READ), -1):
-        record = decode(truth.log.read(n) or b"", truth.log.describe(n)).record
+    for _, record in newest_records(truth.log, head):
         if isinstance(record, EpochRecord):
             epochs += 1
             for name in totals:

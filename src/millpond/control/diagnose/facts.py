@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from millpond.control.wiring.reader import newest_records
 from millpond.control.wiring.truth import Truth
 from millpond.errors import QueryTypeError
 from millpond.followers.runner import FollowerStatus
@@ -22,7 +23,7 @@ from millpond.followers.view.view import ViewFollower
 from millpond.local_path import local_path, scheme_of
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
-from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
+from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord
 from millpond.model.change_json import map_change_in
 from millpond.model.join import Join, Side
 from millpond.model.query import Query
@@ -41,9 +42,6 @@ from millpond.runtime.fold.next_due import Due
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.inspect.next_close import next_due
 from millpond.runtime.task.task_values import Watermark
-
-RECORDS_READ = 1000
-"""The number of newest records that are counted; older ones do not explain why nothing is emitted now."""
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -206,8 +204,7 @@ def _recent_records(log: Log, head: int, name: str, spec: PondSpec) -> RecentRec
     owners_changed: OwnersChanged | None = None
     total = dict.fromkeys(Counts.__struct_fields__, 0)
     since = dict(total)
-    for n in range(head, max(-1, head - RECORDS_READ), -1):
-        record = decode(log.read(n) or b"", log.describe(n)).record
+    for n, record in newest_records(log, head):
         if isinstance(record, ClaimRecord) and claim is None:
             claim = record
         if isinstance(record, ChangeRecord) and epochs < 2 and owners_changed is None:
@@ -262,7 +259,7 @@ def is_running(recent: RecentRecords) -> bool | None:
 
 def source_folder(stream: Stream) -> tuple[Path, bool] | None:
     """The local folder from which a stream is read, and whether it has a visible file; None for other sources."""
-    path = next((value for name, value in stream.source.options if name == "path"), None) if stream.source else None
+    path = None if stream.source is None else stream.source.option("path")
     if path is None or "*" in path or scheme_of(path) not in (None, "file"):
         return None
     folder = local_path(path, "The stream's path")

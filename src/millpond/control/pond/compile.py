@@ -129,14 +129,10 @@ def _as_declared(stream: Stream, stand_ins: Mapping[Source, Source]) -> Stream:
         return stream
     text = made.text
     for stand_in, source in stand_ins.items():
-        text = text.replace(f"file:{_path(stand_in)}", _path(source))
+        text = text.replace(f"file:{stand_in.option('path')}", source.option("path") or "")
     shown = digest(msgspec.json.encode([text, stream.columns]).decode())
     made = Derivation(text, made.reads, shown[:16])
     return msgspec.structs.replace(stream, name=f"{'_'.join(made.reads)}_{shown[:8]}", made_of=made)
-
-
-def _path(source: Source) -> str:
-    return next(value for name, value in source.options if name.lower() == "path")
 
 
 def _with_path(source: Source, path: Path) -> Source:

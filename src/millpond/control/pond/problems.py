@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from millpond.control.pond.event_totals import QueryCounts, Tally
+from millpond.control.wiring.reader import RECORDS_READ, newest_records
 from millpond.errors import EmptyInputError, IncompleteError, from_text
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
-from millpond.log.records import EpochRecord, decode
+from millpond.log.records import EpochRecord
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
@@ -30,7 +31,6 @@ MANY = 0.1
 """If this part of the events that a query read is late or dead, its results are not reliable."""
 
 _NAMED = 3
-_RECORDS_READ = 1000
 
 
 class Problem(NamedTuple):
@@ -189,16 +189,15 @@ def unread(
         if stream.source is not None and stream.name in readers
         and not any(counts[name].whole.read for name in readers[stream.name] if name in counts)
     }  # fmt: skip
-    for n in range(head, -1, -1) if silent else ():
-        if n <= head - _RECORDS_READ:
-            return  # older records are not searched, so it is not known
-        record = decode(log.read(n) or b"").record
+    for n, record in newest_records(log, head) if silent else ():
         if isinstance(record, EpochRecord):
             record = seen_record(record, spec)
             silent -= {
                 name for name in silent
                 if any(record.counts.get(query, {}).get("read") for query in readers[name])
             }  # fmt: skip
+        if n == head - RECORDS_READ + 1 > 0:
+            return  # older records are not searched, so it is not known
     for name in sorted(silent):
         who = ", ".join(readers[name])
         yield Problem(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from millpond.control.wiring.attach_sinks import AttachedSinks
 from millpond.control.wiring.truth import Truth
@@ -42,8 +42,6 @@ from millpond.state.ports.keyed_rows import KeyedRows
 from millpond.state.ports.requests import Requests
 from millpond.state.ports.sharded import ShardedStore
 from millpond.state.ports.store import BucketStore
-
-T = TypeVar("T")
 
 GRACE_SECONDS = 30.0
 """How long unneeded files stay for processes that are reading them; a later reader reads the newer files."""

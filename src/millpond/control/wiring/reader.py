@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +13,8 @@ from millpond.errors import ForeignPondError, QueryTypeError, StoreError
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
 from millpond.log.places.address import Given, address_of
+from millpond.log.port import Log
+from millpond.log.records import Record, decode
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.plan.options.retention import spread_of
@@ -36,6 +38,16 @@ def read_truth(given: Given, cache: Path | None = None) -> tuple[Truth, PondSpec
     if not truth.manifest.spec:
         raise ForeignPondError(f"The pond in {address} was never run.", cure)
     return truth, in_force(truth.manifest)
+
+
+RECORDS_READ = 1000
+"""The number of newest records that reports read; older ones do not explain the present."""
+
+
+def newest_records(log: Log, head: int) -> Iterator[tuple[int, Record]]:
+    """The newest `RECORDS_READ` records up to `head`, the newest first, with their numbers."""
+    for n in range(head, max(-1, head - RECORDS_READ), -1):
+        yield n, decode(log.read(n) or b"", log.describe(n)).record
 
 
 def look_up(folder: Given, query: str, key: Sequence[str], store: str = "lmdb") -> Served:

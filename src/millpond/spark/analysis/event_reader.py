@@ -68,13 +68,21 @@ class EventReader:
                 if self._terms.text
                 else f"Add .withWatermark('{time.name()}', '10 seconds') before groupBy.",
             )
+        return self.event_time(time), delay * 1000
+
+    def event_time(self, time: JavaObject) -> Column:
+        """The column of the stream that an event time is.
+
+        Raises:
+            UnsupportedQuery: it is computed from rows of another query.
+        """
         event_time = self._column(time)
         if not isinstance(event_time, Column):
             raise UnsupportedQuery(
                 f"The event time {time.name()} is computed from rows of {self.stream.name}, which is not answered.",
                 f"Compute it in {self.stream.name}, or use a time of its windows.",
             )
-        return event_time, delay * 1000
+        return event_time
 
     def select(self, outputs: list[JavaObject]) -> Extraction:
         """The stateless query for a plan without an aggregation."""

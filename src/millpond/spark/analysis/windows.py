@@ -151,19 +151,14 @@ def window(time: Column | str, size: str, slide: str | None = None, start: str |
         QueryTypeError: a duration is not an interval, counts months, or makes no valid window.
         SetupError: there is no active session.
     """
-    spark = SparkSession.getActiveSession()
-    if spark is None:
-        raise SetupError("There is no active Spark session.", "Start one, or call spark_session().")
-    catalyst = Catalyst(spark)
+    catalyst = _active()
     size_us = _interval(catalyst, size, repr(size))
     slide_us = size_us if slide is None else _interval(catalyst, slide, repr(slide))
     offset_us = 0 if start is None else _interval(catalyst, start, repr(start))
     made = Sliding(size_us, slide_us, offset_us % max(slide_us, 1))
     _check_sane(made)
-    note = f"only a pond answers window(size {made.size_us}, slide {made.slide_us}, offset {made.offset_us})"
-    column = time if isinstance(time, Column) else F.col(time)
-    hidden = F.when(F.raise_error(F.lit(f"{note} in microseconds")).isNull(), column)
-    return F.window(hidden, f"{size_us} microseconds")
+    what = f"window(size {made.size_us}, slide {made.slide_us}, offset {made.offset_us}) in microseconds"
+    return _noted(time, what, f"{size_us} microseconds")
 
 
 def count_window(time: Column | str, size: int, every: int | None = None) -> Column:
@@ -178,9 +173,7 @@ def count_window(time: Column | str, size: int, every: int | None = None) -> Col
     """
     made = Counted(size, size if every is None else every)
     _check_counts(made)
-    note = f"only a pond answers count_window(size {made.size}, every {made.every})"
-    column = time if isinstance(time, Column) else F.col(time)
-    return F.window(F.when(F.raise_error(F.lit(note)).isNull(), column), "1 day")
+    return _noted(time, f"count_window(size {made.size}, every {made.every})")
 
 
 def cumulate_window(time: Column | str, size: str, step: str) -> Column:
@@ -192,15 +185,23 @@ def cumulate_window(time: Column | str, size: str, step: str) -> Column:
         QueryTypeError: a duration is not an interval, counts months, or the size is no multiple of the step.
         SetupError: there is no active session.
     """
+    catalyst = _active()
+    made = Cumulating(_interval(catalyst, size, repr(size)), _interval(catalyst, step, repr(step)))
+    _check_steps(made)
+    return _noted(time, f"cumulate_window(size {made.size_us}, step {made.step_us}) in microseconds")
+
+
+def _active() -> Catalyst:
     spark = SparkSession.getActiveSession()
     if spark is None:
         raise SetupError("There is no active Spark session.", "Start one, or call spark_session().")
-    catalyst = Catalyst(spark)
-    made = Cumulating(_interval(catalyst, size, repr(size)), _interval(catalyst, step, repr(step)))
-    _check_steps(made)
-    note = f"only a pond answers cumulate_window(size {made.size_us}, step {made.step_us}) in microseconds"
-    column = time if isinstance(time, Column) else F.col(time)
-    return F.window(F.when(F.raise_error(F.lit(note)).isNull(), column), "1 day")
+    return Catalyst(spark)
+
+
+def _noted(time: Column | str, what: str, length: str = "1 day") -> Column:
+    """A window of Spark whose time carries a note of the window that is meant, and raises if Spark runs it."""
+    note = F.raise_error(F.lit(f"only a pond answers {what}"))
+    return F.window(F.when(note.isNull(), time if isinstance(time, Column) else F.col(time)), length)
 
 
 def _cumulated(catalyst: Catalyst, call: JavaObject) -> tuple[Cumulating, TextSpan | None]:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.spark.analysis.grouping.grouping_sets import MOST_SETS
@@ -77,22 +76,6 @@ class _Visit(NamedTuple):
     is_plan: bool
     relations: frozenset[str]
     bound: frozenset[str] = frozenset()
-
-
-def gate(spark: SparkSession, text: str, relations: Collection[str]) -> JavaObject:
-    """Parse a query and check every node of it; return Spark's unresolved plan.
-
-    `relations` are the names of streams that the text may read.
-
-    Raises:
-        QuerySyntaxError: it does not parse.
-        QueryRefused: it is too large, or uses something that query text may not use.
-        QueryTypeError: it reads a stream that is not declared.
-    """
-    check_size(text)
-    plan = parse(Catalyst(spark), text)
-    judge(plan, relations)
-    return plan
 
 
 def check_size(text: str) -> None:

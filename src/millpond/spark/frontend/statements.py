@@ -340,7 +340,7 @@ def _zoned(source: Source | None, zone: str | None) -> Source | None:
     """The source whose texts are read in a time zone, unless it has none or its options name one."""
     if source is None or zone is None or "timeZone" not in source_kind(source.format).options:
         return source
-    if any(name.lower() == "timezone" for name, _ in source.options):
+    if source.option("timeZone") is not None:
         return source
     return msgspec.structs.replace(source, options=tuple(sorted((*source.options, ("timeZone", zone)))))
 

@@ -37,7 +37,7 @@ class FileSource(SparkSource):
 
     def stand_in(self) -> SparkSource:
         """Declared columns suffice for an analysis, so that files need no jar."""
-        path = next((value for name, value in self.source.options if name == "path"), None)
+        path = self.source.option("path")
         if self.kind.prepare is not None and path is not None:
             return SparkSource(as_json(self.stream, path))
         return FileSource(self.stream, separates=False)
@@ -79,7 +79,7 @@ class FileSource(SparkSource):
         """Some files as a batch, with the stream's options, as a streaming query reads them, and the column `FILE`."""
         prepare(spark, self.kind)
         options = {name: value for name, value in self.source.options if name.lower() not in _OF_STREAMS}
-        base = next((value for name, value in self.source.options if name.lower() == "path"), "")
+        base = self.source.option("path")
         if base and not {*base} & {*"{}[]*?\\"}:  # partition columns in names of folders
             options["basePath"] = base
         reader = spark.read.format(self.kind.spark_format).options(**options).option("__globPaths__", "false")

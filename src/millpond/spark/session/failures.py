@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from signal import Signals
+from typing import NamedTuple
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 
@@ -25,27 +26,106 @@ from millpond.errors import (
 )
 from millpond.spark.session.worker import SAME_VERSION_CURE
 
-_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError(?:: [^\n]*)?|\[UNABLE_TO_ACQUIRE_MEMORY\][^\n]*")
-_SHORT = re.compile(r"(?:MemoryError|ArrowMemoryError)(?:: [^\n]*)?$|Cannot allocate memory", re.MULTILINE)
 _EXIT_FOR_MEMORY = 52
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|File too large")
-_DEAD_WORKER = re.compile(r"Python worker exited unexpectedly[^\n]*|EOFException: Python worker[^\n]*")
-_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
-_MISMATCH = re.compile(r"while reading file (\S+?)\.? (Data type mismatches [^\n]*?)(?:\.? SQLSTATE|\n|$)")
-_FILE = re.compile(r"\[FAILED_READ_FILE[.\w]*\] [^\n]*?file (\S+?)\.?(?:\s|$)")
-_RECORD = re.compile(r"\[MALFORMED_RECORD_IN_PARSING[.\w]*\] ([^\n]*)")
-_LOST = re.compile(r"\[KAFKA_DATA_LOSS[.\w]*\] [^\n]*|[^\n]*[Ss]ome data may have been lost[^\n]*")
-_REFUSED = re.compile(r"kafka\.common\.errors\.((?:Sasl|Ssl)\w*Exception|\w*AuthorizationException): ([^\n]*)")
-_NO_TOPIC = re.compile(r"kafka\.common\.errors\.UnknownTopicOrPartitionException")
-_SILENT = re.compile(r"kafka\.common\.errors\.TimeoutException: ([^\n]*)")
-_REMOVED = re.compile(r"Master removed our application: \w+|All masters are unresponsive[^\n]*")
-_NO_CLASS = re.compile(r"ClassNotFoundException: (?:Class )?([\w.$]+FileSystem)\b|No FileSystem for scheme \"(\w+)\"")
-_NO_PYTHON = re.compile(r"Cannot run program \"([^\"]*python[^\"]*)\"")
-_OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] \D*(\d+\.\d+)\D+(\d+\.\d+)")
-_OTHER_CODE = re.compile(r"Can't get attribute '[^']*' on <module 'millpond\b[^>]*>")
+_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError(?:: [^\n]*)?|\[UNABLE_TO_ACQUIRE_MEMORY\][^\n]*")
 _THROWN = re.compile(r"^: (?:[\w.$]+\.)?([\w$]+(?:: [^\n]*)?)$", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?([\w$]+(?:: [^\n]*)?)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt)(?:: [^\n]*)?)$", re.MULTILINE)
+
+
+class _Rule(NamedTuple):
+    """The error for failures whose text has a pattern.
+
+    In the two sentences, `{0}` is the found text and `{1}`, `{2}` are its groups; `{reason}` is the innermost reason.
+    """
+
+    pattern: str
+    error: type[MillpondError]
+    what: str
+    cure: str
+
+
+_RULES = (
+    _Rule(
+        r"(?m)(?:MemoryError|ArrowMemoryError)(?:: [^\n]*)?$|Cannot allocate memory", NoMemoryError,
+        "A Python process has no memory left: {0}.",
+        "Run fewer instances, or give the machine more memory; committed results are not affected.",
+    ),
+    _Rule(
+        r"ClassNotFoundException: (?:Class )?([\w.$]+FileSystem)\b|No FileSystem for scheme \"(\w+)\"", SourceError,
+        "Spark has no file system for this path: {1}{2} is missing.",
+        "Add the jar of that file system to Spark (for s3a:// hadoop-aws of Spark's Hadoop version) by spark.jars"
+        " or spark.jars.packages in conf/spark-defaults.conf, and name its folder in SPARK_CONF_DIR.",
+    ),
+    _Rule(
+        r"\[KAFKA_DATA_LOSS[.\w]*\] [^\n]*|[^\n]*[Ss]ome data may have been lost[^\n]*", OffsetGapError,
+        "Kafka no longer has the next records: {0}.",
+        "Its retention deleted records before they were read. Set failOnDataLoss 'false' in the stream's OPTIONS to"
+        " continue with the remaining ones; committed results are not affected.",
+    ),
+    _Rule(
+        r"kafka\.common\.errors\.((?:Sasl|Ssl)\w*Exception|\w*AuthorizationException): ([^\n]*)", SourceError,
+        "Kafka refuses its reader: {1}: {2}.",
+        "Correct user, password, certificates or rights of the connection; committed results are not affected.",
+    ),
+    _Rule(
+        r"kafka\.common\.errors\.UnknownTopicOrPartitionException", SourceError,
+        "Kafka does not have a topic of a stream.", "Create it, or correct its name: subscribe '…'.",
+    ),
+    _Rule(
+        r"kafka\.common\.errors\.TimeoutException: ([^\n]*)", SourceError,
+        "Kafka does not answer: {1}.",
+        "Check that it runs and that the connection has the right servers. Committed results are not affected.",
+    ),
+    _Rule(
+        r"while reading file (\S+?)\.? (Data type mismatches [^\n]*?)(?:\.? SQLSTATE|\n|$)", LateSchemaError,
+        "{1} does not fit its stream: {2}.",
+        "Remove the file or correct the declaration; nothing of its epoch was committed.",
+    ),
+    _Rule(
+        r"\[FAILED_READ_FILE[.\w]*\] [^\n]*?file (\S+?)\.?(?:\s|$)", SourceError,
+        "{1} cannot be read: {reason}.", "Mend the file or take it away; nothing of its epoch was committed.",
+    ),
+    _Rule(
+        r"\[MALFORMED_RECORD_IN_PARSING[.\w]*\] ([^\n]*)", SourceError,
+        "A record cannot be read: {1}.",
+        "Mend it, or use the mode PERMISSIVE; nothing of its epoch was committed.",
+    ),
+    _Rule(
+        r"Master removed our application: \w+|All masters are unresponsive[^\n]*", SparkError,
+        "The cluster ended this application: {0}.",
+        "Its executors failed again and again: see their output in the work folder of a worker. They need Java 17"
+        " or 21, and Python with the same packages as here.",
+    ),
+    _Rule(
+        r"Python worker exited unexpectedly[^\n]*|EOFException: Python worker[^\n]*", SparkError,
+        "A Python worker died more often than Spark retries: {0}.",
+        "Often the system killed it for its memory: run fewer instances, or give the machine more.",
+    ),
+    _Rule(
+        r"Cannot run program \"([^\"]*python[^\"]*)\"", SparkError,
+        "An executor cannot start {1}.",
+        "Set PYSPARK_PYTHON to the path of Python on the hosts of executors; of an archive of spark.archives"
+        " ARCHIVE#NAME it begins with ./NAME/.",
+    ),
+    _Rule(
+        r"\[PYTHON_VERSION_MISMATCH\] \D*(\d+\.\d+)\D+(\d+\.\d+)", SparkError,
+        "An executor has Python {1}, and the driver has {2}.",
+        "Set PYSPARK_PYTHON to a Python {2} on the hosts of executors.",
+    ),
+    _Rule(
+        r"Can't get attribute '[^']*' on <module 'millpond\b[^>]*>", SparkError,
+        "A Python worker has another version of Millpond than the driver.", SAME_VERSION_CURE,
+    ),
+    _Rule(
+        r"ModuleNotFoundError: No module named '([^']+)'", SparkError,
+        "A Python worker of Spark does not find the module {1}.",
+        "Install it where Spark's workers run (PYSPARK_PYTHON names their Python), or set PYTHONPATH there.",
+    ),
+    _Rule(r"", SparkError, "Spark failed: {reason}.", "Run with -v for the trace; committed results are not affected."),
+)  # fmt: skip
+"""The first one that a failure has applies; the last one applies to all."""
 
 
 def explained(error: Exception) -> MillpondError:
@@ -58,7 +138,7 @@ def explained(error: Exception) -> MillpondError:
         text = str(error)
     except Py4JError:  # the text of an exception is fetched from the JVM, which may have ended
         return jvm_gone()
-    return from_text(text) or _of_machine(text) or _of_input(text) or _of_spark(text)
+    return from_text(text) or _of_machine(text) or _of_rules(text)
 
 
 def jvm_gone(status: int | None = None) -> MillpondError:
@@ -106,103 +186,13 @@ def _of_machine(text: str) -> MillpondError | None:
         return no_room(found.group())
     if found := _MEMORY.search(text):
         return _heap_full(found.group())
-    if found := _SHORT.search(text):
-        return NoMemoryError(
-            f"A Python process has no memory left: {found.group()}.",
-            "Run fewer instances, or give the machine more memory; committed results are not affected.",
-        )
     return None
 
 
-def _of_input(text: str) -> MillpondError | None:
-    if found := _NO_CLASS.search(text):
-        return SourceError(
-            f"Spark has no file system for this path: {found[1] or found[2]} is missing.",
-            "Add the jar of that file system to Spark (for s3a:// hadoop-aws of Spark's Hadoop version) by spark.jars"
-            " or spark.jars.packages in conf/spark-defaults.conf, and name its folder in SPARK_CONF_DIR.",
-        )
-    if found := _LOST.search(text):
-        return OffsetGapError(
-            f"Kafka no longer has the next records: {_shortened(found.group())}.",
-            "Its retention deleted records before they were read. Set failOnDataLoss 'false' in the stream's OPTIONS to"
-            " continue with the remaining ones; committed results are not affected.",
-        )
-    if (refused := _of_kafka(text)) is not None:
-        return refused
-    if found := _MISMATCH.search(text):
-        return LateSchemaError(
-            f"{found[1]} does not fit its stream: {found[2]}.",
-            "Remove the file or correct the declaration; nothing of its epoch was committed.",
-        )
-    if found := _FILE.search(text):
-        return SourceError(
-            f"{found[1]} cannot be read: {_innermost(text)}.",
-            "Mend the file or take it away; nothing of its epoch was committed.",
-        )
-    if found := _RECORD.search(text):
-        return SourceError(
-            f"A record cannot be read: {_shortened(found[1])}.",
-            "Mend it, or use the mode PERMISSIVE; nothing of its epoch was committed.",
-        )
-    return None
-
-
-def _of_kafka(text: str) -> SourceError | None:
-    """The error if Kafka refused the client or the request, or did not respond; None for other failures."""
-    if found := _REFUSED.search(text):
-        return SourceError(
-            f"Kafka refuses its reader: {found[1]}: {_shortened(found[2])}.",
-            "Correct user, password, certificates or rights of the connection; committed results are not affected.",
-        )
-    if _NO_TOPIC.search(text):
-        return SourceError("Kafka does not have a topic of a stream.", "Create it, or correct its name: subscribe '…'.")
-    if found := _SILENT.search(text):
-        return SourceError(
-            f"Kafka does not answer: {_shortened(found[1])}.",
-            "Check that it runs and that the connection has the right servers. Committed results are not affected.",
-        )
-    return None
-
-
-def _of_spark(text: str) -> SparkError:
-    if found := _REMOVED.search(text):
-        return SparkError(
-            f"The cluster ended this application: {_shortened(found.group())}.",
-            "Its executors failed again and again: see their output in the work folder of a worker. They need Java 17"
-            " or 21, and Python with the same packages as here.",
-        )
-    if found := _DEAD_WORKER.search(text):
-        return SparkError(
-            f"A Python worker died more often than Spark retries: {_shortened(found.group())}.",
-            "Often the system killed it for its memory: run fewer instances, or give the machine more.",
-        )
-    if (known := _of_python(text)) is not None:
-        return known
-    cure = "Run with -v for the trace; committed results are not affected."
-    return SparkError(f"Spark failed: {_innermost(text)}.", cure)
-
-
-def _of_python(text: str) -> SparkError | None:
-    """The error if an executor has no usable Python or other packages than the driver; None for other failures."""
-    if found := _NO_PYTHON.search(text):
-        return SparkError(
-            f"An executor cannot start {found[1]}.",
-            "Set PYSPARK_PYTHON to the path of Python on the hosts of executors; of an archive of spark.archives"
-            " ARCHIVE#NAME it begins with ./NAME/.",
-        )
-    if found := _OTHER_PYTHON.search(text):
-        return SparkError(
-            f"An executor has Python {found[1]}, and the driver has {found[2]}.",
-            f"Set PYSPARK_PYTHON to a Python {found[2]} on the hosts of executors.",
-        )
-    if _OTHER_CODE.search(text):
-        return SparkError("A Python worker has another version of Millpond than the driver.", SAME_VERSION_CURE)
-    if found := _MODULE.search(text):
-        return SparkError(
-            f"A Python worker of Spark does not find the module {found[1]}.",
-            "Install it where Spark's workers run (PYSPARK_PYTHON names their Python), or set PYTHONPATH there.",
-        )
-    return None
+def _of_rules(text: str) -> MillpondError:
+    rule, found = next((rule, found) for rule in _RULES if (found := re.search(rule.pattern, text)))
+    parts = [_shortened(part or "") for part in (found.group(), *found.groups())]
+    return rule.error(rule.what.format(*parts, reason=_innermost(text)), rule.cure.format(*parts))
 
 
 def _innermost(text: str) -> str:

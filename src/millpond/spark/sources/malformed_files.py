@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from millpond.model.endpoints import Source, source_kind
+from millpond.model.endpoints import source_kind
 from millpond.model.stream import Stream
 from millpond.runtime.gather.text_events import NO_PARSE
 from millpond.spark.catalyst.data_types import quoted, schema_of
@@ -31,7 +31,7 @@ def drops_malformed(stream: Stream) -> bool:
     source = stream.source
     if source is None or not source_kind(source.format).marks_malformed:
         return False
-    return _option(source, MODE).upper() == DROPS
+    return (source.option(MODE) or "").upper() == DROPS
 
 
 class MarkedFiles:
@@ -41,7 +41,7 @@ class MarkedFiles:
         assert stream.source is not None
         self._stream = stream
         names = [field.name for field in stream.columns]
-        self._mark = mark_in(spark, _option(stream.source, NAME), names)
+        self._mark = mark_in(spark, stream.source.option(NAME) or "", names)
         declared = schema_of(stream.columns)
         added = [] if self._mark in names else [StructField(self._mark, StringType())]
         self.schema = StructType([*declared.fields, *added])
@@ -72,7 +72,3 @@ def mark_in(spark: SparkSession, given: str, names: Collection[str]) -> str:
     """
     name = given or str(spark.conf.get(_DEFAULT))
     return name if name in names else _OURS
-
-
-def _option(source: Source, name: str) -> str:
-    return next((value for option, value in source.options if option.lower() == name.lower()), "")

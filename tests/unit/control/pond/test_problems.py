@@ -38,6 +38,9 @@ class Records:
     def __init__(self, *records: EpochRecord) -> None:
         self.records = records
 
+    def describe(self, n: int) -> str:
+        return f"record {n}"
+
     def read(self, n: int) -> bytes | None:
         return encode(self.records[n])
 
@@ -114,5 +117,6 @@ def test_a_source_of_which_nothing_was_ever_read() -> None:
         "Not one event of stream tx has been read, so nothing can come out of q. Check its path or topic."
     ]
     assert silent(read, nothing) == []  # an earlier run has
+    assert len(silent(*[nothing] * 1000)) == 1 and silent(*[nothing] * 1001) == []  # older records are not searched
     tally.add(record(1, read=1, applied=1, late=0, dead=0, filtered=0))
     assert silent(nothing) == []

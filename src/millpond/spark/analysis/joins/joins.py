@@ -366,13 +366,7 @@ class _JoinReader:
             if timing is None:
                 raise self._ttl.without_time(reader.stream.name)
             return self._of_side(side, keys, timing.event_time.name, timing.delay_us)
-        delay = delay_ms(time)
-        event_time = reader.meaning(time)
-        if not isinstance(event_time, Column):
-            raise UnsupportedQuery(
-                f"The event time {time.name()} is computed from rows of {reader.stream.name}, which is not answered.",
-                f"Compute it in {reader.stream.name}, or use a time of its windows.",
-            )
+        delay, event_time = delay_ms(time), reader.event_time(time)
         delay_us = self._ttl.delay_us(reader.stream.name, str(time.name())) if delay is None else delay * 1000
         return self._of_side(side, keys, event_time.name, delay_us)
 
