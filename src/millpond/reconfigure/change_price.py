@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from millpond.model.change_json import Scale
+from millpond.plan.explain.price import price_of_query
 from millpond.plan.options.first_complete_window import FirstWindow, first_window
 from millpond.reconfigure.apply import arranged, is_read, orphaned
 from millpond.reconfigure.catalog import applied
@@ -50,6 +51,7 @@ class Price(NamedTuple):
     first epoch reads again. `source`: what a backfill reads again from the source, before the change is recorded.
     `first`: the first complete window, if windows have a fixed size and their rows are emitted when they close.
     `shards`: the shards that keep rows afterwards, if the change names them; `slots`: what moves between them.
+    `adds`: what an added query shares with the others and adds to them, in lines; empty for a text of several steps.
     """
 
     cost: str
@@ -63,10 +65,18 @@ class Price(NamedTuple):
     first: FirstWindow | None = None
     shards: tuple[str, ...] = ()
     slots: Moved = Moved()
+    adds: str = ""
 
 
 def price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:
     """The price of a change if it were made now; `setting` contains the layout of the read."""
+    found = _price_of(pond, change, setting)
+    if isinstance(change, Add) and not change.steps_us:
+        return found._replace(adds=price_of_query(setting.plan, change.stored.query))
+    return found
+
+
+def _price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:
     effective_n = pond.manifest.n + 2
     if isinstance(change, Scale):
         return Price(STATE_MOVES, moved=moved_by(pond, change), effective_n=effective_n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -12,12 +13,10 @@ from millpond.control.pond.pond import Pond
 from millpond.control.wiring.bucket_map import placement_text, read_placement
 from millpond.log.places.address import Given
 from millpond.model.expressions import plain_of
-from millpond.model.join import Join
-from millpond.model.selection import AnyQuery, Selection
+from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
-from millpond.plan.explain.join_text import price_of_join
-from millpond.plan.explain.plan_text import explain, price_of_selection
-from millpond.plan.explain.price import price, price_text
+from millpond.plan.explain.plan_text import explain
+from millpond.plan.explain.price import price_of_query
 from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.inner_reports import labels, relabelled
@@ -79,13 +78,7 @@ def _prices(
     if add is None:
         return
     for query in pond.load(more) if more is not None else (pond.add("added", add),):
-        if isinstance(query, Selection):
-            yield price_of_selection(plan, query)
-        elif isinstance(query, Join):
-            yield price_of_join(plan, query)
-        else:
-            found = price(plan, query)
-            yield price_text(found, price_of_state(found, measured))
+        yield price_of_query(plan, query, partial(price_of_state, measured=measured))
 
 
 def _differs(spec: PondSpec, queries: tuple[AnyQuery, ...]) -> tuple[str, ...]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 import msgspec
 
 from millpond.model.expressions import Expression, render
+from millpond.model.join import Join
 from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection
 from millpond.model.windows import RUNNING, Framed, length_us
 from millpond.plan.explain.amounts import duration
 from millpond.plan.explain.event_log_text import kept_text
-from millpond.plan.explain.plan_text import edges_per_hour, measure_text, rate_text
+from millpond.plan.explain.join_text import price_of_join
+from millpond.plan.explain.plan_text import edges_per_hour, measure_text, price_of_selection, rate_text
 from millpond.plan.explain.words import grouping_text, predicate_text
 from millpond.plan.groups.build import build_plan, needed_columns, tallies_asked
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan
@@ -102,6 +105,20 @@ def _askers(group: GroupPlan | None, measure: Measure) -> tuple[str, ...]:
     return tuple(
         plan.query.name for plan in group.queries if place in {plan.presence, *(i for p in plan.measures for i in p)}
     )
+
+
+def price_of_query(plan: Plan, query: AnyQuery, state: Callable[[Price], Sequence[str]] = lambda _: ()) -> str:
+    """What one more query of any kind would add to a plan, as text; `state`: lines about the size of its state.
+
+    Raises:
+        QueryTypeError: its name is already in use.
+    """
+    if isinstance(query, Selection):
+        return price_of_selection(plan, query)
+    if isinstance(query, Join):
+        return price_of_join(plan, query)
+    found = price(plan, query)
+    return price_text(found, state(found))
 
 
 def price_text(price: Price, state: Sequence[str]) -> str:

@@ -145,8 +145,8 @@ class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
 
     `record`: the record of the change in the log; it is in force from the next epoch on. None: the query was added
     before the pond's first epoch. `complete_from_us`: the earliest start of a complete window; None: all windows are
-    complete. `what`: for `scale` the number of instances, for `move` the buckets and their new store. `first`: see
-    `First`.
+    complete. `what`: for `scale` the number of instances, for `move` the buckets and their new store, for `add` the
+    folder of its rows. `first`: see `First`.
     """
 
     kind: str
@@ -166,7 +166,8 @@ class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
     migrates to other instances. `effective`: the first epoch with the change, as the number of its record.
     `recalled_bytes`: retained events that the first epoch replays. `reread_bytes`, `reread_records`: the amount that
     a backfill reads from files, or from Kafka. `first`: see `First`. `shards`: the servers of the store that keep
-    rows afterwards, if the change names them; `slots_buckets`, `slots_bytes`: rows that move between them.
+    rows afterwards, if the change names them; `slots_buckets`, `slots_bytes`: rows that move between them. `adds`: what
+    an added query shares with the others and adds to them, as text.
     """
 
     cost: str
@@ -183,6 +184,7 @@ class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
     shards: tuple[str, ...] = ()
     slots_buckets: int = 0
     slots_bytes: int = 0
+    adds: str = ""
 
 
 class ColumnShown(msgspec.Struct, frozen=True):

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from millpond.connections import offered, offered_topic
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import QUERY
@@ -203,7 +205,7 @@ class HostedPond:
             )  # fmt: skip
             if self._reader.now() is None:
                 self._begin(pond, request.name)
-        return self._recorded("add", request.name)
+        return replace(self._recorded("add", request.name), what=sink.path)
 
     def version(self, kind: str, name: str, version: Version, who: str, dry_run: bool) -> Changed | Priced:
         """Add a new version of a query: as a replacement (`alter`) or beside it (`shadow`)."""
@@ -316,7 +318,7 @@ def _priced(found: Price) -> Priced:
     return Priced(
         found.cost, found.complete_from_us, found.rereads, found.freed, moved.buckets, moved.bytes, effective,
         found.recalled, found.source.bytes, found.source.records, None if found.first is None else First(*found.first),
-        found.shards, found.slots.buckets, found.slots.bytes,
+        found.shards, found.slots.buckets, found.slots.bytes, found.adds,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from millpond.service.terminal.overview import picture
 from millpond.service.terminal.parse_arguments import assigned, selected
 from millpond.service.terminal.serve_arguments import Range, Target, host_and_port, policy_of
 from millpond.service.terminal.text import (
-    change_text,
+    change_lines,
     diff_lines,
     event_line,
     function_line,
@@ -454,7 +454,7 @@ def _parameters() -> typer.Typer:
 
 
 def _tell(done: Changed | Priced, as_json: bool) -> None:
-    _lines(done, as_json, [change_text(done)])
+    _lines(done, as_json, change_lines(done))
 
 
 def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -> None:

@@ -25,7 +25,7 @@ from millpond.service.api.service_files import TOKEN_VARIABLE, only_pond, places
 from millpond.service.postgres.client_sql import statements_of
 from millpond.service.terminal import commands
 from millpond.service.terminal.serve_arguments import host_and_port
-from millpond.service.terminal.text import change_text, table_lines
+from millpond.service.terminal.text import change_lines, table_lines
 from millpond.version import install
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Shell:
                 self._show(change.request(pond, dry_run=False), err=False)
 
     def _show(self, done: Changed | Priced, *, err: bool) -> None:
-        shown = msgspec.json.encode(done).decode() if self._as_json else change_text(done)
+        shown = msgspec.json.encode(done).decode() if self._as_json else "\n".join(change_lines(done))
         typer.echo(shown, err=err)
 
     def loop(self) -> None:

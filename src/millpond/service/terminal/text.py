@@ -38,6 +38,8 @@ def change_text(done: Changed | Priced) -> str:
     >>> print(change_text(Changed("add", "hourly", 7, 3_300_000_000, None, first)).replace("; ", ";\\n"))
     add hourly at record 7, complete from 1970-01-01 00:55:00Z;
     first window 1970-01-01 01:00:00Z to 1970-01-01 02:00:00Z, its rows come at event time 1970-01-01 02:00:10Z
+    >>> change_text(Changed("add", "all", 7, what="/ponds/a/out/all"))
+    'add all at record 7; rows go to /ponds/a/out/all'
     """
     whole = "" if done.complete_from_us is None else f", complete from {utc(done.complete_from_us)}"
     if done.first is not None:
@@ -47,6 +49,9 @@ def change_text(done: Changed | Priced) -> str:
         )
     if isinstance(done, Changed):
         where = "" if done.record is None else f" at record {done.record}"
+        if done.kind == "add":
+            rows = "" if done.what is None else f"; rows go to {done.what}"
+            return f"add {done.name}{where}{whole}{rows}"
         what = "" if done.what is None else f" to {done.what}" if done.kind == "scale" else f": {done.what}"
         return f"{done.kind} {done.name}{what}{where}{whole}"
     again = ", the read is restarted" if done.rereads else ""
@@ -63,6 +68,12 @@ def change_text(done: Changed | Priced) -> str:
             f"with about {done.slots_bytes:,} bytes move between them in the background"
         )
     return f"{done.cost}{whole}{again}{freed}{moved}{since}{read}"
+
+
+def change_lines(done: Changed | Priced) -> list[str]:
+    """The effect of a change, or its price with what an added query shares and adds."""
+    adds = done.adds.splitlines() if isinstance(done, Priced) else []
+    return [change_text(done), *adds]
 
 
 def query_line(one: QueryShown) -> str:

@@ -443,6 +443,7 @@ def test_a_query_that_came_later_says_when_its_first_row_can_come(folder: Path) 
     # what is kept makes windows complete from 30 s on, but the first that starts there or later starts at 40 s
     assert (price.complete_from_us, price.cost) == (30 * SECOND, COMPLETE_LATER)
     assert price.first == (40 * SECOND, 100 * SECOND, 105 * SECOND)
+    assert price.adds.startswith("one more query: later\n  group     shares ") and "measures  none more" in price.adds
 
     def causes() -> dict[str, str]:
         why = explain_why(find_facts(*read_truth(folder), "later"))
