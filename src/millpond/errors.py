@@ -1,48 +1,4 @@
-"""Every error a caller may see, drawn as a tree; each opens with a stable code and names its cure.
-
-    MillpondError
-    ├── QueryError            the text or DataFrame of a query; nothing has run yet
-    │   ├── QuerySyntaxError      MP-SYNTAX        it does not parse
-    │   ├── QueryRefused          MP-REFUSED       it parses, but a part of it is not allowed here
-    │   ├── UnsupportedQuery      MP-UNSUPPORTED   allowed, but not a form that this version supports
-    │   ├── QueryTypeError        MP-TYPE          a name or a type does not fit
-    │   ├── ChangeRefused         MP-CHANGE        a change of a running pond is not possible
-    │   └── StaleError            MP-STALE         a compiled file does not belong to the current SQL
-    ├── InputError            the input
-    │   ├── SourceError           MP-SOURCE        a stream cannot be read
-    │   │   ├── UnknownSchemaError MP-SCHEMA-ID     records name a schema that was not known when the read began
-    │   │   └── GoneError             MP-GONE          a backfill needs input that no longer exists
-    │   ├── IncompleteError       MP-INCOMPLETE    events are missing from results; a warning, the run continues
-    │   ├── EmptyInputError       MP-EMPTY         there is no input yet; a warning, the run continues
-    │   └── LateSchemaError       MP-LATE-SCHEMA   a file's columns are not those that the stream declares
-    ├── TruthError            the log and the files that it names
-    │   ├── FencedError           MP-FENCED        another driver has taken over
-    │   ├── OffsetGapError        MP-OFFSET-GAP    Spark's checkpoint does not continue the log
-    │   ├── AheadError            MP-AHEAD         a sink has rows of a record that the log does not have
-    │   ├── CorruptError          MP-CORRUPT       stored bytes do not match their digest
-    │   ├── ForeignPondError      MP-FOREIGN       the folder holds another pond, or none
-    │   └── PlaceError            MP-PLACE         the folder cannot create-if-absent, or cannot be written
-    │       ├── HostError             MP-HOST          a host of executors does not see the pond's folder
-    │       └── UnreachableError      MP-UNREACHABLE   an object store, or HDFS, does not answer
-    ├── UserFunctionError     MP-FUNCTION      a user function raised, hung, crashed or returned a wrong type
-    ├── StateError            stored state
-    │   ├── StoreError            MP-STORE         the key-value store refused or is unavailable
-    │   │   └── FilesLostError    MP-FILES-LOST    the store lost files that it carries between hosts
-    │   ├── TooManyPairsError     MP-PAIRS         a join without equal keys would try too many pairs
-    │   ├── OverBudgetError       MP-BUDGET        a query costs more than its budget
-    │   └── OverflowedError       MP-OVERFLOW      an exact number does not fit its type
-    ├── ServiceError          a request to a pond over the network
-    │   ├── RequestError          MP-REQUEST       the service does not understand the request
-    │   ├── AccessError           MP-ACCESS        no token, or a host or origin that is not allowed
-    │   ├── BusyError             MP-BUSY          too many requests at once
-    │   ├── NotServingError       MP-NOT-SERVING   nothing answers at the address, or it does not lead
-    │   └── CertificateError      MP-CERTIFICATE   the server's certificate is not trusted or has another name
-    └── SetupError            this machine, and Spark on it
-        ├── JavaError             MP-JAVA          no usable Java
-        ├── DiskFullError         MP-DISK          no room left to write
-        ├── NoMemoryError         MP-MEMORY        no memory left
-        ├── StalledError          MP-STALLED       an epoch made no progress
-        └── SparkError            MP-SPARK         Spark failed for a reason of its own
+"""Every error that a caller may see: a tree of classes, each with a stable code; its text names a cure.
 
 `code` is stable across versions; `retry` says whether the same call may succeed later.
 Spark flattens exceptions of workers and of `foreachBatch` to text: `from_text` reads the code back.
@@ -69,6 +25,10 @@ class MillpondError(Exception):
     flattened = False
     """Whether the error continues as text only, so that the text must mark where the cure begins."""
 
+    def __init_subclass__(cls, code: str | None = None, retry: bool | None = None) -> None:
+        super().__init_subclass__()
+        cls.code, cls.retry = code or cls.code, cls.retry if retry is None else retry
+
     def __init__(self, what: str, cure: str = "") -> None:
         super().__init__(what, cure)
         self.what = what
@@ -78,66 +38,44 @@ class MillpondError(Exception):
         return f"[{self.code}] {self.what}{_CURE if self.flattened else ' '}{self.cure}".rstrip()
 
 
-class QueryError(MillpondError):
+class QueryError(MillpondError, code="MP-QUERY"):
     """The text or DataFrame of a query is wrong; nothing has run yet."""
 
-    code = "MP-QUERY"
 
-
-class QuerySyntaxError(QueryError):
+class QuerySyntaxError(QueryError, code="MP-SYNTAX"):
     """The text does not parse as Spark SQL."""
 
-    code = "MP-SYNTAX"
 
-
-class QueryRefused(QueryError):
+class QueryRefused(QueryError, code="MP-REFUSED"):
     """The text parses, but names something that query text may not use."""
 
-    code = "MP-REFUSED"
 
-
-class UnsupportedQuery(QueryError):
+class UnsupportedQuery(QueryError, code="MP-UNSUPPORTED"):
     """The query is valid Spark, but not of a form that this version supports."""
 
-    code = "MP-UNSUPPORTED"
 
-
-class QueryTypeError(QueryError):
+class QueryTypeError(QueryError, code="MP-TYPE"):
     """A column, a function or a type does not fit."""
 
-    code = "MP-TYPE"
 
-
-class ChangeRefused(QueryError):
+class ChangeRefused(QueryError, code="MP-CHANGE"):
     """The change of a running pond is not possible; nothing was changed."""
 
-    code = "MP-CHANGE"
 
-
-class StaleError(QueryError):
+class StaleError(QueryError, code="MP-STALE"):
     """A compiled pond file is missing, or does not belong to the current SQL text."""
 
-    code = "MP-STALE"
 
-
-class InputError(MillpondError):
+class InputError(MillpondError, code="MP-INPUT"):
     """Something is wrong with the input."""
 
-    code = "MP-INPUT"
 
-
-class SourceError(InputError):
+class SourceError(InputError, code="MP-SOURCE", retry=True):
     """A stream cannot be read."""
 
-    code = "MP-SOURCE"
-    retry = True
 
-
-class UnknownSchemaError(SourceError):
+class UnknownSchemaError(SourceError, code="MP-SCHEMA-ID", retry=True):
     """Records name a schema that was not known when the read began; `schema_id` finds it in `what`."""
-
-    code = "MP-SCHEMA-ID"
-    retry = True
 
     @classmethod
     def met(cls, stream: str, number: int | str) -> UnknownSchemaError:
@@ -154,93 +92,64 @@ class UnknownSchemaError(SourceError):
         return ("", -1) if found is None else (found[1], int(found[2]))
 
 
-class GoneError(SourceError):
+class GoneError(SourceError, code="MP-GONE"):
     """What was read of a source once is to be read again, and is not there any more."""
 
-    code = "MP-GONE"
 
-
-class IncompleteError(InputError):
+class IncompleteError(InputError, code="MP-INCOMPLETE"):
     """A warning: results lack events, because these were late, dead, dropped, or in files that disappeared."""
 
-    code = "MP-INCOMPLETE"
 
-
-class EmptyInputError(InputError):
+class EmptyInputError(InputError, code="MP-EMPTY", retry=True):
     """A warning: there is no input yet; a folder may get files later."""
 
-    code = "MP-EMPTY"
-    retry = True
 
-
-class LateSchemaError(InputError):
+class LateSchemaError(InputError, code="MP-LATE-SCHEMA"):
     """A file has other columns than its stream declares, or the schema changed after the start."""
 
-    code = "MP-LATE-SCHEMA"
 
-
-class TruthError(MillpondError):
+class TruthError(MillpondError, code="MP-TRUTH"):
     """The log, or a file that it names, is not as expected."""
 
-    code = "MP-TRUTH"
 
-
-class FencedError(TruthError):
+class FencedError(TruthError, code="MP-FENCED"):
     """Another driver has claimed the log; this one must stop."""
 
-    code = "MP-FENCED"
 
-
-class OffsetGapError(TruthError):
+class OffsetGapError(TruthError, code="MP-OFFSET-GAP"):
     """The offsets of Spark's batch do not continue the last record of the log."""
 
-    code = "MP-OFFSET-GAP"
 
-
-class AheadError(TruthError):
+class AheadError(TruthError, code="MP-AHEAD"):
     """A sink has rows of a record that the log does not have: the log lost its newest records, or is an older copy."""
 
-    code = "MP-AHEAD"
 
-
-class CorruptError(TruthError):
+class CorruptError(TruthError, code="MP-CORRUPT"):
     """Stored bytes fail their digest."""
 
-    code = "MP-CORRUPT"
 
-
-class ForeignPondError(TruthError):
+class ForeignPondError(TruthError, code="MP-FOREIGN"):
     """The folder belongs to another pond, other queries, or is no pond's folder."""
 
-    code = "MP-FOREIGN"
 
-
-class PlaceError(TruthError):
+class PlaceError(TruthError, code="MP-PLACE"):
     """The folder cannot create-if-absent, or cannot be written."""
 
-    code = "MP-PLACE"
 
-
-class HostError(PlaceError):
+class HostError(PlaceError, code="MP-HOST"):
     """A host on which tasks run does not see the pond's folder; nothing is corrupt, and the epoch is not committed."""
 
-    code = "MP-HOST"
 
-
-class UnreachableError(PlaceError):
+class UnreachableError(PlaceError, code="MP-UNREACHABLE", retry=True):
     """An object store, or HDFS, does not answer in time; whether the request was done is unknown."""
 
-    code = "MP-UNREACHABLE"
-    retry = True
 
-
-class UserFunctionError(MillpondError):
+class UserFunctionError(MillpondError, code="MP-FUNCTION"):
     """A function of a user failed; `row` is the number of the key it was at, where that is known.
 
     `died`: its process ended or was killed. `hungry`: it needed more memory than it may use.
     """
 
-    code = "MP-FUNCTION"
     row: int | None = None
     died: bool = False
     hungry: bool = False
@@ -256,117 +165,76 @@ class UserFunctionError(MillpondError):
         return told
 
 
-class StateError(MillpondError):
+class StateError(MillpondError, code="MP-STATE"):
     """Something is wrong with stored state."""
 
-    code = "MP-STATE"
 
-
-class StoreError(StateError):
+class StoreError(StateError, code="MP-STORE", retry=True):
     """The key-value store refused or vanished; the truth is untouched."""
 
-    code = "MP-STORE"
-    retry = True
 
-
-class FilesLostError(StoreError):
+class FilesLostError(StoreError, code="MP-FILES-LOST"):
     """The store has lost files that it carries between hosts; the driver puts them back and runs the epoch again."""
 
-    code = "MP-FILES-LOST"
 
-
-class TooManyPairsError(StateError):
+class TooManyPairsError(StateError, code="MP-PAIRS"):
     """A join without equal keys would try more pairs of events in one epoch than it may."""
 
-    code = "MP-PAIRS"
 
-
-class OverBudgetError(StateError):
+class OverBudgetError(StateError, code="MP-BUDGET"):
     """A query has more state or keys, or takes more of an epoch, than its budget allows."""
 
-    code = "MP-BUDGET"
 
-
-class OverflowedError(StateError):
+class OverflowedError(StateError, code="MP-OVERFLOW"):
     """An exact number left the range of its SQL type."""
 
-    code = "MP-OVERFLOW"
 
-
-class ServiceError(MillpondError):
+class ServiceError(MillpondError, code="MP-SERVICE"):
     """A request to a pond over the network failed."""
 
-    code = "MP-SERVICE"
 
-
-class RequestError(ServiceError):
+class RequestError(ServiceError, code="MP-REQUEST"):
     """The service does not understand the request: its path, its form or its size."""
 
-    code = "MP-REQUEST"
 
-
-class AccessError(ServiceError):
+class AccessError(ServiceError, code="MP-ACCESS"):
     """The request has no valid token, or a host or an origin that is not allowed."""
 
-    code = "MP-ACCESS"
 
-
-class BusyError(ServiceError):
+class BusyError(ServiceError, code="MP-BUSY", retry=True):
     """There are more requests at once than the service allows."""
 
-    code = "MP-BUSY"
-    retry = True
 
-
-class NotServingError(ServiceError):
+class NotServingError(ServiceError, code="MP-NOT-SERVING", retry=True):
     """Nothing answers at the address, or it is not the pond's leader."""
 
-    code = "MP-NOT-SERVING"
-    retry = True
 
-
-class CertificateError(ServiceError):
+class CertificateError(ServiceError, code="MP-CERTIFICATE"):
     """The server's certificate is not trusted, or is not valid for the host name of the request."""
 
-    code = "MP-CERTIFICATE"
 
-
-class SetupError(MillpondError):
+class SetupError(MillpondError, code="MP-SETUP"):
     """Something about this machine."""
 
-    code = "MP-SETUP"
 
-
-class JavaError(SetupError):
+class JavaError(SetupError, code="MP-JAVA"):
     """No Java that Spark 4.3 can run on."""
 
-    code = "MP-JAVA"
 
-
-class DiskFullError(SetupError):
+class DiskFullError(SetupError, code="MP-DISK", retry=True):
     """There is no room left where something must be written."""
 
-    code = "MP-DISK"
-    retry = True
 
-
-class NoMemoryError(SetupError):
+class NoMemoryError(SetupError, code="MP-MEMORY"):
     """The JVM or a Python process has no memory left."""
 
-    code = "MP-MEMORY"
 
-
-class StalledError(SetupError):
+class StalledError(SetupError, code="MP-STALLED"):
     """An epoch made no progress, and its JVM was ended."""
 
-    code = "MP-STALLED"
 
-
-class SparkError(SetupError):
+class SparkError(SetupError, code="MP-SPARK", retry=True):
     """Spark, or a process of it, failed for a reason that is none of the others."""
-
-    code = "MP-SPARK"
-    retry = True
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

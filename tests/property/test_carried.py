@@ -12,9 +12,9 @@ from kit.inputs.cases import random_case
 from kit.inputs.examples import seeds
 from kit.judges.answers import Run, dealt
 from kit.simulator.changing_pond import ForgetfulFiles
+from kit.simulator.memory_files import MemoryFiles
 from millpond.errors import FilesLostError
 from millpond.runtime.task.file_sync import Carrier, live_files
-from millpond.state.backends.memory import MemoryFiles
 from millpond.state.ports.files import CarriedFiles
 
 

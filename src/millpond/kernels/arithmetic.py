@@ -62,24 +62,16 @@ def _outside(data: Array, kind: str) -> Mask:
     return (data < low) | (data > high)
 
 
-def _add(node: Call, args: list[Values]) -> Values:
-    left, right = args[0].data, args[1].data
+def _sum(node: Call, args: list[Values]) -> Values:
+    """ADD and SUBTRACT."""
+    left, right, minus = args[0].data, args[1].data, node.op == "subtract"
     with np.errstate(over="ignore", invalid="ignore"):
-        data = left + right
+        data = left - right if minus else left + right
     if is_float(node.type):
         return joined(args, data)
-    raised = ((left ^ data) & (right ^ data)) < 0 if node.type == "bigint" else _outside(data, node.type)
-    return joined(args, data, raised)
-
-
-def _subtract(node: Call, args: list[Values]) -> Values:
-    left, right = args[0].data, args[1].data
-    with np.errstate(over="ignore", invalid="ignore"):
-        data = left - right
-    if is_float(node.type):
-        return joined(args, data)
-    raised = ((left ^ right) & (left ^ data)) < 0 if node.type == "bigint" else _outside(data, node.type)
-    return joined(args, data, raised)
+    if node.type != "bigint":
+        return joined(args, data, _outside(data, node.type))
+    return joined(args, data, (left ^ data) & ((left if minus else data) ^ right) < 0)
 
 
 def _multiply(node: Call, args: list[Values]) -> Values:
@@ -114,18 +106,16 @@ def _remainder(node: Call, args: list[Values]) -> Values:
         return joined(args[::-1], np.fmod(args[0].data, np.where(zero, 1, args[1].data)), zero)
 
 
-def _negate(node: Call, args: list[Values]) -> Values:
-    with np.errstate(over="ignore"):
-        data = -args[0].data
-    low = NONE if is_float(node.type) else args[0].data == integer_range(node.type)[0]
-    return joined(args, data, low)
+def _of_sign(function: Callable[[Any], Any]) -> Callable[[Call, list[Values]], Values]:
+    """Negation and ABS: an error for the least integer."""
 
+    def apply(node: Call, args: list[Values]) -> Values:
+        data = args[0].data
+        low = NONE if is_float(node.type) else data == integer_range(node.type)[0]
+        with np.errstate(over="ignore"):
+            return joined(args, function(data), low)
 
-def _abs(node: Call, args: list[Values]) -> Values:
-    with np.errstate(over="ignore"):
-        data = np.abs(args[0].data)
-    low = NONE if is_float(node.type) else args[0].data == integer_range(node.type)[0]
-    return joined(args, data, low)
+    return apply
 
 
 def _to_bigint(rounding: Callable[[Array], Array]) -> Callable[[Call, list[Values]], Values]:
@@ -251,13 +241,13 @@ def cast(node: Call, args: list[Values]) -> Values:
 
 
 ARITHMETIC: dict[str, Callable[[Call, list[Values]], Values]] = {
-    "add": _add,
-    "subtract": _subtract,
+    "add": _sum,
+    "subtract": _sum,
     "multiply": _multiply,
     "divide": _divide,
     "remainder": _remainder,
-    "negate": _negate,
-    "abs": _abs,
+    "negate": _of_sign(np.negative),
+    "abs": _of_sign(np.abs),
     "floor": _to_bigint(np.floor),
     "ceil": _to_bigint(np.ceil),
     "round": _round,

@@ -37,13 +37,13 @@ class PatternCost(NamedTuple):
     frames: int
 
 
-def pattern_cost(pattern: str, flags: str = "") -> PatternCost:
+def pattern_cost(pattern: str) -> PatternCost:
     """Analyses a pattern; a pattern that Java rejects has no exponential part.
 
     >>> pattern_cost("^(a+)+$").exponential, pattern_cost("^(a+b)+$")
     ('(a+)+', PatternCost(exponential=None, frames=9))
     """
-    parser = _Parser(without_comments(pattern), flags)
+    parser = _Parser(without_comments(pattern))
     try:
         whole = parser.alternatives()
     except _Malformed:
@@ -118,8 +118,8 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
 class _Parser:
     """Parses a pattern; `atoms`: parts that are matched on their own, `loops`: repeated parts, each with its text."""
 
-    def __init__(self, pattern: str, flags: str) -> None:
-        self._text, self._at, self._ignores = pattern, 0, "i" in flags
+    def __init__(self, pattern: str) -> None:
+        self._text, self._at, self._ignores = pattern, 0, False
         self._count = 0
         self.atoms: list[tuple[str, _Part]] = []
         self.loops: list[tuple[str, _Part]] = []

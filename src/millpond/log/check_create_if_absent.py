@@ -15,10 +15,11 @@ from millpond.log.port import Folder
 
 _CURE = "Choose a folder on a local disk, an object store with conditional puts, or HDFS."
 _PATIENCE_SECONDS = 30.0
+_CONTENDERS = 4
 
 
-def check_create_if_absent(folder: Folder, token: str, rounds: int = 3, contenders: int = 4) -> None:
-    """Lets `contenders` threads race to create each of `rounds` names that contain `token`.
+def check_create_if_absent(folder: Folder, token: str, rounds: int = 3) -> None:
+    """Lets four threads race to create each of `rounds` names that contain `token`.
 
     Removes all of its files. Takes about 10 ms on a local disk. Success is evidence, not proof. If nobody won, the
     reply to the winner was lost (see `Objects.create`), and the content of the file says who it was.
@@ -26,18 +27,18 @@ def check_create_if_absent(folder: Folder, token: str, rounds: int = 3, contende
     Raises:
         PlaceError: the folder is unsuitable for a log.
     """
-    with ThreadPoolExecutor(contenders, thread_name_prefix="create-if-absent") as pool:
+    with ThreadPoolExecutor(_CONTENDERS, thread_name_prefix="create-if-absent") as pool:
         for round_number in range(rounds):
             name = f"_race-{token}-{round_number}"
             try:
-                _race(folder, name, pool, contenders)
+                _race(folder, name, pool)
             finally:
                 folder.remove(name)
 
 
-def _race(folder: Folder, name: str, pool: ThreadPoolExecutor, contenders: int) -> None:
-    start_line = Barrier(contenders)
-    bids = [b"contender %d of %s" % (bidder, name.encode()) for bidder in range(contenders)]
+def _race(folder: Folder, name: str, pool: ThreadPoolExecutor) -> None:
+    start_line = Barrier(_CONTENDERS)
+    bids = [b"contender %d of %s" % (bidder, name.encode()) for bidder in range(_CONTENDERS)]
 
     def bid(data: bytes) -> bool:
         start_line.wait(_PATIENCE_SECONDS)
@@ -48,7 +49,7 @@ def _race(folder: Folder, name: str, pool: ThreadPoolExecutor, contenders: int) 
     winners = winners or [data for data in bids if data == folder.read(name)]
     if len(winners) != 1:
         raise PlaceError(
-            f"The folder {folder.where} let {len(winners)} of {contenders} writers create one name.", _CURE
+            f"The folder {folder.where} let {len(winners)} of {_CONTENDERS} writers create one name.", _CURE
         )
     if folder.create(name, b"a later writer"):
         raise PlaceError(f"The folder {folder.where} let a later writer create an existing name.", _CURE)

@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from millpond.log.manifest import Change, Manifest
 from millpond.model.change_history import Scaled
@@ -189,7 +188,8 @@ def step(
         return None if coming.number == current.number else Step(current.owners, current.instances, target.number)
     before, after = np.array(current.owners), np.array(target.owners)
     moving = np.flatnonzero(before != after)
-    first = _first(np.array(sizes)[moving], most)
+    ends = np.cumsum(np.array(sizes)[moving])
+    first = min(len(moving), max(1, int(np.searchsorted(ends, most, "right"))))  # at least one bucket moves
     if first == len(moving):
         on_the_way = coming.number == current.number
         arrived = not len(moving) and current.instances == target.instances
@@ -197,8 +197,3 @@ def step(
     chosen = moving[:first]
     before[chosen] = after[chosen]
     return Step(tuple(before.tolist()), max(current.instances, target.instances), target.number)
-
-
-def _first(sizes: npt.NDArray[np.float64], most: float) -> int:
-    """The number of leading buckets that fit into one step, at least one."""
-    return min(len(sizes), max(1, int(np.searchsorted(np.cumsum(sizes), most, "right"))))

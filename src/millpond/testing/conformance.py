@@ -146,17 +146,7 @@ def _tables_and_buckets_are_apart(store: BucketStore) -> None:
 
 
 def _any_bytes(store: BucketStore) -> None:
-    keys = [
-        b"",
-        b"\x00",
-        b"\xff" * 3,
-        b"k" * 300,
-        b"k" * 503,
-        b"k" * 504,
-        b"k" * 505,
-        b"k" * 5000,
-        b"k" * 5001,
-    ]
+    keys = [b"", b"\x00", b"\xff" * 3, *(b"k" * length for length in (300, 503, 504, 505, 5000, 5001))]
     values = [b"", b"\x00\xff", b"v" * 100_000, b"x", b"", b"z", b"1", b"", b"u" * 9000]
     store.apply(0, 0, NEVER, [TableWrite("t", keys, values)])
     assert store.read(0, "t", keys).values == values
@@ -172,14 +162,7 @@ def _clear_forgets_a_bucket(store: BucketStore) -> None:
         store.apply(bucket, 9, NEVER, [*_write(a="1"), TableWrite("u", [b"k"], [b"v"])])
     store.clear_many([0, 2, 77])
     assert store.applied_many([0, 1, 2]) == [NEVER, 9, NEVER]
-    assert [len(store.scan(bucket, table).keys) for bucket in (0, 1, 2) for table in "tu"] == [
-        0,
-        0,
-        1,
-        1,
-        0,
-        0,
-    ]
+    assert [len(store.scan(bucket, table).keys) for bucket in (0, 1, 2) for table in "tu"] == [0, 0, 1, 1, 0, 0]
     assert store.apply(0, 4, NEVER, _write(a="rebuilt")).verdict is Verdict.APPLIED
     assert store.read(0, "t", [b"a"]) == ReadResult(4, [b"rebuilt"])
 

@@ -33,14 +33,7 @@ from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.apply import setting_of
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.first_window import beginnings
-from millpond.runtime.epoch import (
-    Batch,
-    assemble,
-    depth,
-    fold_task,
-    gather_task,
-    pending,
-)
+from millpond.runtime.epoch import Batch, assemble, depth, fold_task, gather_task, pending
 from millpond.runtime.fold.fold import fold
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.inputs.replay import gather_stored, stored_parts

@@ -101,7 +101,8 @@ class Trial:
         self._instances = instances
         steps = [query for query in chosen if is_inner(query.name)]
         self._wanted = {name: _wanted(name, [*steps, *self._queries.values()], self._streams) for name in self._read}
-        self._folder = Path(tempfile.mkdtemp(prefix="millpond-trial-", dir=_fast_folder()))
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self._folder = Path(tempfile.mkdtemp(prefix="millpond-trial-", dir=memory))
         self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         read = partial(read_section, self._folder)
         rows, late = (RowsReader(lambda _n, *of: read(*of), kind) for kind in ("rows", "late"))
@@ -401,10 +402,6 @@ def _plain(field: Field) -> Wanted:
     char = None if isinstance(field.char, msgspec.UnsetType) else re.fullmatch(r"char\((\d+)\)", field.char)
     default = "" if isinstance(field.default, msgspec.UnsetType) else field.default
     return Wanted(field.name, field.type, field.name, default=default, padded=int(char[1]) if char else 0)
-
-
-def _fast_folder() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def _cut(dice: random.Random, table: pa.Table) -> list[pa.Table]:

@@ -11,6 +11,7 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 
+from kit.simulator.memory_files import MemoryFiles
 from millpond.log.follower import Follower, Pump
 from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log, Lost, Won
@@ -41,7 +42,6 @@ from millpond.runtime.packets.packet import Header
 from millpond.runtime.task.file_sync import Carrier, Deltas
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import FoldTask, GatherTask
-from millpond.state.backends.memory import MemoryFiles
 from millpond.state.ports.file_store import FileStore, Parts
 from millpond.state.ports.files import CarriedFiles, Files
 from millpond.testing.local_pond import LocalPond

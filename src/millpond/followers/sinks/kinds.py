@@ -107,20 +107,12 @@ class SinkKind(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
-_FOLDER = f"{PACKAGE}.folder:FolderSink.open"
-
 BUILT_IN: tuple[SinkKind, ...] = (
-    SinkKind(
-        name="parquet", opens=_FOLDER, path="folder", addresses=True, cursor="folder", own_thread=False, late=True,
-        remote=True,
-    ),
-    SinkKind(
-        name="json", opens=_FOLDER, path="folder", addresses=True, cursor="folder", own_thread=False, late=True,
-        remote=True,
-    ),
-    SinkKind(
-        name="csv", opens=_FOLDER, path="folder", addresses=True, cursor="folder", own_thread=False, late=True,
-        remote=True,
+    *(
+        SinkKind(
+            name=name, opens=f"{PACKAGE}.folder:FolderSink.open", path="folder", addresses=True, cursor="folder",
+            own_thread=False, late=True, remote=True,
+        ) for name in ("parquet", "json", "csv")
     ),
     SinkKind(
         name="console", opens=f"{PACKAGE}.local_sinks:open_console", cursor_suffix="cursor", own_thread=False,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millpond.clock import Clock, lap_us
+from millpond.clock import lap_us
 from millpond.errors import StoreError
 from millpond.placement.alignment import Owners, placement_of, realigned
 from millpond.placement.moves import BucketMap
@@ -29,9 +29,9 @@ class WantedOwners(NamedTuple):
 class SlotsWatch:
     """Tracks the shards of the buckets of one pond."""
 
-    def __init__(self, buckets: int, *, every_us: int = LOOK_EVERY_US, clock: Clock = lap_us) -> None:
+    def __init__(self, buckets: int, *, every_us: int = LOOK_EVERY_US) -> None:
         self._buckets = buckets
-        self._every_us, self._clock = every_us, clock
+        self._every_us = every_us
         self._looked_us: int | None = None
         self._seen: tuple[str, ...] = ()
         self._steady: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class SlotsWatch:
 
     def look(self, store: BucketStore) -> None:
         """Check the shards, unless that was done recently; a store that does not answer is queried again later."""
-        now = self._clock()
+        now = lap_us()
         if self._looked_us is not None and now < self._looked_us + self._every_us:
             return
         self._looked_us = now

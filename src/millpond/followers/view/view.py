@@ -277,7 +277,7 @@ def _newer_documents(
     deleted = set(zip(gone[KEY].to_pylist(), gone[END].to_pylist(), strict=True))
     changes: dict[int, list[tuple[bytes, bytes | None]]] = {}
     for (bucket, key), before in stored.items():
-        document, end_us = newest.get((bucket, key.encode())), _end_of(before)
+        document, end_us = newest.get((bucket, key.encode())), before if before is None else _ends(before)
         if end_us is not None and (key, end_us) in deleted:
             end_us = None
         if document is not None and (end_us is None or _ends(document) >= end_us):
@@ -286,10 +286,6 @@ def _newer_documents(
             changes.setdefault(bucket, []).append((key.encode(), None))
     for bucket, some in changes.items():
         yield bucket, [key for key, _ in some], [document for _, document in some]
-
-
-def _end_of(document: bytes | None) -> int | None:
-    return None if document is None else _ends(document)
 
 
 def _ends(document: bytes) -> int:

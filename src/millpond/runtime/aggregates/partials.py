@@ -14,14 +14,7 @@ from millpond.model.expressions import Expression, conjuncts_of
 from millpond.model.types import is_decimal, is_integer
 from millpond.plan.groups.plan import GroupPlan, Measure
 from millpond.runtime.aggregates.hyperloglog import registers
-from millpond.state.layout.cells import (
-    Piece,
-    Slices,
-    extreme_names,
-    order_codes,
-    taken,
-    word_names,
-)
+from millpond.state.layout.cells import Piece, Slices, extreme_names, order_codes, taken, word_names
 from millpond.state.layout.merge_rules import identities, merge_at, rule_of
 from millpond.state.layout.session_atoms import reduced
 from millpond.state.numbers.exact_moments import sums_of_powers
@@ -262,10 +255,6 @@ PARTIALS: dict[str, Partial] = {
     "power4": _inexact(lambda cells, values, size: sums_of_powers(cells, values, 4, size)),
     "products": _products,
     "registers": _registers,
-    "min": _one_column,
-    "max": _one_column,
-    "and": _one_column,
-    "or": _one_column,
-    "xor": _one_column,
+    **dict.fromkeys(("min", "max", "and", "or", "xor"), _one_column),
 }
 """How the columns of each kind of measure are computed; `count` is the number of rows."""

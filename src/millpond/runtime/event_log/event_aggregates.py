@@ -351,22 +351,14 @@ def _mode(inputs: AggregateInput) -> Values:
     return inputs.one_per_row(pairs, np.bincount(inputs.rows, minlength=inputs.size) == 0, AggregateInput.equal_values)
 
 
-def _event_at(last: bool) -> Callable[[AggregateInput], Values]:
-    """The argument of the first or last event of each row."""
+def _end_by(
+    codes: Callable[[AggregateInput], Ints], values: Callable[[AggregateInput, Ints], pa.Array], *, last: bool
+) -> Callable[[AggregateInput], Values]:
+    """The argument of the first or last event of each row in the order of `codes`."""
 
     def answer(inputs: AggregateInput) -> Values:
-        order, bounds = inputs.sorted([inputs.position()])
-        return inputs.one_per_row(_at_end(order, bounds, last), np.diff(bounds) == 0, AggregateInput.values)
-
-    return answer
-
-
-def _extreme(largest: bool) -> Callable[[AggregateInput], Values]:
-    """The least or largest value of each row."""
-
-    def answer(inputs: AggregateInput) -> Values:
-        order, bounds = inputs.sorted([inputs.codes()])
-        return inputs.one_per_row(_at_end(order, bounds, largest), np.diff(bounds) == 0, AggregateInput.equal_values)
+        order, bounds = inputs.sorted([codes(inputs)])
+        return inputs.one_per_row(_at_end(order, bounds, last), np.diff(bounds) == 0, values)
 
     return answer
 
@@ -408,10 +400,10 @@ _FUNCTIONS: dict[str, Callable[[AggregateInput], Values]] = {
     "mode": _mode,
     "collect_list": _collect_list,
     "collect_set": _collect_set,
-    "first": _event_at(last=False),
-    "last": _event_at(last=True),
-    "min": _extreme(largest=False),
-    "max": _extreme(largest=True),
+    "first": _end_by(AggregateInput.position, AggregateInput.values, last=False),
+    "last": _end_by(AggregateInput.position, AggregateInput.values, last=True),
+    "min": _end_by(AggregateInput.codes, AggregateInput.equal_values, last=False),
+    "max": _end_by(AggregateInput.codes, AggregateInput.equal_values, last=True),
     "listagg": _listagg(distinct=False),
     "listagg_distinct": _listagg(distinct=True),
     "histogram_numeric": _histogram,

@@ -41,7 +41,6 @@ _ALWAYS, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 class ChosenState(State):
     """Rows of the earliest, latest or first ranked events of each key, which change."""
 
-    _log: GroupLog
     _old: Events
     _new: Events
     _ranked: RankedChanges | None
@@ -60,8 +59,7 @@ class ChosenState(State):
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Find the keys for which a new event is chosen, and write these events."""
         group = self.group
-        assert self.log is not None and group.events is not None
-        self._log = self.log
+        assert group.events is not None
         logged = number_keys(group, self.keys, parts).logged
         fresh = joined(logged, column_types(group.events, any(OFFSET in part.columns for part in logged)))
         named = used_slots([fresh], len(self.keys))

@@ -13,7 +13,6 @@ from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.fold.next_due import Due, next_count
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.state_size import Sizes, Stored, sizes_of_events
-from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.rows.count_windows import counter_of, needed_events, newly_counted, worth_merging
 from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import Watermark
@@ -24,7 +23,6 @@ from millpond.state.layout.event_log import Events
 class CountState(State):
     """Windows that consist of a number of events."""
 
-    _log: GroupLog
     _pieces: dict[str, Piece]
 
     @classmethod
@@ -42,12 +40,6 @@ class CountState(State):
     def next_due(cls, stored: Sequence[Stored], plan: QueryPlan) -> Due | None:
         """The window that the next event completes."""
         return next_count(stored, plan)
-
-    def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
-        """Write the new events."""
-        self.number(parts)
-        assert self.log is not None
-        self._log = self.log
 
     def close(self, before: Watermark, after: Watermark) -> None:
         """Collect the rows of events that the watermark passes, and count these events by key."""

@@ -33,7 +33,6 @@ from millpond.state.layout.event_log import OFFSET, Events, joined
 class DistinctState(State):
     """Rows of the first event of each key, or of its first n events."""
 
-    _log: GroupLog
     _firsts: Events
 
     @classmethod
@@ -57,8 +56,7 @@ class DistinctState(State):
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Find the first events of each key that has rows left."""
-        assert self.log is not None and self.group.events is not None
-        self._log = self.log
+        assert self.group.events is not None
         logged = number_keys(self.group, self.keys, parts).logged
         events = joined(logged, column_types(self.group.events, any(OFFSET in part.columns for part in logged)))
         self._firsts = events.take(first_of_each(events, self._left(before), self.group))

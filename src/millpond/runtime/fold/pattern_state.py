@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
-from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import ends_by, events_needed_from, slices_needed_from
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.state_size import Sizes, Stored, sizes_of_events
 from millpond.runtime.fold.time_state import needed_events
 from millpond.runtime.matching.pattern_rows import due_matches, matches_id
 from millpond.runtime.matching.read_events import EventOrders, read_events
-from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.rows.query_families import QueryRows
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.layout.cells import Cells, Piece, merge
@@ -23,7 +20,6 @@ from millpond.state.layout.cells import Cells, Piece, merge
 class PatternState(State):
     """Matches of patterns, all of which read one event log."""
 
-    _log: GroupLog
     _ends: Cells
 
     @classmethod
@@ -35,12 +31,6 @@ class PatternState(State):
     def size(cls, stored: Stored) -> Sizes:
         """The size of the events that matches may still begin with or read."""
         return sizes_of_events(stored, stored.group.queries, partial(needed_events, stored.mark))
-
-    def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
-        """Write the new events."""
-        self.number(parts)
-        assert self.log is not None
-        self._log = self.log
 
     def close(self, before: Watermark, after: Watermark) -> None:
         """Collect the rows of matches that the watermark decides, and write where these matches end."""

@@ -54,7 +54,6 @@ _KEPT_NAME, _TIMER_NAME = value_name(_KEPT), value_name(_TIMER)
 class ProcessedState(State):
     """The rows of a processor."""
 
-    _log: GroupLog
 
     @classmethod
     def stored_log(cls, group: GroupPlan) -> LogPlan | None:
@@ -96,8 +95,7 @@ class ProcessedState(State):
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Write the new events."""
-        assert self.log is not None and self.group.events is not None
-        self._log = self.log
+        assert self.group.events is not None
         logged = number_keys(self.group, self.keys, parts).logged
         if logged:
             ordered = any(OFFSET in part.columns for part in logged)

@@ -80,7 +80,12 @@ class SessionState(State):
 
     def close(self, before: Watermark, after: Watermark) -> None:
         """Collect the rows of sessions that the watermark passes, and of sessions with updating results."""
-        self._close(self._read.atoms, self._read.extended, before, after)
+        atoms, extended, logs = self._read.atoms, self._read.extended, (self.old_revisions, self.log)
+        make = partial(SessionChanges, self.group, self.keys, self.task.buckets, self.old, atoms, extended, *logs)
+        self.collect_changes(make, before, after)
+        for queries in session_queries(self.group):
+            for sessions in closing(self.group, queries, atoms, before, after).runs(AT_ONCE):
+                self._emit_sessions(queries, atoms, sessions)
 
     def merge(self, after: Watermark) -> None:
         """Write the atoms of open sessions, retire segments without any, and merge the others by level."""
@@ -114,15 +119,6 @@ class SessionState(State):
         if due is not None:
             merged = merge_corrections([piece_of(live[at][1]) for at in due.chosen], until)
             self.write_segment(merged, due.level, tuple(live[at][0].id for at in due.chosen), "revisions")
-
-    def _close(self, atoms: Cells, fresh: Ints, before: Watermark, after: Watermark) -> None:
-        """Collect the rows of sessions; `fresh`: the atoms that contain an event of this epoch."""
-        logs = self.old_revisions, self.log
-        make = partial(SessionChanges, self.group, self.keys, self.task.buckets, self.old, atoms, fresh, *logs)
-        self.collect_changes(make, before, after)
-        for queries in session_queries(self.group):
-            for sessions in closing(self.group, queries, atoms, before, after).runs(AT_ONCE):
-                self._emit_sessions(queries, atoms, sessions)
 
     def _emit_sessions(self, queries: SessionQueries, atoms: Cells, sessions: Sessions) -> None:
         """Collect the rows of the queries to which these closing sessions belong."""

@@ -162,9 +162,15 @@ class State(ABC):
         """
         return None
 
-    @abstractmethod
+    @property
+    def _log(self) -> GroupLog:
+        """The event log, in the states of groups that have one."""
+        assert self.log is not None
+        return self.log
+
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Number the keys of the new packets, and add what they contain to the cells and logs."""
+        self.number(parts)
 
     @abstractmethod
     def close(self, before: Watermark, after: Watermark) -> None:

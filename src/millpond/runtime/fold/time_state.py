@@ -78,8 +78,11 @@ class TimeState(State):
 
     def close(self, before: Watermark, after: Watermark) -> None:
         """Collect the rows of windows that the watermark passes, of updating windows, and of single events."""
-        self._close(self._live, self._fresh, before, after)
-        self._close_events(before, after)
+        if self._live.slices:
+            self._close_windows(self._live, before, after)
+        for plan in self.group.queries:
+            if self.log is not None and isinstance(plan.query.window, Range):
+                self.collect_frames(plan, rows_due(self.log, plan, len(self.keys), before, after))
 
     def merge(self, after: Watermark) -> None:
         """Begin a generation of keys, or write new keys and merge sections."""
@@ -108,10 +111,7 @@ class TimeState(State):
                 self.counters.of(plan.query.name).repeated += count
         return [] if decision.piece is None else [decision.piece]
 
-    def _close(self, live: LiveCells, fresh: Cells, before: Watermark, after: Watermark) -> None:
-        """Collect the rows of windows that the watermark passes, and of windows with updating results."""
-        if not live.slices:
-            return
+    def _close_windows(self, live: LiveCells, before: Watermark, after: Watermark) -> None:
         closing = closing_windows(self.group, *live.bounds_us(), before, after)
         read = 0 if self.group.deduplicated is not None else sum(log.rows for log in self.logs)
         for run in batches(closing, at_once(read)):
@@ -120,16 +120,10 @@ class TimeState(State):
 
         def changes() -> Changes:
             old, logs = LiveCells.of(self.old, self.old_tiles), (self.old_revisions, self.log, self.tallies)
-            return Changes(self.group, self.keys, self.task.buckets, old, live, fresh, *logs)
+            return Changes(self.group, self.keys, self.task.buckets, old, live, self._fresh, *logs)
 
         self.collect_changes(changes, before, after)
         self.no_merges |= bool(closing) and not each_closes(self.group, before, after)
-
-    def _close_events(self, before: Watermark, after: Watermark) -> None:
-        """Collect the rows of events that the watermark has passed, for queries with a row per event."""
-        for plan in self.group.queries:
-            if self.log is not None and isinstance(plan.query.window, Range):
-                self.collect_frames(plan, rows_due(self.log, plan, len(self.keys), before, after))
 
     def _emit_windows(self, run: Sequence[Closing], live: LiveCells, delay: int) -> None:
         """Collect the rows of all queries with one delay for a run of closing windows."""

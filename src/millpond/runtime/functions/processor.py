@@ -153,7 +153,7 @@ class _Rounds:
         """Calls a step for some keys, whose events or timers are from `first_us` to `last_us`."""
         state, before, after = self._values(keys), self._timers[keys], self._keyed.timer_after_us
         if after is not None:
-            state = state.append_column(TIMER, _timestamps(before))
+            state = state.append_column(TIMER, pa.array(before, mask=before == NEVER_US).view(_TIMESTAMP))
         try:
             rows, state = self._host.step(self._function, step, given, state)
             if after is not None:
@@ -193,10 +193,6 @@ def _forgets(keyed: KeyedState, events: KeyEvents) -> Ints:
     if keyed.lasts_us is not None:
         begins[1:-1] |= np.diff(events.times_us) >= keyed.lasts_us
     return np.flatnonzero(begins)
-
-
-def _timestamps(times_us: Ints) -> pa.Array:
-    return pa.array(times_us, mask=times_us == NEVER_US).view(_TIMESTAMP)
 
 
 def _microseconds(column: pa.ChunkedArray) -> Ints:

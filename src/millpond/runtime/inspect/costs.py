@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.records import STATE
-from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
+from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan, measures_read
 from millpond.plan.groups.tallies import keeps_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.moves.move_state import keys_and_left
@@ -93,7 +93,7 @@ def _bytes(plan: Plan, manifest: Manifest) -> tuple[dict[str, int], dict[str, in
             _add(own if len(users) == 1 else shared, divided(size, dict.fromkeys(users, 1)))
         for kind in ("keys", "events", "tallies"):
             users = [query.query.name for query in group.queries if _uses(query, kind)] or names
-            size = _size(live[group.id], kind)
+            size = sum(section.size for section in live[group.id] if section.kind == kind)
             _add(own if len(users) == 1 else shared, divided(size, dict.fromkeys(users, 1)))
     for log in plan.joins.logs:
         users = [join.name for join, _ in plan.joins.users_of(log)]
@@ -156,10 +156,6 @@ def _keys(plan: Plan, manifest: Manifest) -> dict[str, int]:
     return found
 
 
-def _reads(query: QueryPlan) -> set[int]:
-    return {query.presence, *(place for places in query.measures for place in places)}
-
-
 def _uses(query: QueryPlan, kind: str) -> bool:
     if kind == "keys":
         return True
@@ -170,7 +166,7 @@ def _askers(group: GroupPlan) -> list[list[str]]:
     """The queries that read each measure of a group."""
     askers: list[list[str]] = [[] for _ in group.measures]
     for query in group.queries:
-        for place in _reads(query):
+        for place in measures_read([query]):
             askers[place].append(query.query.name)
     return askers
 
@@ -181,10 +177,6 @@ def _weights(group: GroupPlan) -> dict[str, int]:
     for askers in _askers(group):
         _add(weights, divided(_ONE, dict.fromkeys(askers, 1)))
     return weights
-
-
-def _size(sections: Iterable[LiveSection], kind: str) -> int:
-    return sum(section.size for section in sections if section.kind == kind)
 
 
 _T = TypeVar("_T", bound=Hashable)

@@ -102,12 +102,6 @@ def _earlier_counts(parts: Sequence[Cells], counter: str, keys: int) -> Ints:
     return counts
 
 
-def _in_time(plan: QueryPlan, events: Events) -> Mask:
-    """The events that are in time for a query and not from before it was added; its filter is not checked."""
-    in_time: Mask = (events.late_class <= plan.delay) & (events.times_us >= plan.from_us)
-    return in_time
-
-
 def _order(events: Events, plan: QueryPlan) -> Ints:
     """The order by slot and time; events of equal time by source partition and offset, or else by contribution."""
     if OFFSET in events.columns:
@@ -154,7 +148,7 @@ def needed_events(log: GroupLog, group: GroupPlan, mark: Watermark) -> list[Mask
     for plan in group.queries:
         window, presence = plan.query.window, presence_filter(plan.query)
         assert isinstance(window, Counted)
-        of_query = _in_time(plan, events)
+        of_query: Mask = (events.late_class <= plan.delay) & (events.times_us >= plan.from_us)
         if presence is not None:
             of_query &= passed_mask(events.columns, presence)
         at = mark.at(plan.query.delay_us)

@@ -14,7 +14,7 @@ from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError, UserFunctionError
 from millpond.kernels.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
 from millpond.kernels.evaluate import Evaluator
-from millpond.model.aggregates import PERCENTILE, Aggregate
+from millpond.model.aggregates import PERCENTILE
 from millpond.model.expressions import Call, Column
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, foreign_above, input_type
@@ -348,7 +348,8 @@ def _inputs(
                 inputs[f"agg:{i}"] = percentiles(aggregate, taken) if from_bins else checked(plan, value_of(taken))
                 continue
             assert events is not None
-            inputs[f"agg:{i}"] = checked(plan, _of_log(plan, aggregate, events, rows, keys))
+            taken = input_of_windows(aggregate, presence_filter(plan.query), events, rows)
+            inputs[f"agg:{i}"] = checked(plan, of_events(plan, taken, rows.slots, keys, rows))
             continue
         measures = [group.measures[place] for place in places]
         missing = {f"{measures[-1].id}:n": np.zeros(len(ends), np.int64)}
@@ -360,12 +361,6 @@ def _inputs(
 def _window_values(results: _Results) -> dict[str, Values]:
     ends = Values(results.ends_us)
     return {"window.end": ends, "window.start": Values(results.starts_us), "window.time": Values(results.ends_us - 1)}
-
-
-def _of_log(plan: QueryPlan, aggregate: Aggregate, events: Events, windows: ResultRows, keys: BlockKeys) -> Values:
-    """The aggregate's value for each row, from the event log."""
-    aggregate_input = input_of_windows(aggregate, presence_filter(plan.query), events, windows)
-    return of_events(plan, aggregate_input, windows.slots, keys, windows)
 
 
 def of_events(

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, distinct_of
 from millpond.model.windows import Sliced
-from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan, fingerprint
+from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan, fingerprint, measures_read
 from millpond.plan.options.output_modes import OP, REVISION, only_distinct
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
@@ -153,8 +153,7 @@ class Changes:
     ) -> _Pairs:
         """The rows of windows from the cells `live`: of all keys, or of given pairs of a window and one of `slots`."""
         group, edges, rows, withheld = self._group, edges_of(run), list[pa.RecordBatch](), 0
-        positions = dict.fromkeys([plan.presence, *(i for of_aggregate in plan.measures for i in of_aggregate)])
-        measures = [group.measures[i] for i in positions]
+        measures = [group.measures[i] for i in measures_read([plan])]
         chosen, parts = slices_between(live, edges, plan.delay), live.parts
         count = len(self._keys) if slots is None else len(slots)
         if slots is not None:

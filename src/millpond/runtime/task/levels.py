@@ -43,7 +43,9 @@ class Levels(NamedTuple):
     def due(self, most: int | None = None) -> DueMerge | None:
         """The sections of the lowest full level, at most the first `most` of them; None: no level is full."""
         level = self.lowest_full
-        return None if level is None else DueMerge(self._at(level)[:most], level + 1)
+        if level is None:
+            return None
+        return DueMerge([at for at in self._mergeable() if self.places[at].level == level][:most], level + 1)
 
     def free_from(self, level: int) -> int:
         """The lowest level, from `level` on, in which one more section makes no merge due."""
@@ -60,6 +62,3 @@ class Levels(NamedTuple):
         """The level of each section; all portions of a merge count as one."""
         places = [self.places[at] for at in self._mergeable()]
         return [level for level, _ in {(place.level, place.instead or place.id) for place in places}]
-
-    def _at(self, level: int) -> list[int]:
-        return [at for at in self._mergeable() if self.places[at].level == level]

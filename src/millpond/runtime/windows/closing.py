@@ -71,9 +71,10 @@ def _spans(group: GroupPlan, before: Watermark, after: Watermark) -> Iterator[tu
     """For each window and delay with passed ends, the range (low, high] of the slices of the closing windows."""
     for position, delay in _asked(group):
         passed, window = _passed(group, delay, before, after), group.sliding[position]
-        if passed is not None and _ends_within(window, *passed):
+        if passed is not None:
             low, high = passed
-            yield None if low is None else low - window.longest_us, high
+            if low is None or window.next_end(low) <= high:
+                yield None if low is None else low - window.longest_us, high
 
 
 def _asked(group: GroupPlan) -> dict[tuple[int, int], tuple[int, int]]:
@@ -95,11 +96,6 @@ def _passed(group: GroupPlan, delay: int, before: Watermark, after: Watermark) -
     """The range (low, high] of the window ends that the watermark passes; None if it does not advance."""
     low, high = before.at(group.delays_us[delay]), after.at(group.delays_us[delay])
     return None if high is None or (low is not None and low >= high) else (low, high)
-
-
-def _ends_within(window: Sliced, low_us: int | None, high_us: int) -> bool:
-    """Whether a window ends in (low, high]."""
-    return low_us is None or window.next_end(low_us) <= high_us
 
 
 def _meets(place: SectionPlace, low_us: int | None, high_us: int) -> bool:

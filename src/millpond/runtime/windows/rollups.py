@@ -19,7 +19,7 @@ from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.keys.current_slots import CurrentCells
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.closing import touched
-from millpond.state.layout.cells import Cells, Piece, Slices, merge
+from millpond.state.layout.cells import Cells, Piece, Slices, merge, piece_of
 
 FACTOR = 8
 """The number of tiles of one width in a tile of the next width."""
@@ -102,7 +102,7 @@ def new_tiles(group: GroupPlan, live: LiveCells, before: Watermark, after: Water
         if len(spans):
             parts.append(_rolled_up(grid, spans, live_and_new, keys))
     tiles = [cells for cells in parts if cells.rows]
-    return merge([piece for cells in tiles for piece in _pieces(cells)], keys) if tiles else None
+    return merge([*map(piece_of, tiles)], keys) if tiles else None
 
 
 def _sealed(grid: Grid, live: LiveCells, low_us: int | None, high_us: int) -> Ints:
@@ -145,11 +145,6 @@ def _widened(grid: Grid, cells: Cells, position: int, start_us: int) -> Piece:
     )  # fmt: skip
     columns = {name: column[low:high] for name, column in cells.columns.items()}
     return Piece(slices, np.zeros(high - low, np.int64), cells.slots[low:high], columns)
-
-
-def _pieces(cells: Cells) -> list[Piece]:
-    rows = np.repeat(np.arange(len(cells.slices.start_us)), np.diff(cells.offsets))
-    return [Piece(cells.slices, rows, cells.slots, cells.columns)]
 
 
 def cover_of(live: LiveCells, edges_us: Ints) -> list[Mask]:

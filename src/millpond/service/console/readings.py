@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from millpond.clock import Clock, lap_us
+from millpond.clock import lap_us
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.diagnose.picture import draw
@@ -35,17 +35,17 @@ CHANGES = 200
 class Shared(Generic[T]):
     """A value that is read in another thread, and again when it is asked for and older than `seconds`."""
 
-    def __init__(self, read: Callable[[], T], seconds: float, clock: Clock = lap_us) -> None:
-        self._read, self._seconds, self._clock = read, seconds, clock
+    def __init__(self, read: Callable[[], T], seconds: float) -> None:
+        self._read, self._seconds = read, seconds
         self._found: tuple[int, T] | None = None
         self._reading = asyncio.Lock()
 
     async def __call__(self) -> T:
         """The value, at most `seconds` old."""
         async with self._reading:
-            if self._found is None or self._clock() - self._found[0] > self._seconds * 1e6:
+            if self._found is None or lap_us() - self._found[0] > self._seconds * 1e6:
                 value = await run_in_threadpool(self._read)
-                self._found = self._clock(), value
+                self._found = lap_us(), value
             return self._found[1]
 
     def forget(self) -> None:

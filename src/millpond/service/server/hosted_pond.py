@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, cast
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -62,6 +62,10 @@ from millpond.service.server.supervisor import Supervisor
 from millpond.spark.reading.intake import Behind
 
 _COSTS = ("time_us", "own_bytes", "shared_bytes", "keys")
+_DEDUPLICATED = ("deduplicate", "deduplicate_within")
+_PRICED = ("emit", "correct_for", "incomplete", "backfill", "late_by", "state_ttl", "time_zone")
+"""The fields of `Asked`, besides the text and those above, on which the price of a query depends."""
+
 _EXAMPLES = 20
 _log = logging.getLogger("millpond.service")
 
@@ -196,13 +200,8 @@ class HostedPond:
             return self._priced(pond, "add", request.name, request)
         late = None if request.late is None else Sink(request.late, str(self._out / f"{request.name}.late"))
         with self._beginning if self._reader.now() is None else nullcontext():
-            pond.add(
-                request.name, request.text, sink=sink, serve=request.serve, late=late, emit=request.emit,
-                correct_for=request.correct_for, deduplicate=request.deduplicate,
-                deduplicate_within=request.deduplicate_within, budget=request.budget, incomplete=request.incomplete,
-                backfill=request.backfill, who=who, late_by=request.late_by,
-                state_ttl=request.state_ttl, time_zone=request.time_zone,
-            )  # fmt: skip
+            more = {field: getattr(request, field) for field in ("serve", "budget", *_DEDUPLICATED, *_PRICED)}
+            pond.add(request.name, request.text, sink=sink, late=late, who=who, **more)
             if self._reader.now() is None:
                 self._begin(pond, request.name)
         return replace(self._recorded("add", request.name), what=sink.path)
@@ -287,21 +286,10 @@ class HostedPond:
         if self._reader.now() is None:
             return Priced(AT_ONCE)
         if request is None:
-            found = pond.price_of(kind, name)
-        else:
-            added: dict[str, Any] = {}
-            if isinstance(request, Asked):
-                fields = ("emit", "correct_for", "incomplete", "backfill", "late_by", "state_ttl", "time_zone")
-                added = {field: getattr(request, field) for field in fields}
-            found = pond.price_of(
-                kind,
-                name,
-                request.text,
-                deduplicate=request.deduplicate,
-                deduplicate_within=request.deduplicate_within,
-                **added,
-            )
-        return _priced(found)
+            return _priced(pond.price_of(kind, name))
+        fields = (*_DEDUPLICATED, *(_PRICED if isinstance(request, Asked) else ()))
+        more = {field: getattr(request, field) for field in fields}
+        return _priced(pond.price_of(kind, name, request.text, **more))
 
     def _recorded(self, kind: str, name: str) -> Changed:
         """The newest change of that kind: the one that was just made, or a later one."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from millpond.errors import StoreError
 from millpond.state.backends.kinds import StoreContext
-from millpond.state.ports.file_store import FileStore, Parts
 from millpond.state.ports.store import (
     NEVER,
     Apply,
@@ -40,43 +40,36 @@ class MemoryStore(BucketStore):
         return cls()
 
     def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
-        with self._lock:
-            self._check_open()
+        with self._opened():
             return [self._apply(step) for step in steps]
 
     def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
-        with self._lock:
-            self._check_open()
+        with self._opened():
             return [self._stand(bucket) for bucket in buckets]
 
     def read_many(self, requests: Sequence[ReadRequest]) -> list[ReadResult]:
-        with self._lock:
-            self._check_open()
+        with self._opened():
             return [self._found(one) for one in requests]
 
     def scan(self, bucket: int, table: str) -> Rows:
-        with self._lock:
-            self._check_open()
+        with self._opened():
             rows = self._rows.get((bucket, table), {})
             return Rows(self._stand(bucket).n, list(rows.keys()), list(rows.values()))
 
     def clear_many(self, buckets: Iterable[int]) -> None:
         cleared = set(buckets)
-        with self._lock:
-            self._check_open()
+        with self._opened():
             for bucket in cleared:
                 self._applied.pop(bucket, None)
             for place in [place for place in self._rows if place[0] in cleared]:
                 del self._rows[place]
 
     def tables(self) -> frozenset[str]:
-        with self._lock:
-            self._check_open()
+        with self._opened():
             return frozenset(self._tables)
 
     def drop_table(self, table: str, upto: int) -> None:
-        with self._lock:
-            self._check_open()
+        with self._opened():
             mine = [place for place in self._rows if place[1] == table]
             for place in mine:
                 if self._stand(place[0]).n <= upto:
@@ -85,14 +78,12 @@ class MemoryStore(BucketStore):
                 self._tables.discard(table)
 
     def shards(self, buckets: Iterable[int]) -> list[str]:
-        with self._lock:
-            self._check_open()
+        with self._opened():
             return ["memory" for _ in buckets]
 
     def statistics(self) -> Statistics:
         """See `BucketStore.statistics`; the bytes are those of keys and values only."""
-        with self._lock:
-            self._check_open()
+        with self._opened():
             keys = sum(len(rows) for rows in self._rows.values())
             size = sum(len(key) + len(value) for rows in self._rows.values() for key, value in rows.items())
             return Statistics(keys, size)
@@ -128,33 +119,9 @@ class MemoryStore(BucketStore):
         rows = self._rows.get((request.bucket, request.table), {})
         return ReadResult(self._stand(request.bucket).n, [rows.get(key) for key in request.keys])
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreError("The memory store is closed.", "Open another; the view is rebuilt from the log.")
-
-
-class MemoryFiles(FileStore):
-    """Files in a dictionary, for tests, which may remove some."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, bytes] = {}
-
-    def put(self, name: str, parts: Parts, *, kept: bool = False) -> None:
-        """See `FileStore.put`; every file is kept."""
-        self._files[name] = b"".join(parts)
-
-    def get_many(self, names: Sequence[str]) -> list[bytes | None]:
-        return [self._files.get(name) for name in names]
-
-    def take_many(self, names: Sequence[str]) -> list[bytes | None]:
-        return self.get_many(names)
-
-    def lacking(self, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name not in self._files]
-
-    def names(self) -> set[str]:
-        return set(self._files)
-
-    def remove_many(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._files.pop(name, None)
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise StoreError("The memory store is closed.", "Open another; the view is rebuilt from the log.")
+            yield

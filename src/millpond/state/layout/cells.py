@@ -21,17 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millpond.arrays import (
-    WIDE,
-    Ints,
-    Mask,
-    distinct_rows,
-    firsts_of,
-    new_values,
-    occurrences,
-    places_among,
-    repeated,
-)
+from millpond.arrays import WIDE, Ints, Mask, distinct_rows, firsts_of, new_values, occurrences, places_among, repeated
 from millpond.state.keys.filter_signatures import UNSIGNED, Signatures, union
 from millpond.state.layout.merge_rules import LARGEST, MergeRule, identities, is_low_word, merged, rule_of
 from millpond.state.numbers.exact_sums import Words, normalise

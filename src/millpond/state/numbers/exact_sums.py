@@ -307,7 +307,7 @@ def covariance_numerators(count: Ints, left: Words, right: Words, products: Word
     """Computes `n Σxy − Σx Σy` exactly, and rounds once; sums have shift 12, sums of products shift 24."""
     result: dict[int, Ints] = {}
     for i, part in _digits(products).items():
-        for j, counted in _digits(_balanced(count)).items():
+        for j, counted in digits_of_words({0: count}).items():
             _accumulate(result, i + j, part * counted)
     first, second = _digits(left), _digits(right)
     for i, part in first.items():
@@ -342,10 +342,6 @@ def carried_total(parts: Parts) -> dict[int, Ints]:
 def digits_of_words(words: Words) -> dict[int, Ints]:
     """Converts words to balanced 26-bit digits."""
     return _digits(normalise(words))
-
-
-def _balanced(count: Ints) -> Words:
-    return normalise({0: count})
 
 
 def _accumulate(result: dict[int, Ints], place: int, product: Ints) -> None:

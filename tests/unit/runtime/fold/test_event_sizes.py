@@ -21,7 +21,7 @@ from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
 from millpond.plan.groups.tallies import FINEST_BITS, bits_of
 from millpond.runtime.epoch import watermarks
-from millpond.runtime.fold.event_sizes import TalliedSize
+from millpond.runtime.fold.state_size import TalliedSize
 from millpond.runtime.task.state_locations import group_state
 from millpond.state.layout.cells import order_codes
 from millpond.state.ports.files import Files

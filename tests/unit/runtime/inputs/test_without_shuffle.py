@@ -10,10 +10,10 @@ from time import sleep
 
 import pytest
 
+from kit.simulator.memory_files import MemoryFiles
 from millpond.runtime.inputs import without_shuffle
 from millpond.runtime.inputs.without_shuffle import TaskMessage, message_files, read_messages, send_message
 from millpond.runtime.task.obstacle import Obstacle
-from millpond.state.backends.memory import MemoryFiles
 from millpond.state.ports.files import CarriedFiles, Files
 
 DELTA = "delta/00000000000000000007/0-writer-1.arrow"

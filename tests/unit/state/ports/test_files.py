@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from kit.servers.redis_servers import RedisCluster, RedisServer
+from kit.simulator.memory_files import MemoryFiles
 from millpond.placement.slots import hash_tags
 from millpond.state.backends import redis_files
-from millpond.state.backends.memory import MemoryFiles
 from millpond.state.backends.redis_files import RedisFiles
 from millpond.state.ports.file_store import UNNAMED_SECONDS
 from millpond.state.ports.files import Files
