@@ -1,9 +1,10 @@
-"""Where the time of small epochs goes: back-to-back epochs of one file with 20,000 events, step by step.
+"""Where the time of small epochs goes: back-to-back epochs of 20,000 events each, step by step.
 
-    python benchmarks/epoch_steps.py [--epochs 60] [--queries 1]
+    python benchmarks/epoch_steps.py [--epochs 40] [--queries 1]
 
-Prints the median of each step's own wall time (`Pond.trace`), and the CPU time of an epoch in the driver, in Spark's
-JVM and in its Python workers. CPU time is comparable between runs even if other programs use the machine.
+Prints the median of each step's own wall time (`Pond.trace`), the calls from Python to the JVM, and the CPU time of an
+epoch in the driver, in Spark's JVM and in its Python workers, and that of recording an epoch's spans. CPU time is
+comparable between runs even if other programs use the machine. The events come from files, one an epoch.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from engines import INSTANCES, aggregation, stream_of
 from small_epochs import EVENTS, WARM_UP
 from workload import Size, transactions, windows
 
+from kit.costs.jvm_calls import jvm_calls
 from millpond import Pond, spark_session
 from millpond.model.endpoints import Sink
 from millpond.runtime.inspect.timeline import KEPT
 from millpond.service.terminal.text import trace_lines
+from millpond.spans import Spans
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -29,16 +35,23 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Measure and print; returns milliseconds of CPU per epoch, by process."""
     parser = argparse.ArgumentParser(description="Where the time of small epochs goes.")
-    parser.add_argument("--epochs", type=int, default=60, help=f"measured epochs, at most {KEPT}")
+    parser.add_argument("--epochs", type=int, default=40, help=f"measured epochs, at most {KEPT}")
     parser.add_argument("--queries", type=int, default=1)
     asked = parser.parse_args(argv)
     files = min(asked.epochs, KEPT) + WARM_UP
     source = transactions(Size(EVENTS * files, files, 100_000))
     spark = spark_session(f"local[{INSTANCES}]", driver_memory="2g")
     marks: list[dict[str, float]] = []
+    calls: list[int] = []
+
+    def committed(_epoch: object) -> None:
+        marks.append(cpu_seconds())
+        calls.append(len(sent))
+
     with (
+        jvm_calls() as sent,
         tempfile.TemporaryDirectory(prefix="millpond-steps-") as scratch,
-        Pond(spark, Path(scratch) / "pond", on_epoch=lambda _: marks.append(cpu_seconds())) as pond,
+        Pond(spark, Path(scratch) / "pond", on_epoch=committed) as pond,
     ):
         for number, (size, slide) in enumerate(windows(asked.queries)):
             pond.add(f"q{number}", aggregation(stream_of(spark, source), size, slide), sink=Sink("noop"))
@@ -48,7 +61,21 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     first, last, epochs = marks[WARM_UP - 1], marks[-1], len(marks) - WARM_UP
     found = {name: (last[name] - first.get(name, 0.0)) / epochs * 1000 for name in last}
     print(f"CPU per epoch of {epochs}: " + ", ".join(f"{name} {ms:.0f} ms" for name, ms in found.items()))
+    print(f"calls to the JVM per epoch: {median(after - before for before, after in pairwise(calls[WARM_UP:])):.0f}")
+    print(f"CPU of recording a span: {span_us():.2f} µs")
     return found
+
+
+def span_us(spans: int = 20_000) -> float:
+    """Microseconds of CPU time that recording a span takes."""
+    began = time.process_time()
+    for _ in range(spans // 50):
+        timeline = Spans("driver")
+        for _ in range(50):
+            with timeline.during("step"):
+                pass
+        timeline.take()
+    return (time.process_time() - began) / spans * 1e6
 
 
 def cpu_seconds() -> dict[str, float]:
