@@ -30,9 +30,10 @@ def event_lines(group: GroupPlan) -> Iterator[str]:
             for asked in (*some, rows):
                 askers.setdefault(asked, {})[plan.query.name] = None
     values, filters = count_of(len(log.values), "value"), count_of(len(log.filters), "predicate")
-    stored = (
-        "of the first event of each key, not stored" if group.kind == "distinct" else "stored individually, each once"
-    )
+    stored, counted = "stored individually, each once", counted_rows(group.windows[0])
+    if group.kind == "distinct":
+        first = "event of each key" if counted is None else count_of(counted, "event")
+        stored = f"of the first {first}, not stored"
     yield f"  events    {stored}: {values}, {filters}"
     if framed := [plan for plan in group.queries if isinstance(plan.query.window, Framed)]:
         yield f"            {kept_text(framed)}"

@@ -14,6 +14,7 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import NEVER_LATE_US, Distinct
+from millpond.plan.chains.first_rows import first_rows
 from millpond.plan.chains.upstream import bounds_of, chained_stream, last_row_us, reached_us
 from millpond.plan.explain.plan_text import explain
 from millpond.plan.explain.price import price, price_text
@@ -121,3 +122,6 @@ def test_plan_and_price_tell_what_is_kept() -> None:
     assert "computed from new events" in text
     assert "q.2: keep the first event by id, then map id, kind, at" in text
     assert "kept      each key, for ever" in price_text(price(build_plan([q]), untimed), [])
+    few = explain(build_plan([first_rows(ROWS, TIME, 4)]), [STREAM])
+    assert "windows   the first 4 events" in few and "events    of the first 4 events, not stored: 3 values" in few
+    assert "the times of the rows that were emitted, for ever" in few and "keep the first 4 events" in few
