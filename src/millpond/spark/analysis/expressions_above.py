@@ -6,6 +6,7 @@ whether it is present is one more key, because a NULL struct and a struct of NUL
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from millpond.errors import UnsupportedQuery
@@ -102,10 +103,10 @@ def check_key(key: JavaObject, served: str | None, *, of_rows: bool) -> None:
     """
     kind = type_of(key)
     if not _can_be_key(kind) or (of_rows and kind == WINDOW):
-        raise UnsupportedQuery(
-            f"The key `{text_of(key)}` is a {kind}, which is planned, not answered yet.",
-            f"Cast it to one of {', '.join(sorted(KEY_TYPES))}, a decimal or a struct of these.",
-        )
+        cure = f"Cast it to one of {', '.join(sorted(KEY_TYPES))}, a decimal or a struct of these."
+        if re.search(r"\b(array|map)<", kind):
+            cure = f"Group by a text with its elements: to_json({text_of(key)})."
+        raise UnsupportedQuery(f"The key `{text_of(key)}` is of type {kind}, by which a pond does not group.", cure)
     if served is not None and is_struct(kind):
         raise UnsupportedQuery(
             f"{served} is served, and its key `{text_of(key)}` is a struct.",

@@ -16,6 +16,10 @@ TOP_N = (
     "(PARTITION BY w ORDER BY value DESC) <= 10, where w is its window. max_by(x, value, 10) gives them as a "
     "list, also of events."
 )
+SORTED = (
+    "Serve the query ('serve' = 'true'), and sort its latest rows when you read them: SELECT … ORDER BY n DESC "
+    f"in psql. {TOP_N}"
+)
 PER_VALUE = (
     "Write one aggregate per value: sum(v) FILTER (WHERE k = 'a') AS a in SQL, "
     "F.sum(F.when(F.col('k') == 'a', F.col('v'))).alias('a') in Python."
@@ -47,7 +51,7 @@ CLAUSES = {
     "LocalLimit": ("LIMIT", TOP_N),
     "Limit": ("LIMIT", TOP_N),
     "Offset": ("OFFSET", TOP_N),
-    "Sort": ("ORDER BY", TOP_N),
+    "Sort": ("ORDER BY", SORTED),
 }
 """Plan node -> its name in SQL or the DataFrame API, and what to write instead."""
 
