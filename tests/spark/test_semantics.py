@@ -462,7 +462,8 @@ def test_decimals_are_what_they_are_in_spark(answered: Answered) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "ts > current_timestamp()", "ts > 'now'", "ts > '12:00:00'", "s = current_user", "rand() < 0.5",
+    "ts > localtimestamp()", "year(now()) > 2000", "ts > 'now'", "ts > '12:00:00'", "s = current_user",
+    "rand() < 0.5",
 ])  # fmt: skip
 def test_what_changes_from_run_to_run_is_refused(answered: Answered, text: str) -> None:
     with pytest.raises((UnsupportedQuery, QueryError)):

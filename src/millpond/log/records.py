@@ -151,7 +151,7 @@ class EpochRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch", kw
     All times are event times in microseconds since 1970 UTC, except `at`, which is of the writer's clock and never
     less than in the record before it. `max_time` is the largest event time by stream and source partition ("*" for
     unordered sources). `fed`: the new values (opaque JSON) that rows of this epoch give to parameters, from the next
-    epoch on. `sources`: by stream.
+    epoch on. `sources`: by stream. `instant`: the time of `current_timestamp()` in this epoch, if a query uses it.
     """
 
     n: int
@@ -175,6 +175,7 @@ class EpochRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch", kw
     quarantined: dict[str, str] = {}
     fed: dict[str, str] = {}
     sources: dict[str, SourceUpdate] = {}
+    instant: int = 0
 
 
 Record = ClaimRecord | ChangeRecord | EpochRecord

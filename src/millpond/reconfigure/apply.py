@@ -18,6 +18,7 @@ from millpond.plan.chains.late_sinks import late_sinks
 from millpond.plan.chains.parameter_feeds import feeds_of
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.plan.groups.plan import Plan
+from millpond.plan.options.clock import clock_parameters
 from millpond.plan.options.keyed_lookups import why_by_readers
 from millpond.plan.options.live_parameters import with_parameters
 from millpond.plan.options.retention import with_declared
@@ -73,13 +74,15 @@ def arranged(setting: Setting, spec: PondSpec) -> Setting:
     replaced = tuple(sorted(left.replaced.items()))
     paused = frozenset(left.paused) | {name for name, of in replaced if of in left.paused}
     still = {name: value for name, value in left.parameters.items() if name not in left.feeds}
+    plan = with_parameters(plan_of(spec), still)
     return setting._replace(
         streams=tuple(stream for stream in spec.streams if halted.isdisjoint(stream.upstreams)),
-        plan=with_parameters(plan_of(spec), still), paused=paused, replaced=replaced,
+        plan=plan, paused=paused, replaced=replaced,
         parameters=tuple(sorted(left.parameters.items())),
         recalled=tuple((name, one.n, one.from_us) for name, one in sorted(left.recalled.items())),
         scaled=left.scaled,
         feeds=feeds_of(left.feeds, left.parameters, spec.all_queries),
+        clock=clock_parameters(plan.all_queries),
     )  # fmt: skip
 
 

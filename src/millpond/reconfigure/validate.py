@@ -25,6 +25,7 @@ from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_b
 from millpond.plan.chains.steps import inner_of, inputs_of, with_inner
 from millpond.plan.groups.build import check_event_times, presence_filter
 from millpond.plan.groups.distinct import counted_rows
+from millpond.plan.options.clock import clock_value
 from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in
 from millpond.plan.options.output_modes import BY_JOIN, BY_WINDOW, FINAL, UPDATE, with_late_by, with_mode
@@ -228,7 +229,7 @@ def _check_parameters(spec: PondSpec, query: AnyQuery, fresh: Sequence[Stream]) 
     known = spec.left.parameters
     named_in_steps = {
         named for one in with_inner([query], {stream.name: stream for stream in (*spec.streams, *fresh)})
-        for named in named_in(one)
+        for named in named_in(one) if clock_value(named.name) is None
     }  # fmt: skip
     unknown = sorted({named.name for named in named_in_steps} - {*known})
     if unknown:

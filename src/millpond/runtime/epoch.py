@@ -24,6 +24,7 @@ from millpond.plan.chains.parameter_feeds import Feed
 from millpond.plan.chains.upstream import drained_at, halted, last_row_us, levels, upstream_queries
 from millpond.plan.groups.joins import SideLog, last_final_us
 from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
+from millpond.plan.options.clock import clock_values
 from millpond.plan.options.live_parameters import with_parameters
 from millpond.runtime.event_log.retention import events_needed_from, slices_needed_from
 from millpond.runtime.event_log.tallies import tallies_needed_from, uncounted_needed_from
@@ -61,6 +62,7 @@ class Setting(NamedTuple):
     which it takes events).
     `feeds`: parameters that are set by rows; the log has their constants.
     `step_bytes`: see `next_step`.
+    `clock`: the parameters that are values of the clock, see `plan.options.clock`.
     """
 
     pond: str
@@ -78,6 +80,7 @@ class Setting(NamedTuple):
     scaled: tuple[Scaled, ...] = ()
     feeds: tuple[Feed, ...] = ()
     step_bytes: int = 4 << 20
+    clock: tuple[str, ...] = ()
 
 
 class Batch(NamedTuple):
@@ -184,15 +187,22 @@ def next_step(setting: Setting, manifest: Manifest, waits: bool = False) -> Step
     return step(current, coming, target, sizes, limit, waits and sum(bytes_moved) > limit)
 
 
-def plan_with_values(setting: Setting, manifest: Manifest) -> Plan:
-    """The plan of the next epoch, with the constants that rows have set, or else the initial ones.
+def constants(setting: Setting, manifest: Manifest, instant_us: int) -> dict[str, Literal]:
+    """The values of parameters in the next epoch: those in force, those that rows have set, and those of the clock."""
+    given = dict(setting.parameters) | fed_values(setting.feeds, manifest)
+    return given | clock_values(setting.clock, instant_us)
+
+
+def plan_with_values(setting: Setting, manifest: Manifest, instant_us: int = 0) -> Plan:
+    """The plan of the next epoch, with the constants that rows have set, or else the initial ones, and with those of
+    the clock.
 
     As long as the constants do not change, it is the same object, so it is built and sent to workers only once.
     """
     global _newest_plan
-    if not setting.feeds:
+    if not setting.feeds and not setting.clock:
         return setting.plan
-    values, newest = dict(setting.parameters) | fed_values(setting.feeds, manifest), _newest_plan
+    values, newest = constants(setting, manifest, instant_us), _newest_plan
     if newest is None or newest.template is not setting.plan or newest.values != values:
         newest = _newest_plan = _PlanWithValues(setting.plan, values, with_parameters(setting.plan, values))
     return newest.plan
@@ -208,11 +218,14 @@ _newest_plan: _PlanWithValues | None = None
 """The plan that `plan_with_values` built last."""
 
 
-def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> GatherTask:
-    """The gather task of the next epoch; `now_us` bounds how far in the future the time of an event may be."""
+def gather_task(setting: Setting, run: Run, now_us: int | None = None, instant_us: int = 0) -> GatherTask:
+    """The gather task of the next epoch; `now_us` bounds how far in the future the time of an event may be.
+
+    `instant_us`: the instant of values of the clock, the same for both tasks of an epoch.
+    """
     layout, now = with_chained(setting.layout, setting.streams, setting.plan), maps(setting, run.manifest)[1]
     return GatherTask(
-        plan_with_values(setting, run.manifest),
+        plan_with_values(setting, run.manifest, instant_us),
         layout,
         time_lines(setting, run.manifest, {}),
         now.owners,
@@ -221,14 +234,14 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
         setting.paused | run.manifest.quarantined.keys(),
         late_sinks(setting.plan, setting.streams),
         chained_rows(run.manifest, setting.streams, layout),
-        dict(setting.parameters) | fed_values(setting.feeds, run.manifest),
+        constants(setting, run.manifest, instant_us),
         recalled_events(setting.plan, setting.recalled, run.manifest),
     )
 
 
 def fold_task(
     setting: Setting, run: Run, writer: str, drain: bool = False, idle: Idle | None = None, level: int = 0,
-    merges_wait: bool = False,
+    merges_wait: bool = False, instant_us: int = 0,
 ) -> FoldTask:  # fmt: skip
     """The fold task of the next epoch.
 
@@ -255,7 +268,7 @@ def fold_task(
         setting.pond,
         setting.cache,
         run.n,
-        plan_with_values(setting, run.manifest),
+        plan_with_values(setting, run.manifest, instant_us),
         lines,
         floors,
         state,
@@ -275,7 +288,8 @@ def fold_task(
         current.owners != requested_bucket_map(setting, run.manifest).owners,
         merges_wait,
         ReadLayout(() if setting.layout is None else setting.layout.looked_up),
-        dict(setting.parameters) | fed_values(setting.feeds, run.manifest),
+        constants(setting, run.manifest, instant_us),
+        instant_us if setting.clock else 0,
     )
 
 
@@ -395,6 +409,7 @@ def assemble(
         map=task.map,
         receipts=tuple(receipts),
         counts=counters.to_record(quarantined),
+        instant=task.instant_us,
         fates=bounded(fates),
         retired=retired(setting.plan, run.manifest, after, followed, _remade(task), task.before != task.instances),
         quarantined=quarantined,

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 import pyarrow as pa
 
+from millpond.clock import now_us
 from millpond.kernels.columns import arrow_type
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.follower import Follower, Pump, pump
@@ -65,7 +66,8 @@ def read_columns(plan: Plan, stream: Stream, late: Iterable[LateSink], first: in
 class LocalPond:
     """One pond in `folder`; a second one on the same folder takes over from the first.
 
-    `queries`: the queries of the pond; None keeps the queries in force.
+    `queries`: the queries of the pond; None keeps the queries in force. `instant_us`: the time of
+    `current_timestamp()` in the next epoch; by default when the pond was made.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class LocalPond:
         owned = _owners(known, instances, buckets) if owners is None else owners
         self.setting = setting_of("local", folder, folder / "cache", spec, owned)
         self._lay_out()
-        self._folder = folder
+        self._folder, self.instant_us = folder, now_us()
         self._followers = [(Pump(follower.name), follower) for follower in followers]
         self._perform(self._writer.take_over(0, "localhost", 0, "0", lambda _: to_json(with_owners(spec, owned))))
 
@@ -175,7 +177,7 @@ class LocalPond:
         self._perform(self._writer.commit(record, body))
 
     def _attempt(self, run: Run, folding: FoldTask, frames: Sequence[pa.RecordBatch], seen: Header | None) -> Deltas:
-        return self._deltas(gather_task(self.setting, run), folding, frames, seen)
+        return self._deltas(gather_task(self.setting, run, instant_us=self.instant_us), folding, frames, seen)
 
     def _deltas(
         self, task: GatherTask, folding: FoldTask, frames: Sequence[pa.RecordBatch], seen: Header | None
@@ -195,7 +197,7 @@ class LocalPond:
         return [fold(folding, i, packets[i][::-1], attempt, self._files()) for i in range(folding.instances)]
 
     def _folding(self, run: Run, drain: bool, level: int) -> FoldTask:
-        return fold_task(self.setting, run, self._writer.token, drain, level=level)
+        return fold_task(self.setting, run, self._writer.token, drain, level=level, instant_us=self.instant_us)
 
     def _files(self) -> Files:
         """The files as the current task sees them."""

@@ -101,6 +101,31 @@ def last_instants(zone: str, local_us: Ints) -> Ints:
     return last
 
 
+def local_day(zone: str, time_us: int) -> int:
+    """The day of the local clock at an instant, as days since 1970-01-01.
+
+    >>> local_day("Europe/Berlin", 23 * 3_600_000_000)
+    1
+    """
+    return int(local_times(zone, np.array([time_us]))[0]) // DAY_US
+
+
+def plus_days(zone: str, time_us: int, days: int) -> int:
+    """The instant some days after another one on the local clock, as `java.time` adds days.
+
+    A time that the clock skips is moved by what it skips; of a repeated time, the one with the same offset is taken.
+
+    >>> plus_days("Europe/Berlin", 0, 1), plus_days("Europe/Berlin", 1_711_762_200_000_000, 1)  # 2024-03-30 02:30
+    (86400000000, 1711848600000000)
+    """
+    local = (_EPOCH + timedelta(microseconds=time_us)).astimezone(_rules(zone))
+    found = local + timedelta(days=days)
+    later = found.replace(fold=1)
+    if later.utcoffset() == local.utcoffset() and later.astimezone(timezone.utc).astimezone(found.tzinfo) == found:
+        found = later
+    return (found.astimezone(timezone.utc) - _EPOCH) // timedelta(microseconds=1)
+
+
 def _segments(zone: str, times_us: Ints) -> _Segments:
     """The segments that contain all instants within two days of the given times."""
     times_us = times_us if len(times_us) else np.zeros(1, np.int64)

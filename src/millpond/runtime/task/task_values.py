@@ -203,7 +203,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     backfilled events, and therefore also emit windows that have closed before. `moving`: state is moved to other
     instances in this epoch or a later one. `merges_wait`: merges are postponed until an epoch that is not behind.
     `looked_up`: the streams whose rows of a keyed table the fold looks up, and `parameters` the values of live
-    parameters in filters over these rows.
+    parameters in filters over these rows. `instant_us`: of values of the clock; 0: there are none.
     """
 
     pond: str
@@ -230,6 +230,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     merges_wait: bool = False
     looked_up: ReadLayout = ReadLayout(())
     parameters: dict[str, Literal] = {}
+    instant_us: int = 0
 
     @property
     def buckets(self) -> int:

@@ -40,7 +40,7 @@ from millpond.model.types import (
     is_number,
     is_storable,
 )
-from millpond.spark.analysis.live_parameters import has_stand_in
+from millpond.spark.analysis.live_parameters import WRITTEN_SUMS, clock_of, has_clock, has_stand_in
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -138,6 +138,11 @@ class Translator:
         while kind in _WRAPPERS:
             node = node.child()
             kind = kind_of(node)
+        foldable = kind != "AttributeReference" and bool(node.foldable())
+        text = str(node.sql()) if (foldable and kind != "Literal") or kind in ("Cast", *WRITTEN_SUMS) else ""
+        clock = clock_of(self._catalyst, node) if has_clock(text) else None
+        if clock is not None:
+            return clock.parameter
         check_node(self._catalyst, node, kind)
         if kind == "AttributeReference":
             return self._resolve(node)
@@ -146,7 +151,7 @@ class Translator:
             return known or self._foreign(node)
         if kind == "CreateNamedStruct" and is_storable(type_of(node)):
             return struct_of([self(value) for value in children(node)[1::2]], type_of(node))
-        if node.foldable() and (kind == "Literal" or not has_stand_in(str(node.sql()))):
+        if foldable and not has_stand_in(text) and not has_clock(text):
             constant = self._constant(node, kind)
             if constant is not None:
                 return constant

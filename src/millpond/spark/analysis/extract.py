@@ -41,6 +41,7 @@ from millpond.spark.analysis.grouping.pivots import flattened, is_pivot
 from millpond.spark.analysis.grouping.row_patterns import PatternNote, pattern_of, with_matched
 from millpond.spark.analysis.grouping.window_rows import check_grouped
 from millpond.spark.analysis.input_streams import QueryInput
+from millpond.spark.analysis.live_parameters import clock_of
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.steps.cut import ids_in, ids_of
 from millpond.spark.analysis.steps.inputs import StepContext
@@ -256,9 +257,7 @@ class Reader(EventReader):
         )
 
     def _define(self, columns: list[JavaObject]) -> None:
-        for column in columns:
-            if kind_of(column) == "Alias":
-                self._defined[id_of(column)] = column.child()
+        self._defined |= {id_of(column): column.child() for column in columns if kind_of(column) == "Alias"}
 
     def _result(self, attribute: JavaObject) -> Expression:
         """Translate a column above the aggregation."""
@@ -273,6 +272,8 @@ class Reader(EventReader):
     def _above(self, node: JavaObject) -> Expression:
         """Translate an expression over results that only Spark evaluates."""
         expression = inlined(self._catalyst, node, self._defined)
+        if (clock := clock_of(self._catalyst, expression)) is not None:
+            return clock.parameter
         if {id_of(one) for one in references(expression)} == {self._sets.id}:
             return by_set(self._catalyst, self._sets, expression, self._result(self._sets.attribute))
         meanings = {id_of(column): self._result(column) for column in references(expression)}

@@ -3,6 +3,8 @@
 Spark substitutes the values of its own parameters into the text, so a plan does not show them. So a parameter is
 analysed as a stand-in and turned back into a parameter in the query. A stand-in is a number or text of the parameter's
 type that no user writes. Spark's casts around it are kept.
+
+Values of the clock, such as `current_timestamp() - INTERVAL 1 HOUR`, are parameters too, see `plan.options.clock`.
 """
 
 from __future__ import annotations
@@ -31,8 +33,10 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.types import element_of
 from millpond.model.windows import Pattern, Session
+from millpond.plan.options.clock import ClockValue
 from millpond.plan.options.live_parameters import parameters_in
 from millpond.spark.analysis.query_terms import Extraction
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, type_of
 from millpond.spark.catalyst.text_span import COMMENT, QUOTED_NAME, STRING
 
 _TOKENS = re.compile(
@@ -43,6 +47,14 @@ _TOKENS = re.compile(
 """Quoted texts and comments, which stay unchanged, and names of parameters."""
 
 _STAND_INS = re.compile(r"millpond parameter|\b23058430092\d{8}|\b2\.3058430092\d*E18")
+_CLOCK_CALL = re.compile(r"\b(?:current_timestamp|now|current_date)\(\)")
+_UNITS = {"UnixSeconds": 1_000_000, "UnixMillis": 1000, "UnixMicros": 1, "UnixTimestamp": 1_000_000}
+_SHIFTED = {"DateAdd": 1, "DateSub": -1}
+WRITTEN_SUMS = ("DatetimeSub", "DatetimeAdd")
+"""Expressions of Spark: a time as a number of such units (µs), a date plus or minus days, and sums as they are
+written, each with its meaning as the only child.
+"""
+
 _FIRST = 1 << 61
 _STEP = 1 << 20  # so that each stand-in is also exact as a double
 
@@ -154,6 +166,53 @@ def has_stand_in(sql: str) -> bool:
     (True, True, False)
     """
     return _STAND_INS.search(sql) is not None
+
+
+def has_clock(sql: str) -> bool:
+    """Whether the text of an expression may read the clock.
+
+    >>> has_clock("(current_timestamp() - INTERVAL '1' HOUR)"), has_clock("ts")
+    (True, False)
+    """
+    return _CLOCK_CALL.search(sql) is not None
+
+
+def clock_of(catalyst: Catalyst, node: JavaObject) -> ClockValue | None:
+    """The value of the clock that an expression is; None for other expressions."""
+    kind = kind_of(node)
+    if kind in ("CurrentTimestamp", "Now"):
+        return ClockValue()
+    if kind == "CurrentDate":
+        return ClockValue(zone=_zone(node), is_date=True)
+    parts = children(node)
+    found = clock_of(catalyst, parts[0]) if parts else None
+    if found is None:
+        return None
+    if kind in WRITTEN_SUMS or (kind == "Cast" and type_of(node) == found.parameter.type):
+        return found
+    if found.is_date:
+        return _date(catalyst, found, kind, parts)
+    if found.unit_us:
+        return None
+    if kind == "TimestampAddInterval" and type_of(parts[1]).startswith("interval"):
+        shift_us, of_months = catalyst.constant(parts[1]), re.search("month|year", type_of(parts[1]))
+        if not isinstance(shift_us, int) or of_months or found.shift_us:
+            return None
+        return found._replace(shift_us=shift_us, zone=_zone(node))
+    if kind == "Cast" and type_of(node) == "date":
+        return found._replace(zone=found.zone or _zone(node), is_date=True)
+    unit_us = 1_000_000 if kind == "Cast" and type_of(node) == "bigint" else _UNITS.get(kind, 0)
+    return found._replace(unit_us=unit_us) if unit_us and type_of(node) == "bigint" else None
+
+
+def _date(catalyst: Catalyst, date: ClockValue, kind: str, parts: list[JavaObject]) -> ClockValue | None:
+    """A date plus or minus a number of days."""
+    days = catalyst.constant(parts[1]) if kind in _SHIFTED and kind_of(parts[1]) == "Literal" else None
+    return date._replace(days=date.days + _SHIFTED[kind] * days) if isinstance(days, int) else None
+
+
+def _zone(node: JavaObject) -> str:
+    return str(node.timeZoneId().get())
 
 
 def _fixed(parameter: Parameter) -> UnsupportedQuery:

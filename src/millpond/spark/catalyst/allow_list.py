@@ -54,7 +54,8 @@ SCALARS = _words(
     asin asinh assert_true atan atan2 atanh base64 between bigint bin binary bit_count bit_get bit_length
     bitmap_bit_position bitmap_bucket_number bitmap_count boolean bround btrim cardinality cast cbrt ceil
     ceiling char char_length character_length chr coalesce collate collation concat concat_ws contains conv
-    convert_timezone cos cosh cot crc32 csc date date_add date_diff date_format date_from_unix_date date_part
+    convert_timezone cos cosh cot crc32 csc curdate current_date current_timestamp
+    date date_add date_diff date_format date_from_unix_date date_part
     date_sub date_trunc dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear decimal decode
     degrees div double e element_at elt encode endswith equal_null exists exp expm1 extract factorial filter
     find_in_set flatten float floor forall format_number format_string from_base32 from_csv from_json
@@ -64,7 +65,7 @@ SCALARS = _words(
     like ln locate log log10 log1p log2 lower lpad ltrim luhn_check make_date make_dt_interval make_interval
     make_time make_timestamp make_timestamp_ltz make_timestamp_ntz make_valid_utf8 make_ym_interval map
     map_concat map_contains_key map_entries map_filter map_from_arrays map_from_entries map_keys map_values
-    map_zip_with mask md5 minute mod month monthname months_between named_struct nanvl negative next_day not
+    map_zip_with mask md5 minute mod month monthname months_between named_struct nanvl negative next_day not now
     nullif nullifzero nvl nvl2 octet_length or overlay parse_json parse_url pi pmod position positive pow power
     printf quarter quote radians raise_error reduce regexp regexp_count regexp_extract regexp_extract_all
     regexp_instr regexp_like regexp_replace regexp_substr repeat replace reverse right rint rlike round rpad
@@ -97,7 +98,7 @@ FUNCTIONS = WINDOWS | AGGREGATES | SCALARS | GENERATORS | frozenset(ORDERED)
 REFUSED = {
     "calls any method of the JVM": _words("java_method reflect try_reflect"),
     "reads the clock, so a repeated epoch would answer differently": _words(
-        """curdate current_date current_time current_timestamp localtime localtimestamp now"""
+        """current_time localtime localtimestamp"""
     ),
     "depends on chance, so a repeated epoch would answer differently": _words(
         "aes_encrypt rand randn random randstr shuffle uniform uuid"
@@ -153,6 +154,9 @@ UNSTABLE = _words(
     InputFileName InputFileBlockStart InputFileBlockLength CallMethodViaReflection Sleep VariableReference"""
 )
 """Resolved expressions whose result depends on more than their arguments, even if Spark calls them deterministic."""
+
+CLOCK = _words("CurrentTimestamp Now CurrentDate")
+"""Those of them that may be a value of the epoch, see `plan.options.clock`."""
 
 UNSTABLE_METHODS = frozenset({"aesEncrypt", "getSparkVersion", "schemaOfXml"})
 """The same for methods by which Spark replaces functions while it analyses them."""

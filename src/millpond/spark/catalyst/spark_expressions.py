@@ -19,7 +19,8 @@ import pyspark
 
 from millpond.errors import QueryRefused, UnsupportedQuery
 from millpond.model.expressions import Foreign
-from millpond.spark.catalyst.allow_list import OPAQUE, UNSTABLE, UNSTABLE_METHODS, WHY_REFUSED
+from millpond.plan.options.clock import CLOCK_CURE
+from millpond.spark.catalyst.allow_list import CLOCK, OPAQUE, UNSTABLE, UNSTABLE_METHODS, WHY_REFUSED
 from millpond.spark.catalyst.cures import FUNCTION_LIST
 from millpond.spark.catalyst.moment_texts import check_moment, dated
 from millpond.spark.catalyst.patterns import check_pattern, stack_guarded
@@ -93,7 +94,7 @@ def check_node(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
     if kind in UNSTABLE or (kind == "StaticInvoke" and str(node.functionName()) in UNSTABLE_METHODS):
         raise UnsupportedQuery(
             f"`{text_of(node)}` changes from run to run, so a repeated epoch would answer differently.",
-            "Use the event's own columns.",
+            CLOCK_CURE if kind in CLOCK else "Use the event's own columns.",
         )
     if kind == "PythonUDF":
         check_function(node)

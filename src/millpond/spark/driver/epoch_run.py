@@ -278,10 +278,12 @@ class EpochRunner:
 
     def _compute(self, begun: Begun) -> Computed:
         planned, run, setting = begun.planned, begun.run, self._head.setting
-        gathering = gather_task(setting, run, None if planned.rows is None else self._head.now())
+        instant_us = self._head.now()
+        gathering = gather_task(setting, run, None if planned.rows is None else instant_us, instant_us)
         began_us, drains = lap_us(), planned.level is not None
         task = fold_task(
-            setting, run, self._head.writer.token, drains, begun.idle, planned.level or 0, planned.merges_wait
+            setting, run, self._head.writer.token, drains, begun.idle, planned.level or 0, planned.merges_wait,
+            instant_us,
         )
         reached("epoch.before_job")
         with self._spans.during("job"):

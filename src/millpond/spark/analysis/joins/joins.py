@@ -25,6 +25,7 @@ from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Sliding
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.plan.groups.distinct import Timing
+from millpond.plan.options.clock import check_clock
 from millpond.spark.analysis.aggregation_input import WindowPart, read_input_plan, timing_of
 from millpond.spark.analysis.chains.processors import read_processor, rows_of_processor
 from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_first, read_frames, read_limit, read_ranks
@@ -84,7 +85,9 @@ def extract_any(
 
     def extract(plan: JavaObject, terms: Terms) -> Extraction:
         inputs = Inputs(catalyst, streams, relation, earlier, extract, lower)
-        return inputs.finished(_extract(StepContext(catalyst, terms, inputs, known), plan))
+        made = _extract(StepContext(catalyst, terms, inputs, known), plan)
+        check_clock(made.query)
+        return inputs.finished(made)
 
     found = extract(plan, terms)
     if terms.ttl_us is not None:
