@@ -19,6 +19,9 @@ FILES, ROWS, KEYS, START = 5, 500, 20, 1704067200
 SECONDS = 600.0
 EXECUTOR = b"org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 
+FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Each of these Java machines lives for seconds, most of which its optimising compiler would take."""
+
 SETTINGS = f"""
 spark.yarn.jars               local:{Path(pyspark.__file__).parent}/jars/*
 spark.pyspark.python          {sys.executable}
@@ -29,6 +32,8 @@ spark.executor.cores          1
 spark.executor.memory         512m
 spark.executor.memoryOverhead 512m
 spark.yarn.am.memory          512m
+spark.yarn.am.extraJavaOptions   {FLAGS}
+spark.executor.extraJavaOptions  {FLAGS}
 """
 
 QUERY = """
