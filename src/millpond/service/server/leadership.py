@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
+
 from millpond.clock import Clock, lap_us
 from millpond.errors import PlaceError
 from millpond.local_path import no_link
@@ -100,8 +102,7 @@ class Hint:
                 self._lock()  # a suspended leader that was taken over may have kept the lock
 
     def _beat(self, number: int) -> None:
-        me = self._me
-        self._places.write_leader(Leader(me.url, me.pid, me.token, number, me.certificate))
+        self._places.write_leader(msgspec.structs.replace(self._me, beat=number))
 
     def _lock(self) -> bool:
         if self._descriptor is not None:

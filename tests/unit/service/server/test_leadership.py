@@ -45,6 +45,14 @@ def test_the_first_one_leads_and_the_second_waits_until_it_leaves(bench: Bench) 
     second.leave()
 
 
+def test_a_leader_announces_all_that_clients_need(bench: Bench) -> None:
+    me = Leader("https://me", 1, "me", 0, "me.pem", "127.0.0.1:5433")
+    hint = Hint(bench.places, me)
+    hint.lead()
+    hint.leave()
+    assert bench.places.known_leader() == me
+
+
 def test_a_leader_that_is_stopped_is_gone_when_its_number_has_not_moved_for_long(bench: Bench) -> None:
     first, second = bench.hint("first"), bench.hint("second")
     assert first.gone()
