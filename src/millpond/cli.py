@@ -33,7 +33,7 @@ from millpond.service.terminal import commands
 from millpond.service.terminal import serve_arguments as arguments
 from millpond.service.terminal.parse_arguments import assigned
 from millpond.service.terminal.sql_shell import add_sql
-from millpond.service.terminal.text import trace_lines
+from millpond.service.terminal.text import printable, trace_lines
 from millpond.version import VERSION
 
 app = typer.Typer(
@@ -107,7 +107,7 @@ def init(
     It runs as it is. All settings are in millpond.toml, as comments.
     """
     defaults = {
-        name.replace("_", "-"): parameter.default
+        name.strip("_").replace("_", "-"): parameter.default
         for command in (run, serve) for name, parameter in inspect.signature(command).parameters.items()
     }  # fmt: skip
     given = {"file": '"pond.sql"'} | ({"connections": '"connections.json"'} if kafka else {})
@@ -226,7 +226,7 @@ def lookup(
         width = max(map(len, document["row"]))
         for name, value in document["row"].items():
             shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-            typer.echo(f"{name:<{width}}  {shown}")
+            typer.echo(f"{name:<{width}}  {printable(shown)}")
         typer.echo(f"window {utc(start)} to {utc(end)}, written by epoch {document['epoch']}, as of epoch {as_of}")
     if document is None:
         raise typer.Exit(1)
@@ -483,7 +483,7 @@ def main() -> None:
     except Exception as error:
         if any(word in _VERBOSE for word in words):
             traceback.print_exc()
-        text = " ".join(str(_of_ours(error)).split())
+        text = printable(" ".join(str(_of_ours(error)).split()))
         if is_json():
             logging.getLogger("millpond.pond").error("%s", text)
         else:

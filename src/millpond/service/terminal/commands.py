@@ -28,6 +28,7 @@ from millpond.service.terminal.text import (
     event_line,
     function_line,
     parameter_line,
+    printable,
     query_line,
     query_lines,
     stream_line,
@@ -461,10 +462,9 @@ def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -
     """Print a response as JSON or as lines. If there are no lines, print `none` on standard error."""
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
-    elif printed := [*lines]:
-        typer.echo("\n".join(printed))
     else:
-        typer.echo(none, err=True)
+        text = "\n".join(lines)
+        typer.echo("\n".join(printable(part.expandtabs(4)) for part in text.split("\n")) or none, err=not text)
 
 
 def console() -> Console:

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 import msgspec
 import typer
 
-from millpond.errors import MillpondError, NotServingError, RequestError, SetupError
+from millpond.connections import is_loopback
+from millpond.errors import AccessError, MillpondError, NotServingError, RequestError, SetupError, of_code
 from millpond.service.api.messages import Changed, Priced
-from millpond.service.api.service_files import TOKEN_VARIABLE, only_pond, places_of
+from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, only_pond, places_of
 from millpond.service.postgres.client_sql import statements_of
 from millpond.service.terminal import commands
 from millpond.service.terminal.serve_arguments import host_and_port
-from millpond.service.terminal.text import change_lines, table_lines
+from millpond.service.terminal.text import change_lines, printable, table_lines
 from millpond.version import install
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ _CREATE = re.compile(
 )
 _ALTER = re.compile(rf"{_GAP}ALTER\s+STREAMING\s+TABLE\s+(?P<name>\w+)\s+AS\s+(?P<text>.+)", re.DOTALL | re.IGNORECASE)
 _DROP = re.compile(rf"{_GAP}DROP\s+(?:STREAMING\s+)?TABLE\s+(?P<name>\w+)\s*", re.DOTALL | re.IGNORECASE)
+_CODED = re.compile(r"\[(MP-[A-Z-]+)\] (.*)")
 _OPTIONS = {
     "serve": "serve", "emit": "emit", "correct.for": "correct_for", "deduplicate": "deduplicate", "topic": "topic",
     "deduplicate.within": "deduplicate_within", "connection": "connection", "budget": "budget", "late.by": "late_by",
@@ -96,6 +98,9 @@ def change_of(text: str) -> Change | None:
     if (found := _CREATE.fullmatch(text)) is None:
         return None
     if found["replace"]:
+        if found["properties"]:
+            what = f"{found['name']} keeps its properties: only its text can be replaced."
+            raise RequestError(what, "Leave TBLPROPERTIES out.")
         return Change("alter", found["name"], found["text"])
     sink = {} if found["sink"] is None else {"sink": found["sink"].lower()}
     return Change("add", found["name"], found["text"], sink | dict(_options(found["properties"] or "")))
@@ -112,6 +117,8 @@ def _options(properties: str) -> Iterator[tuple[str, Any]]:
         if name not in _OPTIONS:
             raise RequestError(f"A query cannot be added with {name!r}.", f"Use {', '.join(sorted(_OPTIONS))}.")
         if name == "serve":
+            if value.lower() not in ("true", "false"):
+                raise RequestError(f"'serve' is {value!r}.", "Write 'true' or 'false'.")
             yield "serve", value.lower() == "true"
         elif name == "deduplicate":
             yield "deduplicate", tuple(one.strip() for one in value.split(",") if one.strip())
@@ -136,10 +143,11 @@ class Endpoint:
         self._connection: psycopg.Connection[Any] | None = None
         self._words: dict[str, Any] = {
             "host": host, "port": port, "user": "millpond", "password": token, "dbname": "pond", "autocommit": True,
-            "sslmode": "disable" if certificate is None else "verify-full",
         }  # fmt: skip
-        if certificate is not None:
-            self._words["sslrootcert"] = certificate
+        if certificate is None and is_loopback(host):
+            self._words["sslmode"] = "disable"
+        else:  # the token must not cross a network in plain text
+            self._words |= {"sslmode": "verify-full", "sslrootcert": certificate or "system"}
 
     def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """The names of the columns, and the rows."""
@@ -148,18 +156,23 @@ class Endpoint:
             try:
                 self._connection = psycopg.connect(**self._words)
             except psycopg.OperationalError as error:
-                where = f"{self._words['host']}:{self._words['port']}"
+                where, why = f"{self._words['host']}:{self._words['port']}", " ".join(str(error).split()).rstrip(".?")
+                if f"[{AccessError.code}]" in why:
+                    raise AccessError(
+                        f"The service at {where} refuses the token.", f"Give --token, or set {TOKEN_VARIABLE}."
+                    ) from error
                 cure = "Start the service with --pg, and name that address."
-                raise NotServingError(f"No SQL is answered at {where}: {str(error).strip()}.", cure) from error
+                raise NotServingError(f"No SQL is answered at {where}: {why}.", cure) from error
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(statement.encode())
                 return [one.name for one in cursor.description or ()], cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
             diagnosis = error.diag
-            what = diagnosis.message_primary or str(error).strip()
-            raise RequestError(what, diagnosis.message_hint or "") from error
-
+            what = " ".join((diagnosis.message_primary or str(error)).split())
+            found = _CODED.fullmatch(what)
+            kind, what = (RequestError, what) if found is None else (of_code(found[1]), found[2])
+            raise kind(f"{what.rstrip('.')}.", diagnosis.message_hint or "") from error
 
     def close(self) -> None:
         """Close the connection."""
@@ -232,7 +245,9 @@ class Shell:
                 try:
                     self.run(text)
                 except MillpondError as error:
-                    typer.echo(str(error), err=True)
+                    typer.echo(printable(str(error)), err=True)
+                except (KeyboardInterrupt, typer.Abort):  # ends the statement or the question, not the shell
+                    typer.echo()
 
     def _complete(self) -> None:
         """Complete keywords, and the names of tables and columns, with the key Tab."""
@@ -256,8 +271,12 @@ def completions(words: set[str], text: str) -> list[str]:
     return sorted((word for word in words if word.lower().startswith(text.lower())), key=str.lower)
 
 
-def _endpoint(folder: Path | None, pg: str | None, token: str | None, authority: Path | None) -> Endpoint:
+def _endpoint(
+    folder: Path | None, url: str | None, pg: str | None, token: str | None, authority: Path | None
+) -> Endpoint:  # fmt: skip
     """The endpoint at `pg` (HOST:PORT), else that of the leader that serves the pond of a folder."""
+    if folder is None and pg is None and url is not None:
+        raise SetupError("--url does not say where SQL is answered.", "Give --pg too.")
     token, certificate = token or os.environ.get(TOKEN_VARIABLE), None if authority is None else str(authority)
     if pg is None or token is None:
         places = places_of(folder or only_pond())
@@ -266,6 +285,13 @@ def _endpoint(folder: Path | None, pg: str | None, token: str | None, authority:
         if (pg := pg or leader.pg) is None:
             raise SetupError(f"The service at {leader.url} answers no SQL.", "Start it with --pg 127.0.0.1:0.")
     return Endpoint(*host_and_port(pg), token, certificate)
+
+
+def _client(folder: Path | None, url: str | None, pg: str | None, token: str | None, authority: Path | None) -> Client:
+    """The client for changes: of the service whose SQL is read, not of another one that this folder names."""
+    if folder is None and url is None and pg is not None:
+        raise SetupError("--pg does not say where changes are made.", "Give --url or --checkpoint too.")
+    return commands.client(folder, url, token, authority)
 
 
 def add_sql(app: typer.Typer) -> None:
@@ -287,13 +313,18 @@ def add_sql(app: typer.Typer) -> None:
     ) -> None:  # fmt: skip
         """Query and change a served pond with SQL.
 
-        Without -c, statements are read from the terminal; each ends with a semicolon.
+        Without -c, statements are read from standard input: from a terminal each ends with a semicolon, and a script
+        ends at its first error.
         """
         asks = command is None and sys.stdin.isatty()
+        if command is None and not asks:
+            command = [sys.stdin.read()]
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        endpoint = cache(partial(_endpoint, checkpoint, pg, token, ca))
+        if checkpoint is None:
+            url = url or os.environ.get(URL_VARIABLE)
+        endpoint = cache(partial(_endpoint, checkpoint, url, pg, token, ca))
         shell = Shell(
-            partial(commands.client, checkpoint, url, token, ca), endpoint, width, as_json,
+            partial(_client, checkpoint, url, pg, token, ca), endpoint, width, as_json,
             (lambda: typer.confirm("Apply it?")) if asks else None, dry_run,
         )  # fmt: skip
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
@@ -21,8 +22,20 @@ from millpond.service.api.messages import (
     StreamShown,
 )
 
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, which can command a terminal, marks that reorder text, and halves of surrogate pairs."""
+
 _DIGEST = 12
 """The number of digits of a digest that are shown to distinguish two versions."""
+
+
+def printable(text: str) -> str:
+    """A text that comes from events or other users, with control characters as escapes.
+
+    >>> print(printable("a\\x1b[2J\\r\\n"))
+    a\\x1b[2J\\r\\n
+    """
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def change_text(done: Changed | Priced) -> str:
@@ -198,7 +211,8 @@ def table_lines(names: Sequence[str], rows: Sequence[Sequence[object]], width: i
     """
     if not names:
         return
-    shown = [["" if one is None else str(one).replace("\n", r"\n") for one in row] for row in rows]
+    names = [printable(name) for name in names]
+    shown = [["" if one is None else printable(str(one)) for one in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
     if width is None or sum(widths) + 2 * len(widths) - 2 <= width:
         right = [any(isinstance(row[at], int | float | Decimal) for row in rows) for at in range(len(names))]

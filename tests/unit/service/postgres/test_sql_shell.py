@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 import json
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from millpond.cli import app
-from millpond.errors import NotServingError, RequestError
-from millpond.service.terminal.sql_shell import Change, change_of
+from millpond.errors import NotServingError, QueryRefused, RequestError, SetupError
+from millpond.service.terminal.commands import _lines
+from millpond.service.terminal.sql_shell import Change, Endpoint, Shell, change_of
 from millpond.service.terminal.text import table_lines
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_script_in_a_pipe_needs_no_last_semicolon_and_ends_at_an_error(served: Any) -> None:
+    done = shell(served, "--json", typed="SELECT 1 AS x;\nSELECT ';' AS y -- the end;\n")
+    assert (done.exit_code, done.output) == (0, '{"x":1}\n{"y":";"}\n')
+    done = shell(served, typed="SELECT nope; SELECT 1 AS x")
+    assert done.exit_code == 1 and done.output == "" and "nope" in str(done.exception)
+
+
+def test_a_token_does_not_cross_a_network_in_plain_text() -> None:
+    assert Endpoint("127.0.0.1", 1, "t", None)._words["sslmode"] == "disable"
+    assert Endpoint("pond.example", 1, "t", None)._words["sslmode"] == "verify-full"
+
+
+def test_reads_and_changes_reach_the_same_service(served: Any) -> None:
+    refused = shell(served, "-c", "DROP TABLE visits").exception
+    assert isinstance(refused, SetupError) and "--url" in refused.cure
+    done = CliRunner().invoke(app, ["sql", "--url", "http://127.0.0.1:1", "--token", "t", "-c", "SELECT 1"])
+    assert isinstance(done.exception, SetupError) and "--pg" in done.exception.cure
 
 
 def shell(served: Any, *words: str, typed: str | None = None) -> Result:
@@ -28,11 +54,20 @@ def test_a_script_gets_rows_as_a_table_and_as_json(served: Any) -> None:
     assert any(line.startswith("again") for line in lines) and any(line.startswith("visits") for line in lines)
 
 
-def test_a_prompt_goes_on_after_an_error_and_reads_statements_of_several_lines(served: Any) -> None:
-    done = shell(served, typed="SELEC 1;\nSELECT count(*)\nAS pages FROM visits;\nexit;\n")
-    assert done.exit_code == 0 and "[MP-REQUEST]" in done.output and "pages" in done.output
-    refused = shell(served, "-c", "DELETE FROM visits").exception
-    assert isinstance(refused, RequestError)
+def test_a_prompt_goes_on_after_an_error_and_reads_statements_of_several_lines(
+    served: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint = Endpoint("127.0.0.1", served.port, served.token, None)
+    asked = Shell(lambda: None, lambda: endpoint, 80, False, None, False)  # type: ignore[arg-type,return-value]
+    answered = asked._read
+    monkeypatch.setattr(asked, "_read", lambda sql: interrupted() if sql == "long" else answered(sql))
+    typed = iter(["SELEC 1;", "long;", "SELECT count(*)", "AS pages FROM visits;", "exit;"])
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    asked.loop()
+    endpoint.close()
+    found = capsys.readouterr()
+    assert found.err.startswith("[MP-SYNTAX] syntax error") and "pages" in found.out
+    assert isinstance(shell(served, "-c", "DELETE FROM visits").exception, QueryRefused)
     nobody = CliRunner().invoke(app, ["sql", "--pg", "127.0.0.1:1", "--token", "t", "-c", "SELECT 1"]).exception
     assert isinstance(nobody, NotServingError) and "127.0.0.1:1" in str(nobody)
 
@@ -60,11 +95,29 @@ def test_statements_that_change_queries(text: str, change: Change | None) -> Non
 
 @pytest.mark.parametrize(
     ("properties", "words"),
-    [("'path' = 'x'", "--out"), ("'sreve' = 'true'", "serve"), ("serve = 1", "'NAME' = 'VALUE'")],
+    [
+        ("'path' = 'x'", "--out"), ("'serve' = 'yes'", "'true' or 'false'"), ("'sreve' = 'true'", "serve"),
+        ("serve = 1", "'NAME' = 'VALUE'"),
+    ],
 )
 def test_a_wrong_property_is_refused(properties: str, words: str) -> None:
     with pytest.raises(RequestError, match=words):
         change_of(f"CREATE STREAMING TABLE a TBLPROPERTIES ({properties}) AS SELECT 1")
+
+
+def test_rows_and_names_cannot_command_the_terminal() -> None:
+    for width in (80, 5):
+        shown = "\n".join(table_lines(["a\x1b]0;x\x07", "b"], [("\x1b[2J\r\x9b31m", "\u202ex\ty")], width))
+        assert all(character.isprintable() or character == "\n" for character in shown), repr(shown)
+    with redirect_stdout(StringIO()) as out:
+        _lines(None, False, ["a by ann: '\x1b[2J'\nb\tc"])
+    assert out.getvalue() == "a by ann: '\\x1b[2J'\nb   c\n"
+    assert r"\x1b[2J\r" in next(iter([*table_lines(["a"], [("\x1b[2J\r",)], None)][2:]))
+
+
+def test_a_replaced_query_keeps_its_properties() -> None:
+    with pytest.raises(RequestError, match="text"):
+        change_of("CREATE OR REPLACE STREAMING TABLE a TBLPROPERTIES ('serve' = 'true') AS SELECT 1")
 
 
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut() -> None:
