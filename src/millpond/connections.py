@@ -70,14 +70,18 @@ class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found
 
 
-_SECRET_NAME = re.compile(r"(?i)(secret|password|token|access[.]?key)(?!.*(file|path|provider|enabled)$)")
+_SECRET_NAME = re.compile(
+    r"(?i)(secret|password|token|(access|account|private)[.]?key)(?!.*(file|path|provider|enabled)$)"
+)
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting of Spark is a secret by its name; the words are those of `spark.redaction.regex`.
+    """Whether a setting of Spark is a secret by its name: the words of `spark.redaction.regex`, of Azure and of Google.
 
-    >>> is_secret("spark.hadoop.fs.s3a.secret.key"), is_secret("spark.executor.memory")
-    (True, False)
+    >>> is_secret("spark.hadoop.fs.s3a.secret.key"), is_secret("spark.hadoop.fs.azure.account.key.a.example")
+    (True, True)
+    >>> is_secret("spark.executor.memory"), is_secret("spark.hadoop.fs.azure.account.key.provider")
+    (False, False)
     """
     return _SECRET_NAME.search(name) is not None
 

@@ -14,7 +14,7 @@ import msgspec
 
 from millpond.connections import is_secret, secret_at
 from millpond.errors import MillpondError, SetupError
-from millpond.local_path import local_path
+from millpond.local_path import check_own_link, local_path
 from millpond.service.api.settings import BY_NAME, SETTINGS, Setting
 
 if sys.version_info >= (3, 11):
@@ -28,7 +28,7 @@ FILE = "millpond.toml"
 VARIABLE = "MILLPOND_CONFIG"
 """The environment variable that names another file."""
 
-_PASSWORD = re.compile(r"\w+://[^/@]*:[^/@]+@")
+_PASSWORD = re.compile(r"([\w+.-]+://)[^/@]*:[^/@]+@")
 _STARTING = {"spark.master": "--master", "spark.driver.memory": "--memory"}
 
 
@@ -45,8 +45,10 @@ def read_settings(given: Path | None = None) -> dict[str, Any]:
     path = local_path(named or FILE, "The file of settings")
     shown = str(named or FILE)
     try:
-        text = path.read_text(encoding="utf-8")
-        owner = path.stat().st_uid
+        if named is None:
+            check_own_link(path)
+        with path.open(encoding="utf-8") as file:
+            owner, text = os.fstat(file.fileno()).st_uid, file.read()
     except FileNotFoundError as error:
         if named is None:
             return {}
@@ -66,7 +68,7 @@ def check_environment() -> None:
     """
     for setting in SETTINGS:
         if (text := os.environ.get(setting.variable)) and (fault := setting.fault_of_text(text)) is not None:
-            raise SetupError(f"The variable {setting.variable} {fault}: {text!r}.", setting.help)
+            raise SetupError(f"The variable {setting.variable} {fault}: {_shown(text)}.", setting.help)
 
 
 def export(settings: Mapping[str, Any]) -> None:
@@ -138,9 +140,14 @@ def _checked(text: str, file: str) -> Iterator[tuple[str, Any]]:
     for key, value in read.items():
         setting = BY_NAME.get(key)
         if setting is None:
-            near = difflib.get_close_matches(key.lower().replace("_", "-"), BY_NAME, 1, 0.5)
+            near = difflib.get_close_matches(key.lower().replace("_", "-"), BY_NAME, 1, 0.7)
             fail(f"There is no setting `{key}`.", f"Did you mean `{near[0]}`?" if near else _all(), key)
         yield key, _values(setting, value, fail) if setting.many else _value(setting, value, fail)
+
+
+def _shown(value: object) -> str:
+    """A value for a message, without the password of an address."""
+    return _PASSWORD.sub(r"\1…@", repr(value))
 
 
 def _all() -> str:
@@ -150,9 +157,10 @@ def _all() -> str:
 def _value(setting: Setting, value: Any, fail: Callable[..., NoReturn], *path: str) -> Any:
     at = path or (setting.name,)
     if (fault := setting.fault(value)) is not None:
-        fail(f"`{'.'.join(at)}` {fault}: {value!r}.", setting.help, *at)
-    if setting.name in ("store", "shard") and _PASSWORD.match(value):
-        cure = "Put the address into MILLPOND_STORE." if setting.name == "store" else "Write `env:NAME`, and set NAME."
+        shown = "" if len(at) > 1 else f": {_shown(value)}"  # the value of a pair may be a secret
+        fail(f"`{'.'.join(at)}` {fault}{shown}.", setting.help, *at)
+    if setting.name in ("store", "shard", "maven") and _PASSWORD.match(value):
+        cure = "Write `env:NAME`, and set NAME." if setting.many else f"Put the address into {setting.variable}."
         fail(f"`{setting.name}` contains a password.", cure, *at)
     return value
 
@@ -161,7 +169,8 @@ def _values(setting: Setting, value: Any, fail: Callable[..., NoReturn]) -> list
     """The texts of a repeated setting: a list of them, or a table of NAME and value."""
     pairs = setting.metavar == "NAME=VALUE"
     if isinstance(value, dict) and pairs:
-        found = {(setting.name, name): f"{name}={_text(setting, one)}" for name, one in value.items()}
+        leaves = _leaves(value) if setting.name == "conf" else (((name,), one) for name, one in value.items())
+        found = {(setting.name, *path): f"{'.'.join(path)}={_text(setting, one)}" for path, one in leaves}
     elif isinstance(value, list) and not pairs:
         return [_value(setting, one, fail) for one in value]
     else:
@@ -175,6 +184,15 @@ def _values(setting: Setting, value: Any, fail: Callable[..., NoReturn]) -> list
             except MillpondError as error:
                 fail(error.what, error.cure, *path)
     return list(found.values())
+
+
+def _leaves(table: Mapping[str, Any], *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The values of a table and of those in it: TOML reads `spark.a = 1` without quotes as a table."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, *path, name)
+        else:
+            yield (*path, name), value
 
 
 def _text(setting: Setting, value: Any) -> str:

@@ -28,7 +28,8 @@ def _use_file(context: typer.Context, given: Optional[Path]) -> Optional[Path]: 
     check_environment()
     found = read_settings(given)
     export(found)
-    context.default_map = {name.replace("-", "_"): value for name, value in found.items()}
+    parameters = {option: one.name for one in context.command.params for option in one.opts}
+    context.default_map = {parameters.get(f"--{name}") or name: value for name, value in found.items()}
     return given
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
@@ -53,9 +54,10 @@ def test_an_epoch_and_a_failure_are_one_line_each(capsys: pytest.CaptureFixture[
     assert "ValueError: two\nlines" in second["trace"]
 
 
-def test_a_command_that_fails_logs_its_error_as_json() -> None:
-    words = [sys.executable, "-m", "millpond", "run", "no.sql", "--log-format", "json"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+def test_a_command_that_fails_logs_its_error_as_json_as_the_file_of_settings_says(tmp_path: Path) -> None:
+    (tmp_path / "millpond.toml").write_text('file = "no.sql"\nlog-format = "json"\n')
+    words = [sys.executable, "-m", "millpond", "run"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
     line = json.loads(done.stderr)
     assert done.returncode == 1 and line["level"] == "ERROR" and "[MP-TYPE] no.sql cannot be read" in line["message"]
 

@@ -26,7 +26,8 @@ PAGE = Path(__file__).parents[4] / "docs" / "settings.md"
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for setting in SETTINGS:
-        monkeypatch.delenv(setting.variable, raising=False)
+        monkeypatch.setenv(setting.variable, "")  # commands set some of them, which has to be taken back
+        monkeypatch.delenv(setting.variable)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -39,7 +40,7 @@ def written(text: str) -> dict[str, Any]:
 def test_values_and_tables_of_a_file() -> None:
     assert read_settings() == {}
     text = 'file = "a.sql"\ninstances = 4\npatience = 5\nshard = ["memory"]\nonce = true\n'
-    text += '[param]\nlimit = 2.5\nname = "ann"\ntop = ["/a"]\n[conf]\n"spark.executor.memory" = "4g"\n'
+    text += '[param]\nlimit = 2.5\nname = "ann"\ntop = ["/a"]\n[conf]\nspark.executor.memory = "4g"\n'
     assert written(text) == {
         "file": "a.sql", "instances": 4, "patience": 5, "shard": ["memory"], "once": True,
         "param": ["limit=2.5", 'name="ann"', 'top=["/a"]'], "conf": ["spark.executor.memory=4g"],
@@ -50,6 +51,8 @@ def test_values_and_tables_of_a_file() -> None:
     ("text", "line", "words"),
     [
         ('store = "memory"\n\ninstanses = 4\n', 3, ["`instanses`", "Did you mean `instances`?"]),
+        ('token = "t"\n', 1, ["`token`", "Use one of file, "]),
+        ("[conf]\nspark.a = 1\nspark.secret.b = 'hunter2'\n", 3, ["spark.secret.b is a secret"]),
         ("tls_cert = 1\n", 1, ["`tls_cert`", "`tls-cert`"]),
         ('store = "memory"\ninstances = "4"\n', 2, ["`instances` is not a whole number: '4'"]),
         ("instances = true\n", 1, ["is not a whole number: True"]),
@@ -64,6 +67,11 @@ def test_values_and_tables_of_a_file() -> None:
         ('[conf]\n"spark.hadoop.fs.s3a.secret.key" = "x"\n', 2, ["is a secret", "env:NAME"]),
         ('\nstore = "redis://u:hunter2@h:1"\n', 2, ["contains a password", "MILLPOND_STORE"]),
         ('shard = ["memory",\n "redis://:hunter2@h:1"]\n', 1, ["contains a password", "env:NAME"]),
+        ('store = "redis+sentinel://:hunter2@h:1"\n', 1, ["contains a password", "MILLPOND_STORE"]),
+        ('maven = "https://u:hunter2@h"\n', 1, ["contains a password", "MILLPOND_MAVEN"]),
+        ('maven = "http://u:hunter2@h"\n', 1, ["is not of the form URL: 'http://…@h'"]),
+        ('[conf]\n"spark.secret.key " = "hunter2"\n', 2, ["is not of the form NAME=VALUE"]),
+        ('[conf]\n"spark.hadoop.fs.azure.account.key.a" = "hunter2"\n', 2, ["is a secret", "env:NAME"]),
         ('a = "\n', 1, ["is not TOML", "line 1"]),
     ],
 )
