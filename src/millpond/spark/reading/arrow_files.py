@@ -116,8 +116,10 @@ def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: Read
 
 
 def _folder(source: Source) -> str:
-    """The local folder of a source; empty if it is not local."""
-    path = next((value for name, value in source.options if name.lower() == "path"), "")
+    """The local folder of a source, below which folders are partitions; empty if there may be none for Spark."""
+    path = source.option("path") or ""
+    if (source.option("recursiveFileLookup") or "false").lower() != "false":
+        return ""  # Spark takes no columns from the names of folders
     return str(local_path(path, "The folder of the stream")) if scheme_of(path) in (None, "file") else ""
 
 

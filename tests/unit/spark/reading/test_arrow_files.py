@@ -13,9 +13,10 @@ from pyspark.sql import DataFrame
 from millpond.log.file_lists import ListedFile, file_list
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets, SourceUpdate
+from millpond.model.endpoints import Source
 from millpond.runtime.inputs.file_parts import FileColumn, FileRows, FileTask
 from millpond.runtime.task.obstacle import Obstacle
-from millpond.spark.reading.arrow_files import LEAST_BYTES, ArrowFiles, ChosenFiles, Readers
+from millpond.spark.reading.arrow_files import LEAST_BYTES, ArrowFiles, ChosenFiles, Readers, _folder
 
 ROWS = FileRows("tx", 0, (FileColumn("c", "string", 1),), 2)
 START, END = {"tx": '{"logOffset":0}', "t": "1"}, {"tx": '{"logOffset":1}', "t": "1"}
@@ -98,6 +99,11 @@ def test_all_files_of_an_epoch_are_in_folders_with_the_same_columns(tmp_path: Pa
     files = chooser({"tx": rows})
     assert choose(files, START, END, {"tx": SourceUpdate(file_list(listed))}) is None
     assert "1.parquet is in other folders than" in files.notes["tx"]
+
+
+@pytest.mark.parametrize(("recursive", "folder"), [("false", "/in"), ("TRUE", "")])
+def test_spark_takes_no_columns_from_folders_that_it_looks_up_recursively(recursive: str, folder: str) -> None:
+    assert _folder(Source("parquet", (("path", "/in"), ("recursivefilelookup", recursive)))) == folder
 
 
 @pytest.mark.parametrize(
