@@ -332,7 +332,7 @@ def price_of_selection(plan: Plan, query: Selection) -> str:
         f"  columns   {len(more) or 'none'} more{': ' * bool(more)}{', '.join(more)}; "
         f"{len(columns) - len(more) or 'none'} shared",
         f"  filters   {shared}",
-        f"  moved     about {after - before:.3g} more bytes per moved row, and the rows that no other query takes",
+        f"  moved     about {after - before:.3g} bytes more for each row, and the rows that only this query takes",
         "  state     none: a row is emitted in the epoch that reads its event",
     ]
     return "\n".join(lines) + "\n"
