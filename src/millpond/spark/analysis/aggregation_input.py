@@ -471,8 +471,8 @@ def _refused(node: JavaObject, kind: str) -> UnsupportedQuery | QueryTypeError:
         )
     if kind in _STATEFUL:
         return UnsupportedQuery(
-            f"{_STATEFUL[kind]} below the window ({kind}) is planned, not answered yet.",
-            "Query one stream with filters, derived columns and one windowed aggregation.",
+            f"{_STATEFUL[kind]} is not answered at this place of a text.",
+            "Query one stream with filters, derived columns and one windowed aggregation; write LIMIT at the end.",
         )
     if not children(node) and not node.isStreaming():
         return QueryTypeError(
