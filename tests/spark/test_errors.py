@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -415,5 +416,8 @@ def test_a_heap_that_is_too_small_for_the_data_is_told(tmp_path: Path) -> None:
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("[MP-MEMORY] The JVM has no memory left"), done.stderr[-2_000:]
-    assert "\tat " not in done.stderr, "the JVM prints no trace of its own"
+    # Spark exits at once; on a busy machine the thread of its query may then print that Spark has stopped
+    ending = r'Exception in thread "stream execution thread.*RpcEnv already stopped\.\n(\t[^\n]*\n)*'
+    rest = re.sub(ending, "", done.stderr, flags=re.DOTALL)
+    assert "\tat " not in rest, "the JVM prints no other trace of its own"
     assert "Traceback" not in done.stderr

@@ -59,15 +59,18 @@ def test_the_first_query_over_kafka_shows_rows(
     words("init", ".", "--kafka")
     checker = Path(sys.executable).with_name("check-jsonschema")
     subprocess.run([checker, "--builtin-schema", "vendor.compose-spec", "compose.yaml"], check=True)
-    for topic in ("sales", "alerts"):
+    file = Path("pond.sql")  # with topics of its own, since other tests use this broker
+    file.write_text(file.read_text().replace("'sales'", "'starter_sales'").replace("'alerts'", "'starter_alerts'"))
+    for topic in ("starter_sales", "starter_alerts"):
         kafka_server.create(topic)
-    kafka_server.produce("sales", [(0, None, line.encode()) for line in Path("sales.json").read_text().splitlines()])
+    sales = Path("sales.json").read_text().splitlines()
+    kafka_server.produce("starter_sales", [(0, None, line.encode()) for line in sales])
     place = Path("connections.json")
     place.write_text(place.read_text().replace("localhost:9092", kafka_server.servers))
     monkeypatch.setenv(VARIABLE, "connections.json")  # so that the test takes the variable back
     words("run", "--once")
     assert totals() == sorted(TOTALS, key=lambda row: (row[0], row[2]))
-    assert len(kafka_server.read("alerts")) == 2
+    assert len(kafka_server.read("starter_alerts")) == 2
 
 
 def test_every_setting_of_the_starter_is_valid_once_it_is_set(tmp_path: Path) -> None:

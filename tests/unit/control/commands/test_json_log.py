@@ -20,12 +20,16 @@ from millpond.spark.driver.epochs import Epoch
 
 @pytest.fixture(autouse=True)
 def loggers() -> Iterator[None]:
-    """What `write_json` does is undone."""
-    before = {name: (logging.getLogger(name).handlers[:], logging.getLogger(name).level) for name in LEVELS}
+    """Loggers as in a new process; what a test does to them is undone. Services in this process may have set them."""
+    found = [logging.getLogger(name) for name in (*LEVELS, "millpond.pond", "millpond.service")]
+    before = [(logger, logger.handlers[:], logger.level) for logger in found]
+    for logger in found:
+        logger.handlers[:] = []
+        logger.setLevel(logging.NOTSET)
     yield
-    for name, (handlers, level) in before.items():
-        logging.getLogger(name).handlers[:] = handlers
-        logging.getLogger(name).setLevel(level)
+    for logger, handlers, level in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
 
 
 def epoch() -> Epoch:
