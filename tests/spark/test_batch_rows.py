@@ -71,7 +71,6 @@ def test_rows_are_mapped_moved_and_collected_whether_our_class_can_be_loaded_or_
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(arrow_rows, "CLASS", name)
-    arrow_rows._is_loaded.cache_clear()
     large = b"x" * (2 << 20)
 
     def packets(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,14 +83,11 @@ def test_rows_are_mapped_moved_and_collected_whether_our_class_can_be_loaded_or_
         found = b",".join(sorted(packet for batch in batches for packet in batch.column(1).to_pylist()))
         yield pa.RecordBatch.from_arrays([pa.array([b""]), pa.array([found + b" %d" % len(large)])], DELTAS.names)
 
-    try:
-        numbers = ArrowRows.numbers(spark, 6, 3).union(ArrowRows.of(spark.range(6, 8)))
-        moved = numbers.map(packets, PACKETS).shuffled(2)
-        assert moved.map(deltas, DELTAS).collect() == [(b"", b"0,2,4,6 2097152"), (b"", b"1,3,5,7 2097152")]
-        assert {tuple(row) for row in moved.frame().collect()} == {(n % 2, b"%d" % n) for n in range(8)}
-        assert ArrowRows.numbers(spark, 0, 1).map(packets, PACKETS).shuffled(2).map(deltas, DELTAS).collect() == (
-            [(b"", b" 2097152")] * 2
-        )
-        assert ArrowRows.numbers(spark, 0, 1).map(packets, DELTAS).collect() == []
-    finally:
-        arrow_rows._is_loaded.cache_clear()
+    numbers = ArrowRows.numbers(spark, 6, 3).union(ArrowRows.of(spark.range(6, 8)))
+    moved = numbers.map(packets, PACKETS).shuffled(2)
+    assert moved.map(deltas, DELTAS).collect() == [(b"", b"0,2,4,6 2097152"), (b"", b"1,3,5,7 2097152")]
+    assert {tuple(row) for row in moved.frame().collect()} == {(n % 2, b"%d" % n) for n in range(8)}
+    assert ArrowRows.numbers(spark, 0, 1).map(packets, PACKETS).shuffled(2).map(deltas, DELTAS).collect() == (
+        [(b"", b" 2097152")] * 2
+    )
+    assert ArrowRows.numbers(spark, 0, 1).map(packets, DELTAS).collect() == []

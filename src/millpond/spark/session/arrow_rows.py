@@ -41,7 +41,7 @@ class ArrowRows:
     @classmethod
     def numbers(cls, spark: SparkSession, end: int, parts: int) -> ArrowRows:
         """The numbers below `end`, in `parts` partitions."""
-        if not _is_loaded(spark):
+        if not is_loaded(spark, CLASS):
             return _Frames(spark, spark.range(0, end, 1, parts))
         return cls(spark, _java(spark).ArrowRows.numbers(spark._jsparkSession, end, parts))
 
@@ -49,7 +49,7 @@ class ArrowRows:
     def of(cls, frame: DataFrame) -> ArrowRows:
         """The rows of a frame."""
         spark = frame.sparkSession
-        return cls(spark, _java(spark).ArrowRows.of(frame._jdf)) if _is_loaded(spark) else _Frames(spark, frame)
+        return cls(spark, _java(spark).ArrowRows.of(frame._jdf)) if is_loaded(spark, CLASS) else _Frames(spark, frame)
 
     def map(self, function: Function, columns: StructType, *, barrier: bool = False) -> ArrowRows:
         """The batches that a function makes of those of each partition; `barrier`: all its tasks run at one time."""
@@ -121,11 +121,6 @@ class _Frames(ArrowRows):
 def _java(spark: SparkSession) -> Any:
     assert spark._jvm is not None
     return spark._jvm.millpond
-
-
-@lru_cache(4)
-def _is_loaded(spark: SparkSession) -> bool:
-    return is_loaded(spark, CLASS)
 
 
 @lru_cache(1)

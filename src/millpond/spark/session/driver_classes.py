@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -16,6 +17,7 @@ SOURCES = ("ArrowRows", "EpochSink", "PlainCheckpoints", "PreferredHosts")
 """The classes in the jar, by the name of their source."""
 
 
+@lru_cache(32)
 def is_loaded(spark: SparkSession, name: str) -> bool:
     """Load a class; returns whether it can be used, which it cannot where the class loader accepts no further jars."""
     jvm = spark._jvm
