@@ -200,14 +200,14 @@ class LoggedSize(NamedTuple):
         if plan.query.deduplicated is not None:
             return self._waiting(plan.query, mark)
         presence = presence_filter(plan.query)
-        asked = [aggregate for aggregate in plan.query.aggregates if aggregate.logged]
-        filters = [logged_rows(aggregate, presence) for aggregate in asked]
-        values = (value for aggregate in asked for value in aggregate.arguments)
+        logged = [aggregate for aggregate in plan.query.aggregates if aggregate.logged]
+        filters = [logged_rows(aggregate, presence) for aggregate in logged]
+        values = (value for aggregate in logged for value in aggregate.arguments)
         names = {value_name(one) for value in values for one in stored_values(value)}
         names |= {filter_name(condition) for condition in filters if condition is not None}
         horizon = needed_from((plan,), mark)
         total = 0
-        for part in self.parts if asked else ():
+        for part in self.parts if logged else ():
             kept = np.ones(part.rows, bool) if None in filters else _any(part, filters)
             if horizon is not None:
                 kept &= part.times_us >= horizon

@@ -27,7 +27,7 @@ BATCH_ROWS = 1 << 17
 """Rows that are decoded at once."""
 
 _ROWS_PER_BYTE = 2
-"""A text column keeps its dictionary if that has, in each row group, at most one compressed byte for so many rows."""
+"""A text column keeps its dictionary if each row group has at least this many rows per compressed byte of it."""
 
 _DISTINCT = ("parquet-mr ", "parquet-cpp-arrow ")
 """Writers whose dictionaries have each value once; pyarrow misreads others if they are kept."""

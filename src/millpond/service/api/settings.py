@@ -37,8 +37,8 @@ class Setting(NamedTuple):
 
     def fault_of_text(self, text: str) -> str | None:
         """As `fault`, for the text of a variable."""
-        if self.form not in (int, float) or self.many:
-            return None if self.many or self.form is bool else self.fault(text)
+        if self.many or self.form is bool:
+            return None
         try:
             return self.fault(self.form(text))
         except ValueError:

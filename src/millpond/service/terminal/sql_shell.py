@@ -316,8 +316,8 @@ def add_sql(app: typer.Typer) -> None:
         Without -c, statements are read from standard input: from a terminal each ends with a semicolon, and a script
         ends at its first error.
         """
-        asks = command is None and sys.stdin.isatty()
-        if command is None and not asks:
+        interactive = command is None and sys.stdin.isatty()
+        if command is None and not interactive:
             command = [sys.stdin.read()]
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         if checkpoint is None:
@@ -325,7 +325,7 @@ def add_sql(app: typer.Typer) -> None:
         endpoint = cache(partial(_endpoint, checkpoint, url, pg, token, ca))
         shell = Shell(
             partial(_client, checkpoint, url, pg, token, ca), endpoint, width, as_json,
-            (lambda: typer.confirm("Apply it?")) if asks else None, dry_run,
+            (lambda: typer.confirm("Apply it?")) if interactive else None, dry_run,
         )  # fmt: skip
         try:
             if command is None:

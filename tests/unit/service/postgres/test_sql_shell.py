@@ -58,12 +58,12 @@ def test_a_prompt_goes_on_after_an_error_and_reads_statements_of_several_lines(
     served: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     endpoint = Endpoint("127.0.0.1", served.port, served.token, None)
-    asked = Shell(lambda: None, lambda: endpoint, 80, False, None, False)  # type: ignore[arg-type,return-value]
-    answered = asked._read
-    monkeypatch.setattr(asked, "_read", lambda sql: interrupted() if sql == "long" else answered(sql))
+    session = Shell(lambda: None, lambda: endpoint, 80, False, None, False)  # type: ignore[arg-type,return-value]
+    answered = session._read
+    monkeypatch.setattr(session, "_read", lambda sql: interrupted() if sql == "long" else answered(sql))
     typed = iter(["SELEC 1;", "long;", "SELECT count(*)", "AS pages FROM visits;", "exit;"])
     monkeypatch.setattr("builtins.input", lambda _: next(typed))
-    asked.loop()
+    session.loop()
     endpoint.close()
     found = capsys.readouterr()
     assert found.err.startswith("[MP-SYNTAX] syntax error") and "pages" in found.out

@@ -75,25 +75,25 @@ def test_hosts_are_known_by_name_whatever_their_port(client: Callable[..., Any])
 
 
 def test_pages_of_browsers_are_refused_unless_allowed(client: Callable[..., Any]) -> None:
-    told = headers(origin="https://page.example")
-    check_refused(client(Echo()).get("/v1/queries", headers=told), 403, "MP-ACCESS")
+    sent = headers(origin="https://page.example")
+    check_refused(client(Echo()).get("/v1/queries", headers=sent), 403, "MP-ACCESS")
     allowed = client(Echo(), origins=frozenset({"https://page.example"}))
-    assert allowed.get("/v1/queries", headers=told).status_code == 200
+    assert allowed.get("/v1/queries", headers=sent).status_code == 200
     check_refused(allowed.get("/v1/queries", headers=headers(origin="null")), 403, "MP-ACCESS")
 
 
-def test_a_body_has_a_longest_size_told_or_not(client: Callable[..., Any]) -> None:
+def test_a_body_has_a_longest_size_whether_declared_or_not(client: Callable[..., Any]) -> None:
     echo = Echo()
     http = client(echo, limits=Limits(body_bytes=100))
-    told = headers(content_type="application/json")
-    assert http.post("/v1/queries", headers=told, content=b"x" * 100).content == b"x" * 100
-    check_refused(http.post("/v1/queries", headers=told, content=b"x" * 101), 413, "MP-REQUEST")
+    sent = headers(content_type="application/json")
+    assert http.post("/v1/queries", headers=sent, content=b"x" * 100).content == b"x" * 100
+    check_refused(http.post("/v1/queries", headers=sent, content=b"x" * 101), 413, "MP-REQUEST")
 
     async def parts() -> AsyncIterator[bytes]:
         yield b"x" * 60
         yield b"x" * 60
 
-    check_refused(http.post("/v1/queries", headers=told, content=parts()), 413, "MP-REQUEST")
+    check_refused(http.post("/v1/queries", headers=sent, content=parts()), 413, "MP-REQUEST")
     assert len(echo.paths) == 1
 
 
@@ -136,8 +136,8 @@ def test_a_body_that_does_not_come_is_not_waited_for(client: Callable[..., Any])
         await asyncio.sleep(30)
 
     http = client(Echo(), limits=Limits(body_seconds=0.05))
-    told = headers(content_type="application/json")
-    check_refused(http.post("/v1/queries", headers=told, content=parts()), 408, "MP-REQUEST")
+    sent = headers(content_type="application/json")
+    check_refused(http.post("/v1/queries", headers=sent, content=parts()), 408, "MP-REQUEST")
 
 
 def test_no_more_than_some_addresses_are_remembered() -> None:

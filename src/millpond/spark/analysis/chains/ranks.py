@@ -119,7 +119,7 @@ def read_limit(context: StepContext, limit: Limit) -> Extraction:
 
 
 def _reader(context: StepContext, below: JavaObject, what: str) -> _RankReader | RanksSoFar:
-    """Reads the rows that are ranked, those of each window or in update mode all so far; `below`: their plan."""
+    """Reads the rows that are ranked, those of each window or, in update mode, all until then; `below`: their plan."""
     input_plan = read_input_plan(context.catalyst, below)
     source = context.source(input_plan, ids_of(below))
     if context.terms.updates:
