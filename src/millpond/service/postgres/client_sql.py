@@ -7,8 +7,8 @@ result is checked and run like any other statement, so nothing here decides what
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import takewhile
+from collections.abc import Iterator, Sequence
+from itertools import count, takewhile
 from typing import NamedTuple
 
 from millpond.service.postgres.client_catalog import TABLES
@@ -141,3 +141,18 @@ def adapted(sql: str) -> str:
     text = _NUMBER_TYPE.sub(r"\1\2BIGINT", _NAME_TYPE.sub(r"\1\3VARCHAR\2", text))
     text = _OBJECT.sub("json_object(", _FUNCTIONS.sub(r"client_\1(", text))
     return _KEPT.sub(lambda found: kept[int(found[1])], text)
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Names that differ, also for DuckDB, which does not distinguish upper and lower case; the first one stays.
+
+    >>> distinct_names(["n", "N", "n_1"])
+    ['n', 'N_2', 'n_1']
+    """
+    taken, distinct = {name.lower() for name in names}, list[str]()
+    for place, name in enumerate(names):
+        if any(name.lower() == other.lower() for other in names[:place]):
+            name = next(new for k in count(1) if (new := f"{name}_{k}").lower() not in taken)
+            taken.add(name.lower())
+        distinct.append(name)
+    return distinct

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +23,7 @@ from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.reconfigure.lifecycle import current
 from millpond.runtime.rows.window_rows import ARROW_WINDOW
+from millpond.service.postgres.client_sql import distinct_names
 from millpond.service.server.log_reader import LogReader
 from millpond.state.backends.kinds import shown, store_kind, store_path
 from millpond.state.ports.sharded import ShardedStore
@@ -208,22 +208,7 @@ def _served(spec: PondSpec) -> dict[str, Query]:
     """The served queries in force, by the names of their tables."""
     queries = [query for query in current(spec) if isinstance(query, Query) and query.serve]
     queries.sort(key=lambda query: query.name, reverse=True)  # a name in lower case stays as it is
-    return dict(zip(_distinct([query.name for query in queries]), queries, strict=True))
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Names that also differ for DuckDB, which does not distinguish upper and lower case; the first one stays.
-
-    >>> _distinct(["n", "N", "n_1"])
-    ['n', 'N_2', 'n_1']
-    """
-    taken, distinct = {name.lower() for name in names}, list[str]()
-    for place, name in enumerate(names):
-        if any(name.lower() == other.lower() for other in names[:place]):
-            name = next(new for k in count(1) if (new := f"{name}_{k}").lower() not in taken)
-            taken.add(name.lower())
-        distinct.append(name)
-    return distinct
+    return dict(zip(distinct_names([query.name for query in queries]), queries, strict=True))
 
 
 def _flat(rows: pa.Table) -> pa.Table:
@@ -234,4 +219,4 @@ def _flat(rows: pa.Table) -> pa.Table:
         window = column.type == ARROW_WINDOW
         names += [f"{name}_start", f"{name}_end"] if window else [name]
         columns += column.flatten() if window else [column]
-    return pa.Table.from_arrays(columns, names=_distinct(names))
+    return pa.Table.from_arrays(columns, names=distinct_names(names))

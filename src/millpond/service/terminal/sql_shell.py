@@ -21,9 +21,9 @@ import typer
 
 from millpond.connections import is_loopback
 from millpond.errors import AccessError, MillpondError, NotServingError, RequestError, SetupError, of_code
-from millpond.service.api.messages import Changed, Priced
+from millpond.service.api.messages import Changed, Priced, QueryShown
 from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, only_pond, places_of
-from millpond.service.postgres.client_sql import statements_of
+from millpond.service.postgres.client_sql import distinct_names, statements_of
 from millpond.service.terminal import commands
 from millpond.service.terminal.serve_arguments import host_and_port
 from millpond.service.terminal.text import change_lines, printable, table_lines
@@ -40,20 +40,23 @@ except ImportError:  # a Python without line editing
 KEYWORDS = (
     "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "DESC", "HAVING", "JOIN", "DESCRIBE", "SHOW QUERIES",
     "SHOW STREAMS", "SHOW PARAMETERS", "SHOW CHANGES", "SHOW TABLES", "CREATE STREAMING TABLE", "USING",
-    "TBLPROPERTIES", "ALTER STREAMING TABLE", "DROP STREAMING TABLE", "FROM STREAM", "WATERMARK",
+    "TBLPROPERTIES", "ALTER STREAMING TABLE", "DROP STREAMING TABLE", "FROM STREAM", "WATERMARK", "IF EXISTS",
+    "IF NOT EXISTS", "CREATE OR REPLACE STREAMING TABLE",
 )  # fmt: skip
 
 _GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
 _TEXT = r"'((?:[^']|'')*)'"
 _PROPERTY = re.compile(rf"\s*{_TEXT}\s*=\s*{_TEXT}\s*(?:,|\Z)")
 _CREATE = re.compile(
-    rf"{_GAP}CREATE\s+(?P<replace>OR\s+(?:REPLACE|REFRESH)\s+)?STREAMING\s+TABLE\s+(?P<name>\w+)"
+    rf"{_GAP}CREATE\s+(?P<replace>OR\s+(?:REPLACE|REFRESH)\s+)?STREAMING\s+TABLE\s+"
+    r"(?P<absent>IF\s+NOT\s+EXISTS\s+)?(?P<name>\w+)"
     rf"(?:\s+USING\s+(?P<sink>\w+))?(?:\s+TBLPROPERTIES\s*\((?P<properties>(?:[^')]|{_TEXT})*)\))?"
     r"\s+AS\s+(?P<text>.+)",
     re.DOTALL | re.IGNORECASE,
 )
-_ALTER = re.compile(rf"{_GAP}ALTER\s+STREAMING\s+TABLE\s+(?P<name>\w+)\s+AS\s+(?P<text>.+)", re.DOTALL | re.IGNORECASE)
-_DROP = re.compile(rf"{_GAP}DROP\s+(?:STREAMING\s+)?TABLE\s+(?P<name>\w+)\s*", re.DOTALL | re.IGNORECASE)
+_EXISTING = r"(?P<exists>IF\s+EXISTS\s+)?(?P<name>\w+)"
+_ALTER = re.compile(rf"{_GAP}ALTER\s+STREAMING\s+TABLE\s+{_EXISTING}\s+AS\s+(?P<text>.+)", re.DOTALL | re.IGNORECASE)
+_DROP = re.compile(rf"{_GAP}DROP\s+(?:STREAMING\s+)?TABLE\s+{_EXISTING}\s*", re.DOTALL | re.IGNORECASE)
 _CODED = re.compile(r"\[(MP-[A-Z-]+)\] (.*)")
 _OPTIONS = {
     "serve": "serve", "emit": "emit", "correct.for": "correct_for", "deduplicate": "deduplicate", "topic": "topic",
@@ -61,23 +64,60 @@ _OPTIONS = {
     "state.ttl": "state_ttl", "time.zone": "time_zone", "late.format": "late",
 }  # fmt: skip
 """The properties of a query that is added, and the arguments of `Client.add`."""
+_VERSIONED = ("deduplicate", "deduplicate_within")
+"""The arguments of `Client.alter` among them."""
+_CONNECT_SECONDS = 10
 
 
 class Change(NamedTuple):
-    """A statement that changes a query: the kind of the change, the query, its text, and arguments of `Client.add`."""
+    """A statement that changes a query: the kind of the change, the query, its text, and arguments of `Client.add`.
+
+    A `replace` alters the query if it exists, and adds it otherwise. `conditional`: the change is only made if the
+    query exists or, for `add`, if it does not.
+    """
 
     kind: str
     name: str
     text: str = ""
     options: Mapping[str, Any] = {}
+    conditional: bool = False
 
-    def request(self, pond: Client, *, dry_run: bool) -> Changed | Priced:
-        """Make the change, or only price it."""
-        if self.kind == "add":
-            return pond.add(self.name, self.text, dry_run=dry_run, **self.options)
-        if self.kind == "alter":
-            return pond.alter(self.name, self.text, dry_run=dry_run)
+    def request(self, pond: Client, *, dry_run: bool) -> Changed | Priced | None:
+        """Make the change, or only price it; None: its condition is not met.
+
+        Raises:
+            RequestError: the query exists, and a `replace` has other properties.
+        """
+        kind, options, known = self.kind, self.options, None
+        if self.conditional or kind == "replace":
+            known = next((one for one in pond.queries() if one.name == self.name), None)
+        if self.conditional and (known is None) == (kind != "add"):
+            return None
+        if kind == "replace":
+            kind, options = ("add", options) if known is None else ("alter", self._for_existing(known))
+        if kind == "add":
+            return pond.add(self.name, self.text, dry_run=dry_run, **options)
+        if kind == "alter":
+            return pond.alter(self.name, self.text, dry_run=dry_run, **options)
         return pond.move("drop", self.name, dry_run=dry_run)
+
+    @property
+    def unmet(self) -> str:
+        """What is reported if the condition is not met."""
+        exists = f"The query {self.name} exists" if self.kind == "add" else f"There is no query {self.name}"
+        return f"{exists}; nothing was changed."
+
+    def _for_existing(self, known: QueryShown) -> dict[str, Any]:
+        """The arguments of `Client.alter`; a sink or a property that would differ is refused."""
+        same = {"sink": known.sink, "serve": known.serve}
+        for option, value in self.options.items():
+            if option in _VERSIONED or same.get(option) == value:
+                continue
+            name = next((name for name, one in _OPTIONS.items() if one == option), option)
+            kept = f" is {same[option]!r}" if option in same else " is fixed"
+            what = f"{self.name} exists, and its {name!r}{kept}: only its text can be replaced."
+            raise RequestError(what, f"Leave {name!r} out, or drop the query first.")
+        return {option: value for option, value in self.options.items() if option in _VERSIONED}
 
 
 def change_of(text: str) -> Change | None:
@@ -87,23 +127,22 @@ def change_of(text: str) -> Change | None:
         RequestError: it has a property that a query which is added over the network cannot have.
 
     >>> change_of("DROP TABLE visits")
-    Change(kind='drop', name='visits', text='', options={})
+    Change(kind='drop', name='visits', text='', options={}, conditional=False)
     >>> change_of("CREATE STREAMING TABLE a USING json TBLPROPERTIES ('serve' = 'true') AS SELECT 1").options
     {'sink': 'json', 'serve': True}
     """
     if found := _DROP.fullmatch(text):
-        return Change("drop", found["name"])
+        return Change("drop", found["name"], conditional=found["exists"] is not None)
     if found := _ALTER.fullmatch(text):
-        return Change("alter", found["name"], found["text"])
+        return Change("alter", found["name"], found["text"], conditional=found["exists"] is not None)
     if (found := _CREATE.fullmatch(text)) is None:
         return None
-    if found["replace"]:
-        if found["properties"]:
-            what = f"{found['name']} keeps its properties: only its text can be replaced."
-            raise RequestError(what, "Leave TBLPROPERTIES out.")
-        return Change("alter", found["name"], found["text"])
+    if found["replace"] and found["absent"]:
+        raise RequestError("OR REPLACE and IF NOT EXISTS exclude each other.", "Use one of them.")
     sink = {} if found["sink"] is None else {"sink": found["sink"].lower()}
-    return Change("add", found["name"], found["text"], sink | dict(_options(found["properties"] or "")))
+    options = sink | dict(_options(found["properties"] or ""))
+    kind = "replace" if found["replace"] else "add"
+    return Change(kind, found["name"], found["text"], options, found["absent"] is not None)
 
 
 def _options(properties: str) -> Iterator[tuple[str, Any]]:
@@ -127,48 +166,80 @@ def _options(properties: str) -> Iterator[tuple[str, Any]]:
         at = found.end()
 
 
+class Address(NamedTuple):
+    """Where SQL is answered (HOST:PORT, of several services separated by commas), the token, and a certificate."""
+
+    at: str
+    token: str
+    certificate: str | None
+
+    def words(self) -> dict[str, Any]:
+        """The arguments of `psycopg.connect`."""
+        hosts, ports = zip(*map(host_and_port, self.at.split(",")), strict=True)
+        words: dict[str, Any] = {
+            "host": ",".join(hosts), "port": ",".join(map(str, ports)), "user": "millpond", "password": self.token,
+            "dbname": "pond", "autocommit": True, "connect_timeout": _CONNECT_SECONDS,
+        }  # fmt: skip
+        if self.certificate is None and all(map(is_loopback, hosts)):
+            return words | {"sslmode": "disable"}
+        # the token must not cross a network in plain text
+        return words | {"sslmode": "verify-full", "sslrootcert": self.certificate or "system"}
+
+
 class Endpoint:
-    """The SQL endpoint of a service; connects with the first statement, and again after a lost connection.
+    """The SQL endpoint of a pond; connects with the first statement, and again after a lost connection.
+
+    `find`: where SQL is answered now. A statement whose connection is lost is repeated if another service answers now.
 
     Raises:
         SetupError: psycopg is missing. NotServingError: nobody answers. RequestError: a statement fails.
     """
 
-    def __init__(self, host: str, port: int, token: str, certificate: str | None) -> None:
+    def __init__(self, find: Callable[[], Address]) -> None:
         try:
             import psycopg
         except ModuleNotFoundError as error:
             raise SetupError(f"The SQL shell needs psycopg: {error}.", f"Run `{install('postgres')}`.") from error
-        self._psycopg = psycopg
+        self._psycopg, self._find = psycopg, find
         self._connection: psycopg.Connection[Any] | None = None
-        self._words: dict[str, Any] = {
-            "host": host, "port": port, "user": "millpond", "password": token, "dbname": "pond", "autocommit": True,
-        }  # fmt: skip
-        if certificate is None and is_loopback(host):
-            self._words["sslmode"] = "disable"
-        else:  # the token must not cross a network in plain text
-            self._words |= {"sslmode": "verify-full", "sslrootcert": certificate or "system"}
+        self._address: Address | None = None
 
     def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """The names of the columns, and the rows."""
-        psycopg = self._psycopg
         if self._connection is None or self._connection.closed:
-            try:
-                self._connection = psycopg.connect(**self._words)
-            except psycopg.OperationalError as error:
-                where, why = f"{self._words['host']}:{self._words['port']}", " ".join(str(error).split()).rstrip(".?")
-                if f"[{AccessError.code}]" in why:
-                    raise AccessError(
-                        f"The service at {where} refuses the token.", f"Give --token, or set {TOKEN_VARIABLE}."
-                    ) from error
-                cure = "Start the service with --pg, and name that address."
-                raise NotServingError(f"No SQL is answered at {where}: {why}.", cure) from error
+            self._connect(self._find())
+        try:
+            return self._executed(statement)
+        except NotServingError:
+            if (now := self._find()) == self._address:
+                raise
+        self._connect(now)
+        return self._executed(statement)
+
+    def _connect(self, address: Address) -> None:
+        words, self._address = address.words(), address
+        try:
+            self._connection = self._psycopg.connect(**words)
+        except self._psycopg.OperationalError as error:
+            why = _one_line(error)
+            if f"[{AccessError.code}]" in why:
+                raise AccessError(
+                    f"The service at {address.at} refuses the token.", f"Give --token, or set {TOKEN_VARIABLE}."
+                ) from error
+            cure = "Start the service with --pg, and name that address."
+            raise NotServingError(f"No SQL is answered at {address.at}: {why}.", cure) from error
+
+    def _executed(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        assert self._connection is not None and self._address is not None
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(statement.encode())
                 return [one.name for one in cursor.description or ()], cursor.fetchall() if cursor.description else []
-        except psycopg.Error as error:
+        except self._psycopg.Error as error:
             diagnosis = error.diag
+            if self._connection.closed and diagnosis.message_primary is None:
+                what = f"The connection to {self._address.at} was lost: {_one_line(error)}."
+                raise NotServingError(what, "Try again.") from error
             what = " ".join((diagnosis.message_primary or str(error)).split())
             found = _CODED.fullmatch(what)
             kind, what = (RequestError, what) if found is None else (of_code(found[1]), found[2])
@@ -178,6 +249,10 @@ class Endpoint:
         """Close the connection."""
         if self._connection is not None:
             self._connection.close()
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".?")
 
 
 class Shell:
@@ -206,6 +281,7 @@ class Shell:
     def _read(self, statement: str) -> None:
         names, rows = self._endpoint().rows(statement)
         if self._as_json:
+            names = distinct_names(names)
             for row in rows:
                 typer.echo(msgspec.json.encode(dict(zip(names, row, strict=True))).decode())
             return
@@ -215,12 +291,19 @@ class Shell:
     def _change(self, change: Change) -> None:
         with self._pond() as pond:
             price = change.request(pond, dry_run=True)
-            self._show(price, err=not self._dry_run)
+            if price is None:
+                self._show(change, None)
+                return
+            self._show(change, price, err=not self._dry_run)
             if not self._dry_run and (self._confirm is None or self._confirm()):
-                self._show(change.request(pond, dry_run=False), err=False)
+                self._show(change, change.request(pond, dry_run=False))
 
-    def _show(self, done: Changed | Priced, *, err: bool) -> None:
-        shown = msgspec.json.encode(done).decode() if self._as_json else "\n".join(change_lines(done))
+    def _show(self, change: Change, done: Changed | Priced | None, *, err: bool = False) -> None:
+        """Show a change or its price. As JSON, a change that was not made has no record."""
+        if self._as_json:
+            shown = msgspec.json.encode(done or Changed(change.kind, change.name)).decode()
+        else:
+            shown = change.unmet if done is None else "\n".join(change_lines(done))
         typer.echo(shown, err=err)
 
     def loop(self) -> None:
@@ -271,10 +354,10 @@ def completions(words: set[str], text: str) -> list[str]:
     return sorted((word for word in words if word.lower().startswith(text.lower())), key=str.lower)
 
 
-def _endpoint(
+def _address(
     folder: Path | None, url: str | None, pg: str | None, token: str | None, authority: Path | None
-) -> Endpoint:  # fmt: skip
-    """The endpoint at `pg` (HOST:PORT), else that of the leader that serves the pond of a folder."""
+) -> Address:  # fmt: skip
+    """Where SQL is answered: at `pg`, else by the leader that serves the pond of a folder now."""
     if folder is None and pg is None and url is not None:
         raise SetupError("--url does not say where SQL is answered.", "Give --pg too.")
     token, certificate = token or os.environ.get(TOKEN_VARIABLE), None if authority is None else str(authority)
@@ -284,7 +367,7 @@ def _endpoint(
         token, certificate = token or places.known_secret(), certificate or leader.certificate
         if (pg := pg or leader.pg) is None:
             raise SetupError(f"The service at {leader.url} answers no SQL.", "Start it with --pg 127.0.0.1:0.")
-    return Endpoint(*host_and_port(pg), token, certificate)
+    return Address(pg, token, certificate)
 
 
 def _client(folder: Path | None, url: str | None, pg: str | None, token: str | None, authority: Path | None) -> Client:
@@ -306,7 +389,7 @@ def add_sql(app: typer.Typer) -> None:
         dry_run: commands.DryRun = False,
         pg: Annotated[
             Optional[str],  # noqa: UP045
-            typer.Option("--pg", metavar="HOST:PORT", help="Where the service answers SQL [default: from DIR]."),
+            typer.Option("--pg", metavar="HOST:PORT,…", help="Where the service answers SQL [default: from DIR]."),
         ] = None,
         checkpoint: commands.Folder = None, url: commands.Url = None, token: commands.Token = None,
         ca: commands.Trusted = None, as_json: commands.Json = False,
@@ -322,7 +405,7 @@ def add_sql(app: typer.Typer) -> None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         if checkpoint is None:
             url = url or os.environ.get(URL_VARIABLE)
-        endpoint = cache(partial(_endpoint, checkpoint, url, pg, token, ca))
+        endpoint = cache(lambda: Endpoint(partial(_address, checkpoint, url, pg, token, ca)))
         shell = Shell(
             partial(_client, checkpoint, url, pg, token, ca), endpoint, width, as_json,
             (lambda: typer.confirm("Apply it?")) if interactive else None, dry_run,

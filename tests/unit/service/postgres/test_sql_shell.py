@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any
@@ -12,8 +14,9 @@ from typer.testing import CliRunner, Result
 
 from millpond.cli import app
 from millpond.errors import NotServingError, QueryRefused, RequestError, SetupError
+from millpond.service.api.messages import Changed, QueryShown
 from millpond.service.terminal.commands import _lines
-from millpond.service.terminal.sql_shell import Change, Endpoint, Shell, change_of
+from millpond.service.terminal.sql_shell import Address, Change, Endpoint, Shell, change_of
 from millpond.service.terminal.text import table_lines
 
 
@@ -29,8 +32,32 @@ def test_a_script_in_a_pipe_needs_no_last_semicolon_and_ends_at_an_error(served:
 
 
 def test_a_token_does_not_cross_a_network_in_plain_text() -> None:
-    assert Endpoint("127.0.0.1", 1, "t", None)._words["sslmode"] == "disable"
-    assert Endpoint("pond.example", 1, "t", None)._words["sslmode"] == "verify-full"
+    assert Address("127.0.0.1:1", "t", None).words()["sslmode"] == "disable"
+    both = Address("127.0.0.1:1,pond.example:2", "t", None).words()
+    assert (both["host"], both["port"], both["sslmode"]) == ("127.0.0.1,pond.example", "1,2", "verify-full")
+
+
+def test_the_shell_asks_the_new_leader_after_a_takeover(served: Any) -> None:
+    leaders = ["127.0.0.1:1", f"127.0.0.1:{served.port}", f"localhost:{served.port}"]
+    endpoint = Endpoint(lambda: Address(leaders[0], served.token, None))
+    with pytest.raises(NotServingError, match=r"127\.0\.0\.1:1"):
+        endpoint.rows("SELECT 1 AS x")
+    del leaders[0]
+    assert endpoint.rows("SELECT 1 AS x") == (["x"], [(1,)])
+    cut(endpoint)
+    with pytest.raises(NotServingError, match="was lost"):  # the same service: the statement may have ended it
+        endpoint.rows("SELECT 1 AS x")
+    assert endpoint.rows("SELECT 2 AS x") == (["x"], [(2,)])
+    cut(endpoint)
+    del leaders[0]
+    assert endpoint.rows("SELECT 3 AS x") == (["x"], [(3,)])
+    endpoint.close()
+
+
+def cut(endpoint: Endpoint) -> None:
+    """Cut the connection, as a leader that dies does."""
+    assert endpoint._connection is not None
+    socket.socket(fileno=os.dup(endpoint._connection.fileno())).shutdown(socket.SHUT_RDWR)
 
 
 def test_reads_and_changes_reach_the_same_service(served: Any) -> None:
@@ -52,12 +79,13 @@ def test_a_script_gets_rows_as_a_table_and_as_json(served: Any) -> None:
     lines = shell(served, "-c", f"{sql}; SHOW QUERIES").output.splitlines()
     assert lines[0].split() == ["page", "n", "w_start"] and lines[2].split()[:2] == ["/home", "2"]
     assert any(line.startswith("again") for line in lines) and any(line.startswith("visits") for line in lines)
+    assert shell(served, "--json", "-c", "SELECT 1 AS n, 2 AS n, 3 AS n_1").output == '{"n":1,"n_2":2,"n_1":3}\n'
 
 
 def test_a_prompt_goes_on_after_an_error_and_reads_statements_of_several_lines(
     served: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    endpoint = Endpoint("127.0.0.1", served.port, served.token, None)
+    endpoint = Endpoint(lambda: Address(f"127.0.0.1:{served.port}", served.token, None))
     session = Shell(lambda: None, lambda: endpoint, 80, False, None, False)  # type: ignore[arg-type,return-value]
     answered = session._read
     monkeypatch.setattr(session, "_read", lambda sql: interrupted() if sql == "long" else answered(sql))
@@ -78,7 +106,11 @@ def test_a_prompt_goes_on_after_an_error_and_reads_statements_of_several_lines(
         ("-- x\ndrop  streaming table\nb ", Change("drop", "b")),
         ("ALTER STREAMING TABLE a AS WITH x AS (SELECT 1) SELECT 2",
          Change("alter", "a", "WITH x AS (SELECT 1) SELECT 2")),
-        ("CREATE OR REPLACE STREAMING TABLE a USING json AS SELECT 2", Change("alter", "a", "SELECT 2")),
+        ("ALTER STREAMING TABLE IF EXISTS a AS SELECT 2", Change("alter", "a", "SELECT 2", conditional=True)),
+        ("DROP TABLE if exists b", Change("drop", "b", conditional=True)),
+        ("CREATE STREAMING TABLE IF NOT EXISTS a AS SELECT 2", Change("add", "a", "SELECT 2", conditional=True)),
+        ("CREATE OR REPLACE STREAMING TABLE a USING json AS SELECT 2",
+         Change("replace", "a", "SELECT 2", {"sink": "json"})),
         (
             "CREATE STREAMING TABLE a USING KAFKA TBLPROPERTIES ('topic' = 'it''s (1)', 'late.by'='window',\n"
             "'deduplicate' = 'x, y') AS\nSELECT ')' AS y",
@@ -115,9 +147,64 @@ def test_rows_and_names_cannot_command_the_terminal() -> None:
     assert r"\x1b[2J\r" in next(iter([*table_lines(["a"], [("\x1b[2J\r",)], None)][2:]))
 
 
-def test_a_replaced_query_keeps_its_properties() -> None:
-    with pytest.raises(RequestError, match="text"):
-        change_of("CREATE OR REPLACE STREAMING TABLE a TBLPROPERTIES ('serve' = 'true') AS SELECT 1")
+class Ponds:
+    """A client that knows one query, `a`, and records the requests."""
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+
+    def queries(self) -> list[QueryShown]:
+        return [QueryShown("a", "windowed", "running", 1, "", (), (), "parquet", True)]
+
+    def add(self, name: str, text: str, **more: Any) -> Changed:
+        self.made.append(("add", name, more))
+        return Changed("add", name, 1)
+
+    def alter(self, name: str, text: str, **more: Any) -> Changed:
+        self.made.append(("alter", name, more))
+        return Changed("alter", name, 1)
+
+    def move(self, kind: str, name: str, **more: Any) -> Changed:
+        self.made.append((kind, name, more))
+        return Changed(kind, name, 1)
+
+
+def requested(text: str) -> list[Any]:
+    change, pond = change_of(text), Ponds()
+    assert change is not None
+    done = change.request(pond, dry_run=False)  # type: ignore[arg-type]
+    assert (done is None) == (pond.made == [])
+    return pond.made
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("CREATE STREAMING TABLE IF NOT EXISTS a AS SELECT 1", []),
+        ("CREATE STREAMING TABLE IF NOT EXISTS b AS SELECT 1", [("add", "b", {"dry_run": False})]),
+        ("DROP STREAMING TABLE IF EXISTS b", []),
+        ("DROP STREAMING TABLE IF EXISTS a", [("drop", "a", {"dry_run": False})]),
+        ("ALTER STREAMING TABLE IF EXISTS b AS SELECT 1", []),
+        ("CREATE OR REPLACE STREAMING TABLE b USING json AS SELECT 1",
+         [("add", "b", {"dry_run": False, "sink": "json"})]),
+        ("CREATE OR REPLACE STREAMING TABLE a USING parquet TBLPROPERTIES ('serve' = 'true', 'deduplicate' = 'x')\n"
+         "AS SELECT 1", [("alter", "a", {"dry_run": False, "deduplicate": ("x",)})]),
+    ],
+)  # fmt: skip
+def test_conditions_depend_on_the_queries_that_exist(text: str, made: list[Any]) -> None:
+    assert requested(text) == made
+
+
+@pytest.mark.parametrize(
+    ("clauses", "words"),
+    [
+        ("USING json", "'parquet'.*drop the query"), ("TBLPROPERTIES ('serve' = 'false')", "serve"),
+        ("TBLPROPERTIES ('budget' = 'keys 9')", "'budget'"),
+    ],
+)
+def test_a_replaced_query_keeps_its_properties(clauses: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        requested(f"CREATE OR REPLACE STREAMING TABLE a {clauses} AS SELECT 1")
 
 
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut() -> None:
