@@ -109,12 +109,12 @@ class Change(NamedTuple):
 
     def _for_existing(self, known: QueryShown) -> dict[str, Any]:
         """The arguments of `Client.alter`; a sink or a property that would differ is refused."""
-        same = {"sink": known.sink, "serve": known.serve}
+        existing = {"sink": known.sink, "serve": known.serve}
         for option, value in self.options.items():
-            if option in _VERSIONED or same.get(option) == value:
+            if option in _VERSIONED or existing.get(option) == value:
                 continue
             name = next((name for name, one in _OPTIONS.items() if one == option), option)
-            kept = f" is {same[option]!r}" if option in same else " is fixed"
+            kept = f" is {existing[option]!r}" if option in existing else " is fixed"
             what = f"{self.name} exists, and its {name!r}{kept}: only its text can be replaced."
             raise RequestError(what, f"Leave {name!r} out, or drop the query first.")
         return {option: value for option, value in self.options.items() if option in _VERSIONED}
@@ -173,17 +173,17 @@ class Address(NamedTuple):
     token: str
     certificate: str | None
 
-    def words(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments of `psycopg.connect`."""
         hosts, ports = zip(*map(host_and_port, self.at.split(",")), strict=True)
-        words: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "host": ",".join(hosts), "port": ",".join(map(str, ports)), "user": "millpond", "password": self.token,
             "dbname": "pond", "autocommit": True, "connect_timeout": _CONNECT_SECONDS,
         }  # fmt: skip
         if self.certificate is None and all(map(is_loopback, hosts)):
-            return words | {"sslmode": "disable"}
+            return arguments | {"sslmode": "disable"}
         # the token must not cross a network in plain text
-        return words | {"sslmode": "verify-full", "sslrootcert": self.certificate or "system"}
+        return arguments | {"sslmode": "verify-full", "sslrootcert": self.certificate or "system"}
 
 
 class Endpoint:
@@ -217,9 +217,9 @@ class Endpoint:
         return self._executed(statement)
 
     def _connect(self, address: Address) -> None:
-        words, self._address = address.words(), address
+        arguments, self._address = address.arguments(), address
         try:
-            self._connection = self._psycopg.connect(**words)
+            self._connection = self._psycopg.connect(**arguments)
         except self._psycopg.OperationalError as error:
             why = _one_line(error)
             if f"[{AccessError.code}]" in why:

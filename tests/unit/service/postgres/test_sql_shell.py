@@ -32,8 +32,8 @@ def test_a_script_in_a_pipe_needs_no_last_semicolon_and_ends_at_an_error(served:
 
 
 def test_a_token_does_not_cross_a_network_in_plain_text() -> None:
-    assert Address("127.0.0.1:1", "t", None).words()["sslmode"] == "disable"
-    both = Address("127.0.0.1:1,pond.example:2", "t", None).words()
+    assert Address("127.0.0.1:1", "t", None).arguments()["sslmode"] == "disable"
+    both = Address("127.0.0.1:1,pond.example:2", "t", None).arguments()
     assert (both["host"], both["port"], both["sslmode"]) == ("127.0.0.1,pond.example", "1,2", "verify-full")
 
 

@@ -118,10 +118,10 @@ def read_limit(context: StepContext, limit: Limit) -> Extraction:
     return _reader(context, limit.sort.child(), "ORDER BY … LIMIT").first_rows(limit, rows)
 
 
-def _reader(context: StepContext, below: JavaObject, what: str) -> _RankReader | RanksSoFar:
-    """Reads the rows that are ranked, those of each window or, in update mode, all until then; `below`: their plan."""
-    input_plan = read_input_plan(context.catalyst, below)
-    source = context.source(input_plan, ids_of(below))
+def _reader(context: StepContext, ranked: JavaObject, what: str) -> _RankReader | RanksSoFar:
+    """A reader of the rows with the plan `ranked`: those of each window or, in update mode, all rows."""
+    input_plan = read_input_plan(context.catalyst, ranked)
+    source = context.source(input_plan, ids_of(ranked))
     if context.terms.updates:
         return RanksSoFar(context, source, input_plan)
     if not source.upstreams:
