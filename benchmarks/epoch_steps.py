@@ -1,16 +1,21 @@
 """Where the time of small epochs goes: back-to-back epochs of 20,000 events each, step by step.
 
     python benchmarks/epoch_steps.py [--epochs 40] [--queries 1]
+    python benchmarks/epoch_steps.py --kafka [--workload fixwindow] [--rate 20000] [--seconds 60]
 
 Prints the median of each step's own wall time (`Pond.trace`), the calls from Python to the JVM, and the CPU time of an
 epoch in the driver, in Spark's JVM and in its Python workers, and that of recording an epoch's spans. CPU time is
 comparable between runs even if other programs use the machine. The events come from files, one an epoch.
+
+With `--kafka` they come from a topic at a steady rate, and rows go to a topic: a workload of `peers/over_kafka.py`,
+with the broker, the feeder and the reader of rows beside the pond. The first line has the latency of its rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -37,7 +42,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description="Where the time of small epochs goes.")
     parser.add_argument("--epochs", type=int, default=40, help=f"measured epochs, at most {KEPT}")
     parser.add_argument("--queries", type=int, default=1)
+    parser.add_argument("--kafka", action="store_true", help="read a topic, and write to a topic")
+    parser.add_argument("--workload", default="fixwindow", help="with --kafka: a workload of over_kafka.py")
+    parser.add_argument("--rate", type=int, default=20_000, help="with --kafka: records a second")
+    parser.add_argument("--seconds", type=float, default=60.0, help="with --kafka: how long records are fed")
     asked = parser.parse_args(argv)
+    if asked.kafka:
+        return over_kafka(asked.workload, asked.rate, asked.seconds)
     files = min(asked.epochs, KEPT) + WARM_UP
     source = transactions(Size(EVENTS * files, files, 100_000))
     spark = spark_session(f"local[{INSTANCES}]", driver_memory="2g")
@@ -64,6 +75,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     print(f"calls to the JVM per epoch: {median(after - before for before, after in pairwise(calls[WARM_UP:])):.0f}")
     print(f"CPU of recording a span: {span_us():.2f} µs")
     return found
+
+
+def over_kafka(workload: str, rate: int, seconds: float) -> dict[str, float]:
+    """Print the steps of epochs between two topics; returns milliseconds of latency."""
+    sys.path.append(str(Path(__file__).with_name("peers")))
+    from over_kafka import line, run
+
+    cell = run(workload, rate, "millpond", seconds)
+    print("\n".join([line(cell), *cell.steps]))
+    return {"p50": cell.p50, "p99": cell.p99}
 
 
 def span_us(spans: int = 20_000) -> float:

@@ -9,10 +9,12 @@ import json
 import os
 import sys
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import here  # noqa: F401
+from epoch_steps import cpu_seconds
 from feeder import COLUMNS
 from over_kafka import POND
 from pyspark.sql import DataFrame, SparkSession
@@ -20,23 +22,27 @@ from pyspark.sql import functions as F
 from settings import CORES, HEAP, SPARK, SPARK_STATE
 
 from millpond import Pond, spark_session
+from millpond.runtime.inspect.timeline import EPOCH, KEPT
+from millpond.service.terminal.text import trace_lines
 from millpond.spark.session.jars import connector
 
 
 def main(path: Path) -> None:
     """Run until the time is over."""
     asked = json.loads(path.read_text())
-    (_pond if asked["engine"] == "millpond" else _spark)(asked, path.parent)
-    print('@{"mark": "end"}', flush=True)
+    found = (_pond if asked["engine"] == "millpond" else _spark)(asked, path.parent)
+    print("@" + json.dumps({"mark": "end", **found}), flush=True)
 
 
-def _pond(asked: dict[str, Any], folder: Path) -> None:
+def _pond(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Returns the steps of the newest epochs, how often one begins, and its milliseconds of CPU time by process."""
     known = folder / "connections.json"
     known.write_text(json.dumps({"local": {"servers": asked["servers"]}}))
     os.environ["MILLPOND_CONNECTIONS"] = str(known)
     select, emit = POND[asked["workload"]]
     spark = spark_session(f"local[{CORES}]", driver_memory=HEAP)
-    with Pond(spark, folder / "pond") as pond:
+    marks: deque[dict[str, float]] = deque(maxlen=KEPT + 1)
+    with Pond(spark, folder / "pond", on_epoch=lambda _: marks.append(cpu_seconds())) as pond:
         pond.load(
             f"CREATE TABLE visits ({COLUMNS}) USING kafka"
             " OPTIONS (subscribe 'visits', format 'csv', startingOffsets 'earliest');\n"
@@ -47,9 +53,14 @@ def _pond(asked: dict[str, Any], folder: Path) -> None:
         threading.Timer(asked["seconds"], pond.stop).start()
         print('@{"mark": "begin"}', flush=True)
         pond.run(once=False)
+        trace = pond.trace()
+    begins = [event.ts for event in trace.trace_events if event.name == EPOCH]
+    every_ms = (begins[-1] - begins[0]) / max(1, len(begins) - 1) / 1000
+    cpu = {name: (marks[-1][name] - marks[0][name]) / max(1, len(marks) - 1) * 1e3 for name in marks[0]}
+    return {"steps": list(trace_lines(trace)), "every_ms": every_ms, "cpu": cpu}
 
 
-def _spark(asked: dict[str, Any], folder: Path) -> None:
+def _spark(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
     builder = SparkSession.builder.master(f"local[{CORES}]").config("spark.driver.memory", HEAP)
     jars = ",".join(map(str, connector()))
     for name, value in {**SPARK, **SPARK_STATE["memory"], "spark.jars": jars}.items():
@@ -66,6 +77,7 @@ def _spark(asked: dict[str, Any], folder: Path) -> None:
     running = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
     running.awaitTermination(asked["seconds"])
     running.stop()
+    return {}
 
 
 def _answer(visits: DataFrame, workload: str) -> tuple[DataFrame, str]:

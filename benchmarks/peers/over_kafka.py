@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +63,10 @@ _WINDOW_MS = 10_000
 
 
 class Cell(NamedTuple):
-    """Milliseconds of latency, results seen, part of what was due at the end that was answered, and what it took."""
+    """Milliseconds of latency, results seen, part of what was due at the end that was answered, and what it took.
+
+    `steps`: of a pond, where the time of its newest epochs went.
+    """
 
     workload: str
     rate: int
@@ -75,6 +78,7 @@ class Cell(NamedTuple):
     answered: float
     cores: float
     peak_mb: float
+    steps: Sequence[str] = ()
 
 
 def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str, float]:
@@ -98,7 +102,7 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
                 except Failed as failure:
                     print(f"{engine}, {workload}: failed\n{failure}", file=sys.stderr, flush=True)
                     continue
-                print(_line(cells[-1]), flush=True)
+                print(line(cells[-1]), flush=True)
     print("\n" + table(cells))
     found = figures(cells)
     leave("over_kafka", found, None if asked.small else results)
@@ -247,12 +251,21 @@ def _cell(workload: str, rate: int, engine: str, seconds: float, reader: Reader,
     if not len(late):
         raise Failed("no result came")
     p50, p99, p999 = np.percentile(late, [50, 99, 99.9])
+    cores = found.cpu / found.seconds
     return Cell(
-        workload, rate, engine, p50, p99, p999, len(reader.made), answered, found.cpu / found.seconds, found.peak_mb
-    )
+        workload, rate, engine, p50, p99, p999, len(reader.made), answered, cores, found.peak_mb,
+        _steps(found.told[-1]) if engine == "millpond" else (),
+    )  # fmt: skip
 
 
-def _line(cell: Cell) -> str:
+def _steps(ended: Mapping[str, Any]) -> list[str]:
+    """Lines that show where the time of a pond's epochs went, as `kafka_child` measured it."""
+    cpu = ", ".join(f"{name} {ms:.0f} ms" for name, ms in ended["cpu"].items())
+    every = f"an epoch begins every {ended['every_ms']:.0f} ms, so records wait half of that for it on average"
+    return [*ended["steps"], every, f"CPU per epoch: {cpu}"]
+
+
+def line(cell: Cell) -> str:
     return (
         f"{cell.workload:12} {cell.rate:>7}/s {cell.engine:9} p50 {cell.p50:8.0f}  p99 {cell.p99:8.0f}  p99.9"
         f" {cell.p999:8.0f} ms, {cell.results:,} results, {cell.answered:.0%} answered, {cell.cores:.2f} cores,"
