@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from millpond.model.calendars.clock_names import parameter_text
 from millpond.model.types import digits_of, element_of, is_decimal, struct_fields
 
 OPERATORS = {
@@ -309,7 +310,7 @@ def render(expression: Expression) -> str:
     if isinstance(expression, Foreign):
         return expression.sql
     if isinstance(expression, Parameter):
-        return f":{expression.name}"
+        return parameter_text(expression.name)
     parts = [render(arg) for arg in expression.args]
     sign = _SIGNS.get(expression.op)
     if sign:

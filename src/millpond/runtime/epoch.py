@@ -25,7 +25,6 @@ from millpond.plan.chains.upstream import drained_at, halted, last_row_us, level
 from millpond.plan.groups.joins import SideLog, last_final_us
 from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
 from millpond.plan.options.clock import clock_values
-from millpond.plan.options.live_parameters import with_parameters
 from millpond.runtime.event_log.retention import events_needed_from, slices_needed_from
 from millpond.runtime.event_log.tallies import tallies_needed_from, uncounted_needed_from
 from millpond.runtime.fold.kinds import migrates_by_key
@@ -57,7 +56,7 @@ class Setting(NamedTuple):
     `scaled`: the changes of these that were requested since; see `maps`.
     `paused`: queries that emit no rows.
     `replaced`: pairs of a version that was replaced and its query.
-    `parameters`: the constants in force; HAVING and outputs of the plan already contain them.
+    `parameters`: the constants in force.
     `recalled`: versions that begin with retained events, each as (version, the record of its change, the time from
     which it takes events).
     `feeds`: parameters that are set by rows; the log has their constants.
@@ -193,31 +192,6 @@ def constants(setting: Setting, manifest: Manifest, instant_us: int) -> dict[str
     return given | clock_values(setting.clock, instant_us)
 
 
-def plan_with_values(setting: Setting, manifest: Manifest, instant_us: int = 0) -> Plan:
-    """The plan of the next epoch, with the constants that rows have set, or else the initial ones, and with those of
-    the clock.
-
-    As long as the constants do not change, it is the same object, so it is built and sent to workers only once.
-    """
-    global _newest_plan
-    if not setting.feeds and not setting.clock:
-        return setting.plan
-    values, newest = constants(setting, manifest, instant_us), _newest_plan
-    if newest is None or newest.template is not setting.plan or newest.values != values:
-        newest = _newest_plan = _PlanWithValues(setting.plan, values, with_parameters(setting.plan, values))
-    return newest.plan
-
-
-class _PlanWithValues(NamedTuple):
-    template: Plan
-    values: dict[str, Literal]
-    plan: Plan
-
-
-_newest_plan: _PlanWithValues | None = None
-"""The plan that `plan_with_values` built last."""
-
-
 def gather_task(setting: Setting, run: Run, now_us: int | None = None, instant_us: int = 0) -> GatherTask:
     """The gather task of the next epoch; `now_us` bounds how far in the future the time of an event may be.
 
@@ -225,7 +199,7 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None, instant_u
     """
     layout, now = with_chained(setting.layout, setting.streams, setting.plan), maps(setting, run.manifest)[1]
     return GatherTask(
-        plan_with_values(setting, run.manifest, instant_us),
+        setting.plan,
         layout,
         time_lines(setting, run.manifest, {}),
         now.owners,
@@ -268,7 +242,7 @@ def fold_task(
         setting.pond,
         setting.cache,
         run.n,
-        plan_with_values(setting, run.manifest, instant_us),
+        setting.plan,
         lines,
         floors,
         state,

@@ -41,6 +41,7 @@ from millpond.runtime.inputs.replay import gather_stored, stored_parts
 from millpond.runtime.packets.packet import Header, encode_packet
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.task.file_sync import Deltas
+from millpond.runtime.task.plan_cache import pack_task, unpack_task
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.state.ports.files import Files
 
@@ -177,7 +178,8 @@ class LocalPond:
         self._perform(self._writer.commit(record, body))
 
     def _attempt(self, run: Run, folding: FoldTask, frames: Sequence[pa.RecordBatch], seen: Header | None) -> Deltas:
-        return self._deltas(gather_task(self.setting, run, instant_us=self.instant_us), folding, frames, seen)
+        task = gather_task(self.setting, run, instant_us=self.instant_us)
+        return self._deltas(unpack_task(pack_task(task)), folding, frames, seen)
 
     def _deltas(
         self, task: GatherTask, folding: FoldTask, frames: Sequence[pa.RecordBatch], seen: Header | None
@@ -197,7 +199,8 @@ class LocalPond:
         return [fold(folding, i, packets[i][::-1], attempt, self._files()) for i in range(folding.instances)]
 
     def _folding(self, run: Run, drain: bool, level: int) -> FoldTask:
-        return fold_task(self.setting, run, self._writer.token, drain, level=level, instant_us=self.instant_us)
+        task = fold_task(self.setting, run, self._writer.token, drain, level=level, instant_us=self.instant_us)
+        return unpack_task(pack_task(task))
 
     def _files(self) -> Files:
         """The files as the current task sees them."""

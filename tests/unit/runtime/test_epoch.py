@@ -12,12 +12,11 @@ from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.protocol import Run
 from millpond.log.records import Receipt, Section, decode, encode
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Column, Parameter, call, literal
+from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.stream import Stream
 from millpond.model.windows import Sliding
 from millpond.placement.slots import even_owners
-from millpond.plan.chains.parameter_feeds import Feed
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.epoch import (
     Batch,
@@ -26,7 +25,6 @@ from millpond.runtime.epoch import (
     drain_floors,
     fold_task,
     gather_task,
-    plan_with_values,
     retired,
     watermarks,
 )
@@ -79,17 +77,6 @@ def test_a_drain_sets_its_floors_in_the_task_and_the_record() -> None:
     assert (task.drained, task.drain_floor_us) == (True, {"tx": 75})
     record, _ = assemble(SETTING, run(manifest), task, Batch("q", 4, {}, {}), [], 0, -1)
     assert (record.drained, record.watermark_floor) == (True, {"tx": 75})
-
-
-def test_a_plan_with_fed_parameters_is_made_anew_only_when_they_change() -> None:
-    least = call("ge", (Column("agg:0", "bigint"), Parameter("least", "bigint")), "boolean")
-    plan = build_plan((query("ten", Sliding(10, 10), having=least),))
-    feeds = (Feed("least", "ten", "n", "w", "bigint", 0),)
-    setting = SETTING._replace(plan=plan, feeds=feeds, parameters=(("least", literal(3, "bigint")),))
-    filled = plan_with_values(setting, manifest_of())
-    assert fold_task(setting, run(manifest_of()), "w").plan is gather_task(setting, run(manifest_of())).plan is filled
-    other = plan_with_values(setting._replace(parameters=(("least", literal(4, "bigint")),)), manifest_of())
-    assert filled != other != plan and plan_with_values(setting, manifest_of()) == filled
 
 
 def test_fates_of_one_query_that_several_instances_tell_are_added() -> None:

@@ -7,11 +7,11 @@ and outputs with that of the epoch that emits the row.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from millpond.errors import UnsupportedQuery
+from millpond.model.calendars.clock_names import CLOCK_NAME
 from millpond.model.calendars.zone_offsets import DAY_US, local_day, plus_days
 from millpond.model.expressions import Literal, Parameter, literal, parameters_of
 from millpond.model.join import Join
@@ -19,8 +19,6 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.windows import Pattern, Processed
 from millpond.plan.options.live_parameters import named_in
-
-_NAME = re.compile(r"now\(\)(?: ([+-]\d+) us)?(?: in (\S+))?(?: as (date|\d+ us)(?: ([+-]\d+) days)?)?")
 
 CLOCK_CURE = (
     "Use current_timestamp(), also minus an interval, current_date() or unix_timestamp() in WHERE, FILTER, HAVING or "
@@ -71,7 +69,7 @@ class ClockValue(NamedTuple):
 
 def clock_value(name: str) -> ClockValue | None:
     """The value of the clock that a parameter is; None for a live parameter of the user."""
-    found = _NAME.fullmatch(name)
+    found = CLOCK_NAME.fullmatch(name)
     if found is None:
         return None
     shift, zone, form, days = found.groups()

@@ -149,7 +149,9 @@ def with_parameters(plan: Plan, parameters: Mapping[str, Literal]) -> Plan:
 
 
 def _group(group: GroupPlan, parameters: Mapping[str, Literal]) -> GroupPlan:
-    return msgspec.structs.replace(group, queries=tuple(_told(plan, parameters) for plan in group.queries))
+    queries = tuple(_told(plan, parameters) for plan in group.queries)
+    same = all(new is old for new, old in zip(queries, group.queries, strict=True))
+    return group if same else msgspec.structs.replace(group, queries=queries)
 
 
 def _told(plan: QueryPlan, parameters: Mapping[str, Literal]) -> QueryPlan:

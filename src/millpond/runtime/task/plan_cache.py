@@ -2,6 +2,7 @@
 
 The plan of a thousand queries is most of a task's size. Decoded plans are cached by their bytes, together with
 derived values (ids of measures, filters of groups). A new worker has to decode the plan, but is otherwise equal.
+Values of parameters and of the clock travel apart from the plan, and are put into it in the worker.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 import pyarrow as pa
 
+from millpond.model.expressions import Literal
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
+from millpond.plan.options.live_parameters import with_parameters
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 
 _NO_PLAN = build_plan(())
@@ -54,8 +57,14 @@ def pack_task(task: Task) -> PackedTask[Task]:
 
 
 def unpack_task(packed: PackedTask[Task]) -> Task:
-    """Restores a task in a worker."""
-    return msgspec.structs.replace(packed.task, plan=_plan_of(packed.size, packed.plan))
+    """Restores a task in a worker, with the values of its parameters in the plan."""
+    values = tuple(sorted(packed.task.parameters.items()))
+    return msgspec.structs.replace(packed.task, plan=_plan_with_values(packed.size, packed.plan, values))
+
+
+@lru_cache(2)
+def _plan_with_values(size: int, data: bytes, values: tuple[tuple[str, Literal], ...]) -> Plan:
+    return with_parameters(_plan_of(size, data), dict(values))
 
 
 @lru_cache(2)

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from kit.inputs.cases import SESSIONS, STREAM, WINDOWS, query_set
-from millpond.model.expressions import Column
+from millpond.model.expressions import Column, Parameter, call, literal
 from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named
 from millpond.model.selection import Selection
@@ -44,3 +44,18 @@ def test_a_plan_is_encoded_once_for_both_tasks() -> None:
     gathering = pack_task(GatherTask(plan, ReadLayout(()), {}, (0,), 1))
     folding = pack_task(FoldTask("pond", "", 7, plan, {}, {}, {}, (0,), "me"))
     assert gathering.plan is folding.plan and not gathering.task.plan.groups
+
+
+def test_values_of_parameters_travel_apart_from_the_plan() -> None:
+    """A pond whose queries use the clock has other values in each epoch, and sends the same plan."""
+    least = call("ge", (Column("agg:0", "bigint"), Parameter("least", "bigint")), "boolean")
+    of_clock, plain = (replace(one, having=None) for one in query_set(random.Random(1), 2))
+    plan = build_plan((replace(of_clock, having=least), replace(plain, stream="other")))
+    tasks = [GatherTask(plan, ReadLayout(()), {}, (0,), 1, parameters={"least": literal(n, "bigint")}) for n in (3, 4)]
+    packed = [pack_task(task) for task in tasks]
+    assert packed[0].plan is packed[1].plan
+    first, second = (unpack_task(pickle.loads(pickle.dumps(one))).plan for one in packed)
+    for number, plan in ((3, first), (4, second)):
+        having = plan.of_query(of_clock.name)[1].query.having
+        assert having == call("ge", (Column("agg:0", "bigint"), literal(number, "bigint")), "boolean")
+    assert first.of_query(plain.name)[0] is second.of_query(plain.name)[0], "the cached values of a group without any"
