@@ -76,7 +76,7 @@ RANKS: dict[str, tuple[str, ...]] = {
         "console",
     ),
     "spark": (
-        "masters",
+        "masters driver_classes",
         "catalyst",
         "session",
         "sources",

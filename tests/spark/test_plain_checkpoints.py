@@ -12,8 +12,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from millpond.spark.driver_classes.loading import JAR, SOURCES
 from millpond.spark.session import plain_checkpoints
-from millpond.spark.session.driver_classes import JAR, SOURCES
 from millpond.spark.session.plain_checkpoints import BY_SPARK, NAME, checkpoint_manager
 from millpond.spark.session.session import reading_session, spark_session
 

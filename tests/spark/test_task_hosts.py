@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
+from millpond.spark.driver_classes.loading import is_loaded
 from millpond.spark.session.arrow_rows import ArrowRows
-from millpond.spark.session.driver_classes import is_loaded
 from millpond.spark.session.task_hosts import COALESCER, TaskHosts
 
 pytestmark = pytest.mark.spark

@@ -16,6 +16,7 @@ from py4j.protocol import Py4JJavaError
 from millpond.errors import QueryRefused
 from millpond.spark.catalyst.private_names import JavaObject
 from millpond.spark.catalyst.value_bounds import is_accepted
+from millpond.spark.driver_classes.catalyst_trees import loader_of
 
 MAX_PARTS = 10_000
 """The most parts that all expressions of a query may have after substitution."""
@@ -29,8 +30,7 @@ def check_inlined(plan: JavaObject) -> None:
     """
     if is_accepted():
         return
-    sizes: dict[int, int] = {}
-    total, largest, name = _parts(plan, sizes)
+    total, largest, name = _parts(plan)
     if total > MAX_PARTS:
         shown = f"{total:,}" if total < 10**15 else "more than 10^15"
         raise QueryRefused(
@@ -42,14 +42,23 @@ def check_inlined(plan: JavaObject) -> None:
         )  # fmt: skip
 
 
-def _parts(plan: JavaObject, sizes: dict[int, int]) -> tuple[int, int, str]:
+def _parts(plan: JavaObject) -> tuple[int, int, str]:
     """The number of parts in a plan's largest node and in its largest column, and that column's name."""
     try:
-        nodes: list[dict[str, Any]] = json.loads(str(plan.toJSON()))
+        loader = loader_of(plan)
+        if loader is not None:
+            total, largest, name = loader.inlined(plan).split("\x01", 2)
+            return int(float(total)), int(float(largest)), name
+        return parts_of(json.loads(str(plan.toJSON())))
     except Py4JJavaError as error:
         if bool(error.java_exception.getClass().getName().endswith("Error")):  # out of memory, or of stack
             raise QueryRefused("The plan of the query is too large.", "Write a shorter query.") from error
         return 0, 0, ""  # the plan holds an object that Spark cannot write as JSON
+
+
+def parts_of(nodes: list[dict[str, Any]]) -> tuple[int, int, str]:
+    """The same of a plan as Spark writes it as JSON."""
+    sizes: dict[int, int] = {}
     total, largest, name = 0, 0, "an expression"
     for node in reversed(nodes):  # child nodes, which define columns, are listed after their parents
         own, trees = 0, list(_expressions([value for key, value in node.items() if key != "projections"]))

@@ -26,6 +26,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from millpond.spark.catalyst.data_types import sql_type, type_text
 from millpond.spark.catalyst.deadline import check
 from millpond.spark.catalyst.text_span import TextSpan
+from millpond.spark.driver_classes.catalyst_trees import load_with, loader_of
 
 JavaObject: TypeAlias = Any
 """A plan, an expression or another object of the JVM."""
@@ -84,7 +85,9 @@ def kind_of(node: JavaObject) -> str:
 
 def items(sequence: JavaObject) -> list[JavaObject]:
     """The elements of a Scala sequence."""
-    return [sequence.apply(i) for i in range(sequence.size())]
+    loader = loader_of(sequence)
+    found = None if loader is None else loader.items(sequence)
+    return [sequence.apply(i) for i in range(sequence.size())] if found is None else found
 
 
 def pairs(mapping: JavaObject) -> Iterator[tuple[str, str]]:
@@ -255,6 +258,7 @@ class Catalyst:
         self._client: JavaObject = self.spark._jsparkSession._gateway_client
         self._session: JavaObject = spark._jsparkSession
         self._modules: dict[str, JavaObject] = {}
+        load_with(spark)
 
     def analysis_session(self) -> SparkSession:
         """A clone of the session in which streams need no names; analyses there do not affect the user's session."""

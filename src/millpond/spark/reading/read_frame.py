@@ -42,6 +42,7 @@ from millpond.spark.analysis.derived_streams import (
     time_sql,
 )
 from millpond.spark.catalyst.checked_values import unless_larger
+from millpond.spark.catalyst.data_types import sql_type
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -476,5 +477,6 @@ def _without_dead(frame: DataFrame, stream: str, action: str) -> DataFrame:
 def _padded(frame: DataFrame, names: list[str], kinds: dict[str, DataType]) -> DataFrame:
     """The frame with all columns; those that it does not have are NULL."""
     own = set(frame.columns)
-    columns = [F.col(name) if name in own else F.lit(None).cast(kinds[name]).alias(name) for name in names]
-    return frame.select("stream", *columns)
+    return frame.selectExpr(  # texts, because a column takes PySpark many calls to the JVM
+        "stream", *(name if name in own else f"CAST(NULL AS {sql_type(kinds[name])}) AS {name}" for name in names)
+    )

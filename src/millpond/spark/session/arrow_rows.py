@@ -20,7 +20,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
-from millpond.spark.session.driver_classes import is_loaded
+from millpond.spark.driver_classes.loading import is_loaded
 
 CLASS = "millpond.ArrowRows"
 

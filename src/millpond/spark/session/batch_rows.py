@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from millpond.spark.session.driver_classes import is_loaded
+from millpond.spark.driver_classes.loading import is_loaded
 
 SINK = "millpond.EpochSink"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from millpond.spark.session.driver_classes import is_loaded
+from millpond.spark.driver_classes.loading import is_loaded
 
 NAME = "millpond.PlainCheckpoints"
 

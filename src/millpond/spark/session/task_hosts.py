@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from millpond.placement.alignment import placement_of
 from millpond.placement.instance_hosts import NO_HOST, instance_hosts
-from millpond.spark.session.driver_classes import is_loaded
+from millpond.spark.driver_classes.loading import is_loaded
 from millpond.spark.session.hosts import is_local
 
 COALESCER = "millpond.PreferredHosts"

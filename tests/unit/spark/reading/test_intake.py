@@ -20,7 +20,7 @@ def progress(*latest: str, at_hand: str | None = None) -> Any:
     last = [SimpleNamespace(latestOffset=lambda offset=offset: offset) for offset in latest]
     offset = None if at_hand is None else SimpleNamespace(json=lambda: at_hand)
     source = SimpleNamespace(reportLatestOffset=lambda: offset)
-    sources = SimpleNamespace(size=lambda: 1, apply=lambda _i: source)
+    sources = SimpleNamespace(size=lambda: 1, apply=lambda _i: source, _gateway_client=SimpleNamespace())
     return SimpleNamespace(_jsq=SimpleNamespace(
         lastProgress=lambda: SimpleNamespace(sources=lambda: last) if latest else None,
         streamingQuery=lambda: SimpleNamespace(sources=lambda: sources),

@@ -1,0 +1,101 @@
+"""Trees that are loaded in one call, and the sizes of inlined plans: the same as those that many calls tell."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from kit.inputs.examples import examples
+from millpond.spark.catalyst.inlined_size import parts_of
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, id_of, items, kind_of, type_of
+from millpond.spark.driver_classes import catalyst_trees
+from millpond.spark.driver_classes.catalyst_trees import TreeLoader, loader_of
+
+TEXTS = [
+    "SELECT id, id + 1 AS `a\x01b`, named_struct('x\x02', id) AS s, array(id, 2) AS l FROM range(3) WHERE id > 1",
+    "SELECT id % 2 AS k, sum(id) AS s, max(struct(id, 'a')) AS m FROM range(9) GROUP BY ROLLUP (id % 2)",
+    "SELECT a.id, (SELECT max(id) FROM range(4)) AS m FROM range(3) AS a LEFT JOIN range(2) AS b ON a.id = b.id",
+    "WITH t AS (SELECT explode(sequence(0, id)) AS e FROM range(3)) SELECT e, rank() OVER (ORDER BY e) FROM t",
+    "SELECT CAST('x' AS STRING) AS c, NULL AS n, map('a', id) AS m FROM range(1)",
+]
+
+
+@pytest.fixture(scope="module")
+def catalyst(spark: SparkSession) -> Catalyst:
+    return Catalyst(spark)
+
+
+def _told(node: JavaObject) -> list[object]:
+    """What is known of an expression's tree, with the type where it has one."""
+    kind = kind_of(node)
+    identity = id_of(node) if kind in ("Alias", "AttributeReference") else None
+    sql_type = type_of(node) if node.resolved() and "Frame" not in kind and kind != "WindowSpecDefinition" else None
+    return [kind, identity, sql_type, [_told(child) for child in children(node)]]
+
+
+def _below(plan: JavaObject) -> list[object]:
+    shown = [_told(one) for one in items(plan.expressions())]
+    return [kind_of(plan), shown, [_below(child) for child in children(plan)]]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("analysed", [False, True])
+def test_a_loaded_tree_is_what_one_call_for_each_value_tells(
+    catalyst: Catalyst, text: str, analysed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan() -> JavaObject:
+        return catalyst.spark.sql(text)._jdf.queryExecution().analyzed() if analysed else catalyst.parse(text)
+
+    found = plan()
+    client = found._gateway_client
+    assert isinstance(loader_of(found), TreeLoader)
+    loaded = _below(found)
+    monkeypatch.setitem(client.__dict__, catalyst_trees._KEY, None)
+    by_calls = found if analysed else plan()  # without what the first reading keeps; only ids of aliases differ
+    by_calls.__dict__.pop("_children", None)
+    told = _below(by_calls)
+    assert loaded == told or (not analysed and _without_ids(loaded) == _without_ids(told))
+
+
+def _without_ids(told: object) -> object:
+    if not isinstance(told, list):
+        return None if isinstance(told, int) else told
+    return [_without_ids(one) for one in told]
+
+
+def test_what_is_no_tree_is_read_one_by_one(catalyst: Catalyst) -> None:
+    assert items(catalyst.seq(["a", "b"])) == ["a", "b"]
+
+
+def test_nodes_are_released_with_the_next_call(catalyst: Catalyst) -> None:
+    loader = loader_of(catalyst.parse("SELECT 1"))
+    assert loader is not None
+    plan = catalyst.spark.sql(TEXTS[0])._jdf.queryExecution().analyzed()
+    sequence = plan.children()
+    items(sequence)
+    held = loader._gateway.getBindings().size()
+    for _ in range(50):
+        items(sequence)
+    assert loader._gateway.getBindings().size() < held + 50
+
+
+@settings(max_examples=examples(25))
+@given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=4), max_size=5),
+       st.sampled_from(["", " GROUP BY 1", " WHERE c0 > 1"]))  # fmt: skip
+def test_sizes_are_those_of_the_plan_as_json(
+    catalyst: Catalyst, layers: list[list[tuple[int, int]]], last: str
+) -> None:
+    text, width = "SELECT id AS c0 FROM range(3)", 1
+    for layer in layers:
+        columns = ", ".join(f"c{a % width} + c{b % width} AS c{i}" for i, (a, b) in enumerate(layer))
+        text, width = f"SELECT {columns} FROM ({text})", len(layer)
+    text = f"SELECT c0{', count(*) AS n' if 'GROUP' in last else ''} FROM ({text}){last}"
+    plan = catalyst.spark.sql(text)._jdf.queryExecution().analyzed()
+    loader = loader_of(plan)
+    assert loader is not None
+    total, largest, name = loader.inlined(plan).split("\x01", 2)
+    assert (int(float(total)), int(float(largest)), name) == parts_of(json.loads(plan.toJSON()))
