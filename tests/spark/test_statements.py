@@ -58,6 +58,7 @@ def test_a_stream_states_its_order_and_a_query_where_late_rows_go(spark: SparkSe
 CREATE STREAMING TABLE a USING json TBLPROPERTIES ('path' = 'out/a', 'late.path' = 'out/late') AS {SELECT};
 CREATE STREAMING TABLE b TBLPROPERTIES ('late.format' = 'parquet', 'late.path' = 'out/b') AS {SELECT};
 CREATE STREAMING TABLE c TBLPROPERTIES ('late.format' = 'console') AS {SELECT};
+CREATE STREAMING TABLE e USING json TBLPROPERTIES ('late.format' = 'csv') AS {SELECT};
 CREATE STREAMING TABLE d AS {SELECT}"""
     pond = parse_file(spark, text)
     log, tx = pond.streams
@@ -65,8 +66,8 @@ CREATE STREAMING TABLE d AS {SELECT}"""
     assert log.max_ahead_us == 7_200_000_000
     assert (tx.order, tx.max_ahead_us) == (None, None)
     lates = [query.declared.late for query in pond.queries]
-    assert lates == [Sink("json", "out/late"), Sink("parquet", "out/b"), Sink("console"), None]
-    assert [query.declared.sink.format for query in pond.queries] == ["json", "noop", "noop", "noop"]
+    assert lates == [Sink("json", "out/late"), Sink("parquet", "out/b"), Sink("console"), Sink("csv"), None]
+    assert [query.declared.sink.format for query in pond.queries] == ["json", "noop", "noop", "json", "noop"]
 
 
 def test_a_stream_states_what_it_retains(spark: SparkSession) -> None:
@@ -207,17 +208,14 @@ REFUSED = [
     ("DROP TABLE a", QueryRefused, "may not have DROP TABLE"),
     ("SELECT 1", QueryRefused, "may not have a SELECT on its own"),
     ("CREATE TABLE a (b INT USING parquet", QuerySyntaxError, "line 1"),
-    (f"CREATE STREAMING TABLE a USING parquet AS {SELECT}", QueryTypeError, "has no path"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('path'='x') AS {SELECT}", QueryTypeError, "noop is no folder"),
     (f"CREATE STREAMING TABLE a USING iceberg AS {SELECT}", UnsupportedQuery, "written as iceberg"),
-    (f"CREATE STREAMING TABLE a USING delta AS {SELECT}", QueryTypeError, "written as delta, but has no path"),
     (f"CREATE STREAMING TABLE a USING foreach AS {SELECT}", UnsupportedQuery, "written as foreach"),
     (f"CREATE STREAMING TABLE a USING webhook TBLPROPERTIES ('table'='t') AS {SELECT}", QueryTypeError, "has a table"),
     (f"CREATE STREAMING TABLE a USING postgres TBLPROPERTIES ('url'='h') AS {SELECT}", QueryTypeError, "`url` is not"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('sreve'='true') AS {SELECT}", QueryTypeError, "sreve.*serve"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('serve'='yes') AS {SELECT}", QueryTypeError, "'serve' of a is yes"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.path'='x') AS {SELECT}", QueryTypeError, "'late.path' of a has"),
-    (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.format'='csv') AS {SELECT}", QueryTypeError, "has no late.path"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.format'='noop') AS {SELECT}", UnsupportedQuery, "written as noop"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('emti'='x') AS {SELECT}", QueryTypeError, "`emti` is not.*emit"),
     (f"{TX} TBLPROPERTIES ('serve'='true')", QueryTypeError, "line 1: `serve` is not a property of a stream"),

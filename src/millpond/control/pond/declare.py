@@ -13,6 +13,7 @@ import msgspec
 from millpond.control.checks.input_files import check_files, empty_inputs
 from millpond.control.pond.compile import compiled_of, write_compiled
 from millpond.control.pond.function_file import load_functions
+from millpond.control.wiring.output_folders import OutputFolders
 from millpond.errors import InputError, QueryTypeError
 from millpond.followers.sinks.in_process import Foreach
 from millpond.model.budget import budget_of
@@ -62,8 +63,8 @@ class Declarations:
     - `foreach`: the functions that take the rows of queries.
     """
 
-    def __init__(self, front: FrontEnd) -> None:
-        self.front = front
+    def __init__(self, front: FrontEnd, folders: OutputFolders) -> None:
+        self.front, self._folders = front, folders
         self.queries: dict[str, AnyQuery] = {}
         self.foreach: dict[str, Foreach] = {}
         self._analyses = Analyses()
@@ -182,7 +183,7 @@ class Declarations:
             QueryError: a statement is wrong; the message names its line.
         """
         self.load_functions()
-        made = self.front.load_file(text, queries=queries)
+        made = [self._folders.placed(query) for query in self.front.load_file(text, queries=queries)]
         for query in made:
             if query.name in self.queries:
                 raise QueryTypeError(f"The query name {query.name!r} is used twice.", "Rename one.")
@@ -244,7 +245,7 @@ class Declarations:
         work: Callable[[], AnyQuery] = partial(read, name, query, **how, remember=False)
         made = self._analyses.run(name, work) if deadline else work()
         made = with_complete(made) if incomplete else made
-        made = msgspec.structs.replace(made, budget=limits)
+        made = self._folders.placed(msgspec.structs.replace(made, budget=limits))
         if remember:
             self.remember(made)
         return made

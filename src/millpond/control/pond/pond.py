@@ -24,6 +24,7 @@ from millpond.control.pond.request_change import ChangeRequests
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.control.wiring.adapters import checked_store
 from millpond.control.wiring.latest_rows import own_tables
+from millpond.control.wiring.output_folders import OutputFolders
 from millpond.control.wiring.truth import host_cache
 from millpond.errors import MillpondError, StoreError
 from millpond.followers.view.view import Served, lookup
@@ -72,7 +73,7 @@ class Pond:
     or `memory`. `on_epoch`: called with each committed epoch. `on_alive`: called each second in which Spark responds
     while `run` waits; its argument is None between epochs, and else numbers that change as the running epoch
     progresses. `stalled_after`: the seconds without progress after which an epoch with a new query is ended, and the
-    query quarantined.
+    query quarantined. `out`: the folder for rows of queries whose sink names none (default: `out` in the pond).
 
     Raises:
         SetupError: this Spark session cannot be used.
@@ -90,6 +91,7 @@ class Pond:
         on_epoch: Callable[[Epoch], None] | None = None,
         on_alive: Alive | None = None,
         stalled_after: float = STALLED_SECONDS,
+        out: Given | None = None,
     ) -> None:
         self.address = address_of(path)
         store = checked_store(store)
@@ -97,7 +99,8 @@ class Pond:
         check_session(self.spark)
         session = reading_session(self.spark)
         cache = local_path(cache, "The cache") if cache is not None else host_cache(self.address)
-        self._declarations = Declarations(FrontEnd(self.spark, own_tables(store)))
+        folders = OutputFolders(self.address, None if out is None else address_of(out, "The folder of results"))
+        self._declarations = Declarations(FrontEnd(self.spark, own_tables(store)), folders)
         self._reports = Reports(self.address, cache, self._declarations, lambda: self._lifetime.opened, on_epoch)
         self._readings = Readings(session, self._declarations, self._reports.malformed)
         observers = Observers(

@@ -16,7 +16,8 @@ if TYPE_CHECKING:  # the import would load numpy
 class Options(NamedTuple):
     """The pond to serve: the `text` of the pond file with which a new pond begins, its folder, and how it runs.
 
-    `out`: the folder below which rows of queries that are added over the network go (None: `out` below its address).
+    `out`: the folder for rows of queries without a path, and of those that are added over the network (None: `out`
+    below the pond's address).
     `patience`: a standby takes over from a leader without a sign of life for this many seconds. `shards`: stores to
     which clients may move served rows, besides the pond's own. `autoscale`: the policy that changes the number of
     instances. `parameters`: first values of live parameters. `stalled_after`: see `Pond`, in seconds. `pushed`: the

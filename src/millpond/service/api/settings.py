@@ -89,7 +89,7 @@ SETTINGS = (
     Setting("allow-host", str, "NAME", "Another host name that requests may use. Repeatable.", many=True, run=False),
     Setting("allow-origin", str, "URL", "An origin whose web pages may call the service. Repeatable.", many=True,
             run=False),
-    Setting("out", str, "DIR", "The folder for rows of added queries [default: DIR/out].", run=False),
+    Setting("out", str, "DIR", "The folder for rows of queries without a path [default: DIR/out].", run=False),
     Setting("patience", float, "SECONDS", "Take over if the leader is silent for this time.", least=2, run=False),
     Setting("shard", str, "STORE", "A store that served rows may be moved to. Repeatable.", many=True, run=False),
     Setting("push", str, "STREAM", "A stream of JSON files that clients may add events to. Repeatable.", many=True,

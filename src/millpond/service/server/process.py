@@ -241,6 +241,7 @@ class _Process:
         pond = Pond(
             spark, settings.folder, instances=settings.instances, store=settings.store, on_epoch=self._committed,
             on_alive=self.supervisor.alive, stalled_after=settings.stalled_after,
+            out=settings.out,
         )  # fmt: skip
         given_parameters(pond, settings.folder, settings.parameters)
         pond.load(settings.text, queries=False)

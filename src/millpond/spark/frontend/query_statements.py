@@ -184,9 +184,6 @@ def _late(name: str, kind: SinkKind, properties: dict[str, str]) -> Sink | None:
 
 
 def _sink(name: str, kind: SinkKind, key: str, path: str | None) -> Sink:
-    if kind.path and not path:
-        cure = f"Add TBLPROPERTIES ('{key}' = '…')."
-        raise QueryTypeError(f"{name} is written as {kind.name}, but has no {key}.", cure)
     if path and not kind.path:
         known = ", ".join(one.name for one in BUILT_IN if one.path)
         raise QueryTypeError(f"{name} has a {key}, but {kind.name} is no folder.", f"Use one of {known}.")

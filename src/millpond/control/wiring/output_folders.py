@@ -1,0 +1,53 @@
+"""Chooses the folders of sinks that name none: `OUT/NAME` for the rows of a query, `OUT/NAME.late` for late rows."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+
+from millpond.control.wiring.reader import read_truth
+from millpond.errors import ForeignPondError
+from millpond.followers.sinks.kinds import sink_kind
+from millpond.log.places.address import Address
+from millpond.model.endpoints import Sink
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
+from millpond.reconfigure.lifecycle import current
+
+
+class OutputFolders:
+    """The folders below `out` (default: the folder `out` of the pond). A registered query keeps the folder it has."""
+
+    def __init__(self, pond: Address, out: Address | None) -> None:
+        self._pond, self._out = pond, pond / "out" if out is None else out
+
+    def placed(self, query: AnyQuery) -> AnyQuery:
+        """The query with a folder for each sink that needs one and has none.
+
+        Raises:
+            UnsupportedQuery, SetupError: as `sink_kind`.
+        """
+        if _lacks_path(query.sink):
+            query = msgspec.structs.replace(query, sink=self._with_path(query.sink, query.name))
+        if isinstance(query, Query) and query.late_sink is not None and _lacks_path(query.late_sink):
+            query = msgspec.structs.replace(query, late=self._with_path(query.late_sink, query.name, late=True))
+        return query
+
+    def _with_path(self, sink: Sink, name: str, *, late: bool = False) -> Sink:
+        before = self._registered.get(name)
+        known = None if before is None else before.late_sink if late else before.sink
+        kept = known.path if known is not None and known.format == sink.format else None
+        return msgspec.structs.replace(sink, path=kept or str(self._out / (f"{name}.late" if late else name)))
+
+    @cached_property
+    def _registered(self) -> dict[str, AnyQuery]:
+        """The queries of the pond when this is first needed: their folders stay if the pond's folder is moved."""
+        try:
+            return {query.name: query for query in current(read_truth(self._pond)[1])}
+        except ForeignPondError:
+            return {}
+
+
+def _lacks_path(sink: Sink) -> bool:
+    return sink.path is None and sink_kind(sink.format).path is not None
