@@ -16,18 +16,19 @@ _SETTINGS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factory
 
 def interpreted_table(frame: Any) -> pa.Table:
     """The rows of a DataFrame as an Arrow table."""
-    with _interpreted(frame.sparkSession):
+    with interpreted(frame.sparkSession):
         return frame.toArrow()
 
 
 def interpreted_rows(frame: Any) -> list[Any]:
     """The rows of a DataFrame as Spark's rows."""
-    with _interpreted(frame.sparkSession):
+    with interpreted(frame.sparkSession):
         return list(frame.collect())
 
 
 @contextmanager
-def _interpreted(spark: Any) -> Iterator[None]:
+def interpreted(spark: Any) -> Iterator[None]:
+    """Within, no query of the session `spark` is compiled, nor of ponds that it opens."""
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
     try:

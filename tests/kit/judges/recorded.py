@@ -1,0 +1,61 @@
+"""Spares Spark the batch queries whose answers are known: a golden file keeps their digests.
+
+Spark is asked if the question is new or the rows of the pond differ from the record, and for every question if
+`MILLPOND_GOLDEN` is `write`, which records its answers, or `check`, as in `make exhaustive`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeVar
+
+_Answer = TypeVar("_Answer")
+
+_FOLDER = Path(__file__).parents[2] / "golden" / "batch_answers"
+_UTC = re.compile(r"tzinfo=(<UTC>|zoneinfo\.ZoneInfo\(key='UTC'\)|datetime\.timezone\.utc)")
+"""As different versions of pyarrow represent it."""
+
+
+class RecordedAnswers:
+    """Spark's answers to the questions of one file of tests.
+
+    `inputs` determine, with a question, its answer: Spark's version is always one of them.
+    """
+
+    def __init__(self, test_file: str, *inputs: object, folder: Path = _FOLDER) -> None:
+        self._tests = Path(test_file).name
+        self._path = folder / f"{Path(test_file).stem}.json"
+        self._inputs = (version("pyspark"), *inputs)
+        self._known: dict[str, list[str]] = json.loads(self._path.read_text()) if self._path.exists() else {}
+
+    def answer(self, name: str, question: object, ours: _Answer, ask: Callable[[], _Answer]) -> _Answer:
+        """What Spark answers to `question`: `ours` if that is recorded, otherwise what `ask` returns.
+
+        Raises:
+            AssertionError: the answer is right, but not recorded.
+        """
+        key, mode = _digest((question, self._inputs)), os.environ.get("MILLPOND_GOLDEN")
+        known = self._known.get(name) == [key, _digest(ours)]
+        if known and mode not in ("write", "check"):
+            return ours
+        theirs = ask()
+        if mode == "write":
+            self._known[name] = [key, _digest(theirs)]
+            lines = (f"{json.dumps(name)}: {json.dumps(digests)}" for name, digests in sorted(self._known.items()))
+            self._path.parent.mkdir(exist_ok=True)
+            self._path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        elif theirs == ours and not known:
+            command = f"MILLPOND_GOLDEN=write pytest tests/spark/{self._tests}"
+            raise AssertionError(f"Spark's answer to {name} is not the recorded one: {command}")
+        return theirs
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value)  # not `repr`, whose quotation marks depend on those in a text
+    return hashlib.sha256(_UTC.sub("UTC", text).encode()).hexdigest()[:16]
