@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kit.inputs.plugin_packages import install_plugin
+from kit.programs.forked_program import ForkedProgram
 from millpond.model.endpoints import Sink
 from millpond.testing import Target, check_sink
 
@@ -47,4 +48,4 @@ def test_a_key_with_a_window_is_several_columns(installed: None, tmp_path: Path)
         options = (("key", "w,k,n"), ("table", "t"))
         return Target(Sink("sqlite", str(folder / "out.db"), options), lambda: numbers_in(folder / "out.db"))
 
-    assert check_sink(new_target, tmp_path / "check").name == "sqlite"
+    assert check_sink(new_target, tmp_path / "check", start=ForkedProgram).name == "sqlite"

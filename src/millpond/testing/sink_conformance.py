@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millpond.errors import MillpondError
 from millpond.faults import DELIVERY_STEPS
@@ -36,6 +36,10 @@ OUTPUT = "stdout"
 """The file in a target's folder with what the sink has printed."""
 
 
+def _interpreter(words: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, *words], **how)
+
+
 class Target(NamedTuple):
     """An empty place that a sink writes to, and a function that reads the column `n` of all rows there.
 
@@ -52,9 +56,9 @@ class Target(NamedTuple):
 class _Bench:
     """One target, with the log that is written to it."""
 
-    def __init__(self, folder: Path, target: Target) -> None:
+    def __init__(self, folder: Path, target: Target, start: Callable[..., subprocess.Popen[bytes]]) -> None:
         self.target, self.kind = target, sink_kind(target.sink.format)
-        self._folder = folder
+        self._folder, self._start = folder, start
         self.log: list[tuple[int, Entry, Manifest]] = [*sink_program.make_pond(folder, target.columns)]
 
     @contextmanager
@@ -88,10 +92,8 @@ class _Bench:
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }  # fmt: skip
         with (self._folder / OUTPUT).open("a") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", sink_program.__name__, *words, arguments],
-                env=environ, stdout=output, stderr=subprocess.PIPE,
-            )  # fmt: skip
+            program = ["-m", sink_program.__name__, *words, arguments]
+            return self._start(program, env=environ, stdout=output, stderr=subprocess.PIPE)
 
     def faults(self) -> list[str]:
         """The faults that have happened."""
@@ -211,12 +213,16 @@ CHECKS: tuple[Callable[[_Bench], None], ...] = (
 )
 
 
-def check_sink(new_target: Callable[[Path], Target], folder: Path, steps: Sequence[str] = DELIVERY_STEPS) -> SinkKind:
+def check_sink(
+    new_target: Callable[[Path], Target], folder: Path, steps: Sequence[str] = DELIVERY_STEPS,
+    start: Callable[..., subprocess.Popen[bytes]] = _interpreter,
+) -> SinkKind:  # fmt: skip
     """Run every check on new targets; an AssertionError names a violated guarantee. Returns the kind of the sink.
 
     `new_target` is called with a new folder for each check, and must return an empty target. `steps`: the fault steps
     that the sink reaches for each record with rows; those of `followers.sinks.delivery` by default. The sink must be
-    registered, because the checks also open it in other processes.
+    registered, because the checks also open it in other processes. `start` starts Python with the given words, and
+    with keyword arguments of `Popen`.
     """
     checks: dict[str, Callable[[_Bench], None]] = {check.__name__.strip("_"): check for check in CHECKS}
     checks["a_zombie"] = lambda bench: _a_zombie(bench, steps[0])
@@ -224,7 +230,7 @@ def check_sink(new_target: Callable[[Path], Target], folder: Path, steps: Sequen
     for name, check in checks.items():
         place = folder / name
         place.mkdir(parents=True)
-        bench = _Bench(place, new_target(place))
+        bench = _Bench(place, new_target(place), start)
         try:
             check(bench)
         except AssertionError as error:
