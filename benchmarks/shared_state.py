@@ -66,7 +66,7 @@ class Sizes(NamedTuple):
 
 
 LARGE = Sizes(Size(48_000, 6, 200), (1, 4, 16))
-SMALL = Sizes(Size(1_200, 6, 5), (1, 2), ("strong",))
+SMALL = Sizes(Size(800, 4, 5), (1, 2), ("strong",))
 
 
 class Kept(NamedTuple):
