@@ -41,10 +41,18 @@ READER = (
 )  # fmt: skip
 """Options that are passed unchanged to Spark's connector."""
 
-_FETCHED = {"max.poll.records": str(1 << 20), "max.partition.fetch.bytes": str(8 << 20)}
-"""Options for larger polls. After each poll, Spark's reader requests the first and last offset of the partition, and
-then fetches again all records that were fetched beyond the poll. With Kafka's default of 500 records per poll and
-fetches of 1 MB, this takes half of a task's time.
+_FETCHED = {
+    "max.poll.records": str(1 << 20), "max.partition.fetch.bytes": str(8 << 20), "fetch.max.wait.ms": "10"
+}  # fmt: skip
+"""Options for larger polls, and for short waits at the broker.
+
+After each poll, Spark's reader requests the first and last offset of the partition, and then fetches again all records
+that were fetched beyond the poll. With Kafka's default of 500 records per poll and fetches of 1 MB, this takes half of
+a task's time.
+
+Before a poll returns, the consumer sends its next fetch, which waits at the broker until a record arrives. The broker
+answers the requests of a connection in order, so the request for the offsets waits as long: with Kafka's default, up to
+half a second in a slow topic.
 """
 
 _TOPICS = ("subscribe", "subscribePattern")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from millpond.connections import VARIABLE
 from millpond.errors import QueryError, QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Order, Stream
 from millpond.spark.reading.event_source import completed, paced
-from millpond.spark.sources.kafka import META
+from millpond.spark.sources.kafka import META, _client
 
 COLUMNS = (Field("ts", "timestamp"), Field("v", "bigint"))
 
@@ -71,3 +75,12 @@ def test_the_manner_of_reading_is_not_what_is_read() -> None:
     assert one is not None and other is not None and one != other
     assert one.meaning == other.meaning
     assert one.meaning != completed(stream(startingOffsets="earliest")).source.meaning  # type: ignore[union-attr]
+
+
+def test_fetches_are_large_and_do_not_wait_in_slow_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "connections.json").write_text(json.dumps({"local": {"servers": "127.0.0.1:9"}}))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "connections.json"))
+    client = _client({})
+    assert int(client["kafka.fetch.max.wait.ms"]) <= 10
+    assert int(client["kafka.max.poll.records"]) > 100_000
+    assert client["kafka.isolation.level"] == "read_committed"
