@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+from kit.costs.doctest_files import DoctestFiles
 from kit.costs.file_cpu import FileCpu
 from kit.inputs.examples import USUAL, examples
 from kit.servers.hdfs_server import HdfsServer, hdfs_jars
@@ -205,6 +206,7 @@ def here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(DoctestFiles())
     if config.get_verbosity() > 0 and sys.platform == "linux":
         config.pluginmanager.register(FileCpu(config))
 
