@@ -52,8 +52,12 @@ class LetterFolder(NamedTuple):
         """
         address = address_of(given, "The folder of dead letters")
         folder = part_folder(address, make=False)
+        content = folder.read(MARKER_NAME)
+        if content is None:
+            what = f"{address} holds no dead letters: it has no file {MARKER_NAME}."
+            raise ForeignPondError(what, "Name what 'dead.path' names, or wait for the first dead letter.")
         try:
-            marker = msgspec.json.decode(folder.read(MARKER_NAME) or b"", type=Marker)
+            marker = msgspec.json.decode(content, type=Marker)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             what = f"{address} holds no dead letters, by its file {MARKER_NAME}: {error}."
             raise ForeignPondError(what, "Name what 'dead.path' names, or restore that file.") from error

@@ -124,7 +124,9 @@ def _quarantined(facts: Facts) -> Cause:
 
 def _nothing_read(facts: Facts) -> Cause:
     stream = facts.stream.name
-    if facts.recent.epochs:
+    if facts.complete_us is not None:
+        text = f"No event of the stream {stream} was read since {facts.query.name} was added."
+    elif facts.recent.epochs:
         text = f"{_epochs(facts)}, but not one event of the stream {stream} was read{_span(facts)}."
     else:
         text = f"No event of the stream {stream} was read: no epoch has been committed."
@@ -259,7 +261,9 @@ def _waiting(facts: Facts) -> Cause:
     what, unless = "window", ""
     if isinstance(query.window, Session):
         what, unless = "session", ", if no event prolongs it"
-    where = f"{facts.stream.name}" if not facts.partitions else f"every source partition of {facts.stream.name}"
+    where, idle = facts.stream.name, [part.idle for part in facts.partitions]
+    if not all(idle):
+        where = f"every source partition of {where}{' that is not idle' if any(idle) else ''}"
     needs = f"an event of {utc(due.needs_us)} or later in {where}"
     newest = f"the newest is {utc(facts.newest_us)}"
     if facts.upstream:
@@ -279,9 +283,9 @@ def _waiting(facts: Facts) -> Cause:
         ]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         order = facts.stream.order
-        idle = "" if order is None else f", or to have no event for {duration(order.idle_after_us)} while a driver runs"
+        rest = "" if order is None else f", or to have no event for {duration(order.idle_after_us)} while a driver runs"
         which = "partition" if len(names) == 1 else "partitions"
-        text += f" It waits for {which} {', '.join(names[:_SHOWN])}{more} to reach that time{idle}."
+        text += f" It waits for {which} {', '.join(names[:_SHOWN])}{more} to reach that time{rest}."
     if facts.running is False:
         text += " At the end of all input, `millpond run --once --drain` closes the open windows."
     return Cause("window-open", text)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from millpond.control.checks.brokers import closed_brokers
 from millpond.control.checks.input_files import check_files, empty_inputs
 from millpond.control.pond.compile import compiled_of, write_compiled
 from millpond.control.pond.function_file import load_functions
@@ -205,13 +206,14 @@ class Declarations:
 
     @explaining()
     def notes(self) -> list[InputError]:
-        """Possible mistakes: folders that are still empty, files that lack a column.
+        """Possible mistakes: brokers that do not answer, folders that are still empty, files that lack a column.
 
         Raises:
             LateSchemaError: a file does not fit its stream; `run` would raise the same before it reads an event.
         """
         readings = self.front.readings((*self.queries.values(),))
-        return [*empty_inputs([reading.stream for reading in readings]), *check_files(readings)]
+        streams = [reading.stream for reading in readings]
+        return [*closed_brokers(streams), *empty_inputs(streams), *check_files(readings)]
 
     def add(self, name: str, query: str | Frame, options: QueryOptions) -> AnyQuery:
         """Add a query to a pond that is not open.

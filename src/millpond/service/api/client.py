@@ -396,11 +396,13 @@ def _unknown(status: int, url: str) -> RequestError:
 
 def _check_addresses(urls: Sequence[str]) -> None:
     for url in urls:
+        cure = "Write http://HOST:PORT or https://NAME:PORT."
         try:
-            httpx.URL(url)
+            scheme = httpx.URL(url).scheme
         except httpx.InvalidURL as error:
-            cure = "Write http://HOST:PORT or https://NAME:PORT."
             raise SetupError(f"{url} is no address: {error}.", cure) from error
+        if scheme not in ("http", "https"):
+            raise SetupError(f"{url} does not begin with http:// or https://.", cure)
 
 
 def _is_refused(error: BaseException | None) -> bool:

@@ -146,7 +146,7 @@ class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
     `record`: the record of the change in the log; it is in force from the next epoch on. None: the query was added
     before the pond's first epoch. `complete_from_us`: the earliest start of a complete window; None: all windows are
     complete. `what`: for `scale` the number of instances, for `move` the buckets and their new store, for `add` the
-    folder of its rows. `first`: see `First`.
+    folder of its rows, for `param` a note if no query uses it. `first`: see `First`.
     """
 
     kind: str

@@ -26,6 +26,7 @@ FOLDER = "service"
 
 _REREAD_SECONDS = 1.0
 _SHARE_OF_PATIENCE = 5
+_START = "Start `millpond serve`, or wait until it says where the pond is served."
 _TOKEN, _LEADER, _LOCK = "token", "leader.json", "lock"
 
 
@@ -126,8 +127,11 @@ class Places:
             NotServingError: the pond was never served.
         """
         found = self.leader()
+        if found is None and not self.folder.parent.is_dir():
+            cure = "Name the folder of the pond with --checkpoint."
+            raise NotServingError(f"The folder {self.folder.parent} does not exist.", cure)
         if found is None:
-            raise NotServingError(f"Nobody serves the pond in {self.folder.parent}.", "Start `millpond serve`.")
+            raise NotServingError(f"Nobody serves the pond in {self.folder.parent}.", _START)
         return found
 
     def write_leader(self, leader: Leader) -> None:
@@ -200,7 +204,7 @@ class BucketPlaces(Places):
     def known_leader(self) -> Leader:
         """See `Places`; PlaceError: the store cannot be read."""
         if (found := self._stored()) is None:
-            raise NotServingError(f"Nobody serves the pond at {self._address.parent}.", "Start `millpond serve`.")
+            raise NotServingError(f"Nobody serves the pond at {self._address.parent}.", _START)
         return found
 
     def write_leader(self, leader: Leader) -> None:

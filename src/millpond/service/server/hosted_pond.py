@@ -263,7 +263,9 @@ class HostedPond:
     def set(self, name: str, value: Value, who: str) -> Changed:
         """Set the value of a live parameter."""
         self._pond().param(name, value.value, who=who)
-        return self._recorded("param", name)
+        used = self._reader.parameters_in_use()
+        note = None if name in used else f"no query uses it; those in use are {', '.join(sorted(used)) or 'none'}"
+        return replace(self._recorded("param", name), what=note)
 
     def feed(self, name: str, feeds: Feeds, who: str) -> Changed:
         """Let a live parameter take its values from the rows of a query."""

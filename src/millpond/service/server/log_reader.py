@@ -28,7 +28,7 @@ from millpond.plan.chains.steps import inner_of, inputs_of
 from millpond.plan.options.first_complete_window import first_window
 from millpond.reconfigure.catalog import complete_from, history, in_force, query_name, seen
 from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_name
-from millpond.reconfigure.inner_reports import seen_quarantine
+from millpond.reconfigure.inner_reports import parameters_of_steps, seen_quarantine
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inputs.parameter_feeds import fed_values
@@ -112,6 +112,14 @@ class LogReader:
             _query(spec, inputs_of(query, streams), query, counts(query.name), reasons.get(query.name))
             for query in queries
         ]
+
+    def parameters_in_use(self) -> frozenset[str]:
+        """The names of the live parameters that queries in force use."""
+        found = self.now()
+        if found is None:
+            return frozenset()
+        streams = {stream.name: stream for stream in found[1].streams}
+        return frozenset[str]().union(*(parameters_of_steps(query, streams) for query in found[1].all_queries))
 
     def parameters(self) -> list[Parameter]:
         """The live parameters in force by name."""

@@ -17,6 +17,7 @@ import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
 from millpond.connections import is_loopback, unencrypted
+from millpond.control.checks.brokers import closed_brokers
 from millpond.control.commands.autoscale import Autoscaler
 from millpond.control.commands.interrupts import interrupts
 from millpond.control.commands.json_log import is_json, log_epoch
@@ -193,6 +194,7 @@ def _serve(
             _answering(app, web, listener, rows.end), interrupts(say) as signals, signals.stopping(supervisor.stop),
             watched, copying, beside(secret),
         ):  # fmt: skip
+            say(f"Spark starts for the pond in {address}.")
             try:
                 supervisor.run()
             except RestartNeeded:
@@ -223,7 +225,7 @@ class _Process:
         self, options: Options, reader: LogReader, hint: Hint, say: Callable[[str], None], ready: Callable[[], None],
         restarts: int,
     ) -> None:  # fmt: skip
-        self._options, self._reader = options, reader
+        self._options, self._reader, self._say = options, reader, say
         self.gauges = Gauges()
         self._pond: Pond | None = None
         self._autoscaler: Autoscaler | None = None
@@ -245,6 +247,8 @@ class _Process:
         )  # fmt: skip
         given_parameters(pond, settings.folder, settings.parameters)
         pond.load(settings.text, queries=False)
+        for note in closed_brokers(pond.streams):
+            self._say(str(note))
         self._pond, self._autoscaler = pond, None if settings.autoscale is None else Autoscaler(settings.autoscale)
         pass_by_what_is_loaded()  # now, rather than while a standby takes over
         return pond

@@ -238,7 +238,7 @@ def _scale(app: typer.Typer) -> None:
         dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
         as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Change the number of instances of a served pond, and the shards of its store."""
+        """Change the number of instances, and the shards of the store."""
         wanted = None if shards is None else shards_of(shards)
         if instances is None and wanted is None:
             raise typer.BadParameter("Give a number of instances, or --shards.")
@@ -367,7 +367,7 @@ def _watch(app: typer.Typer) -> None:
         ] = None,
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
     ) -> None:  # fmt: skip
-        """Print the rows of a query as they are committed, one line of JSON each, until Ctrl-C."""
+        """Print rows of a query as they are committed, as JSON lines."""
         with client(checkpoint, url, token, ca) as pond, suppress(KeyboardInterrupt):
             for row in pond.rows(name, after=after):
                 typer.echo(msgspec.json.encode(row).decode())

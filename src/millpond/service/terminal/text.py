@@ -51,6 +51,8 @@ def change_text(done: Changed | Priced) -> str:
     >>> print(change_text(Changed("add", "hourly", 7, 3_300_000_000, None, first)).replace("; ", ";\\n"))
     add hourly at record 7, complete from 1970-01-01 00:55:00Z;
     first window 1970-01-01 01:00:00Z to 1970-01-01 02:00:00Z, its rows come at event time 1970-01-01 02:00:10Z
+    >>> change_text(Changed("param", "limt", 8, what="no query uses it; those in use are limit"))
+    'param limt at record 8; no query uses it; those in use are limit'
     >>> change_text(Changed("add", "all", 7, what="/ponds/a/out/all"))
     'add all at record 7; rows go to /ponds/a/out/all'
     """
@@ -65,6 +67,8 @@ def change_text(done: Changed | Priced) -> str:
         if done.kind == "add":
             rows = "" if done.what is None else f"; rows go to {done.what}"
             return f"add {done.name}{where}{whole}{rows}"
+        if done.kind == "param":
+            return f"param {done.name}{where}{'' if done.what is None else f'; {done.what}'}"
         what = "" if done.what is None else f" to {done.what}" if done.kind == "scale" else f": {done.what}"
         return f"{done.kind} {done.name}{what}{where}{whole}"
     again = ", the read is restarted" if done.rereads else ""

@@ -23,7 +23,7 @@ from millpond.spark.analysis.query_terms import OutputOptions, Terms
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, kind_of, optional, pairs
 from millpond.spark.frontend.create_clauses import columns_of, refuse_clauses
 from millpond.spark.frontend.insert_into import fitted
-from millpond.spark.frontend.options import checked_properties, name_of, options_of, plain_path
+from millpond.spark.frontend.options import checked_properties, name_of, one_of, options_of, plain_path
 from millpond.spark.reading.time_zones import checked_zone
 
 SELECTED = "CreateStreamingTableAsSelect"
@@ -154,7 +154,7 @@ def _declared(name: str, kind: SinkKind, given: dict[str, str]) -> Declared:
 
 def _kind(subject: str, sink: str, known: tuple[str, ...]) -> SinkKind:
     if sink not in known:
-        raise UnsupportedQuery(f"{subject} to be written as {sink}.", f"Use one of {', '.join(known)}.")
+        raise UnsupportedQuery(f"{subject} to be written as {sink}.", one_of(sink, known))
     return sink_kind(sink)
 
 

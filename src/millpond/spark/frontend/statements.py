@@ -29,7 +29,7 @@ from millpond.spark.frontend.create_clauses import columns_of, refuse_clauses, r
 from millpond.spark.frontend.gate import check_comments, check_size, parse
 from millpond.spark.frontend.insert_into import INSERT, insert_of, parsable, target_of
 from millpond.spark.frontend.match_recognize import blanked
-from millpond.spark.frontend.options import check_known, name_of, options_of, properties_of
+from millpond.spark.frontend.options import check_known, name_of, one_of, options_of, properties_of
 from millpond.spark.frontend.query_statements import (
     SELECTED,
     TABLES,
@@ -302,7 +302,7 @@ def _stream(catalyst: Catalyst, plan: JavaObject, zone: str | None) -> Stream:
     kind = source_kind(provider)
     if not kind.stream:
         what = f"the source {provider}" if provider else "no USING clause"
-        cure = f"Use one of {', '.join(stream_names())}"
+        cure = one_of(provider, stream_names()).removesuffix(".")
         if kind.table_options:
             cure += f"; a batch table is a CREATE TEMPORARY VIEW {name} USING {provider} OPTIONS (…)"
         raise UnsupportedQuery(f"The stream {name} has {what}.", f"{cure}.")

@@ -258,6 +258,10 @@ def test_the_window_waits_for_the_slowest_partition(folder: Path) -> None:
     text = bench.texts()["window-open"]
     assert "or later in every source partition of tx" in text
     assert "It waits for partition 1 (no event yet) to reach that time, or to have no event for 1 minute" in text
+    for idle, where in (((True, False), "every source partition of tx that is not idle"), ((True, True), "tx")):
+        parts = tuple(replace(one, idle=now) for one, now in zip(bench.facts().partitions, idle, strict=True))
+        causes = explain_why(replace(bench.facts(), partitions=parts)).causes
+        assert any(f"or later in {where} (its end" in cause.text for cause in causes)
     bench.events([12], p=["1"], o=[0])
     assert "It waits for partition 1 (1970-01-01 00:00:12Z) to" in bench.texts()["window-open"]
     assert "1          1970-01-01 00:00:12Z         waited for" in draw(bench.why())
@@ -450,6 +454,7 @@ def test_a_query_that_came_later_says_when_its_first_row_can_come(folder: Path) 
         assert ("┃ needed: 1970-01-01 00:01:45Z" in draw(why)) == (why.causes[0].code != "rows-are-out")
         return {cause.code: cause.text for cause in why.causes}
 
+    assert causes()["nothing-read"].startswith("No event of the stream tx was read since later was added.")
     bench.events([38, 39])
     text = causes()["not-complete-yet"]
     assert text.startswith(

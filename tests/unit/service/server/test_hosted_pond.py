@@ -17,13 +17,13 @@ from millpond.followers.runner import FollowerStatus
 from millpond.model.aggregates import Aggregate
 from millpond.model.change_history import StoredQuery
 from millpond.model.change_json import Move, Scale
-from millpond.model.expressions import Column
+from millpond.model.expressions import Call, Column, Parameter
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Retention, Stream
 from millpond.model.windows import Sliding
 from millpond.reconfigure.changes import Add, Alter, Shadow
-from millpond.service.api.messages import Changed, Retained, SourceShown
+from millpond.service.api.messages import Changed, Retained, SourceShown, Value
 from millpond.service.api.service_files import Places
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.hosted_pond import HostedPond
@@ -34,6 +34,7 @@ HOUR = 3_600_000_000
 TX = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")), retain=Retention(7 * 24 * HOUR, HOUR, 0, ("v",)))
 WORST = UserFunction("worst", "2", "rates:worst", "holistic", ("bigint",), "bigint", digest="ab" * 32)
 COUNT = Aggregate("count", None, None, "bigint")
+ABOVE = Call("gt", (Column("v", "bigint"), Parameter("limit", "bigint")), "boolean")
 CALLS = Aggregate(WORST.function, Column("v", "bigint"), None, "bigint")
 
 
@@ -101,6 +102,16 @@ def test_instances_and_moves_are_told_with_what_changed(bench: Bench) -> None:
     assert bench.hosted._recorded("scale", "instances") == Changed("scale", "instances", 1, None, "2")
     moved = bench.hosted._recorded("move", "rows")
     assert moved == Changed("move", "rows", 2, None, "1 of 4 buckets to env:SECOND")
+
+
+def test_a_parameter_that_no_query_uses_is_noted(bench: Bench) -> None:
+    bench.leader = SimpleNamespace(param=lambda name, value, who: None)
+    set_ = bench.hosted.set("limt", Value(200), "ann")
+    assert set_.what == "no query uses it; those in use are none"
+    limited = replace(counting("two", "SELECT 2"), where=ABOVE)
+    bench.pond.change(Add(StoredQuery.of(limited), who="ann"))
+    assert bench.hosted.set("limt", Value(200), "ann").what == "no query uses it; those in use are limit"
+    assert bench.hosted.set("limit", Value(200), "ann").what is None
 
 
 def test_a_reload_of_functions_is_told_with_who_asked(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -124,6 +124,8 @@ def test_a_client_is_told_what_is_missing(tmp_path: Path) -> None:
         places.known_leader()
     with pytest.raises(AccessError, match="No token in"):
         places.known_secret()
+    with pytest.raises(NotServingError, match=r"The folder .*/nowhere does not exist"):
+        Places(tmp_path / "nowhere").known_leader()
 
 
 def test_a_full_disk_keeps_nobody_from_leading(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,8 @@ def test_where_nobody_listens_no_pond_is_served() -> None:
     assert "Errno" not in str(told.value)
     with pytest.raises(SetupError, match=r"http://127\.0\.0\.1:port is no address: Invalid port"):
         Client("http://127.0.0.1:port", "token")
+    with pytest.raises(SetupError, match=r"127\.0\.0\.1:9 does not begin with http:// or https://"):
+        Client("127.0.0.1:9", "token")
 
 
 def test_a_folder_goes_before_the_address_that_the_environment_tells(
