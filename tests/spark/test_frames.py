@@ -70,7 +70,7 @@ REFUSED = [
     (f"SELECT id, sum(amount) {OVER.format('1 MONTH')} AS s FROM tx", "no length of time"),
     (f"SELECT id, row_number() {TEN} AS s FROM tx", "must match the required frame"),
     (f"SELECT window(ts, '1 hour') AS w, sum(amount) {TEN} AS s FROM tx", "OVER"),
-    ("SELECT id, sum(amount) OVER w AS s FROM tx WINDOW w AS (PARTITION BY card ORDER BY ts)", "WINDOW name AS"),
+    ("SELECT id, sum(amount) OVER w AS s FROM tx WINDOW w AS (PARTITION BY card ORDER BY ts)", "is unbounded"),
 ]  # fmt: skip
 
 

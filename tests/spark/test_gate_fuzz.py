@@ -22,7 +22,7 @@ from kit.inputs.attacks import ATTACKS, GOOD, RELATIONS
 from millpond.errors import MillpondError, QueryError
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
-from millpond.spark.catalyst.allow_list import FUNCTIONS
+from millpond.spark.catalyst.allow_list import FUNCTIONS, GENERATORS
 from millpond.spark.catalyst.private_names import Catalyst
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.frontend.gate import check_size, judge, parse
@@ -53,7 +53,7 @@ RELATIONS_REFUSED = [
     "STREAM text.`{canary}`",
     "IDENTIFIER('text.`{canary}`')",
     "range(1000000000)",
-    "VALUES (1)",
+    "VALUES (now())",
     "spark_catalog.default.secret",
     "(SELECT * FROM text.`{canary}`)",
 ]
@@ -119,7 +119,9 @@ def front(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fron
         front.declare(Stream(name, fields, source), EventTime("ts", "1 second"))
     return front
 
-SUBQUERIES = ("SubqueryAlias", "UnresolvedSubqueryColumnAliases", "InSubquery", "ScalarSubquery")
+SUBQUERIES = (
+    "SubqueryAlias", "UnresolvedSubqueryColumnAliases", "InSubquery", "ScalarSubquery", "LateralSubquery",
+)  # fmt: skip
 """Nodes whose plans are walked like any other part."""
 
 
@@ -155,7 +157,9 @@ def _check_harmless(catalyst: Catalyst, plan: Any, text: str) -> None:
             entries = part.cteRelations()
             defined |= {str(entries.apply(i)._1()).lower() for i in range(entries.size())}
         assert "Subquery" not in kind or kind in SUBQUERIES, text
-        assert kind not in ("ScriptTransformation", "UnresolvedTableValuedFunction", "LocalRelation"), text
+        if kind == "UnresolvedTableValuedFunction":
+            assert str(part.name().apply(0)).lower() in GENERATORS, text
+        assert kind != "ScriptTransformation", text
         assert not kind.endswith("Command"), text
     assert relations <= defined, text
 

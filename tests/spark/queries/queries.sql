@@ -947,3 +947,34 @@ FROM tx WHERE id > (SELECT max(least) FROM watched);
 --- nested_sub_queries
 SELECT id FROM tx WHERE merchant IN (SELECT merchant FROM merchants WHERE fee > (SELECT min(least) FROM watched)
 AND merchant IN (SELECT merchant FROM limits));
+--- zscore
+SELECT * FROM (SELECT id, card, amount, avg(amount) OVER w AS mean, stddev(amount) OVER w AS sd FROM tx
+WINDOW w AS (PARTITION BY card ORDER BY ts RANGE BETWEEN INTERVAL 1 HOUR PRECEDING AND CURRENT ROW))
+WHERE amount > mean + sd;
+--- unpivot
+SELECT device, name, v, at FROM (SELECT device, value AS a, site * 1.0D AS b, at
+FROM sensors WHERE NOT isnan(value)) UNPIVOT (v FOR name IN (a, b));
+--- unpivot_agg
+SELECT name, window(at, '1 hour') AS w, max(v) AS m
+FROM (SELECT device, value AS a, site * 1.0D AS b, at FROM sensors)
+UNPIVOT (v FOR name IN (a, b)) GROUP BY ALL;
+--- stacked
+SELECT name, window(at, '1 hour') AS w, sum(v) AS s FROM sensors
+LATERAL VIEW stack(2, 'value', nanvl(value, 0D), 'site', site * 1D) t AS name, v GROUP BY ALL;
+--- daily_visitors
+SELECT day, count(*) AS visitors FROM (SELECT DISTINCT visitor, window(ts, '1 day') AS day
+FROM hits) GROUP BY day;
+--- tvf_lateral
+SELECT id, t.item.sku AS sku FROM orders, LATERAL explode(items) AS t(item);
+--- tvf_lateral_outer
+SELECT id, t.pos, t.item.price AS p FROM orders LEFT JOIN LATERAL posexplode(items) AS t(pos, item) ON true;
+--- star_except
+SELECT * EXCEPT (flagged, qty) FROM tx WHERE kind = 'web';
+--- values_join
+SELECT label, window(ts, '1 hour') AS w, sum(amount * weight) AS s
+FROM tx JOIN (VALUES ('pos', 'shop', 1), ('web', 'online', 2)) AS t(kind, label, weight) USING (kind)
+GROUP BY ALL;
+--- except_table
+SELECT card FROM tx EXCEPT SELECT card FROM watched;
+--- intersect_table
+SELECT card FROM tx INTERSECT SELECT card FROM watched;

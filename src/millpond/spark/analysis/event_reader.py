@@ -28,6 +28,7 @@ from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.analysis.steps.repeats_below import without_repeats
 from millpond.spark.analysis.steps.row_windows import unqualified
+from millpond.spark.catalyst.cures import cast_cure
 from millpond.spark.catalyst.private_names import (
     JavaObject,
     delay_ms,
@@ -130,7 +131,7 @@ class EventReader:
         if not emitted(column.dataType()):
             raise UnsupportedQuery(
                 f"The column {column.name()} is a {type_of(column)}, which is planned, not answered yet.",
-                "Cast it to string.",
+                cast_cure(type_of(column)),
             )
         if kind_of(column) == "Alias":
             return self._passed(column.child())

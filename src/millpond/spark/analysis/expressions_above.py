@@ -15,6 +15,7 @@ from millpond.model.types import KEY_TYPES, WINDOW, is_known, is_struct, parts_o
 from millpond.model.windows import Counted, Pattern, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.spark.analysis.live_parameters import has_stand_in
+from millpond.spark.catalyst.cures import cast_cure
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -51,7 +52,7 @@ def projected_above(
     """
     if not (is_known(type_of(node)) or emitted(node.dataType())):
         raise UnsupportedQuery(
-            f"`{text_of(node)}` is a {type_of(node)}, which is planned, not answered yet.", "Cast it to string."
+            f"`{text_of(node)}` is a {type_of(node)}, which is planned, not answered yet.", cast_cure(type_of(node))
         )
     if has_stand_in(str(expression.sql())):
         raise UnsupportedQuery(

@@ -19,7 +19,9 @@ def _words(text: str) -> frozenset[str]:
 PLANS = _words(
     """Project Filter Aggregate UnresolvedHaving SubqueryAlias UnresolvedRelation NamedStreamingRelation
     UnresolvedEventTimeWatermark Join Union UnresolvedWith UnresolvedSubqueryColumnAliases PipeOperator
-    Distinct Pivot Generate UnresolvedQualify GlobalLimit LocalLimit Sort"""
+    Distinct Pivot Unpivot Generate UnresolvedQualify GlobalLimit LocalLimit Sort Intersect Except
+    WithWindowDefinition LateralJoin UnresolvedTVFAliases UnresolvedTableValuedFunction
+    LocalRelation"""
 )
 """Logical plan nodes of a parsed query; unsupported joins and unions pass here and are refused by name later."""
 
@@ -34,11 +36,12 @@ EXPRESSIONS = _words(
     LambdaFunction UnresolvedNamedLambdaVariable PipeExpression CreateNamedStruct StringTrim
     StringTrimLeft StringTrimRight Substring StringLocate StringTranslate Overlay Extract TryEval UnresolvedGenerator
     WindowExpression WindowSpecDefinition SpecifiedWindowFrame UnspecifiedFrame CurrentRow UnboundedPreceding
-    UnboundedFollowing Rollup Cube GroupingSets InSubquery"""
+    UnboundedFollowing Rollup Cube GroupingSets InSubquery UnresolvedWindowExpression
+    UnresolvedStarExceptOrReplace"""
 )
 """Expression nodes of a parsed query."""
 
-SUBQUERIES = _words("Exists ListQuery ScalarSubquery")
+SUBQUERIES = _words("Exists ListQuery ScalarSubquery LateralSubquery")
 """The same, with a plan in them."""
 
 WINDOWS = frozenset({"window", "session_window", "window_time", "count_window", "cumulate_window"})
@@ -89,7 +92,7 @@ SCALARS = _words(
 )
 """Functions of one row."""
 
-GENERATORS = _words("explode explode_outer posexplode posexplode_outer inline inline_outer")
+GENERATORS = _words("explode explode_outer posexplode posexplode_outer inline inline_outer stack")
 """Functions that make a row for each element of an array or map."""
 
 FUNCTIONS = WINDOWS | AGGREGATES | SCALARS | GENERATORS | frozenset(ORDERED)
@@ -140,7 +143,7 @@ REFUSED = {
         tuple_sketch_agg_integer tuple_union_agg_double tuple_union_agg_integer vector_avg vector_sum"""
     ),
     "needs rows in an order": _words("counter_diff"),
-    "makes rows, which only explode, posexplode and inline may do": _words("json_tuple stack"),
+    "makes rows, which only explode, posexplode, inline and stack may do": _words("json_tuple"),
 }
 """Why queries may not call the other functions of Spark's registry: reason -> names."""
 

@@ -33,16 +33,22 @@ AS_OF = (
 )
 
 CLAUSES = {
-    "Intersect": ("INTERSECT", "Of a table t: WHERE EXISTS (SELECT 1 FROM t WHERE t.k = s.k)."),
-    "Except": ("EXCEPT", "Of a table t: WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.k = s.k)."),
+    "Intersect": ("INTERSECT ALL", "Of a table t: WHERE EXISTS (SELECT 1 FROM t WHERE t.k = s.k)."),
+    "Except": ("EXCEPT ALL", "Of a table t: WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.k = s.k)."),
     "Sample": ("TABLESAMPLE", "Filter by a hash of a column: WHERE pmod(hash(id), 100) < 10."),
-    "LocalRelation": ("VALUES", "Put the rows into a file, and declare it as a view: CREATE TEMPORARY VIEW …."),
-    "UnresolvedInlineTable": ("VALUES", "Put the rows into a file, and declare it: CREATE TEMPORARY VIEW …."),
-    "Unpivot": ("UNPIVOT", "Write explode(map('a', a, 'b', b)), which makes a row of each column."),
-    "LateralJoin": ("LATERAL (SELECT …)", "Join the stream with a table, or use LATERAL VIEW explode(…)."),
-    "WithWindowDefinition": ("WINDOW name AS (…)", "Write the window in OVER (…) itself."),
+    "UnresolvedInlineTable": (
+        "VALUES with other values than constants",
+        "Write numbers, texts, TRUE, FALSE, NULL and DATE '2024-12-25'; compute others above it.",
+    ),
+    "LateralJoin": (
+        "LATERAL (SELECT …)",
+        "Join the stream with the table, or write a sub-query of one value in SELECT: (SELECT max(v) FROM t WHERE "
+        "t.k = s.k). LATERAL explode(…) makes rows of an array.",
+    ),
     "RepartitionByExpression": ("DISTRIBUTE BY", "Leave it out: a pond distributes rows by the keys of the queries."),
-    "UnresolvedTableValuedFunction": ("a function as a table", "Declare its rows as a view over a file."),
+    "UnresolvedTableValuedFunction": (
+        "this function as a table", "Use explode, posexplode, inline or stack, or a view over a file with the rows."
+    ),
     "UnresolvedHint": ("a hint", "Leave it out: a pond plans its joins itself."),
     "RelationTimeTravel": ("VERSION or TIMESTAMP AS OF", AS_OF),
     "ScriptTransformation": ("TRANSFORM", "Use a function that the operator registers (docs/functions.md)."),
@@ -55,7 +61,10 @@ CLAUSES = {
 }
 """Plan node -> its name in SQL or the DataFrame API, and what to write instead."""
 
-FUNCTIONS = {"counter_diff": "Subtract the earlier value: v - lag(v) OVER (PARTITION BY k ORDER BY ts)."}
+FUNCTIONS = {
+    "counter_diff": "Subtract the earlier value: v - lag(v) OVER (PARTITION BY k ORDER BY ts).",
+    "json_tuple": "Write from_json(j, 'a STRING, b STRING') AS s in a sub-query, and use s.a and s.b above it.",
+}
 """Function -> what to write instead; only functions that have a replacement are listed."""
 
 _QUERY = "For a query, write CREATE STREAMING TABLE name AS SELECT …."
@@ -147,3 +156,10 @@ def without_time(stream: Stream, *, by_text: bool) -> UnsupportedQuery:
         "The query does not group by a window, and its stream has no watermark, which would name its event time.",
         f"{cure}; then group by a window. Or emit updates ('emit' = 'update'), which need no watermark.",
     )
+
+
+def cast_cure(kind: str) -> str:
+    """What to write instead of a value of a type that a pond does not store."""
+    if kind.startswith("interval day"):
+        return "Write timestampdiff(SECOND, earlier, later), or cast it to string."
+    return "Cast it to string."

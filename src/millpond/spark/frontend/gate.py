@@ -30,7 +30,16 @@ from millpond.spark.catalyst.allow_list import (
 )
 from millpond.spark.catalyst.cures import A_SELECT, AS_OF, CLAUSES, FUNCTION_LIST, IN_A_TEXT, statement_name
 from millpond.spark.catalyst.cures import FUNCTIONS as INSTEAD
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, span_of, type_of
+from millpond.spark.catalyst.private_names import (
+    Catalyst,
+    JavaObject,
+    children,
+    items,
+    kind_of,
+    optional,
+    span_of,
+    type_of,
+)
 from millpond.spark.catalyst.refusals import positioned
 from millpond.spark.catalyst.text_span import MAX_COMMENT_NESTING, TextSpan
 
@@ -50,6 +59,7 @@ _BRACKET = re.compile(r"[(\[]|[)\]]")
 _COMMENT = re.compile(r"/\*|\*/")
 _CUBE = re.compile(r"\bcube\b", re.IGNORECASE)
 _CUBE_MARK = re.compile(r"[(),]")
+_COMPUTED = re.compile(r"::|\b(?:cast|date|time|timestamp|now|current)", re.IGNORECASE)
 _FIXED = re.compile(r"[a-z_]+\s*r?['\"][+-]?\d{4,}", re.IGNORECASE)
 
 
@@ -223,7 +233,19 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
         name = _judge_relation(node, relations)
         if name not in bound:  # a name that WITH defines does not refer to a stream
             judged.relations.add(name)
+    if kind == "LateralJoin":
+        _judge_lateral(node)
+    if kind == "UnresolvedTableValuedFunction":
+        if ".".join(map(str, items(node.name()))).lower() not in GENERATORS:
+            raise _refused(node, *CLAUSES[kind])
+        _judge_generator(node, judged)
+    if kind == "LocalRelation":
+        _judge_constants(node)
+        return []  # its rows are constants
     found: list[_Visit] = []
+    if kind == "WithWindowDefinition":
+        definitions = items(node.windowDefinitions().values().toSeq())
+        found.extend(_Visit(part, depth, False, relations, bound) for part in definitions)
     if kind == "UnresolvedWith":
         # A CTE can use the CTEs before it; the query can use all of them.
         for entry in items(node.cteRelations()):
@@ -241,6 +263,23 @@ def _statement(node: JavaObject, depth: int) -> tuple[str, str]:
     if depth == 0 and span is not None and (name := statement_name(span.text[: span.stop])) != A_SELECT:
         return f"the statement {name}", IN_A_TEXT
     return "this clause", "Use SELECT … FROM … JOIN … WHERE … GROUP BY … HAVING, and WITH for named parts."
+
+
+def _judge_lateral(node: JavaObject) -> None:
+    """Refuse a lateral join with anything but a table function."""
+    below = node.right().plan()
+    while kind_of(below) in ("SubqueryAlias", "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases"):
+        below = below.child()
+    if kind_of(below) != "UnresolvedTableValuedFunction":
+        raise _refused(node, *CLAUSES["LateralJoin"])
+
+
+def _judge_constants(node: JavaObject) -> None:
+    """Refuse VALUES that the parser may have computed from the clock, such as `TIMESTAMP 'now'`."""
+    span = span_of(node)
+    rest = "now" if span is None else _FIXED.sub("", span.piece)
+    if _COMPUTED.search(rest):
+        raise _refused(node, *CLAUSES["UnresolvedInlineTable"])
 
 
 def _judge_sets(node: JavaObject) -> None:
@@ -286,6 +325,10 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
         if name.lower() not in GENERATORS:
             raise _refused(node, f"the function {name} in LATERAL VIEW", f"Use one of {', '.join(sorted(GENERATORS))}.")
         _judge_generator(node, judged)
+    if kind == "UnresolvedStarExceptOrReplace":
+        replaced = optional(node.replacements())
+        if replaced is not None:
+            raise _refused(node, "REPLACE after *", "List the columns.")
     if kind == "UnresolvedFunction":
         parts = [str(part) for part in items(node.nameParts())]
         if len(parts) != 1 or parts[0].lower() not in judged.functions:

@@ -38,6 +38,7 @@ from millpond.spark.analysis.joins.subqueries import without_subqueries
 from millpond.spark.analysis.joins.ttl import Ttl, check_ttl
 from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.steps.cut import ids_in, ids_of, joins_streams
+from millpond.spark.analysis.steps.equal_clauses import with_equal_clauses
 from millpond.spark.analysis.steps.inputs import Inputs, StepContext
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.inlined_size import check_inlined
@@ -79,7 +80,8 @@ def extract_any(
     Raises:
         UnsupportedQuery, QueryTypeError: see `extract_query`.
     """
-    plan = without_subqueries(catalyst, catalyst.clean(analysed(frame)))
+    plan = with_equal_clauses(catalyst, catalyst.clean(analysed(frame)))
+    plan = without_subqueries(catalyst, plan)
     check_inlined(plan)
     known = functions or UserFunctions(catalyst)
 

@@ -1,0 +1,125 @@
+"""Rewrites clauses of an analysed plan to others that mean the same, so that fewer kinds of nodes are read.
+
+UNPIVOT, `stack` and table functions such as `LATERAL explode(…)` become `LATERAL VIEW inline(…)` or `explode(…)`.
+INTERSECT and EXCEPT become joins, by the rules of Spark's optimiser. DISTINCT of rows with a window, below an
+aggregation, becomes GROUP BY.
+"""
+
+from __future__ import annotations
+
+from millpond.spark.analysis.joins.plan_nodes import logical
+from millpond.spark.catalyst.private_names import (
+    Catalyst,
+    JavaObject,
+    children,
+    id_of,
+    items,
+    kind_of,
+    optional,
+    outputs,
+    type_of,
+    window_mark,
+)
+
+_SETS = {"Intersect": "ReplaceIntersectWithSemiJoin", "Except": "ReplaceExceptWithAntiJoin"}
+_ROWS = ("Project", "Filter", "SubqueryAlias")
+
+
+def with_equal_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = False) -> JavaObject:
+    """The plan after these rewrites; `grouped`: only nodes that keep no state are between it and an aggregation."""
+    if not node.isStreaming():
+        return node
+    kind = kind_of(node)
+    below = kind == "Aggregate" or (grouped and kind in _ROWS)
+    parts = [with_equal_clauses(catalyst, child, grouped=below) for child in children(node)]
+    node = catalyst.rebuilt(node, parts)
+    if kind == "Expand":
+        return _unpivoted(catalyst, node)
+    if kind == "Generate" and kind_of(node.generator()) == "Stack":
+        return _stacked(catalyst, node)
+    if kind == "LateralJoin":
+        return _lateral(catalyst, node)
+    if kind in _SETS and not node.isAll():
+        return catalyst.module(f"optimizer.{_SETS[kind]}").apply(node)
+    if kind == "Distinct" and grouped and any(map(window_mark, outputs(node))):
+        return logical(catalyst, "Aggregate", outputs(node), outputs(node), node.child(), catalyst.none)
+    return node
+
+
+def _unpivoted(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """UNPIVOT, which is an `Expand` with a text constant in each projection; other such nodes stay as they are."""
+    below = {id_of(column) for column in outputs(node.child())}
+    made = [place for place, column in enumerate(outputs(node)) if id_of(column) not in below]
+    projections = [items(projection) for projection in items(node.projections())]
+    name = outputs(node)[made[0]] if made else None
+    named = name is not None and type_of(name) == "string" and not name.nullable()
+    if not named or any(kind_of(row[made[0]]) != "Literal" for row in projections):
+        return node
+    rows = [[row[place] for place in made] for row in projections]
+    generated = _inline(catalyst, rows, [outputs(node)[place] for place in made], node.child(), outer=False)
+    return logical(catalyst, "Project", outputs(node), generated)
+
+
+def _stacked(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    number, *values = children(node.generator())
+    attributes = items(node.generatorOutput())
+    if int(str(catalyst.constant(number))) > len(values):
+        return node
+    rows = [values[start : start + len(attributes)] for start in range(0, len(values), len(attributes))]
+    rows[-1] += [None] * (len(attributes) - len(rows[-1]))
+    typed = [
+        [
+            catalyst.make("Literal", None, column.dataType()) if value is None or type_of(value) == "void" else value
+            for column, value in zip(attributes, row, strict=True)
+        ]
+        for row in rows
+    ]
+    return _inline(catalyst, typed, attributes, node.child(), outer=bool(node.outer()))
+
+
+def _lateral(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """A join with the rows of a table function of the event; joins with other sub-queries stay as they are."""
+    layers: list[list[JavaObject]] = []
+    below = node.right().plan()
+    while kind_of(below) in ("SubqueryAlias", "Project"):
+        layers += [items(below.projectList())] if kind_of(below) == "Project" else []
+        below = below.child()
+    kind, condition = kind_of(node.joinType()), optional(node.condition())
+    outer = kind == "LeftOuter"
+    always = condition is None or (kind_of(condition) == "Literal" and catalyst.constant(condition) is True)
+    if kind_of(below) != "Generate" or kind_of(below.child()) != "OneRowRelation":
+        return node
+    if kind not in ("Inner", "Cross", "LeftOuter") or (outer and not always):
+        return node
+    generator = _of_event(catalyst, below.generator())
+    made = logical(
+        catalyst, "Generate", generator, [], outer or bool(below.outer()), catalyst.none, below.generatorOutput(),
+        node.left(),
+    )  # fmt: skip
+    for layer in reversed(layers):
+        made = logical(catalyst, "Project", [*outputs(node.left()), *layer], made)
+    if kind_of(generator) == "Stack":
+        made = with_equal_clauses(catalyst, made)
+    return made if always else logical(catalyst, "Filter", condition, made)
+
+
+def _of_event(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
+    """The expression of a sub-query with the event's own columns in place of references to them."""
+    if kind_of(expression) == "OuterReference":
+        return expression.e()
+    return catalyst.rebuilt(expression, [_of_event(catalyst, part) for part in children(expression)])
+
+
+def _inline(
+    catalyst: Catalyst, rows: list[list[JavaObject]], attributes: list[JavaObject], child: JavaObject, *, outer: bool
+) -> JavaObject:
+    """`child LATERAL VIEW inline(array(struct(…), …))` with these attributes."""
+    structs = [
+        catalyst.make("CreateNamedStruct", [
+            part for column, value in zip(attributes, row, strict=True)
+            for part in (catalyst.literal(str(column.name())), value)
+        ])
+        for row in rows
+    ]  # fmt: skip
+    generator = catalyst.make("Inline", catalyst.make("CreateArray", structs))
+    return logical(catalyst, "Generate", generator, [], outer, catalyst.none, attributes, child)
