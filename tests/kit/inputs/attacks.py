@@ -105,6 +105,7 @@ ATTACKS = [
     "SELECT " + "/*" * 4_000 + "*/" * 4_000 + " amount FROM tx",
     "SELECT " + "(" * 90 + "/* " * 9 + "*/ " * 9 + "1" + ")" * 90 + " FROM tx",
     "SELECT " + "CASE WHEN a THEN " * 600 + "1" + " END" * 600 + " FROM tx",
+    "SELECT " + "CASE " * 30 + "amount" + " WHEN 1 THEN 2 WHEN 3 THEN 4 END" * 30 + " FROM tx",
     "SELECT " + "- " * 9_000 + "amount FROM tx",
     "SELECT exists(items, " + "y -> " * 2_000 + "1) FROM tx",
     "SELECT '\ud800' FROM tx",

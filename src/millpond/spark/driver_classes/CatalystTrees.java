@@ -14,18 +14,20 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.util.Utils;
 import py4j.Gateway;
 import scala.collection.Iterator;
-import scala.collection.immutable.Seq;
+import scala.collection.Seq;
 
 /** Reads trees of Catalyst in one call, in place of a call for each node and value. */
 public class CatalystTrees {
     private static final String FIELD = "\u0001";
     private static final String NODE = "\u0002";
+    private static final int MOST_NODES = 4096;
 
     /**
      * Registers the elements of a sequence with all nodes below them, and returns for each node, parents first: its id
      * in the gateway, class, number of children, expression id and SQL type; "" for an id or type that it lacks.
      *
-     * @return null if an element is not a node of a tree
+     * @return null if an element is not a node of a tree, or if there are more than 4,096 nodes: a tree may contain a
+     *     node many times, and so have more nodes than memory can hold
      * @param released ids of nodes that are not used any more, each followed by a space
      */
     public static String nodes(Gateway gateway, Seq elements, String released) {
@@ -35,14 +37,22 @@ public class CatalystTrees {
                 gateway.deleteObject(ids[i]);
             }
         }
-        for (Iterator each = elements.iterator(); each.hasNext();) {
-            if (!(each.next() instanceof TreeNode)) {
-                return null;
-            }
+        if (count(elements, 0) > MOST_NODES) {
+            return null;
         }
         StringBuilder found = new StringBuilder();
         add(gateway, elements, found);
         return found.toString();
+    }
+
+    /** The number of nodes, counted from `found` on; a number above the limit if there are more, or other elements. */
+    private static int count(Seq elements, int found) {
+        int nodes = found;
+        for (Iterator each = elements.iterator(); each.hasNext() && nodes <= MOST_NODES;) {
+            Object element = each.next();
+            nodes = element instanceof TreeNode ? count(((TreeNode) element).children(), nodes + 1) : MOST_NODES + 1;
+        }
+        return nodes;
     }
 
     private static void add(Gateway gateway, Seq elements, StringBuilder found) {
@@ -129,6 +139,7 @@ public class CatalystTrees {
             Object known = node instanceof AttributeReference ? sizes.get(identity(node)) : null;
             parts += known == null ? 1 : ((Double) known).doubleValue();
         }
+        parts = Math.min(parts, 1e300);
         if (tree instanceof Alias) {
             sizes.put(identity(tree), Double.valueOf(parts));
         }

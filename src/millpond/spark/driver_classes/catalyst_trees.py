@@ -1,13 +1,14 @@
 """Loads trees of Catalyst with one call for all of their nodes, instead of several calls for each node.
 
-What is read of every node is then known: its class, children, expression id and type. The JVM keeps a loaded node
-until it is released, which needs no call either: the next one that loads nodes names those that are no longer used.
+The class, children, expression id and type of every node are then known. The JVM keeps a loaded node until it is
+released. Nodes that are no longer used are released by the next call that loads others.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from py4j.java_gateway import JavaClass
@@ -39,11 +40,11 @@ class TreeLoader:
         self._client, self._released = client, deque[str]()
 
     def items(self, sequence: JavaObject) -> list[JavaObject] | None:
-        """The elements of a sequence, with all nodes below them; None if they are not nodes of trees."""
-        told = self._nodes(self._gateway, sequence, self._unused())
-        if told is None:
+        """The elements of a sequence, with all nodes below them; None if they are not nodes of trees, or too many."""
+        text = self._nodes(self._gateway, sequence, self._unused())
+        if text is None:
             return None
-        lines = told.split(_NODE)[:-1]
+        lines = text.split(_NODE)[:-1]
         owner = _Owner("".join(line.partition(_FIELD)[0] + " " for line in lines), self._released)
         roots: list[JavaObject] = []
         open_lists = [(roots, -1)]
@@ -66,8 +67,9 @@ class TreeLoader:
 
     def _unused(self) -> str:
         found = ""
-        while self._released:
-            found += self._released.popleft()
+        with suppress(IndexError):  # another thread may take the last ones
+            while self._released:
+                found += self._released.popleft()
         return found
 
 
