@@ -26,10 +26,15 @@ def closed_brokers(streams: Iterable[Stream]) -> Iterator[SourceError]:
             servers = connection(options_of(stream).get("connection")).servers
             names.setdefault(servers, []).append(stream.name)
     for servers, readers in names.items():
-        failures = [_failure(server) for server in servers.split(",")]
-        if all(failures):
+        failures = list[str]()
+        for server in servers.split(","):
+            failure = _failure(server)
+            if failure is None:
+                break
+            failures.append(failure)
+        else:
             yield SourceError(
-                f"No broker of {', '.join(sorted(readers))} can be reached: {', '.join(filter(None, failures))}.",
+                f"No broker of {', '.join(sorted(readers))} can be reached: {', '.join(failures)}.",
                 "Start the broker, or mend `servers` in the file of connections. Spark tries again meanwhile.",
             )
 
@@ -39,6 +44,6 @@ def _failure(server: str) -> str | None:
     host, _, port = server.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _SECONDS).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, ValueError) as error:
         return f"{server} ({getattr(error, 'strerror', None) or error})"
     return None

@@ -257,6 +257,10 @@ class Declarations:
         with self.front.lock:
             self.front.remember(query)
 
+    def forget_folder(self, name: str) -> None:
+        """The dropped query's folder is not that of a later query of its name."""
+        self._folders.forget(name)
+
     def set_current(self, queries: Iterable[AnyQuery]) -> None:
         """Replace all queries by the versions that are in force."""
         self.queries = {query.name: query for query in queries}

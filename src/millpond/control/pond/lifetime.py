@@ -371,6 +371,7 @@ class Lifetime:
             with declared.front.lock:
                 declared.front.forget(change.name)
                 declared.front.forget_rows(change.name)
+            declared.forget_folder(change.name)
 
 
 class BackgroundRun:

@@ -7,7 +7,7 @@ from functools import cached_property
 import msgspec
 
 from millpond.control.wiring.reader import read_truth
-from millpond.errors import ForeignPondError
+from millpond.errors import ForeignPondError, QueryTypeError
 from millpond.followers.sinks.kinds import sink_kind
 from millpond.log.places.address import Address
 from millpond.model.endpoints import Sink
@@ -27,6 +27,7 @@ class OutputFolders:
 
         Raises:
             UnsupportedQuery, SetupError: as `sink_kind`.
+        QueryTypeError: the query's name cannot be the name of a folder.
         """
         if _lacks_path(query.sink):
             query = msgspec.structs.replace(query, sink=self._with_path(query.sink, query.name))
@@ -38,7 +39,16 @@ class OutputFolders:
         before = self._registered.get(name)
         known = None if before is None else before.late_sink if late else before.sink
         kept = known.path if known is not None and known.format == sink.format else None
+        if not kept and ("/" in name or name in (".", "..")):
+            raise QueryTypeError(
+                f"The name of the query {name} cannot be the name of a folder.",
+                "Name a folder: TBLPROPERTIES ('path' = '…'), or path=….",
+            )
         return msgspec.structs.replace(sink, path=kept or str(self._out / (f"{name}.late" if late else name)))
+
+    def forget(self, name: str) -> None:
+        """A query was dropped: another one of its name gets a folder as any new query does."""
+        self._registered.pop(name, None)
 
     @cached_property
     def _registered(self) -> dict[str, AnyQuery]:

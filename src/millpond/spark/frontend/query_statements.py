@@ -186,5 +186,7 @@ def _late(name: str, kind: SinkKind, properties: dict[str, str]) -> Sink | None:
 def _sink(name: str, kind: SinkKind, key: str, path: str | None) -> Sink:
     if path and not kind.path:
         known = ", ".join(one.name for one in BUILT_IN if one.path)
-        raise QueryTypeError(f"{name} has a {key}, but {kind.name} is no folder.", f"Use one of {known}.")
+        raise QueryTypeError(f"{name} has a {key}, but {kind.name} is not a folder.", f"Use one of {known}.")
+    if path == "":
+        raise QueryTypeError(f"The {key} of {name} is empty.", "Name a folder, or leave it out.")
     return Sink(kind.name, path)

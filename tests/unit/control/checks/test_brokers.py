@@ -19,11 +19,11 @@ def test_a_broker_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyt
         other.close()
         file = tmp_path / "connections.json"
         file.write_text(json.dumps({
-            "up": {"servers": f"127.0.0.1:{down},127.0.0.1:{up}"}, "down": {"servers": f"127.0.0.1:{down}"},
+            "up": {"servers": f"127.0.0.1:{down},127.0.0.1:{up}"}, "down": {"servers": f"127.0.0.1:{down},a..b:1"},
         }))  # fmt: skip
         monkeypatch.setenv("MILLPOND_CONNECTIONS", str(file))
         options = {name: Source("kafka", (("connection", name),)) for name in ("up", "down")}
         folder = Source("json", (("path", "x"),))
         streams = [Stream(name, (Field("a", "int"),), source) for name, source in {**options, "files": folder}.items()]
         [note] = closed_brokers(streams)
-    assert str(note).startswith(f"[MP-SOURCE] No broker of down can be reached: 127.0.0.1:{down} (Connection refused).")
+    assert str(note).startswith(f"[MP-SOURCE] No broker of down can be reached: 127.0.0.1:{down} (Connection refused), a..b:1 (")

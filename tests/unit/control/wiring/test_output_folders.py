@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from kit.simulator.changing_pond import ChangingPond
 from millpond.control.wiring.output_folders import OutputFolders
+from millpond.errors import QueryTypeError
 from millpond.log.places.address import address_of
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
@@ -36,3 +38,13 @@ def test_a_registered_query_keeps_its_folder(tmp_path: Path) -> None:
     folders = OutputFolders(address_of(tmp_path), None)
     assert folders.placed(replace(QUERY, sink=Sink("parquet"))).sink.path == "/elsewhere/q"
     assert folders.placed(replace(QUERY, sink=Sink("json"))).sink.path == f"{tmp_path}/out/q"
+    folders.forget("q")  # it was dropped
+    assert folders.placed(replace(QUERY, sink=Sink("parquet"))).sink.path == f"{tmp_path}/out/q"
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".."])
+def test_a_name_that_leaves_the_output_folder_is_refused(tmp_path: Path, name: str) -> None:
+    folders = OutputFolders(address_of(tmp_path / "pond"), None)
+    with pytest.raises(QueryTypeError, match="cannot be the name of a folder"):
+        folders.placed(replace(QUERY, name=name, sink=Sink("parquet")))
+    assert folders.placed(replace(QUERY, name=name, sink=Sink("parquet", "mine"))).sink.path == "mine"
