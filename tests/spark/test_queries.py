@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 ROWS = 160
 NAMES = [*SQL, *FRAMES]
-RECORDED = RecordedAnswers(__file__, ROWS, Path(_list.__file__).read_text())
+RECORDED = RecordedAnswers(__file__, Path(__file__).read_text(), Path(_list.__file__).read_text())
 
 
 class Answers:

@@ -116,7 +116,7 @@ def count(pond: Pond) -> int:
     return len(pond.plan.all_queries)
 
 
-RECORDED = RecordedAnswers(__file__)
+RECORDED = RecordedAnswers(__file__, Path(__file__).read_text())
 
 
 def batch(spark: SparkSession, folder: Path, text: str) -> list[str]:
