@@ -27,7 +27,7 @@ class OutputFolders:
 
         Raises:
             UnsupportedQuery, SetupError: as `sink_kind`.
-        QueryTypeError: the query's name cannot be the name of a folder.
+            QueryTypeError: the query's name cannot be the name of a folder.
         """
         if _lacks_path(query.sink):
             query = msgspec.structs.replace(query, sink=self._with_path(query.sink, query.name))
