@@ -71,6 +71,7 @@ REFUSED = [
     (f"SELECT id, row_number() {TEN} AS s FROM tx", "must match the required frame"),
     (f"SELECT window(ts, '1 hour') AS w, sum(amount) {TEN} AS s FROM tx", "OVER"),
     ("SELECT id, sum(amount) OVER w AS s FROM tx WINDOW w AS (PARTITION BY card ORDER BY ts)", "is unbounded"),
+    ("SELECT id, x FROM tx LEFT JOIN LATERAL explode(array(1, 2)) AS t(x)", "LATERAL without ON"),
 ]  # fmt: skip
 
 

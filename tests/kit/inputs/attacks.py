@@ -167,6 +167,13 @@ ATTACKS = [
     "SELECT * FROM python_worker_logs()",
     "SELECT * FROM tx, VALUES (java_method('a'))",
     "SELECT * FROM tx, VALUES (TIMESTAMP 'now')",
+    "SELECT * FROM tx, VALUES (TIMESTAMP '2024-01-01 00:00:00')",
+    "SELECT * FROM tx, VALUES (DATE '-0044-03-15')",
+    "SELECT * FROM tx LATERAL VIEW stack(year(current_date()) - 2024, 1, 2) t AS i",
+    "SELECT * FROM tx, LATERAL stack(length(repeat('ab', 950000000)), 1)",
+    "SELECT stack(1000000000, 1) FROM tx",
+    f"SELECT * FROM tx UNPIVOT (v FOR n IN ({', '.join(['amount'] * 200)}))",
+    "SELECT * FROM tx" + " UNPIVOT (amount FOR n IN (amount, id))" * 4,
     "SELECT * FROM tx, VALUES (CAST('12:00' AS TIMESTAMP))",
     "SELECT * FROM tx, VALUES ('12:00'::TIMESTAMP)",
     # subqueries in every clause

@@ -978,3 +978,5 @@ GROUP BY ALL;
 SELECT card FROM tx EXCEPT SELECT card FROM watched;
 --- intersect_table
 SELECT card FROM tx INTERSECT SELECT card FROM watched;
+--- stacked_rest
+SELECT id, a, b FROM tx LATERAL VIEW stack(3, 1, 2, 3, 4) t AS a, b;

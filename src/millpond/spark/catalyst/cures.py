@@ -38,7 +38,7 @@ CLAUSES = {
     "Sample": ("TABLESAMPLE", "Filter by a hash of a column: WHERE pmod(hash(id), 100) < 10."),
     "UnresolvedInlineTable": (
         "VALUES with other values than constants",
-        "Write numbers, texts, TRUE, FALSE, NULL and DATE '2024-12-25'; compute others above it.",
+        "Write numbers, texts, TRUE, FALSE, NULL and DATE '2024-12-25', without words such as time or now in a text.",
     ),
     "LateralJoin": (
         "LATERAL (SELECT …)",

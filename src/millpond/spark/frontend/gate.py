@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 
 from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.spark.analysis.grouping.grouping_sets import MOST_SETS
+from millpond.spark.analysis.steps.equal_clauses import MOST_ROWS
 from millpond.spark.catalyst.allow_list import (
     EXPRESSIONS,
     FUNCTIONS,
@@ -60,6 +61,7 @@ _COMMENT = re.compile(r"/\*|\*/")
 _CUBE = re.compile(r"\bcube\b", re.IGNORECASE)
 _CUBE_MARK = re.compile(r"[(),]")
 _COMPUTED = re.compile(r"::|\b(?:cast|date|time|timestamp|now|current)", re.IGNORECASE)
+_DATE = re.compile(r"\bdate\s*'[1-9]\d{3}-\d{1,2}-\d{1,2}'", re.IGNORECASE)
 _FIXED = re.compile(r"[a-z_]+\s*r?['\"][+-]?\d{4,}", re.IGNORECASE)
 
 
@@ -235,10 +237,16 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
             judged.relations.add(name)
     if kind == "LateralJoin":
         _judge_lateral(node)
+    if kind == "Unpivot":
+        values = optional(node.values())
+        if values is not None and values.size() > MOST_ROWS:
+            raise _refused(node, f"UNPIVOT of more than {MOST_ROWS} columns", "Split it into several.")
+        _count_generator(node, judged)
     if kind == "UnresolvedTableValuedFunction":
-        if ".".join(map(str, items(node.name()))).lower() not in GENERATORS:
+        name = ".".join(map(str, items(node.name()))).lower()
+        if name not in GENERATORS:
             raise _refused(node, *CLAUSES[kind])
-        _judge_generator(node, judged)
+        _judge_generator(node, name, items(node.functionArgs()), judged)
     if kind == "LocalRelation":
         _judge_constants(node)
         return []  # its rows are constants
@@ -277,7 +285,7 @@ def _judge_lateral(node: JavaObject) -> None:
 def _judge_constants(node: JavaObject) -> None:
     """Refuse VALUES that the parser may have computed from the clock, such as `TIMESTAMP 'now'`."""
     span = span_of(node)
-    rest = "now" if span is None else _FIXED.sub("", span.piece)
+    rest = "now" if span is None else _DATE.sub("", span.piece)
     if _COMPUTED.search(rest):
         raise _refused(node, *CLAUSES["UnresolvedInlineTable"])
 
@@ -324,7 +332,7 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
         name = str(node.name().unquotedString())
         if name.lower() not in GENERATORS:
             raise _refused(node, f"the function {name} in LATERAL VIEW", f"Use one of {', '.join(sorted(GENERATORS))}.")
-        _judge_generator(node, judged)
+        _judge_generator(node, name.lower(), children(node), judged)
     if kind == "UnresolvedStarExceptOrReplace":
         replaced = optional(node.replacements())
         if replaced is not None:
@@ -342,14 +350,22 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
         if parts[0].lower() not in FUNCTIONS:
             judged.calls.append(node)
         if parts[0].lower() in GENERATORS:
-            _judge_generator(node, judged)
+            _judge_generator(node, parts[0].lower(), children(node), judged)
         if parts[0].lower() in WINDOWS:
             judged.windows.append(node)
             judged.nodes.setdefault("window", node)
     return [visit._replace(node=child, depth=visit.depth + 1, is_plan=False) for child in children(node)]
 
 
-def _judge_generator(node: JavaObject, judged: Judged) -> None:
+def _judge_generator(node: JavaObject, name: str, arguments: list[JavaObject], judged: Judged) -> None:
+    if name == "stack" and arguments:
+        count = arguments[0]  # Spark evaluates it while it analyses the text
+        if kind_of(count) != "Literal" or type_of(count) != "int" or int(str(count.toString())) > MOST_ROWS:
+            raise _refused(node, "stack with this number of rows", f"Write a number up to {MOST_ROWS}.")
+    _count_generator(node, judged)
+
+
+def _count_generator(node: JavaObject, judged: Judged) -> None:
     judged.generators.append(node)
     if len(judged.generators) > MAX_GENERATORS:
         raise _refused(node, f"more than {MAX_GENERATORS} functions that make rows", "Split it into several.")

@@ -7,6 +7,9 @@ aggregation, becomes GROUP BY.
 
 from __future__ import annotations
 
+from itertools import chain
+
+from millpond.errors import UnsupportedQuery
 from millpond.spark.analysis.joins.plan_nodes import logical
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -23,6 +26,9 @@ from millpond.spark.catalyst.private_names import (
 
 _SETS = {"Intersect": "ReplaceIntersectWithSemiJoin", "Except": "ReplaceExceptWithAntiJoin"}
 _ROWS = ("Project", "Filter", "SubqueryAlias")
+ON_TRUE = "Write ON true after it."
+MOST_ROWS = 100
+"""The most rows that `stack` or UNPIVOT may make of an event."""
 
 
 def with_equal_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = False) -> JavaObject:
@@ -63,10 +69,11 @@ def _unpivoted(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 def _stacked(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     number, *values = children(node.generator())
     attributes = items(node.generatorOutput())
-    if int(str(catalyst.constant(number))) > len(values):
+    count, width = int(str(catalyst.constant(number))), len(attributes)
+    if count > MOST_ROWS:
         return node
-    rows = [values[start : start + len(attributes)] for start in range(0, len(values), len(attributes))]
-    rows[-1] += [None] * (len(attributes) - len(rows[-1]))
+    rows = [values[place * width : (place + 1) * width] for place in range(count)]
+    rows = [[*row, *[None] * (width - len(row))] for row in rows]
     typed = [
         [
             catalyst.make("Literal", None, column.dataType()) if value is None or type_of(value) == "void" else value
@@ -91,6 +98,10 @@ def _lateral(catalyst: Catalyst, node: JavaObject) -> JavaObject:
         return node
     if kind not in ("Inner", "Cross", "LeftOuter") or (outer and not always):
         return node
+    if outer and condition is None:
+        raise UnsupportedQuery("LEFT JOIN LATERAL without ON, in which Spark loses rows, is not answered.", ON_TRUE)
+    if outer and not all(map(_is_column, chain.from_iterable(layers))):
+        return node  # a value that is computed from the function's columns is NULL where there is no row
     generator = _of_event(catalyst, below.generator())
     made = logical(
         catalyst, "Generate", generator, [], outer or bool(below.outer()), catalyst.none, below.generatorOutput(),
@@ -101,6 +112,11 @@ def _lateral(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     if kind_of(generator) == "Stack":
         made = with_equal_clauses(catalyst, made)
     return made if always else logical(catalyst, "Filter", condition, made)
+
+
+def _is_column(expression: JavaObject) -> bool:
+    inner = expression.child() if kind_of(expression) == "Alias" else expression
+    return kind_of(inner) == "AttributeReference"
 
 
 def _of_event(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
