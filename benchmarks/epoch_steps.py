@@ -46,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--workload", default="fixwindow", help="with --kafka: a workload of over_kafka.py")
     parser.add_argument("--rate", type=int, default=20_000, help="with --kafka: records a second")
     parser.add_argument("--seconds", type=float, default=60.0, help="with --kafka: how long records are fed")
-    asked = parser.parse_args(argv)
-    if asked.kafka:
-        return over_kafka(asked.workload, asked.rate, asked.seconds)
-    files = min(asked.epochs, KEPT) + WARM_UP
+    options = parser.parse_args(argv)
+    if options.kafka:
+        return over_kafka(options.workload, options.rate, options.seconds)
+    files = min(options.epochs, KEPT) + WARM_UP
     source = transactions(Size(EVENTS * files, files, 100_000))
     spark = spark_session(f"local[{INSTANCES}]", driver_memory="2g")
     marks: list[dict[str, float]] = []
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
         tempfile.TemporaryDirectory(prefix="millpond-steps-") as scratch,
         Pond(spark, Path(scratch) / "pond", on_epoch=committed) as pond,
     ):
-        for number, (size, slide) in enumerate(windows(asked.queries)):
+        for number, (size, slide) in enumerate(windows(options.queries)):
             pond.add(f"q{number}", aggregation(stream_of(spark, source), size, slide), sink=Sink("noop"))
         pond.run()
         trace = pond.trace(files - WARM_UP)

@@ -29,17 +29,17 @@ from millpond.spark.session.jars import connector
 
 def main(path: Path) -> None:
     """Run until the time is over."""
-    asked = json.loads(path.read_text())
-    found = (_pond if asked["engine"] == "millpond" else _spark)(asked, path.parent)
+    request = json.loads(path.read_text())
+    found = (_pond if request["engine"] == "millpond" else _spark)(request, path.parent)
     print("@" + json.dumps({"mark": "end", **found}), flush=True)
 
 
-def _pond(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _pond(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Returns the steps of the newest epochs, how often one begins, and its milliseconds of CPU time by process."""
     known = folder / "connections.json"
-    known.write_text(json.dumps({"local": {"servers": asked["servers"]}}))
+    known.write_text(json.dumps({"local": {"servers": request["servers"]}}))
     os.environ["MILLPOND_CONNECTIONS"] = str(known)
-    select, emit = POND[asked["workload"]]
+    select, emit = POND[request["workload"]]
     spark = spark_session(f"local[{CORES}]", driver_memory=HEAP)
     marks: deque[dict[str, float]] = deque(maxlen=KEPT + 1)
     with Pond(spark, folder / "pond", on_epoch=lambda _: marks.append(cpu_seconds())) as pond:
@@ -50,7 +50,7 @@ def _pond(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
             f" AS {select};"
         )
         pond.open()
-        threading.Timer(asked["seconds"], pond.stop).start()
+        threading.Timer(request["seconds"], pond.stop).start()
         print('@{"mark": "begin"}', flush=True)
         pond.run(once=False)
         trace = pond.trace()
@@ -60,22 +60,22 @@ def _pond(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {"steps": list(trace_lines(trace)), "every_ms": every_ms, "cpu": cpu}
 
 
-def _spark(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _spark(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     builder = SparkSession.builder.master(f"local[{CORES}]").config("spark.driver.memory", HEAP)
     jars = ",".join(map(str, connector()))
     for name, value in {**SPARK, **SPARK_STATE["memory"], "spark.jars": jars}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    options = {"kafka.bootstrap.servers": asked["servers"], "subscribe": "visits", "startingOffsets": "earliest"}
+    options = {"kafka.bootstrap.servers": request["servers"], "subscribe": "visits", "startingOffsets": "earliest"}
     lines = spark.readStream.format("kafka").options(**options).load()
     visits = lines.select(F.from_csv(F.col("value").cast("string"), COLUMNS).alias("v")).select("v.*")
-    rows, mode = _answer(visits.withWatermark("ts", "0 seconds"), asked["workload"])
+    rows, mode = _answer(visits.withWatermark("ts", "0 seconds"), request["workload"])
     writer = rows.select(F.to_json(F.struct("*")).alias("value")).writeStream.format("kafka").outputMode(mode)
-    writer = writer.option("kafka.bootstrap.servers", asked["servers"]).option("topic", "answers")
+    writer = writer.option("kafka.bootstrap.servers", request["servers"]).option("topic", "answers")
     print('@{"mark": "begin"}', flush=True)
     running = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
-    running.awaitTermination(asked["seconds"])
+    running.awaitTermination(request["seconds"])
     running.stop()
     return {}
 

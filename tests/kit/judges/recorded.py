@@ -1,6 +1,6 @@
-"""Compares with recorded answers of Spark's batch instead of asking Spark: a golden file keeps their digests.
+"""Compares with recorded answers of Spark's batch instead of running Spark: a golden file keeps their digests.
 
-Spark is asked if the question is new or the rows of the pond differ from the record, and for every question if
+Spark runs a query if the query is new or the rows of the pond differ from the record, and every query if
 `MILLPOND_GOLDEN` is `write`, which records its answers, or `check`, as in `make exhaustive`.
 """
 
@@ -18,7 +18,7 @@ from typing import TypeVar
 _Answer = TypeVar("_Answer")
 
 _VERSION = "version of pyspark"
-"""The key of the version with which a file was recorded. Another version is asked, and nothing else fails for it."""
+"""The key of the version with which a file was recorded. Another version runs all queries, which is no failure."""
 
 _FOLDER = Path(__file__).parents[2] / "golden" / "batch_answers"
 _UTC = re.compile(r"tzinfo=(<UTC>|zoneinfo\.ZoneInfo\(key='UTC'\)|datetime\.timezone\.utc)")
@@ -26,9 +26,9 @@ _UTC = re.compile(r"tzinfo=(<UTC>|zoneinfo\.ZoneInfo\(key='UTC'\)|datetime\.time
 
 
 class RecordedAnswers:
-    """Spark's answers to the questions of one file of tests.
+    """Spark's answers to the queries of one file of tests.
 
-    `inputs` determine, with a question, its answer: Spark's version is always one of them.
+    `inputs` determine, with a query, its answer: Spark's version is always one of them.
     """
 
     def __init__(self, test_file: str, *inputs: object, folder: Path = _FOLDER) -> None:
@@ -37,17 +37,17 @@ class RecordedAnswers:
         self._inputs = (version("pyspark"), *inputs)
         self._known: dict[str, list[str]] = json.loads(self._path.read_text()) if self._path.exists() else {}
 
-    def answer(self, name: str, question: object, ours: _Answer, ask: Callable[[], _Answer]) -> _Answer:
-        """What Spark answers to `question`: `ours` if that is recorded, otherwise what `ask` returns.
+    def answer(self, name: str, query: object, ours: _Answer, run: Callable[[], _Answer]) -> _Answer:
+        """Spark's answer to `query`: `ours` if that is recorded, otherwise what `run` returns.
 
         Raises:
             AssertionError: the answer is right, but not recorded.
         """
-        key, mode = _digest((question, self._inputs)), os.environ.get("MILLPOND_GOLDEN")
+        key, mode = _digest((query, self._inputs)), os.environ.get("MILLPOND_GOLDEN")
         known = self._known.get(name) == [key, _digest(ours)]
         if known and mode not in ("write", "check"):
             return ours
-        theirs = ask()
+        theirs = run()
         if mode == "write":
             self._known |= {name: [key, _digest(theirs)], _VERSION: [version("pyspark")]}
             lines = (f"{json.dumps(name)}: {json.dumps(digests)}" for name, digests in sorted(self._known.items()))

@@ -47,8 +47,7 @@ def _parts(plan: JavaObject) -> tuple[int, int, str]:
     try:
         loader = loader_of(plan)
         if loader is not None:
-            total, largest, name = loader.inlined(plan).split("\x01", 2)
-            return int(float(total)), int(float(largest)), name
+            return loader.inlined(plan)
         return parts_of(json.loads(str(plan.toJSON())))
     except Py4JJavaError as error:
         if bool(error.java_exception.getClass().getName().endswith("Error")):  # out of memory, or of stack

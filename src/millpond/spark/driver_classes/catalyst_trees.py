@@ -27,14 +27,11 @@ _KEY = "_millpond_trees"
 
 
 class TreeLoader:
-    """Loads trees through one connection to a JVM.
-
-    - `inlined`: see `catalyst.inlined_size`.
-    """
+    """Loads trees through one connection to a JVM."""
 
     def __init__(self, client: JavaObject) -> None:
         java = JavaClass(CLASS, client)
-        self.inlined: Callable[[JavaObject], str] = java.inlined
+        self._inlined: Callable[[JavaObject], str] = java.inlined
         self._nodes: Callable[[JavaObject, JavaObject, str], str | None] = java.nodes
         self._gateway = GatewayObject("GATEWAY_SERVER", client).getGateway()
         self._client, self._released = client, deque[str]()
@@ -64,6 +61,14 @@ class TreeLoader:
             if below != "0":
                 open_lists.append((known["_children"], int(below)))
         return roots
+
+    def inlined(self, plan: JavaObject) -> tuple[int, int, str]:
+        """The number of parts in a plan's largest node and in its largest column, and that column's name.
+
+        Each column is replaced by its definition.
+        """
+        total, largest, name = self._inlined(plan).split(_FIELD, 2)
+        return int(float(total)), int(float(largest)), name
 
     def _unused(self) -> str:
         found = ""
