@@ -35,6 +35,7 @@ from kit.judges.timelines import check_covered, check_nested, spans_of
 from kit.programs.forked_program import ForkedProgram, run_forked
 from kit.programs.shared_java import joining
 from millpond.cli import main
+from millpond.control.commands import run
 from millpond.runtime.inspect.timeline import Trace
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -178,6 +179,13 @@ def test_once_drained_and_again(bench: Bench) -> None:
     assert json.loads(told.out)["found"]["row"]["n"] == 25
     nobody = millpond_here("lookup", "json_out", "c9", "--checkpoint", bench.folder / "tx.pond")
     assert (nobody.status, "no row for c9 as of epoch" in nobody.out) == (1, True)
+
+    bench.add_file(3)
+    with mock.patch.object(run, "log_epoch", lambda _epoch: signal.getsignal(signal.SIGINT)(signal.SIGINT, None)):
+        stopped = bench.run_here("--once", "--drain")
+    assert stopped.status == 3, stopped.err
+    assert "[MP-INCOMPLETE] The run was stopped before it had read all input and closed the" in stopped.err
+    assert bench.counted() == {0: 100, 10: 100, 20: 100}, "the windows of the last file are open"
 
 
 def test_explain(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from millpond.control.commands.json_log import is_json, line_writer, log_epoch
 from millpond.control.commands.progress import Progress
 from millpond.control.commands.watchdog import Steps, Watchdog, end_process
 from millpond.control.pond.pond import Pond
-from millpond.control.pond.problems import LOGGER, Problem
+from millpond.control.pond.problems import LOGGER, Problem, stopped_early
 from millpond.control.pond.report import QUERY
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.control.wiring.adapters import checked_store
@@ -92,7 +92,8 @@ def parameter_notes(known: Mapping[str, Constant | None], given: Iterable[tuple[
 def run_file(settings: Run, *, once: bool, drain: bool) -> int:
     """Run the queries of a file until Ctrl-C, or with `once` until all input is read; reports progress on stderr.
 
-    Returns the exit status: 0, or `INCOMPLETE` if a query was quarantined or too many events are missing.
+    Returns the exit status: 0, or `INCOMPLETE` if a query was quarantined, too many events are missing, or a run with
+    `once` was stopped before its end.
 
     A step before or after the epochs that takes longer than `stalled_after` ends the process (`MP-STALLED`, status 1).
 
@@ -148,6 +149,8 @@ def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
             settings.trace.write_bytes(msgspec.json.encode(pond.trace()))
             say(f"The timelines of the last epochs are in {settings.trace}: https://ui.perfetto.dev draws them.")
         problems = pond.problems(at_end=once and finished)
+        if once and not finished:
+            problems = [stopped_early(drain), *problems]
         failed = any(problem.failure for problem in problems)
         head = progress.epoch_n
         rows = "No new input." if head is None else f"All rows are out as of epoch {head}."

@@ -135,6 +135,17 @@ def dated_ahead(stream: str, paths: Sequence[str]) -> Problem:
     )
 
 
+def stopped_early(drain: bool) -> Problem:
+    """The problem that a run over all existing input was stopped before its end; `drain`: it was to drain as well.
+
+    >>> print(stopped_early(True).text)
+    The run was stopped before it had read all input and closed the open windows. The next run continues from there.
+    """
+    closed = " and closed the open windows" if drain else ""
+    text = f"The run was stopped before it had read all input{closed}. The next run continues from there."
+    return Problem(IncompleteError.code, "run", text, True)
+
+
 def _named(paths: Sequence[str]) -> str:
     return ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else "")
 
