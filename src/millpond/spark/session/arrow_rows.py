@@ -26,9 +26,6 @@ CLASS = "millpond.ArrowRows"
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-_MOST_BYTES = 1 << 20
-"""A larger pickled function is broadcast, as PySpark does by default."""
-
 _LENGTH = struct.Struct(">i")
 
 
@@ -55,12 +52,9 @@ class ArrowRows:
         """The batches that a function makes of those of each partition; `barrier`: all its tasks run at one time."""
         context = self._spark.sparkContext
         pickled: Callable[[object], bytes] = CloudPickleSerializer().dumps  # type: ignore[no-untyped-call]
-        command: bytes | None = pickled((function, columns))
-        assert command is not None
-        if len(command) > _MOST_BYTES:
-            made, command = _wrap_function(context, function, columns), None
-        else:
-            made = _environment(context, (*context.environment.items(), *(context._python_includes or ())))
+        # PySpark would write a large one to a file, which stays on the driver's disk until Spark ends.
+        command = pickled((function, columns))
+        made = _environment(context, (*context.environment.items(), *(context._python_includes or ())))
         name, types = type(function).__name__, _json(columns)
         return ArrowRows(self._spark, self._rows.map(name, made, command, types, barrier))
 
