@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -47,17 +48,25 @@ def read_settings(given: Path | None = None) -> dict[str, Any]:
     try:
         if named is None:
             check_own_link(path)
-        with path.open(encoding="utf-8") as file:
-            owner, text = os.fstat(file.fileno()).st_uid, file.read()
+        with open(path, encoding="utf-8", opener=None if named else _at_once) as file:
+            of = os.fstat(file.fileno())
+            text = file.read() if named or stat.S_ISREG(of.st_mode) else None
     except FileNotFoundError as error:
         if named is None:
             return {}
         raise SetupError(f"There is no file {shown}.", "`millpond init` writes a file of settings.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"{shown} cannot be read: {error}.", "Name a file of settings, in UTF-8.") from error
-    if named is None and owner not in (os.getuid(), 0):
+    if text is None:
+        raise SetupError(f"{shown} is not a regular file.", "Remove it, or name a file of settings with --config.")
+    if named is None and of.st_uid not in (os.getuid(), 0):
         raise SetupError(f"{shown} belongs to another user.", f"If you trust it, name it: --config {shown}.")
     return dict(_checked(text, shown))
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file without waiting: a FIFO would wait for a writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def check_environment() -> None:

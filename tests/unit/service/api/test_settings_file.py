@@ -103,6 +103,12 @@ def test_a_file_of_another_user_must_be_named(monkeypatch: pytest.MonkeyPatch) -
         read_settings(Path("other.toml"))
 
 
+def test_no_command_waits_for_the_writer_of_a_fifo() -> None:
+    os.mkfifo("millpond.toml")
+    with pytest.raises(SetupError, match=r"millpond\.toml is not a regular file"):
+        read_settings()
+
+
 def test_secrets_of_spark_are_references_and_stay_off_command_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY", "hunter2")
     pairs = spark_settings(["spark.hadoop.fs.s3a.secret.key=env:KEY", "spark.a=file:b=c"])
