@@ -61,13 +61,15 @@ class Bench:
     """A pond without Spark, its view in memory and its view in Redis, which threads keep, one per instance."""
 
     def __init__(
-        self, folder: Path, url: str, seed: int, owners: tuple[int, ...] = OWNERS, *, following: bool = False
-    ) -> None:
+        self, folder: Path, url: str, seed: int, owners: tuple[int, ...] = OWNERS, *, following: bool = False,
+        timeout: float = SECONDS,
+    ) -> None:  # fmt: skip
+        """`timeout`: how long the view waits for an answer, in seconds."""
         self.case = random_case(seed, 150, 8, menu=Menu(raising=False, moments=False))
         self.queries = [query for query in self.case.queries if isinstance(query, Query)]
         self.served = [msgspec.structs.replace(query, serve=True) for query in self.queries]
         self.sizes = {query.name: length_us(query.window) for query in self.served}
-        self.url, self.folder = f"{url}?socket_timeout=0.4", folder
+        self.url, self.folder = f"{url}?socket_timeout={timeout:g}", folder
         self.run = Run(folder, self.served, INSTANCES, BUCKETS, owners=owners)
         self.plain = MemoryStore()
         log, manifests = self.run.pond.log, self.run.pond.manifests
@@ -80,6 +82,7 @@ class Bench:
         self.fed = 0
         self.stores = [RedisStore(self.url, hash_tags(BUCKETS), owner="p", check=False) for _ in range(INSTANCES + 1)]
         self.store = RedisStore(self.url, hash_tags(BUCKETS), owner="p")
+        self.checked = RedisStore(f"{url}?socket_timeout={SECONDS:g}", hash_tags(BUCKETS), owner="p")
         self.slots = SlotsWatch(BUCKETS, every_us=50_000)
         share = Share(str(folder), owners, self.sizes, -1)
         self.shared = SharedView(self.store, share, self.settle, watch=self.slots if following else None)
@@ -127,8 +130,8 @@ class Bench:
         for query in self.served:
             expected = answer(query, self.case.epochs[: self.fed], drained=True)
             assert difference(expected, answers.rows[query.name]) is None
-        assert contents(self.store, self.queries) == contents(self.plain, self.queries)
-        assert set(self.store.applied_many(range(BUCKETS))) == {self.run.pond.manifest.n}
+        assert contents(self.checked, self.queries) == contents(self.plain, self.queries)
+        assert set(self.checked.applied_many(range(BUCKETS))) == {self.run.pond.manifest.n}
 
 
 def contents(store: BucketStore, queries: Sequence[Query]) -> dict[tuple[str, int, str], bytes]:
@@ -143,16 +146,16 @@ def contents(store: BucketStore, queries: Sequence[Query]) -> dict[tuple[str, in
 @contextmanager
 def bench(
     folder: Path, servers: RedisServer | RedisCluster, seed: int = 3, owners: tuple[int, ...] = OWNERS,
-    following: bool = False,
+    following: bool = False, timeout: float = SECONDS,
 ) -> Iterator[Bench]:  # fmt: skip
     servers.flush()
-    made = Bench(folder / "pond", servers.url, seed, owners, following=following)
+    made = Bench(folder / "pond", servers.url, seed, owners, following=following, timeout=timeout)
     made.runner.start()
     try:
         yield made
     finally:
         made.runner.stop(SECONDS)
-        for store in (made.store, *made.stores):
+        for store in (made.store, made.checked, *made.stores):
             store.close()
 
 
@@ -212,7 +215,7 @@ def test_a_server_that_fails_for_a_while(
     own_server: RedisServer, tmp_path: Path, harm: Callable[[RedisServer], Any], mend: Callable[[RedisServer], Any],
     said: str,
 ) -> None:  # fmt: skip
-    with bench(tmp_path, own_server) as made:
+    with bench(tmp_path, own_server, timeout=0.4) as made:
         made.epochs(3)
         assert made.caught_up()
         harm(own_server)
@@ -401,7 +404,7 @@ def test_a_node_of_a_cluster_without_memory(redis_installed: None, tmp_path: Pat
 @pytest.mark.slow
 def test_a_node_that_is_stopped_for_twenty_seconds(redis_installed: None, tmp_path: Path) -> None:
     """Without replicas nothing takes over: epochs continue, the view waits, and is complete when the node resumes."""
-    with RedisCluster(tmp_path / "servers") as cluster, bench(tmp_path, cluster) as made:
+    with RedisCluster(tmp_path / "servers") as cluster, bench(tmp_path, cluster, timeout=0.4) as made:
         made.epochs(2)
         assert made.caught_up()
         cluster.servers[1].pause()
@@ -422,7 +425,7 @@ def test_a_node_that_is_stopped_for_twenty_seconds(redis_installed: None, tmp_pa
 
 
 def test_a_primary_that_sleeps_until_its_replica_has_taken_over(redis_installed: None, tmp_path: Path) -> None:
-    with RedisCluster(tmp_path / "servers", replicas=1) as cluster, bench(tmp_path, cluster) as made:
+    with RedisCluster(tmp_path / "servers", replicas=1) as cluster, bench(tmp_path, cluster, timeout=0.4) as made:
         made.epochs(2)
         assert made.caught_up()
         cluster.servers[0].pause()
