@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
+from kit.inputs.cases import STREAM, Menu, random_case
+from kit.judges.answers import Run
+from kit.naive.queries.windows import answer
 from kit.servers.servers import until
+from kit.simulator.changing_pond import ChangingPond
 from millpond.errors import ChangeRefused, StoreError
 from millpond.followers.view.move_shards import BUCKETS_AT_ONCE, ShardMover
 from millpond.followers.view.shard_watch import SlotsWatch
+from millpond.placement.alignment import placement_of
 from millpond.placement.moves import BucketMap
 from millpond.placement.run_lengths import runs_of
+from millpond.placement.shards import spread
+from millpond.placement.slots import even_owners
+from millpond.reconfigure.placement_changes import resharded, scale
+from millpond.reconfigure.validate import KnownPond
+from millpond.runtime.epoch import maps
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.ports.elastic import ElasticStore, elastic
 from millpond.state.ports.sharded import ShardedStore
+from millpond.testing.compare import difference
 
 BUCKETS = 3 * BUCKETS_AT_ONCE
 
@@ -71,8 +83,12 @@ def bench() -> Iterator[Bench]:
     made.mover.close()
 
 
+def even_shards(*shards: str) -> tuple[str, ...]:
+    return tuple(shard for shard in shards for _ in range(BUCKETS // len(shards)))
+
+
 def runs(*shards: str) -> tuple[tuple[str, int], ...]:
-    return tuple(runs_of([shard for shard in shards for _ in range(BUCKETS // len(shards))]))
+    return tuple(runs_of(even_shards(*shards)))
 
 
 def test_buckets_arrive_and_owners_do_not_follow_slots_on_their_way(bench: Bench) -> None:
@@ -164,6 +180,60 @@ def test_owners_follow_slots_although_servers_are_not_shown(
     for _ in range(2):
         bench.watch.look(bench.store)
     assert bench.watch.servers == () and bench.watch.steady == ("a",) * BUCKETS
+
+
+@pytest.mark.parametrize("killed", ["before the plan", "at once", "between slots", "before the arrival", "after it"])
+def test_a_plan_whose_driver_is_killed_is_carried_out_by_the_next_one(killed: str, tmp_path: Path) -> None:
+    """A shard and an instance are added in one plan: the log tells the next driver whether it is due."""
+    case, store = random_case(3, 40, 4, menu=Menu(raising=False, moments=False)), Elastic()
+    queries = case.queries[:3]
+    store.on = list(even_shards("a", "b"))
+    run = Run(tmp_path, queries, 2, BUCKETS)
+    epochs = iter(case.epochs)
+
+    def carry_out(portions: int) -> bool:
+        arrived, left = list[Sequence[str]](), [False] + [True] * portions
+        mover = ShardMover(store, None, lambda: bool(left) and left.pop(), arrived.append)
+        mover.aim(run.pond.spec.left.shards)
+        until(lambda: bool(arrived) or not left, "it ends")
+        mover.aim(())
+        mover.close()
+        return bool(arrived)
+
+    def arrive() -> None:
+        run.pond.change(resharded(KnownPond(run.pond.spec, run.pond.manifest), store.on))
+
+    run.epoch([next(epochs)])
+    target = spread(store.on, ("a", "b", "c"))
+    if killed != "before the plan":
+        run.pond.change(scale(KnownPond(run.pond.spec, run.pond.manifest), 3, store.on, target=target))
+        run.epoch([next(epochs)])
+    if killed == "between slots":
+        assert not carry_out(1) and set(store.on) != set(target)
+    elif killed.endswith("arrival") or killed == "after it":
+        assert carry_out(BUCKETS)
+    if killed == "after it":
+        arrive()
+
+    followers = [follower for _, follower in run.pond._followers]
+    run.pond = ChangingPond(tmp_path, [STREAM], None, followers=followers, token="next")
+    due = killed in ("at once", "between slots", "before the arrival")
+    assert bool(run.pond.spec.left.shards) == due
+    if due:
+        assert carry_out(BUCKETS)
+        arrive()
+    assert not run.pond.spec.left.shards
+    for rows in epochs:
+        run.epoch([rows])
+    run.pond.drain()
+    if killed == "before the plan":
+        assert store.on == list(even_shards("a", "b")) and run.pond.setting.owners == even_owners(BUCKETS, 2)
+    else:
+        assert store.on == list(target)
+        assert placement_of(maps(run.pond.setting, run.pond.manifest)[1].owners, store.on).aligned == 1
+    found = run.answers()
+    for query in queries:
+        assert difference(answer(query, case.epochs, drained=True), found.rows[query.name]) is None
 
 
 def test_rows_in_several_stores_do_not_move_between_shards() -> None:
