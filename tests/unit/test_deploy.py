@@ -53,6 +53,18 @@ def test_the_compose_file_fits_its_schema() -> None:
     run(TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml")
 
 
+def test_an_image_is_built_by_one_service() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert [one["image"] for one in services.values() if "build" in one] == ["millpond"]
+
+
+def test_the_command_that_waits_for_the_starter_ends() -> None:
+    """`docker compose up --wait` fails if a service ends, unless another one waits for its end."""
+    starter = DEPLOY.parent / "src" / "millpond" / "control" / "commands" / "starter" / "compose.yaml"
+    services = yaml.safe_load(starter.read_text())["services"]
+    assert [name for name, one in services.items() if "healthcheck" not in one] == []
+
+
 def test_the_manifests_fit_kubernetes() -> None:
     run(TOOLS / "kubernetes-validate", "--strict", *MANIFESTS)
 
