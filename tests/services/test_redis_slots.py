@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.servers.redis_servers import RedisCluster, RedisServer
+from kit.servers.redis_servers import RedisCluster, RedisServer, certified
 from millpond.errors import StoreError
 from millpond.faults import SLOT_STEPS as STEPS
 from millpond.placement.slots import SLOTS
@@ -157,6 +157,25 @@ def test_a_user_with_the_documented_permissions_moves_slots(cluster: RedisCluste
     nodes.close()
     assert {owner(slots, slot) for slot in SLOTS_MOVED} == {name(cluster, 2)}
     assert found(cluster) == expected
+
+
+def test_slots_move_whether_nodes_or_clients_encrypt_what_they_send(redis_installed: None, tmp_path: Path) -> None:
+    with RedisCluster(tmp_path / "servers", 2, certificate=certified(tmp_path)) as cluster:
+        expected = filled(cluster)
+        for url, target in ((cluster.url, 1), (cluster.secure_url, 0)):
+            nodes = Nodes(url)
+            slots = ClusterSlots(nodes)
+            slots.move([0], slots.primaries()[target].name)
+            assert owner(slots, 0) == slots.primaries()[target].name and slots.open_slots() == frozenset()
+            nodes.close()
+        assert found(cluster) == expected
+        for server in cluster.servers:
+            with server.client() as client:
+                client.execute_command("ACL SETUSER pond on >pw ~* +@all -config")
+        nodes = Nodes(cluster.url.replace("//", "//pond:pw@"))
+        with pytest.raises(StoreError, match=r"may not read at which .* `\+config\|get`"):
+            ClusterSlots(nodes).move([0], ClusterSlots(nodes).primaries()[1].name)
+        nodes.close()
 
 
 def failing_at(step: str) -> Callable[[str], None]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,7 +12,7 @@ import pytest
 import redis
 
 from kit.costs.counted_calls import CountedCalls
-from kit.servers.redis_servers import RedisCluster, RedisServer
+from kit.servers.redis_servers import RedisCluster, RedisServer, certified, tls_options
 from kit.servers.servers import free_ports, until
 from millpond.errors import ForeignPondError, StoreError
 from millpond.placement.slots import hash_tags
@@ -386,17 +384,8 @@ def store_on(store: RedisStore, port: int) -> bool:
 
 
 def test_tls_and_a_password(redis_installed: None, tmp_path: Path) -> None:
-    openssl = shutil.which("openssl")
-    assert openssl is not None, "openssl makes the certificate"
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    subprocess.run(
-        [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(certificate),
-         "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    plain, secure = free_ports(2)
-    options = ["--tls-port", str(secure), "--tls-cert-file", str(certificate), "--tls-key-file", str(key),
-               "--tls-ca-cert-file", str(certificate), "--tls-auth-clients", "no"]  # fmt: skip
+    certificate, (plain, secure) = certified(tmp_path), free_ports(2)
+    options = tls_options(certificate, secure)
     with RedisServer(tmp_path / "redis", *options, port=plain) as server:
         with server.client() as client:
             client.execute_command("ACL", "SETUSER", "pond", "on", ">p@ss", "~*", "+@all")

@@ -97,33 +97,58 @@ class RedisServer(Watched):
         return False
 
 
+def certified(folder: Path) -> Path:
+    """A new certificate for servers of this machine; its private key is in the file `key.pem` beside it."""
+    key, certificate = folder / "key.pem", folder / "cert.pem"
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    words += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([str(shutil.which("openssl")), *words], check=True, capture_output=True)
+    return certificate
+
+
+def tls_options(certificate: Path, port: int) -> list[str]:
+    """The options of a server that also listens with TLS."""
+    files = ["--tls-cert-file", str(certificate), "--tls-key-file", str(certificate.with_name("key.pem"))]
+    return ["--tls-port", str(port), *files, "--tls-ca-cert-file", str(certificate), "--tls-auth-clients", "no"]
+
+
 class RedisCluster:
     """Primaries that share the hash slots evenly, each with `replicas`; a context manager that stops them.
 
     `empty`: the number of further primaries without slots; they are the last servers. `hosts`: where each server runs,
-    if not all on the loopback.
+    if not all on the loopback. `certificate`: see `certified`; the servers encrypt what they send to each other, and
+    clients may.
     """
 
     def __init__(
         self, folder: Path, primaries: int = 3, replicas: int = 0, options: Sequence[str] = (), empty: int = 0,
-        hosts: Sequence[Host] = (),
+        hosts: Sequence[Host] = (), certificate: Path | None = None,
     ) -> None:  # fmt: skip
         count = primaries * (1 + replicas) + empty
-        ports = free_ports(2 * count)
+        ports = free_ports(3 * count)
+        self._buses, self._secure = ports[count : 2 * count], ports[2 * count :]
+        self._certificate, encrypted = certificate, ["--tls-cluster", "yes", "--tls-replication", "yes"]
         self.servers = [
             RedisServer(
                 folder / str(port), "--cluster-enabled", "yes", "--cluster-port", str(bus),
-                "--cluster-node-timeout", "1000", *options, port=port, host=host,
+                "--cluster-node-timeout", "1000", *options,
+                *([] if certificate is None else [*encrypted, *tls_options(certificate, secure)]), port=port, host=host,
             )
-            for port, bus, host in zip(ports[:count], ports[count:], hosts or [LOOPBACK] * count, strict=True)
+            for port, bus, secure, host in zip(
+                ports[:count], self._buses, self._secure, hosts or [LOOPBACK] * count, strict=True
+            )
         ]  # fmt: skip
-        self._buses = ports[count:]
         self._primaries, self._empty = primaries, empty
 
     @property
     def url(self) -> str:
         """The address of the cluster as a store: that of its first server."""
         return self.servers[0].url
+
+    @property
+    def secure_url(self) -> str:
+        """The address of the cluster as a store, with TLS."""
+        return f"rediss://{self.servers[0].host.address}:{self._secure[0]}?ssl_ca_certs={self._certificate}"
 
     def start(self) -> RedisCluster:
         """Start the servers and join them to one cluster."""
@@ -140,7 +165,8 @@ class RedisCluster:
                     client.execute_command("CLUSTER ADDSLOTSRANGE", *self.slots_of(number))
                 if number:
                     first = self.servers[0]
-                    client.execute_command("CLUSTER MEET", first.host.address, first.port, self._buses[0])
+                    port = first.port if self._certificate is None else self._secure[0]
+                    client.execute_command("CLUSTER MEET", first.host.address, port, self._buses[0])
         until(lambda: all(self._knows_all(server) for server in self.servers), "the cluster's servers met")
         for number, server in enumerate(self.servers[self._primaries : len(self.servers) - self._empty]):
             with server.client() as client:

@@ -52,12 +52,17 @@ _ALREADY = "already the owner"
 
 
 class Primary(NamedTuple):
-    """A primary of a cluster: `HOST:PORT`, its id in the cluster, its address, and the slots that it owns."""
+    """A primary of a cluster: `HOST:PORT`, its id in the cluster, its address, and the slots that it owns.
+
+    `plain`, `secure`: its ports without and with TLS; 0 if it has no such port, or reports none.
+    """
 
     name: str
     id: bytes
     address: Address
     slots: frozenset[int]
+    plain: int
+    secure: int
 
 
 class _Open(NamedTuple):
@@ -156,11 +161,30 @@ class ClusterSlots:
 
     def _carry(self, slots: Sequence[int], source: Primary, target: Primary) -> None:
         """Move slots that `source` owns to `target`."""
+        port = self._port_of(target, source) if slots else 0
         for first in range(0, len(slots), SLOTS_AT_ONCE):
-            self._carry_some(slots[first : first + SLOTS_AT_ONCE], source, target)
+            self._carry_some(slots[first : first + SLOTS_AT_ONCE], source, target, port)
         self._nodes.look()
 
-    def _carry_some(self, slots: Sequence[int], source: Primary, target: Primary) -> None:
+    def _port_of(self, target: Primary, source: Primary) -> int:
+        """The port at which `source` sends keys to `target`: nodes may encrypt what clients do not, and vice versa.
+
+        At the wrong port MIGRATE waits for its timeout, and the source serves nobody meanwhile.
+        """
+        if not (target.plain and target.secure):
+            return target.address[1]
+        answer = self._nodes.ask(source.address, [b"CONFIG", b"GET", b"tls-cluster"])
+        if isinstance(answer, list) and len(answer) == 2:
+            return target.secure if answer[1] == b"yes" else target.plain
+        if self._nodes.encrypted:
+            return target.secure
+        raise StoreError(
+            f"The primaries of {self._nodes.name} have ports with and without TLS, and this user may not read at which "
+            "of them they reach each other.",
+            "Allow it `+config|get`, or use an address with `rediss://`.",
+        )
+
+    def _carry_some(self, slots: Sequence[int], source: Primary, target: Primary, port: int) -> None:
         words = [_setslot(slot, b"IMPORTING", source.id) for slot in slots]
         answers = self._nodes.ask_all({target.address: words})[target.address]
         taken = [slot for slot, answer in zip(slots, answers, strict=True) if _ALREADY in str(answer)]
@@ -175,7 +199,7 @@ class ClusterSlots:
             found = self._sure({source.address: words})[source.address]
             left = [slot for slot, keys in zip(left, found, strict=True) if keys]
             for keys in filter(None, found):
-                self._sure({source.address: [self._migrate(keys, target.address)]})
+                self._sure({source.address: [self._migrate(keys, (target.address[0], port))]})
                 reached("slots.keys_moved")
         taken += self._give(slots, target, target, b"-<-", source)
         reached("slots.taken")
@@ -218,17 +242,28 @@ def _primary(shard: Sequence[Any], sender: Address, encrypted: bool) -> Primary 
 
     >>> node = [b"id", b"a1", b"port", 7001, b"ip", b"h", b"endpoint", b"", b"role", b"master", b"health", b"online"]
     >>> _primary([b"slots", [0, 1, 5, 5], b"nodes", [node]], ("g", 7000), False)
-    Primary(name='g:7001', id=b'a1', address=('g', 7001), slots=frozenset({0, 1, 5}))
+    Primary(name='g:7001', id=b'a1', address=('g', 7001), slots=frozenset({0, 1, 5}), plain=7001, secure=0)
+    >>> _primary([b"slots", [], b"nodes", [node]], ("g", 7000), True)
+    Traceback (most recent call last):
+    millpond.errors.StoreError: [MP-STORE] A primary of the cluster, g, reports no port with TLS. Use `tls-cluster yes`\
+ on its servers.
+
+    Raises:
+        StoreError: it reports no port with TLS, or none without, as `encrypted` requires.
     """
     of = dict(zip(shard[::2], shard[1::2], strict=True))
     for words in of[b"nodes"]:
         node = dict(zip(words[::2], words[1::2], strict=True))
         if node[b"role"] == b"master" and node[b"health"] == b"online":
+            plain, secure = (int(node.get(kind, 0)) for kind in (b"port", b"tls-port"))
             # a node that does not know its own name reports none
-            address = (node[b"endpoint"] or b"").decode() or sender[0], int(node[b"tls-port" if encrypted else b"port"])
+            address = (node[b"endpoint"] or b"").decode() or sender[0], secure if encrypted else plain
+            if not address[1]:
+                kind, cure = ("with", "`tls-cluster yes` on its servers") if encrypted else ("without", "`rediss://`")
+                raise StoreError(f"A primary of the cluster, {address[0]}, reports no port {kind} TLS.", f"Use {cure}.")
             ranges = zip(of[b"slots"][::2], of[b"slots"][1::2], strict=True)
             slots = frozenset(slot for first, last in ranges for slot in range(first, last + 1))
-            return Primary(f"{address[0]}:{address[1]}", node[b"id"], address, slots)
+            return Primary(f"{address[0]}:{address[1]}", node[b"id"], address, slots, plain, secure)
     return None
 
 
