@@ -293,7 +293,7 @@ class Truth:
         told = {name: counts(query, events[name]) for name, query in queries.items()}
         for name, query in queries.items():
             if query.having is not None:
-                told[name]["withheld"] = withheld(query, epochs, drained=True)
+                told[name]["withheld"] = withheld(query, epochs, len(rows[name]), drained=True)
         return Expected(rows, late, told, latest)
 
 

@@ -136,14 +136,16 @@ def _answer_of_frames(query: Query, epochs: Sequence[Batch], drained: bool) -> l
     ]
 
 
-def withheld(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> int:
-    """The number of rows of closed windows that did not meet HAVING.
+def withheld(query: Query, epochs: Sequence[Batch], answered: int, *, drained: bool = False) -> int:
+    """The number of rows of closed windows that did not meet HAVING, given the number of rows that did.
 
     Raises:
         Raised, OverflowedError: as `answer`.
     """
+    if query.having is None:
+        return 0
     every = msgspec.structs.replace(query, having=None, output=())
-    return len(answer(every, epochs, drained=drained)) - len(answer(query, epochs, drained=drained))
+    return len(answer(every, epochs, drained=drained)) - answered
 
 
 def counts(query: Query, epochs: Sequence[Batch]) -> dict[str, int]:
