@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from pyspark.sql import SparkSession
 
 from kit.costs.doctest_files import DoctestFiles
 from kit.costs.file_cpu import FileCpu
-from kit.inputs.examples import USUAL, examples
+from kit.inputs.examples import TIMES, USUAL, examples
 from kit.servers.hdfs_server import HdfsServer, hdfs_jars
 from kit.servers.kafka_server import KafkaServer, kafka_jars
 from kit.servers.postgres_server import PostgresServer, postgres_binaries
@@ -35,6 +37,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).pare
 # An example of 0.4 ms takes 441 ms when the machine is loaded, and a test that is slow is no defect.
 settings.register_profile("millpond", deadline=None, max_examples=examples(USUAL))
 settings.load_profile("millpond")
+
+# Hypothesis parses every imported module of ours for constants to draw, in each process. With them, a test that runs
+# alone would also try other examples than among all tests. `make exhaustive` draws them.
+if TIMES == 1:
+    pytest.MonkeyPatch().setattr(providers, "_get_local_constants", Constants)
 
 # Java machines of tests live for seconds, most of which its optimising compiler would take: half the time of all tests.
 # Without that compiler a JVM reserves 48 MB for compiled code. The machine of the fixture `spark` would fill them, and
