@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from kit.judges.interpreted import interpreted_table
+from kit.judges.recorded import RecordedAnswers
 from millpond import Pond, cumulate_window
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.followers.record_rows import key_columns
@@ -53,6 +55,7 @@ GROWING_JUDGE = """SELECT s, s + j * INTERVAL '6' HOUR AS e, k, count(*) AS n
   FROM (SELECT *, date_trunc('DAY', t) AS s, explode(array(1, 2, 3, 4)) AS j FROM tx)
   WHERE t < s + j * INTERVAL '6' HOUR GROUP BY s, j, k"""
 HOUR = 3_600_000_000
+RECORDED = RecordedAnswers(__file__, Path(__file__).read_text())
 BERLIN = ZoneInfo("Europe/Berlin")
 CHANGES = ("2011-12-30", "2018-02-18", "2018-11-04", "2025-11-02", "2026-03-08", "2026-03-29", "2026-10-25")
 
@@ -126,9 +129,9 @@ def test_days_weeks_and_months_of_a_zone_are_those_of_sparks_batch(
         assert pond.table("running").num_rows
         # the table of a pond that is opened again has the rows that the log still holds
         found = {name: sorted({*plain(emitted[name]), *plain(pond.table(name).to_pylist())}) for name in emitted}
-        assert found["growing"] == batch(spark, folder, "UTC", GROWING_JUDGE)
-        for name in TEXTS:
-            assert found[name] == batch(spark, folder, *TEXTS[name]), name
+        for name, judged in (TEXTS | {"growing": ("UTC", GROWING_JUDGE)}).items():
+            ask = partial(batch, spark, folder, *judged)
+            assert found[name] == RECORDED.answer(name, judged, found[name], ask), name
 
 
 def test_queries_of_days_change_while_a_pond_runs(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from kit.judges.interpreted import interpreted_rows
+from kit.judges.interpreted import interpreted_table
+from kit.judges.recorded import RecordedAnswers, columns_and_rows
 from millpond import Pond
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.join import Join, Within
 from millpond.model.windows import Sliding
 
 pytestmark = pytest.mark.slow
+
+RECORDED = RecordedAnswers(__file__, Path(__file__).read_text())
 
 PAY = "STREAM pay WATERMARK at DELAY OF INTERVAL 5 MINUTES"
 CHAIN = {
@@ -79,21 +85,25 @@ def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_rows_are_those_of_sparks_batch(spark: SparkSession, folder: Path) -> None:
-    for name in ("tx", "pay"):
-        spark.read.parquet(str(folder / name)).createOrReplaceTempView(f"batch_{name}")
+    @cache
+    def batch() -> dict[str, pa.Table]:
+        for name in ("tx", "pay"):
+            spark.read.parquet(str(folder / name)).createOrReplaceTempView(f"batch_{name}")
+        tables = {}
+        for name, query in CHAIN.items():
+            for watermark in ("ts", "at"):
+                query = query.replace(f" WATERMARK {watermark} DELAY OF INTERVAL 5 MINUTES", "")
+            query = re.sub(r"STREAM (\w+)", r"batch_\1", query)
+            # a batch knows no window of the `w` that FULL JOIN USING makes
+            frame = spark.sql(query.replace("window(w, ", "window(w.end - INTERVAL 1 MICROSECOND, "))
+            frame.createOrReplaceTempView(f"batch_{name}")
+            tables[name] = interpreted_table(frame)
+        return tables
+
     for name, query in CHAIN.items():
-        for watermark in ("ts", "at"):
-            query = query.replace(f" WATERMARK {watermark} DELAY OF INTERVAL 5 MINUTES", "")
-        query = re.sub(r"STREAM (\w+)", r"batch_\1", query)
-        # a batch knows no window of the `w` that FULL JOIN USING makes
-        query = query.replace("window(w, ", "window(w.end - INTERVAL 1 MICROSECOND, ")
-        batch = spark.sql(query)
-        expected = interpreted_rows(batch)
-        # its rows, so that those of its sources are computed once
-        spark.createDataFrame(expected, batch.schema).createOrReplaceTempView(f"batch_{name}")
-        found = spark.read.schema(batch.schema).parquet(str(folder / "out" / name))
-        assert sorted(map(repr, interpreted_rows(found))) == sorted(map(repr, expected)), name
-        assert len(expected) > 5, name
+        ours = columns_and_rows(pq.read_table(folder / "out" / name))
+        assert ours == RECORDED.answer(name, query, ours, lambda name=name: columns_and_rows(batch()[name])), name
+        assert len(ours[1]) > 5, name
 
 
 def test_what_joins_of_rows_mean_and_what_is_refused(spark: SparkSession, folder: Path, tmp_path: Path) -> None:

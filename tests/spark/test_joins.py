@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kit.judges.interpreted import interpreted_rows
+from kit.judges.interpreted import interpreted_table
+from kit.judges.recorded import RecordedAnswers, columns_and_rows
 from millpond import Pond
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
@@ -34,6 +36,7 @@ pytestmark = pytest.mark.slow
 TX = "id bigint, card string, amount double, ts timestamp"
 PAY = "no int, card string, amount double, at timestamp"
 MINUTE = 60_000_000
+RECORDED = RecordedAnswers(__file__, Path(__file__).read_text())
 FIVE = literal(5.0, "double")
 A = "STREAM tx WATERMARK ts DELAY OF INTERVAL 30 MINUTES AS a"
 B = "STREAM pay WATERMARK at DELAY OF INTERVAL 20 MINUTES AS b"
@@ -145,13 +148,15 @@ def test_rows_are_those_of_sparks_batch(spark: SparkSession, folder: Path, name:
 
 
 def check(spark: SparkSession, folder: Path, name: str, text: str) -> None:
-    for stream, columns in (("tx", TX), ("pay", PAY)):
-        spark.read.schema(columns).parquet(str(folder / stream)).createOrReplaceTempView(f"{stream}_batch")
-    judge = spark.sql(batch(text))
-    expected = interpreted_rows(judge)
-    found = interpreted_rows(spark.read.schema(judge.schema).parquet(str(folder / "out" / name)))
-    assert sorted(map(repr, found)) == sorted(map(repr, expected))
-    assert len(expected) > 20
+    ours = columns_and_rows(pq.read_table(folder / "out" / name))
+
+    def ask() -> object:
+        for stream, columns in (("tx", TX), ("pay", PAY)):
+            spark.read.schema(columns).parquet(str(folder / stream)).createOrReplaceTempView(f"{stream}_batch")
+        return columns_and_rows(interpreted_table(spark.sql(batch(text))))
+
+    assert ours == RECORDED.answer(name, text, ours, ask)
+    assert len(ours[1]) > 20
 
 
 def test_rows_without_keys_are_those_of_sparks_batch(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kit.judges.interpreted import interpreted_table
+from kit.judges.recorded import RecordedAnswers, columns_and_rows
 from millpond import Pond
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
@@ -36,6 +38,7 @@ COLUMNS = (
 )  # fmt: skip
 DAY = "window(ts, '1 day')"
 WEEK = "window(ts, '7 days')"
+RECORDED = RecordedAnswers(__file__, Path(__file__).read_text())
 
 
 def utc(text: str) -> dt.datetime:
@@ -224,7 +227,7 @@ class Answered(NamedTuple):
     """Rows of a pond and of Spark by query, and what became of the events."""
 
     pond: dict[str, list[str]]
-    schema: dict[str, list[tuple[str, str]]]
+    table: dict[str, pa.Table]
     session: SparkSession
     dead: dict[str, int]
     quarantined: dict[str, str]
@@ -261,20 +264,18 @@ def answered(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> A
         tables = {name: pond.table(name) for name in SAME | OWN}
         yield Answered(
             {name: plain(table) for name, table in tables.items()},
-            {name: [(f.name, str(f.type)) for f in table.schema] for name, table in tables.items()},
-            session, dead, dict(pond.manifest().quarantined), pond,
+            tables, session, dead, dict(pond.manifest().quarantined), pond,
         )  # fmt: skip
 
 
 def same(answered: Answered, *names: str) -> None:
     for name in names:
-        theirs = answered.spark(SAME[name])
-        assert answered.pond[name] == plain(theirs), name
+        ours = columns_and_rows(answered.table[name])
+        theirs = RECORDED.answer(name, SAME[name], ours, lambda name=name: columns_and_rows(answered.spark(SAME[name])))
+        assert ours[1] == theirs[1], name
         assert answered.dead[name] == TIMELESS, name
-        if theirs.num_rows:
-            # as in every file that Spark writes, columns and the elements of arrays may be NULL
-            kinds = [(f.name, str(f.type).replace(" not null", "")) for f in theirs.schema]
-            assert answered.schema[name] == kinds, name
+        if theirs[1]:
+            assert ours[0] == theirs[0], name
 
 
 def test_nan_is_one_key_and_the_largest_value(answered: Answered) -> None:
@@ -358,9 +359,8 @@ def test_percentiles_are_sparks_to_the_last_bit(answered: Answered) -> None:
 
 
 def test_percentiles_of_bins_are_within_the_stated_error(answered: Answered) -> None:
-    theirs, mine = answered.spark(OWN["percentiles_of_bins"]), answered.door.table("percentiles_of_bins")
-    kinds = [(f.name, str(f.type).replace(" not null", "")) for f in theirs.schema]
-    assert answered.schema["percentiles_of_bins"] == kinds
+    theirs, mine = answered.spark(OWN["percentiles_of_bins"]), answered.table["percentiles_of_bins"]
+    assert columns_and_rows(mine)[0] == columns_and_rows(theirs)[0]
     rows_of = {row["a"]: row for row in mine.to_pylist()}
     assert len(rows_of) == theirs.num_rows > 3
     for exact in theirs.to_pylist():
@@ -390,9 +390,8 @@ def test_histograms_of_few_values_are_sparks(answered: Answered) -> None:
 
 def test_coarse_histograms_are_of_runs_of_the_sorted_values(answered: Answered) -> None:
     """Spark's bins depend on the order of events; those of a pond are means of neighbours, and few."""
-    theirs, mine = answered.spark(OWN["coarse_histograms"]), answered.door.table("coarse_histograms")
-    kinds = [(f.name, str(f.type).replace(" not null", "")) for f in theirs.schema]
-    assert answered.schema["coarse_histograms"] == kinds
+    theirs, mine = answered.spark(OWN["coarse_histograms"]), answered.table["coarse_histograms"]
+    assert columns_and_rows(mine)[0] == columns_and_rows(theirs)[0]
     assert len(mine) == theirs.num_rows == 2
     for row in mine.to_pylist():
         assert (len(row["h"]), row["e"]) == (4, None)

@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
+import pyarrow as pa
+
 _Answer = TypeVar("_Answer")
 
 _VERSION = "version of pyspark"
@@ -57,6 +59,15 @@ class RecordedAnswers:
             command = f"MILLPOND_GOLDEN=write pytest tests/spark/{self._tests}"
             raise AssertionError(f"Spark's answer to {name} is not the recorded one: {command}")
         return theirs
+
+
+def columns_and_rows(
+    table: pa.Table, shown: Callable[[object], object] = lambda value: value
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """The columns with their types, and the sorted rows as texts, each value as `shown` returns it."""
+    # as in every file that Spark writes, columns and the elements of arrays may be NULL
+    columns = [(field.name, str(field.type).replace(" not null", "")) for field in table.schema]
+    return columns, sorted(repr([shown(value) for value in row.values()]) for row in table.to_pylist())
 
 
 def _digest(value: object) -> str:
