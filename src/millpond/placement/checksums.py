@@ -25,6 +25,9 @@ _POLYNOMIAL = 0x1021
 _FEW = 256
 """Up to this number of texts, a loop is faster than the lookup tables."""
 
+_LONG = 1024
+"""A text of more bytes is processed alone: the lookup tables take as many steps as the longest text has words."""
+
 _AT_ONCE = 1 << 14
 """Texts that are processed at once, so that intermediate arrays stay in the CPU cache."""
 
@@ -52,11 +55,16 @@ def checksums_of(texts: pa.Array) -> Checksums:
     if len(texts) <= _FEW:
         return np.array([crc_hqx(text, 0) for text in texts.cast(pa.large_binary()).to_pylist()], np.uint16)
     data, starts, lengths = text_bytes(texts)
+    long = np.flatnonzero(lengths > _LONG)
+    of_long = [crc_hqx(data.data[starts[row] : starts[row] + lengths[row]], 0) for row in long.tolist()]
+    lengths[long] = 0
     padded = np.concatenate([np.zeros(8, np.uint8), data])
     words = np.lib.stride_tricks.as_strided(padded[:8].view(np.uint64), (len(padded) - 7,), (1,))
     ends = starts + lengths + 8
     parts = [slice(first, first + _AT_ONCE) for first in range(0, len(texts), _AT_ONCE)]
-    return np.concatenate([_checksums(words, ends[part], lengths[part]) for part in parts])
+    found = np.concatenate([_checksums(words, ends[part], lengths[part]) for part in parts])
+    found[long] = of_long
+    return found
 
 
 def part_of(texts: pa.Array) -> Part:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +16,15 @@ from millpond.placement.checksums import LONGEST, checksums_of, joined_checksums
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
-@given(st.lists(TEXTS, min_size=1, max_size=30), st.integers(0, 3), st.sampled_from([1, 7, 1 << 14]))
-def test_checksums_of_many_texts_are_those_of_a_loop(texts: list[str], skipped: int, at_once: int) -> None:
+@given(
+    st.lists(TEXTS, min_size=1, max_size=30), st.integers(0, 3), st.sampled_from([1, 7, 1 << 14]),
+    st.sampled_from([9, 1024]),
+)  # fmt: skip
+def test_checksums_of_many_texts_are_those_of_a_loop(texts: list[str], skipped: int, at_once: int, long: int) -> None:
     many = texts * (checksums._FEW // len(texts) + 1)
     cut = pa.array(["left out"] * skipped + many, pa.string()).slice(skipped)
-    known, checksums._AT_ONCE = checksums._AT_ONCE, at_once
-    try:
+    with mock.patch.object(checksums, "_AT_ONCE", at_once), mock.patch.object(checksums, "_LONG", long):
         found = checksums_of(cut)
-    finally:
-        checksums._AT_ONCE = known
     assert found.tolist() == [binascii.crc_hqx(text.encode(), 0) for text in many]
 
 

@@ -27,6 +27,9 @@ SEPARATOR = "\x1f"
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x632BE59BD9B4E019)
+_FEW = 16
+"""Up to this number of texts, a loop over the words of each is faster than a step over all of them."""
+_WORDS_AT_ONCE = 1 << 16
 _KEEP = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [(1 << 64) - 1], np.uint64)
 
 
@@ -109,7 +112,7 @@ def _words(column: pa.Array) -> Hashes:
 
 
 def _text_hash(column: pa.Array) -> Hashes:
-    """Hashes texts, eight bytes at a time over all rows that are long enough."""
+    """Hashes texts, eight bytes at a time over all rows that are long enough; a few that are longer, one by one."""
     texts = text_bytes(column)
     words, starts, lengths = texts.words, texts.starts, texts.lengths
     total = _mix(lengths.astype(np.uint64) + _ODD)
@@ -117,10 +120,30 @@ def _text_hash(column: pa.Array) -> Hashes:
     for position in range(0, int(lengths.max()) if len(lengths) else 0, 8):
         if position:
             rows = np.flatnonzero(lengths > position)
+            if len(rows) <= _FEW:
+                for row in rows.tolist():
+                    begin, end = int(starts[row]) + position, int(starts[row] + lengths[row])
+                    total[row] = _continued(int(total[row]), words[begin:end:8], (end - begin) % 8 or 8)
+                break
         left = np.minimum(lengths[rows] - position, 8)
         word = words[np.minimum(starts[rows] + position, len(words) - 1)] & _KEEP[np.maximum(left, 0)]
         mixed = _mix(total[rows] * _ODD + word)
         total[rows] = np.where(left > 0, mixed, total[rows])
+    return total
+
+
+def _continued(total: int, words: Hashes, last: int) -> int:
+    """The hash of a text whose beginning has the hash `total`; only `last` bytes of its last word belong to it."""
+    odd, every = int(_ODD), (1 << 64) - 1
+    for first in range(0, len(words), _WORDS_AT_ONCE):
+        portion = words[first : first + _WORDS_AT_ONCE].tolist()
+        if first + _WORDS_AT_ONCE >= len(words):
+            portion[-1] &= int(_KEEP[last])
+        for word in portion:  # as `_mix`
+            total = total * odd + word & every
+            total = (total ^ total >> 30) * 0xBF58476D1CE4E5B9 & every
+            total = (total ^ total >> 27) * 0x94D049BB133111EB & every
+            total ^= total >> 31
     return total
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from decimal import Decimal
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.kernels.columns import ARROW_TYPES, arrow_type
+from millpond.state.keys import keys
 from millpond.state.keys.keys import canonical, equal_keys, hashes_of, texts_of
 
 VALUES: dict[str, list[Any]] = {
@@ -47,6 +49,15 @@ def test_equal_keys_have_equal_hashes_wherever_they_stand(kind: str) -> None:
     cut = moved.slice(2, len(values))
     assert hashes_of([cut], len(values)).tolist() == alone.tolist()[::-1]
     assert equal_keys([cut], [column(kind, values[::-1])], len(values)).all()
+
+
+def test_the_hash_of_a_text_does_not_depend_on_how_many_are_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few long texts are hashed one by one, and many together."""
+    monkeypatch.setattr(keys, "_WORDS_AT_ONCE", 3)
+    dice = random.Random(1)
+    texts = ["".join(dice.choices("aü\0", k=length)) for length in range(80)]
+    many = hashes_of([pa.array([text for text in texts for _ in range(keys._FEW + 1)])], 80 * (keys._FEW + 1))
+    assert many[:: keys._FEW + 1].tolist() == [int(hashes_of([pa.array([text])], 1)[0]) for text in texts]
 
 
 @pytest.mark.parametrize("kind", VALUES)
