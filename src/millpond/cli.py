@@ -33,7 +33,7 @@ from millpond.service.terminal import commands
 from millpond.service.terminal import serve_arguments as arguments
 from millpond.service.terminal.parse_arguments import assigned
 from millpond.service.terminal.sql_shell import add_sql
-from millpond.service.terminal.text import printable, trace_lines
+from millpond.service.terminal.text import folded, printable, trace_lines
 from millpond.version import VERSION
 
 app = typer.Typer(
@@ -156,7 +156,7 @@ def explain(
         raise typer.BadParameter("--placement needs a pond that has run. Name its folder with --checkpoint.")
     else:
         report = explain_file(_read(file), add, more, master, memory)
-    typer.echo("\n".join(report.parts), nl=False)
+    typer.echo(folded("\n".join(report.parts), _columns()), nl=False)
     for note in report.notes:
         typer.echo(note, err=True)
 
@@ -461,8 +461,8 @@ def _folder(file: Path, checkpoint: Path | None) -> Address:
 
 
 def _columns() -> int:
-    """The width of the terminal; without a terminal it is unknown."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
+    """The width of reports: that of the terminal, or 80 columns in a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
 
 
 def _read(file: Path) -> str:

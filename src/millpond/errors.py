@@ -7,8 +7,10 @@ Spark flattens exceptions of workers and of `foreachBatch` to text: `from_text` 
 
 from __future__ import annotations
 
+import difflib
 import errno
 import re
+from collections.abc import Collection
 
 _CURE = " => "
 
@@ -271,6 +273,17 @@ def no_room(what: str, place: object = None) -> DiskFullError:
         f"Nothing more can be written{where}: {what.rstrip('.')}.",
         "Make room and run again; committed results are not affected.",
     )
+
+
+def one_of(name: str, known: Collection[str]) -> str:
+    """The cure for an unknown name: those that it resembles, and all known ones.
+
+    >>> one_of("jsn", ("json", "csv")), one_of("", ("json", "csv"))
+    ('Did you mean json? Use one of json, csv.', 'Use one of json, csv.')
+    """
+    near = difflib.get_close_matches(name.lower(), known, 2)
+    did = f"Did you mean {' or '.join(near)}? " if near else ""
+    return f"{did}Use one of {', '.join(known)}."
 
 
 def _tree(root: type[MillpondError]) -> dict[str, type[MillpondError]]:

@@ -97,14 +97,14 @@ def test_kinds_are_told_apart_and_only_what_is_offered_serves_queries_from_afar(
         offered("k", "http", told_)
     monkeypatch.setenv(VARIABLE, told_[VARIABLE])
     to = Asked("q", "SELECT 1", sink="webhook", connection="b")
-    assert _sink(to, tmp_path) == Sink("webhook", None, (("connection", "b"),))
+    assert _sink(to) == Sink("webhook", None, (("connection", "b"),))
     for name, words in (("a", "not for queries that come over the network"), (None, "No connection is named")):
         with pytest.raises(QueryRefused, match=words):
-            _sink(Asked("q", "SELECT 1", sink="webhook", connection=name), tmp_path)
-    assert _sink(Asked("q", "SELECT 1", sink="delta"), tmp_path) == Sink("delta", str(tmp_path / "q"))
-    assert _sink(Asked("q", "SELECT 1"), tmp_path) == Sink("noop")
+            _sink(Asked("q", "SELECT 1", sink="webhook", connection=name))
+    assert _sink(Asked("q", "SELECT 1", sink="delta")) == Sink("delta")
+    assert _sink(Asked("q", "SELECT 1")) == Sink("noop")
     with pytest.raises(RequestError, match="names a connection, but its sink, json, has none"):
-        _sink(Asked("q", "SELECT 1", sink="json", connection="b"), tmp_path)
+        _sink(Asked("q", "SELECT 1", sink="json", connection="b"))
 
 
 def test_connections_in_plain_text_to_other_hosts_are_reported(tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_a_query_of_the_network_writes_to_a_topic_that_is_offered(
     (tmp_path / "c.json").write_text(json.dumps({"prod": {"servers": "a:1", "topics": ["alerts"]}}))
     monkeypatch.setenv(VARIABLE, str(tmp_path / "c.json"))
     asked = Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="alerts")
-    assert _sink(asked, tmp_path) == Sink("kafka", None, (("connection", "prod"), ("topic", "alerts")))
+    assert _sink(asked) == Sink("kafka", None, (("connection", "prod"), ("topic", "alerts")))
     with pytest.raises(QueryRefused, match="The topic orders of prod"):
-        _sink(Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="orders"), tmp_path)
+        _sink(Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="orders"))
     with pytest.raises(RequestError, match="names a topic, but its sink, json, has none"):
-        _sink(Asked("fraud", "SELECT 1", sink="json", topic="alerts"), tmp_path)
+        _sink(Asked("fraud", "SELECT 1", sink="json", topic="alerts"))

@@ -39,7 +39,7 @@ class OutputFolders:
         before = self._registered.get(name)
         known = None if before is None else before.late_sink if late else before.sink
         kept = known.path if known is not None and known.format == sink.format else None
-        if not kept and ("/" in name or name in (".", "..")):
+        if not kept and ("/" in name or name in (".", "..") or name.endswith(".late")):
             raise QueryTypeError(
                 f"The name of the query {name} cannot be the name of a folder.",
                 "Name a folder: TBLPROPERTIES ('path' = '…'), or path=….",

@@ -5,12 +5,12 @@ Times are microseconds since 1970 UTC. A request with an unknown field is refuse
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from millpond.errors import RequestError
+from millpond.errors import RequestError, one_of
 from millpond.followers.sinks.kinds import is_known, remote_names, sink_kind
 
 FileFormat = Annotated[str, msgspec.Meta(examples=sorted(remote_names(late=True)))]
@@ -65,10 +65,10 @@ def check_sink_names(sink: str | None, late: str | None, *, unknown: bool) -> No
             raise not_allowed(field, name, known)
 
 
-def not_allowed(field: str, value: object, known: Iterable[str]) -> RequestError:
+def not_allowed(field: str, value: str, known: Collection[str]) -> RequestError:
     """The error for a field of `Asked` with another value than the known ones."""
     what = f"A query that is added over the network cannot have {value!r} as its {field}."
-    return RequestError(what, f"Use one of {', '.join(known)}.")
+    return RequestError(what, one_of(value, known))
 
 
 class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

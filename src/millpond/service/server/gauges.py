@@ -19,13 +19,15 @@ from millpond.spark.driver.epochs import Epoch
 
 _EPOCHS_OF_RATE = 16
 _EPOCHS_OF_TAIL = 512
+_RATE_US = 10_000_000
+"""Events that were committed longer ago count for no rate, unless the last epoch took longer."""
 
 SECONDS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The upper limits of the histograms of epochs, in seconds."""
 
 
 class Measured(NamedTuple):
-    """Totals, events per second over the last epochs and the time since, and the seconds of an epoch."""
+    """Totals, events per second over the last epochs and seconds, and the seconds of an epoch."""
 
     epochs: int = 0
     events: int = 0
@@ -116,8 +118,11 @@ class Gauges:
                 return Measured()
             now, recent = self._clock(), [*self._recent]
             seconds = sorted(self._seconds)
+            since = now - max(_RATE_US, round(2e6 * self._seconds[-1]))
+            counted = [at for at in range(1, len(recent)) if recent[at][0] > since]
+            begun = recent[counted[0] - 1][0] if counted else now
             return Measured(
                 self._epochs, self._totals.pond.events,
-                sum(events for _, events in recent[1:]) / max((now - recent[0][0]) / 1e6, 1e-3),
+                sum(recent[at][1] for at in counted) / max((now - begun) / 1e6, 1e-3),
                 self._seconds[-1], seconds[len(seconds) * 99 // 100], (now - recent[-1][0]) / 1e6,
             )  # fmt: skip

@@ -21,7 +21,6 @@ from millpond.control.wiring.reader import key_columns, served_query
 from millpond.errors import NotServingError, RequestError
 from millpond.followers.prune import PruneFollower
 from millpond.followers.sinks.kinds import KINDS, remote_names, sink_kind
-from millpond.log.places.address import Address
 from millpond.model.endpoints import NOWHERE, Sink
 from millpond.placement.moves import buckets_moving, maps_in
 from millpond.reconfigure.change_price import AT_ONCE, Price
@@ -74,8 +73,8 @@ class HostedPond:
     """The pond that the HTTP service serves: one method per operation.
 
     Every method may be called from any thread. A change returns when it is in the log; with `dry_run` it is only
-    priced. `who` is the requester. Rows of queries that are added here go to folders below `out`; served rows may be
-    moved to `shards`, and events be pushed into the streams `pushed`.
+    priced. `who` is the requester. Served rows may be moved to `shards`, and events be pushed into the streams
+    `pushed`.
 
     Raises:
         NotServingError: this process does not lead; by all methods except `health`, `status`, `streams`, `queries`,
@@ -84,11 +83,11 @@ class HostedPond:
     """
 
     def __init__(
-        self, supervisor: Supervisor, reader: LogReader, gauges: Callable[[], Gauges], places: Places, out: Address,
+        self, supervisor: Supervisor, reader: LogReader, gauges: Callable[[], Gauges], places: Places,
         shards: Sequence[str] = (), pushed: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._supervisor, self._reader, self._gauges = supervisor, reader, gauges
-        self._places, self._out, self._shards, self._pushed = places, out, shards, pushed
+        self._places, self._shards, self._pushed = places, shards, pushed
         self._beginning = threading.Lock()
 
     def health(self) -> Health:
@@ -195,16 +194,16 @@ class HostedPond:
     def add(self, request: Asked, who: str, dry_run: bool) -> Changed | Priced:
         """Add a query."""
         pond = self._pond()
-        sink = _sink(request, self._out)
+        sink = _sink(request)
         if dry_run:
             return self._priced(pond, "add", request.name, request)
-        late = None if request.late is None else Sink(request.late, str(self._out / f"{request.name}.late"))
+        late = None if request.late is None else Sink(request.late)
         with self._beginning if self._reader.now() is None else nullcontext():
             more = {field: getattr(request, field) for field in ("serve", "budget", *_DEDUPLICATED, *_PRICED)}
-            pond.add(request.name, request.text, sink=sink, late=late, who=who, **more)
+            added = pond.add(request.name, request.text, sink=sink, late=late, who=who, **more)
             if self._reader.now() is None:
                 self._begin(pond, request.name)
-        return replace(self._recorded("add", request.name), what=sink.path)
+        return replace(self._recorded("add", request.name), what=added.sink.path)
 
     def version(self, kind: str, name: str, version: Version, who: str, dry_run: bool) -> Changed | Priced:
         """Add a new version of a query: as a replacement (`alter`) or beside it (`shadow`)."""
@@ -317,8 +316,10 @@ def _source(found: Behind) -> SourceShown:
     return SourceShown(found.stream, found.unit, found.waiting, partitions)
 
 
-def _sink(request: Asked, out: Address) -> Sink:
-    """The sink of a query added over the network: below `out`, or an address or topic that the operator offers."""
+def _sink(request: Asked) -> Sink:
+    """The sink of a query added over the network: a folder that the pond chooses, or an address or topic that the
+    operator offers.
+    """
     kind = sink_kind(request.sink or NOWHERE)
     for field in ("topic", "connection"):
         if getattr(request, field) is not None and field not in kind.options:
@@ -326,10 +327,9 @@ def _sink(request: Asked, out: Address) -> Sink:
             raise RequestError(
                 f"{request.name} names a {field}, but its sink, {kind.name}, has none.", f"Use one of {known}."
             )
-    path = None if kind.path is None else str(out / request.name)
     options: dict[str, str] = {}
     if "topic" in kind.options:
         options["connection"], options["topic"] = offered_topic(request.connection, request.topic)
     elif kind.connection is not None:
         options["connection"] = offered(request.connection, kind.connection)
-    return Sink(kind.name, path, tuple(sorted(options.items())))
+    return Sink(kind.name, None, tuple(sorted(options.items())))

@@ -176,10 +176,7 @@ def _serve(
 
         hint = Hint(places, me, options.patience)
         process = _Process(options, reader, hint, say, ready, restarts.times)
-        out = address / "out" if options.out is None else address_of(options.out, "The folder of results")
-        verbs = HostedPond(
-            process.supervisor, reader, lambda: process.gauges, places, out, options.shards, options.pushed
-        )  # fmt: skip
+        verbs = HostedPond(process.supervisor, reader, lambda: process.gauges, places, options.shards, options.pushed)
         rows = RowStream(reader)
         metrics = Metrics(verbs, reader, lambda: process.gauges)
         sessions, api = Sessions(secret), make_app(verbs, rows, metrics.exposition)

@@ -25,7 +25,8 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     table.add_row("role", status.role if status.leader is None else f"{status.role}, leader {status.leader}")
-    table.add_row("epoch", f"{status.epoch:,} (record {status.record:,})")
+    epoch = "none is committed yet" if status.epoch < 0 else f"{status.epoch:,} (record {status.record:,})"
+    table.add_row("epoch", epoch)
     table.add_row("events", f"{status.events:,}")
     table.add_row("events/s", f"{status.events_per_s:,.0f}")
     table.add_row("epoch time", f"{status.epoch_s * 1e3:,.0f} ms, p99 {status.epoch_p99_s * 1e3:,.0f} ms")

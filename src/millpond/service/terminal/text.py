@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
@@ -36,6 +37,23 @@ def printable(text: str) -> str:
     a\\x1b[2J\\r\\n
     """
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def folded(text: str, width: int) -> str:
+    """A report whose lines are wrapped at `width` columns, with the indentation of each line and four columns more.
+
+    >>> print(folded("plan\\n  orders is read once: amount, card", 24))
+    plan
+      orders is read once:
+          amount, card
+    """
+    lines = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        lines += textwrap.wrap(
+            line, width, subsequent_indent=f"{indent}    ", break_long_words=False, break_on_hyphens=False
+        ) or [""]  # fmt: skip
+    return "\n".join(lines)
 
 
 def change_text(done: Changed | Priced) -> str:
@@ -185,20 +203,26 @@ def _json(value: object) -> str:
 
 
 def trace_lines(trace: Trace) -> Iterator[str]:
-    """The steps of epochs, one line each: who does it, the step, the median of its own time, and how many have it.
+    """A table of the steps of epochs: who does it, the step, the median of its own time, and how many epochs have it.
 
     >>> from millpond.runtime.inspect.timeline import EpochTimeline, trace_of
     >>> from millpond.spans import Span
     >>> spans = Span("driver", "job", 0, 75_000), Span("fold 1", "fold", 5, 8_005)
     >>> epoch = EpochTimeline(7, 3, 100, 0, 90_000, spans)
     >>> print("\\n".join(trace_lines(trace_of([epoch]))))
+    who            step                  own time
     driver         epoch                    15.0 ms  1 epoch
     driver         job                      75.0 ms  1 epoch
     fold           fold                      8.0 ms  1 epoch
+    Own time: the median, without the steps within. The times of the driver add up
+    to the time between two commits. Of parallel tasks, the slowest counts.
     """
+    yield f"{'who':<14} {'step':<20} {'own time':>9}"
     for piece in pieces(trace):
         epochs = count_of(piece.epochs, "epoch")
         yield f"{piece.track:<14} {piece.name:<20} {piece.median_us / 1000:>8.1f} ms  {epochs}"
+    yield "Own time: the median, without the steps within. The times of the driver add up"
+    yield "to the time between two commits. Of parallel tasks, the slowest counts."
 
 
 def table_lines(names: Sequence[str], rows: Sequence[Sequence[object]], width: int | None) -> Iterator[str]:

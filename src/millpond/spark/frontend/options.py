@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
 
 from millpond.errors import QueryRefused, QueryTypeError
 from millpond.spark.catalyst.private_names import JavaObject, items, kind_of, optional, pairs
@@ -58,17 +57,6 @@ def check_known(name: str, known: dict[str, str], what: str) -> None:
         near = difflib.get_close_matches(name.lower(), known, 3, 0.5)
         names = " or ".join(known[key] for key in near) if near else ", ".join(known.values())
         raise QueryTypeError(f"`{name}` is not {what}.", f"Did you mean: {names}?")
-
-
-def one_of(name: str, known: Collection[str]) -> str:
-    """The cure for an unknown name: those that it resembles, and all known ones.
-
-    >>> one_of("jsn", ("json", "csv")), one_of("", ("json", "csv"))
-    ('Did you mean json? Use one of json, csv.', 'Use one of json, csv.')
-    """
-    near = difflib.get_close_matches(name.lower(), known, 2)
-    did = f"Did you mean {' or '.join(near)}? " if near else ""
-    return f"{did}Use one of {', '.join(known)}."
 
 
 def _text(name: str, entry: JavaObject) -> str:

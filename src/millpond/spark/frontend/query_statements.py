@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from millpond.errors import QueryRefused, QueryTypeError, UnsupportedQuery
+from millpond.errors import QueryRefused, QueryTypeError, UnsupportedQuery, one_of
 from millpond.followers.sinks.kinds import BUILT_IN, QUERY_PROPERTIES, SinkKind, declared_names, late_names, sink_kind
 from millpond.model.budget import Budget, budget_of
 from millpond.model.endpoints import NOWHERE, Sink
@@ -23,7 +23,7 @@ from millpond.spark.analysis.query_terms import OutputOptions, Terms
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, kind_of, optional, pairs
 from millpond.spark.frontend.create_clauses import columns_of, refuse_clauses
 from millpond.spark.frontend.insert_into import fitted
-from millpond.spark.frontend.options import checked_properties, name_of, one_of, options_of, plain_path
+from millpond.spark.frontend.options import checked_properties, name_of, options_of, plain_path
 from millpond.spark.reading.time_zones import checked_zone
 
 SELECTED = "CreateStreamingTableAsSelect"

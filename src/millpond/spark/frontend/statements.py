@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 from pyspark.sql import SparkSession
 
-from millpond.errors import QueryError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
+from millpond.errors import QueryError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery, one_of
 from millpond.model.endpoints import Source, SourceKind, source_kind, stream_names, table_names
 from millpond.model.stream import Field, Generated, Stream
 from millpond.spark.analysis.properties import STREAM_PROPERTIES, with_times
@@ -29,7 +29,7 @@ from millpond.spark.frontend.create_clauses import columns_of, refuse_clauses, r
 from millpond.spark.frontend.gate import check_comments, check_size, parse
 from millpond.spark.frontend.insert_into import INSERT, insert_of, parsable, target_of
 from millpond.spark.frontend.match_recognize import blanked
-from millpond.spark.frontend.options import check_known, name_of, one_of, options_of, properties_of
+from millpond.spark.frontend.options import check_known, name_of, options_of, properties_of
 from millpond.spark.frontend.query_statements import (
     SELECTED,
     TABLES,

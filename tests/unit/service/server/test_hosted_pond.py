@@ -56,7 +56,7 @@ class Bench:
             role="standby", took_over_s=None, failure=None, leading=self._leading, stalled=lambda: self.stalled
         )
         gauges = Gauges()
-        self.hosted = HostedPond(supervisor, LogReader(folder), lambda: gauges, Places(folder), folder / "out")
+        self.hosted = HostedPond(supervisor, LogReader(folder), lambda: gauges, Places(folder))
 
     def _leading(self) -> Any:
         if self.leader is None:

@@ -55,7 +55,7 @@ class Bench:
             role="standby", took_over_s=None, failure=None, leading=self._leading, stalled=lambda: False
         )
         reader = LogReader(folder)
-        self.hosted = HostedPond(self.supervisor, reader, lambda: self.gauges, Places(folder), folder / "out")
+        self.hosted = HostedPond(self.supervisor, reader, lambda: self.gauges, Places(folder))
         self.metrics = Metrics(self.hosted, reader, lambda: self.gauges)
 
     def leads(self) -> None:

@@ -50,7 +50,7 @@ def test_a_rollback_is_told_as_one(tmp_path: Path) -> None:
     pond.change(Shadow(StoredQuery.of(ONE)))
     pond.change(Promote("one"))
     leading, catalog = Leading(pond), LogReader(tmp_path)
-    hosted = HostedPond(cast(Supervisor, leading), catalog, Gauges, Places(tmp_path), tmp_path)
+    hosted = HostedPond(cast(Supervisor, leading), catalog, Gauges, Places(tmp_path))
     assert hosted.change_state("rollback", "one", "ann", True) == Priced(AT_ONCE)
     assert leading.priced == ["rollback one"]
     assert hosted.change_state("rollback", "one", "ann", False) == Changed("rollback", "one", 3)

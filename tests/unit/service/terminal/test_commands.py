@@ -26,7 +26,15 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
 from millpond.service.api.client import Client
-from millpond.service.api.messages import Asked, ColumnShown, Differs, FollowerShown, QueryShown, Status
+from millpond.service.api.messages import (
+    Asked,
+    ColumnShown,
+    Differs,
+    FollowerShown,
+    QueryShown,
+    Status,
+    check_sink_names,
+)
 from millpond.service.terminal import commands
 from millpond.service.terminal.overview import picture
 from millpond.service.terminal.text import diff_lines, query_lines
@@ -61,6 +69,7 @@ def test_why_and_explain_find_the_only_pond(only: Path) -> None:
     assert explained.exit_code == 0, explained.exception
     assert "1 query in 1 group over 1 stream" in explained.output
     assert "measured as of record 3, over the last 3 epochs" in explained.output
+    assert max(map(len, explained.output.splitlines())) <= 80
 
 
 def test_autoscale_finds_the_only_pond(only: Path) -> None:
@@ -147,6 +156,9 @@ def test_a_sink_that_the_network_may_not_name_is_refused_with_those_that_it_may(
         Client("http://127.0.0.1:9", "token").add("a", "SELECT 1", sink="postgres")
     assert refused.value.cure == "Use one of parquet, json, csv, subscribers, delta, kafka, webhook."
     assert Asked("a", "SELECT 1", late="csv").late == "csv"
+    with pytest.raises(RequestError, match="cannot have 'parket' as its sink") as refused:
+        check_sink_names("parket", None, unknown=True)
+    assert refused.value.cure.startswith("Did you mean parquet? Use one of parquet, json,")
 
 
 def test_what_asks_a_service_loads_neither_spark_nor_arrow() -> None:
