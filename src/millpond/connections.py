@@ -214,13 +214,24 @@ def offered_topic(name: str | None, topic: str | None, environ: Mapping[str, str
     """
     if name is None or topic is None:
         raise QueryRefused("The sink kafka needs a connection and a topic.", "Name both: --connection and --topic.")
+    check_topic(name, topic, environ)
+    return name, topic
+
+
+def check_topic(name: str | None, topic: str, environ: Mapping[str, str] | None = None) -> None:
+    """Check that requests over the network may cause records in a topic: the entry of its cluster lists it.
+
+    Raises:
+        SetupError: the connection does not exist, or the file cannot be read.
+        QueryRefused: they may not.
+    """
     known = connection(name, environ).topics
     if not any(fnmatchcase(topic, pattern) for pattern in known):
+        where = "" if name is None else f" of {name}"
         raise QueryRefused(
-            f"The topic {topic} of {name} is not for queries that come over the network.",
+            f"The topic {topic}{where} is not for requests that come over the network.",
             f"It offers {', '.join(known)}." if known else f'Ask the operator: `"topics": ["{topic}"]` in its entry.',
         )
-    return name, topic
 
 
 def named(name: str | None, kind: str, shape: type[T], environ: Mapping[str, str] | None = None) -> T:

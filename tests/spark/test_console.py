@@ -180,6 +180,8 @@ def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     expect(page.get_by_text("600 events")).to_be_visible()
     expect(page.get_by_role("region", name="Steps")).to_contain_text("append")
     picture(page, "console_epochs")
+    go(page, served, "dead-letters", "Dead letters")
+    expect(page.get_by_text("No stream keeps dead letters")).to_be_visible()
     go(page, served, "queries/nothing", "nothing")
     expect(page.get_by_role("alert")).to_contain_text("There is no query")
 

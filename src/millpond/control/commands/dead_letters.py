@@ -1,4 +1,4 @@
-"""The commands on dead letters: lists a folder of them and sends them again, without Spark."""
+"""Lists folders of dead letters and sends them again, for `millpond dlq` and the console, without Spark."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from millpond.connections import check_topic
+from millpond.control.checks.input_files import options_of
 from millpond.errors import AheadError, ForeignPondError, PlaceError, SetupError
 from millpond.followers.part_folders import PartFolder, part_folder
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
+from millpond.followers.sinks.kinds import sink_path
 from millpond.log.cursor import Cursor
 from millpond.log.places.address import Address, address_of
 from millpond.log.port import numbered_name
+from millpond.model.spec import PondSpec
 from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.version import install
 
 SHOWN_BYTES = 200
 """The most of a value that is shown."""
+
+_NEWEST = 20
+"""The number of newest dead letters of a stream that the console shows."""
 
 
 class Kind(NamedTuple):
@@ -84,6 +91,50 @@ class LetterFolder(NamedTuple):
     def content(self, n: int) -> bytes:
         """The file of the dead letters of record `n`."""
         return self.folder.read(f"part-{numbered_name(n)}.parquet") or b""
+
+
+class StreamLetters(NamedTuple):
+    """The dead letters of one stream: where they are kept, their kinds, and lines on the newest ones.
+
+    `connection`: that of the stream's topics; None: the only one.
+    """
+
+    stream: str
+    folder: Path
+    connection: str | None
+    kinds: tuple[Kind, ...]
+    newest: tuple[str, ...]
+
+    @property
+    def letters(self) -> int:
+        """The number of dead letters."""
+        return sum(kind.letters for kind in self.kinds)
+
+    def check(self) -> None:
+        """Check that requests over the network may send them again.
+
+        Raises:
+            QueryRefused: the operator does not offer one of the topics. SetupError: there is no such connection.
+        """
+        for topic in sorted({kind.topic for kind in self.kinds}):
+            check_topic(self.connection, topic)
+
+
+def stream_letters(spec: PondSpec) -> Iterator[StreamLetters]:
+    """The dead letters of each stream that keeps them; without any while its folder has none.
+
+    Raises:
+        PlaceError: a folder cannot be read.
+    """
+    for stream in spec.streams:
+        if (sink := stream.on_malformed.sink) is None:
+            continue
+        folder = Path(sink_path(sink, "The folder of dead letters"))
+        try:
+            found, newest = tuple(kinds(folder)), tuple(lines(folder, _NEWEST))
+        except ForeignPondError:  # no epoch has written a dead letter
+            found, newest = (), ()
+        yield StreamLetters(stream.name, folder, options_of(stream).get("connection"), found, newest)
 
 
 def kinds(folder: Path) -> list[Kind]:

@@ -15,7 +15,7 @@ from millpond.service.server.browser.access import CONSOLE, SIGN_OUT
 _log = logging.getLogger("millpond.service")
 
 PAGES = (("", "Overview"), ("queries", "Queries"), ("graph", "Graph"), ("epochs", "Epochs"),
-         ("parameters", "Parameters"), ("history", "History"))  # fmt: skip
+         ("parameters", "Parameters"), ("dead-letters", "Dead letters"), ("history", "History"))  # fmt: skip
 
 # The colours of texts and buttons contrast by 4.5 to 1 with what is behind them.
 _STYLE = """
@@ -81,7 +81,7 @@ def table(label: str, columns: Sequence[str], numbers: Sequence[str] = (), **opt
     shown = [
         {"name": one, "label": one, "field": one, "align": "right" if one in numbers else "left"} for one in columns
     ]
-    made = ui.table(columns=shown, rows=[], row_key=columns[0], **options).classes("w-full")
+    made = ui.table(columns=shown, rows=[], **{"row_key": columns[0], **options}).classes("w-full")
     return made.props(f'dense flat bordered wrap-cells title="{label}" role="region" aria-label="{label}"')
 
 

@@ -27,6 +27,8 @@ QUERIES_SECONDS = 4.0
 """How old the figures of queries may be: with 1,000 queries they take much longer to read than the status."""
 
 TRACE_SECONDS = 2.0
+LETTERS_SECONDS = 10.0
+"""How old the table of dead letters may be: all their files are read."""
 
 CHANGES = 200
 """The number of newest changes that are shown."""
@@ -63,6 +65,7 @@ class Readings:
         self.streams = Shared(verbs.streams, STATUS_SECONDS)
         self.history: Shared[list[Event]] = Shared(lambda: verbs.history(CHANGES), STATUS_SECONDS)
         self.parameters = Shared(verbs.parameters, STATUS_SECONDS)
+        self.dead_letters = Shared(verbs.dead_letters, LETTERS_SECONDS)
         self.trace = Shared(lambda: verbs.trace(KEPT), TRACE_SECONDS)
 
     async def query(self, name: str) -> QueryShown:
@@ -95,5 +98,5 @@ class Readings:
 
     def forget(self) -> None:
         """Read everything again, because a change was made."""
-        for shared in (self.status, self.queries, self.streams, self.history, self.parameters):
+        for shared in (self.status, self.queries, self.streams, self.history, self.parameters, self.dead_letters):
             shared.forget()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 from nicegui import app, ui
 
+from millpond.service.console.dead_letters import show_dead_letters
 from millpond.service.console.epochs import show_epochs
 from millpond.service.console.graph import show_graph
 from millpond.service.console.lists import show_history, show_parameters, show_queries
@@ -44,6 +45,7 @@ def _add_pages(readings: Readings) -> None:
     ui.page("/graph")(lambda: show_graph(readings))
     ui.page("/epochs")(lambda: show_epochs(readings))
     ui.page("/parameters")(lambda: show_parameters(readings))
+    ui.page("/dead-letters")(lambda: show_dead_letters(readings))
     ui.page("/history")(lambda: show_history(readings))
 
     @ui.page("/queries/{name}")

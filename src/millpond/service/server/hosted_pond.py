@@ -15,6 +15,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from millpond.connections import offered, offered_topic
+from millpond.control.commands.dead_letters import StreamLetters, replay, stream_letters
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import QUERY
 from millpond.control.wiring.reader import key_columns, served_query
@@ -23,6 +24,7 @@ from millpond.followers.prune import PruneFollower
 from millpond.followers.sinks.kinds import KINDS, remote_names, sink_kind
 from millpond.model.endpoints import NOWHERE, Sink
 from millpond.placement.moves import buckets_moving, maps_in
+from millpond.plan.explain.amounts import count_of
 from millpond.reconfigure.change_price import AT_ONCE, Price
 from millpond.reconfigure.lifecycle import current
 from millpond.runtime.inspect.timeline import Trace
@@ -166,6 +168,24 @@ class HostedPond:
         if (found := self._reader.now()) is None:
             raise NotServingError("The pond has no query yet.", "Add one.")
         return push(found[1], name, request.key, request.events)
+
+    def dead_letters(self) -> list[StreamLetters]:
+        """The dead letters of each stream that keeps them, for the console."""
+        found = self._reader.now()
+        return [] if found is None else [*stream_letters(found[1])]
+
+    def replay(self, stream: str, who: str, dry_run: bool) -> Changed | Priced:
+        """Send the dead letters of a stream to their topics again, each once, if the operator offers these topics."""
+        self._pond()
+        one = next((one for one in self.dead_letters() if one.stream == stream), None)
+        if one is None:
+            raise RequestError(f"The stream {stream[:80]!r} keeps no dead letters.", "Choose one with 'dead.path'.")
+        one.check()
+        if dry_run:
+            return Priced(f"sends {count_of(one.letters, 'dead letter')} again, except what was sent before")
+        sent = replay(one.folder, one.connection, None)
+        _log.info("dead letters of %s were sent again for %s: %d", stream, who, sent)
+        return Changed("replay", stream, what=f"{count_of(sent, 'dead letter')} sent")
 
     def lookup(self, name: str, key: Sequence[str]) -> Found:
         """The latest row of a served query for a key, whose values are given as text."""

@@ -7,23 +7,31 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
 from kit.simulator.changing_pond import ChangingPond
+from millpond.connections import VARIABLE
+from millpond.control.commands.dead_letters import Kind
 from millpond.control.pond.problems import Problem
-from millpond.errors import NotServingError
+from millpond.errors import NotServingError, QueryRefused, RequestError
 from millpond.followers.runner import FollowerStatus
+from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.model.aggregates import Aggregate
 from millpond.model.change_history import StoredQuery
 from millpond.model.change_json import Move, Scale
+from millpond.model.endpoints import Sink
 from millpond.model.expressions import Call, Column, Parameter
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
-from millpond.model.stream import Field, Retention, Stream
+from millpond.model.stream import DEAD_LETTER, Field, Malformed, Retention, Stream
 from millpond.model.windows import Sliding
 from millpond.reconfigure.changes import Add, Alter, Shadow
-from millpond.service.api.messages import Changed, Retained, SourceShown, Value
+from millpond.runtime.packets.row_batches import dead_letters_of
+from millpond.service.api.messages import Changed, Priced, Retained, SourceShown, Value
 from millpond.service.api.service_files import Places
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.hosted_pond import HostedPond
@@ -102,6 +110,33 @@ def test_instances_and_moves_are_told_with_what_changed(bench: Bench) -> None:
     assert bench.hosted._recorded("scale", "instances") == Changed("scale", "instances", 1, None, "2")
     moved = bench.hosted._recorded("move", "rows")
     assert moved == Changed("move", "rows", 2, None, "1 of 4 buckets to env:SECOND")
+
+
+def test_dead_letters_are_sent_again_only_to_topics_that_the_operator_offers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pond.id").write_text("local")
+    folder = tmp_path / "dead"
+    stream = replace(TX, malformed=Malformed(DEAD_LETTER, Sink("parquet", str(folder))))
+    ChangingPond(tmp_path, [stream], [counting("one", "SELECT 1")], 1, 4)
+    supervisor: Any = SimpleNamespace(leading=lambda: None)
+    hosted = HostedPond(supervisor, LogReader(tmp_path), Gauges, Places(tmp_path))
+    assert [(one.stream, one.letters) for one in hosted.dead_letters()] == [("tx", 0)]
+    folder.mkdir()
+    (folder / MARKER_NAME).write_bytes(msgspec.json.encode(Marker("local", dead_letters_of("tx"), "parquet")))
+    letter = {"topic": "t", "partition": 1, "offset": 7, "timestamp": 0, "key": b"k", "value": b"{", "reason": "bad"}
+    pq.write_table(pa.Table.from_pylist([letter]), folder / f"part-{1:020d}.parquet")
+    (shown,) = hosted.dead_letters()
+    assert (shown.kinds, shown.newest) == ((Kind("t", "bad", 1, 0, 0),), ("t-1 at 7, 0: bad", "  {"))
+    connections = tmp_path / "c.json"
+    monkeypatch.setenv(VARIABLE, str(connections))
+    connections.write_text('{"local": {"servers": "127.0.0.1:9"}}')
+    with pytest.raises(QueryRefused, match="The topic t is not for requests that come over the network"):
+        hosted.replay("tx", "ann", False)
+    connections.write_text('{"local": {"servers": "127.0.0.1:9", "topics": ["t"]}}')
+    assert hosted.replay("tx", "ann", True) == Priced("sends 1 dead letter again, except what was sent before")
+    with pytest.raises(RequestError, match="keeps no dead letters"):
+        hosted.replay("in", "ann", True)
 
 
 def test_a_parameter_that_no_query_uses_is_noted(bench: Bench) -> None:

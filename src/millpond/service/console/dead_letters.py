@@ -1,0 +1,48 @@
+"""The page of dead letters: their number by topic and reason, the newest ones, and a button that sends them again."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from nicegui import ui
+
+from millpond.service.console.changes import Call, Proposal, propose
+from millpond.service.console.layout import code, page, pushed, table
+from millpond.service.console.readings import LETTERS_SECONDS, Readings
+
+_COLUMNS = ("stream", "topic", "reason", "letters", "first", "last")
+_NONE = "No stream keeps dead letters. TBLPROPERTIES ('dead.path' = 'DIR') of a stream keeps them."
+
+
+def show_dead_letters(readings: Readings) -> None:
+    """Show the page."""
+    with page("Dead letters"):
+        note = ui.label().props('role="status"')
+        counts = table("Dead letters", _COLUMNS, _COLUMNS[3:4], row_key="at")
+        buttons = ui.row().classes("w-full items-center")
+        newest = code("")
+        offered: tuple[str, ...] | None = None
+
+        async def update() -> None:
+            nonlocal offered
+            found = await readings.dead_letters()
+            note.text = "" if found else _NONE
+            rows = [(one.stream, *kind) for one in found for kind in one.kinds]
+            counts.rows = [
+                dict(zip(_COLUMNS, map(str, row), strict=True)) | {"at": at} for at, row in enumerate(rows)
+            ]
+            newest.text = "\n".join(line for one in found for line in one.newest)
+            streams = tuple(one.stream for one in found if one.kinds)
+            if streams != offered:
+                offered = streams
+                buttons.clear()
+                with buttons:
+                    for stream in streams:
+                        change = Proposal(f"Replay the dead letters of {stream}", _replay(readings, stream))
+                        ui.button(f"Replay {stream}", on_click=partial(propose, readings, change)).props("no-caps")
+
+        pushed(LETTERS_SECONDS, update)
+
+
+def _replay(readings: Readings, stream: str) -> Call:
+    return lambda who, dry: readings.verbs.replay(stream, who, dry)
