@@ -339,7 +339,7 @@ def _complete(bench: Bench) -> None:
 def test_ctrl_c_stops_at_the_end_of_the_epoch(bench: Bench, running: Terminal) -> None:
     running.press_ctrl_c()
     assert running.end() == 0, running.text
-    assert "Stopping at the end of this epoch." in running.text
+    assert "Stopping after the current step." in running.text
     assert "Traceback" not in running.text
     assert "ERROR" not in running.text
     assert re.search(r"All rows are out as of epoch \d+", running.text)

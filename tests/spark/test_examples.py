@@ -5,6 +5,7 @@ MILLPOND_GOLDEN=write writes the rows anew: by DuckDB, from the events, never by
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 import os
@@ -200,6 +201,21 @@ def test_a_program(
     printed = capsys.readouterr().out
     assert shows in printed
     assert "█" in printed
+
+
+def test_the_notebook(spark: SparkSession, here: Path) -> None:
+    cells = json.loads((EXAMPLES / "clicks.ipynb").read_text())["cells"]
+    names, shown = dict[str, Any](), list[Any]()
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            *lines, last = ast.parse("".join(cell["source"])).body
+            exec("\n".join([*map(ast.unparse, lines), f"_shown = {ast.unparse(last)}"]), names)
+            shown.append(names["_shown"])
+    _, pond, closed, why, drained, busiest, _ = shown
+    assert "<th>query</th>" in pond._repr_html_() and "rows of closed windows" in why._repr_html_()
+    assert sorted(zip(closed["page"], closed["n"], strict=True)) == [("/cart", 1), ("/home", 2)]
+    assert sorted(zip(drained["page"], drained["n"], strict=True)) == [("/cart", 1), ("/home", 1), ("/home", 2)]
+    assert [*busiest["n"]] == [3]
 
 
 @pytest.mark.parametrize(("example", "events"), [("sensor_alarms", "readings"), ("flights", "departures")])

@@ -40,7 +40,7 @@ class Interrupts:
         else:
             stop()
             with suppress(OSError, RuntimeError):  # a closed pipe, or the signal has interrupted another write
-                self._say("Stopping at the end of this epoch. Ctrl-C again stops at once; nothing is lost either way.")
+                self._say("Stopping after the current step. Ctrl-C again stops at once; nothing is lost either way.")
 
 
 @contextmanager

@@ -51,9 +51,14 @@ class Run(NamedTuple):
     spark: tuple[tuple[str, str], ...] = ()
 
 
+_STOPS = {"spark.sql.streaming.stopTimeout": "5s"}
+"""How long Ctrl-C waits for a query that runs no epoch: one that requests offsets of a broker that is down."""
+
+
 def start_spark(master: str, memory: str, settings: Iterable[tuple[str, str]]) -> Session:
     """Start Spark for a command, which logs as the command does; `settings` of Spark take precedence."""
-    extra = with_json_log(dict(settings)) if is_json() else dict(settings)
+    extra = _STOPS | dict(settings)
+    extra = with_json_log(extra) if is_json() else extra
     return spark_session(master, driver_memory=memory, extra=extra)
 
 

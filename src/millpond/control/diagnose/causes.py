@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.clock import utc
 from millpond.control.diagnose.facts import Counts, Facts, OwnersChanged, source_folder
+from millpond.control.diagnose.picture import Cause, Why
 from millpond.errors import OverBudgetError, TooManyPairsError
 from millpond.followers.sinks.kinds import sink_kind
 from millpond.model.expressions import Expression, render
@@ -21,20 +22,6 @@ from millpond.plan.options.output_modes import BY_JOIN
 from millpond.reconfigure.inner_reports import plain_names
 
 _SHOWN = 3
-
-
-class Cause(msgspec.Struct, frozen=True):
-    """One reason with its stable `code`, and what to do about it."""
-
-    code: str
-    text: str
-
-
-class Why(msgspec.Struct, frozen=True):
-    """Why a query emits nothing (more): the facts, and the causes that follow from them, the main cause first."""
-
-    facts: Facts
-    causes: tuple[Cause, ...]
 
 
 def explain_why(facts: Facts) -> Why:

@@ -1,12 +1,14 @@
-"""Formats the report of `millpond why`: bars for the fates of events, a line of event time, and the causes."""
+"""The report of `millpond why`, also as text: bars for the fates of events, a line of event time, and the causes."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from html import escape
+
+import msgspec
 
 from millpond.clock import utc
-from millpond.control.diagnose.causes import Why
 from millpond.control.diagnose.facts import Facts
 from millpond.model.join import Join
 from millpond.model.query import Query
@@ -17,6 +19,31 @@ from millpond.plan.explain.words import grouping_text, waiting_text, window_text
 _WIDTH, _NARROW = 100, 60
 _BAR = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """One reason with its stable `code`, and what to do about it."""
+
+    code: str
+    text: str
+
+
+class Why(msgspec.Struct, frozen=True):
+    """Why a query emits nothing (more): the facts, and the causes that follow from them, the main cause first."""
+
+    facts: Facts
+    causes: tuple[Cause, ...]
+
+    def __repr__(self) -> str:
+        return f"<Why {self.facts.query.name}: {', '.join(cause.code for cause in self.causes)}>"
+
+    def __str__(self) -> str:
+        """The report of `millpond why`."""
+        return draw(self)
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows the reasons: as `millpond why` does."""
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def draw(why: Why, width: int = _WIDTH) -> str:

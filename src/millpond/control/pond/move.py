@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from millpond.clock import lap_us
 from millpond.control.wiring.adapters import Followers, instances_reach
 from millpond.control.wiring.truth import Truth
 from millpond.errors import ChangeRefused, StoreError
@@ -20,6 +21,7 @@ from millpond.log.manifest import load
 from millpond.model.spec import PondSpec
 from millpond.placement.bucket_stores import OWN, buckets_named, places_in
 from millpond.placement.moves import maps_in
+from millpond.plan.explain.amounts import time_left
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.placement_changes import Moved
@@ -103,7 +105,8 @@ class RowMover:
         catching = CatchingUp(view, truth.log, truth.manifests)
         reached("move.before")
         try:
-            copy(store, target, leaving, lambda done: self._goes_on(done, len(leaving)))
+            began = lap_us()
+            copy(store, target, leaving, lambda done: self._goes_on(done, len(leaving), lap_us() - began))
             catching.go()
             reached("move.caught_up")
             n = switch()
@@ -125,8 +128,8 @@ class RowMover:
         places = places_in(in_force(load(self._truth.log, self._truth.manifests)))
         forget(self._rows().at(to), [bucket for bucket in buckets if places[bucket] != to])
 
-    def _goes_on(self, done: int, of: int) -> bool:
-        self.note = f"{done:,} of {of:,} buckets are copied"
+    def _goes_on(self, done: int, of: int, took_us: int) -> bool:
+        self.note = f"{done:,} of {of:,} buckets are copied{time_left(done, of, took_us)}"
         return not self._closed
 
     def _rows(self) -> ShardedStore:

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from millpond.control.diagnose.causes import Why, explain_why
+from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
+from millpond.control.diagnose.picture import Why
 from millpond.control.pond.declare import Declarations
 from millpond.control.pond.event_totals import QueryCounts, Tally
 from millpond.control.pond.lifetime import OpenPond

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
+from millpond.clock import lap_us
 from millpond.errors import ChangeRefused, StoreError
 from millpond.faults import reached
 from millpond.followers.view.shard_watch import SlotsWatch
 from millpond.placement.run_lengths import of_runs
+from millpond.plan.explain.amounts import time_left
 from millpond.state.ports.elastic import ElasticStore, elastic
 from millpond.state.ports.store import BucketStore
 
@@ -94,11 +96,12 @@ class ShardMover:
         store.finish()
         for server in dict.fromkeys(target):
             store.check_server(server)
-        done, self._error = 0, ""
+        done, self._error, began = 0, "", lap_us()
         for server, buckets in portions(target):
             if not self._goes_on(target):
                 return
-            self._progress = f"hash slots of {done:,} of {len(target):,} buckets are on their shards"
+            left = time_left(done, len(target), lap_us() - began)
+            self._progress = f"hash slots of {done:,} of {len(target):,} buckets are on their shards{left}"
             store.move_shard(buckets, server)
             reached("shards.portion")
             done += len(buckets)

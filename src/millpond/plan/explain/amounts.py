@@ -30,3 +30,27 @@ def duration(us: int) -> str:
         return "0 seconds"
     name, unit = next((name, unit) for name, unit in _UNITS if us % unit == 0)
     return count_of(us // unit, name)
+
+
+def time_left(done: float, total: float, took_us: int) -> str:
+    """The rest of a work of which a part took so long, as the end of a sentence; empty if nothing is known yet.
+
+    >>> time_left(16, 48, 10_000_000), time_left(1, 1_000, 500_000), time_left(0, 48, 7)
+    (', about 20 seconds left', ', about 8 minutes left', '')
+    """
+    return f", {about(took_us * (total - done) / done)} left" if 0 < done < total else ""
+
+
+def about(us: float) -> str:
+    """An estimated duration in seconds, minutes or hours.
+
+    >>> about(400_000), about(89e6), about(5e9), about(1e10)
+    ('about 1 second', 'about 89 seconds', 'about 83 minutes', 'about 3 hours')
+    """
+    seconds = max(1, round(us / 1e6))
+    number, word = next(
+        (number, word) for number, word in (
+            (seconds, "second"), (round(seconds / 60), "minute"), (round(seconds / 3600), "hour"),
+        ) if number < 100 or word == "hour"
+    )  # fmt: skip
+    return f"about {count_of(number, word)}"

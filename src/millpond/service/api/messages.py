@@ -12,6 +12,7 @@ import msgspec
 
 from millpond.errors import RequestError, one_of
 from millpond.followers.sinks.kinds import is_known, remote_names, sink_kind
+from millpond.service.api.notebook import Tabular
 
 FileFormat = Annotated[str, msgspec.Meta(examples=sorted(remote_names(late=True)))]
 SinkFormat = Annotated[str, msgspec.Meta(examples=sorted(remote_names()))]
@@ -140,7 +141,7 @@ class First(msgspec.Struct, frozen=True):
     due_us: int
 
 
-class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
+class Changed(Tabular, frozen=True, tag_field="answer", tag="changed"):
     """A change that was made.
 
     `record`: the record of the change in the log; it is in force from the next epoch on. None: the query was added
@@ -157,7 +158,7 @@ class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
     first: First | None = None
 
 
-class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
+class Priced(Tabular, frozen=True, tag_field="answer", tag="priced"):
     """The price of a change that was not made: the response to a dry run.
 
     `cost`: one of `at once`, `complete at once`, `complete later`, `state moves`, `rows are copied`.
@@ -384,7 +385,7 @@ class Health(msgspec.Struct, frozen=True):
     role: Role
 
 
-class Status(msgspec.Struct, frozen=True):
+class Status(Tabular, frozen=True):
     """The state of a pond, as reported by its leader or by a standby.
 
     `record`: the newest record of the log. `epoch`: the newest epoch in it. `epochs`, `events` and the times of epochs

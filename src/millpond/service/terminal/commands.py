@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -186,16 +186,14 @@ def _changes(app: typer.Typer) -> None:
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         """Add a query to a served pond, from the next epoch on."""
-        with client(checkpoint, url, token, ca) as pond:
-            _tell(
-                pond.add(
-                    name, selected(text), sink=sink, serve=serve, late=late, emit=emit,
-                    correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
-                    connection=connection, budget=budget, incomplete=incomplete, backfill=backfill or False,
-                    topic=topic, dry_run=dry_run, late_by=late_by, state_ttl=state_ttl, time_zone=time_zone,
-                ),
-                as_json,
+        with client(checkpoint, url, token, ca) as pond, _telling(pond, "backfill") if backfill else nullcontext():
+            done = pond.add(
+                name, selected(text), sink=sink, serve=serve, late=late, emit=emit,
+                correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
+                connection=connection, budget=budget, incomplete=incomplete, backfill=backfill or False,
+                topic=topic, dry_run=dry_run, late_by=late_by, state_ttl=state_ttl, time_zone=time_zone,
             )  # fmt: skip
+        _tell(done, as_json)
 
     @app.command()
     def alter(

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from millpond.clock import utc
 from millpond.model.endpoints import READ
+from millpond.plan.explain.amounts import about
 from millpond.service.api.messages import Placed, QueryShown, Status
 
 
@@ -36,7 +37,7 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     moving = f", state of {status.buckets_moving:,} buckets is on its way" if status.buckets_moving else ""
     table.add_row("instances", f"{status.instances:,}{moving}")
     for one in status.followers:
-        if (one.name == "shards" or one.name.startswith(READ)) and one.note is not None:
+        if (one.name in ("shards", "move", "backfill") or one.name.startswith(READ)) and one.note is not None:
             table.add_row(one.name, one.note)
     if placed is not None:
         if placed.aligned is not None:
@@ -45,6 +46,8 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
             table.add_row("local hits", f"{placed.local_hit_rate:.1%} of {placed.requests:,} requests")
     for source in status.sources:
         waiting = "not known yet" if source.waiting is None else f"{source.waiting:,} {source.unit} behind"
+        if source.waiting and source.unit == "records" and status.events_per_s >= 1:
+            waiting += f", {about(1e6 * source.waiting / status.events_per_s)} of work"
         table.add_row(f"source {source.stream}", waiting)
     late = [one for one in status.followers if one.behind > 1 or one.error]
     for one in late:

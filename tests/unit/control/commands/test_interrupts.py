@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from millpond.control.commands import run
 from millpond.control.commands.interrupts import Interrupts
 
 _PROGRAM = """
@@ -29,7 +30,7 @@ def test_the_second_signal_ends_at_once_and_prints_only_that() -> None:
         [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=120, check=False
     )  # fmt: skip
     assert done.returncode == 130
-    assert done.stdout.startswith("Stopping at the end of this epoch.")
+    assert done.stdout.startswith("Stopping after the current step.")
     assert done.stderr == "\nStopped at once; the next run goes on from the last epoch.\n"
 
 
@@ -42,3 +43,12 @@ def test_the_first_signal_stops_although_nothing_can_be_written(error: Exception
     with handler.stopping(lambda: stopped.append(True)):
         handler(signal.SIGINT, None)
     assert stopped == [True]
+
+
+def test_a_query_that_waits_for_a_broker_is_given_up_unless_the_operator_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run, "spark_session", lambda master, *, driver_memory, extra: extra)
+    name = "spark.sql.streaming.stopTimeout"
+    given = [dict(run.start_spark("local", "1g", settings)) for settings in ((), ((name, "1m"),))]
+    assert [settings[name] for settings in given] == ["5s", "1m"]

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from kit.simulator.changing_pond import ChangingPond
-from millpond.control.diagnose.causes import Why, explain_why
+from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import (
     Counts,
     Facts,
@@ -25,7 +25,7 @@ from millpond.control.diagnose.facts import (
     is_running,
     newest_time,
 )
-from millpond.control.diagnose.picture import draw
+from millpond.control.diagnose.picture import Why, draw
 from millpond.control.wiring.adapters import section_reader
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError, QueryTypeError
