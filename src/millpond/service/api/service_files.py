@@ -27,7 +27,9 @@ FOLDER = "service"
 _REREAD_SECONDS = 1.0
 _SHARE_OF_PATIENCE = 5
 _START = "Start `millpond serve`, or wait until it says where the pond is served."
-_TOKEN, _LEADER, _LOCK = "token", "leader.json", "lock"
+_TOKEN, _LEADER, _LOCK, _STANDBY = "token", "leader.json", "lock", "standby-"
+_STANDBY_SECONDS = 10.0
+"""A standby that gave no sign of life for so long before the leader's newest one is not listed."""
 
 
 class Leader(msgspec.Struct, frozen=True):
@@ -136,9 +138,35 @@ class Places:
 
     def write_leader(self, leader: Leader) -> None:
         """Store who leads, atomically but without fsync, because it is only a hint."""
-        draft = self.folder / f".{_LEADER}-{leader.token}"
-        draft.write_bytes(msgspec.json.encode(leader))
-        draft.replace(self.folder / _LEADER)
+        self._write(_LEADER, leader)
+
+    def _write(self, name: str, one: Leader) -> None:
+        draft = self.folder / f".{name}-{one.token}"
+        draft.write_bytes(msgspec.json.encode(one))
+        draft.replace(self.folder / name)
+
+    def write_standby(self, standby: Leader) -> None:
+        """Store that a process stands by."""
+        self._write(f"{_STANDBY}{standby.token}", standby)
+
+    def remove_standby(self, standby: Leader) -> None:
+        """Store that a process no longer stands by."""
+        with suppress(OSError):
+            (self.folder / f"{_STANDBY}{standby.token}").unlink(missing_ok=True)
+
+    def standbys(self) -> tuple[str, ...]:
+        """The addresses of the processes that stand by.
+
+        The times of two files of one folder are compared, so the clocks of hosts do not matter.
+        """
+        found = []
+        with suppress(OSError):
+            newest = (self.folder / _LEADER).stat().st_mtime
+            for file in sorted(self.folder.glob(f"{_STANDBY}*")):
+                if file.stat().st_mtime > newest - _STANDBY_SECONDS:
+                    with suppress(msgspec.MsgspecError):
+                        found.append(msgspec.json.decode(file.read_bytes(), type=Leader).url)
+        return (*found,)
 
 
 class BucketPlaces(Places):
@@ -194,6 +222,16 @@ class BucketPlaces(Places):
             except PlaceError:
                 self.unknown = True
         return self._known
+
+    def write_standby(self, standby: Leader) -> None:
+        """See `Places`: standbys of a pond in an object store are not listed."""
+
+    def remove_standby(self, standby: Leader) -> None:
+        """See `write_standby`."""
+
+    def standbys(self) -> tuple[str, ...]:
+        """See `write_standby`."""
+        return ()
 
     def _stored(self) -> Leader | None:
         data = self._address.objects(self._seconds).get(_LEADER)

@@ -12,10 +12,11 @@ from millpond.clock import utc
 from millpond.service.api.messages import SourceShown, Status
 from millpond.service.console.changes import ScaleForm
 from millpond.service.console.layout import CHART_TEXT, Figures, page, pushed, table
-from millpond.service.console.readings import STATUS_SECONDS, Readings
+from millpond.service.console.readings import QUERIES_SECONDS, STATUS_SECONDS, Readings
 
 _POINTS = 120
 _BACKLOG = ("source", "partition", "committed", "end", "behind")
+_SHARES = ("instance", "buckets", "shard with most of them", "buckets there")
 _FOLLOWERS = ("name", "records behind", "state")
 
 
@@ -29,6 +30,8 @@ def show_overview(readings: Readings) -> None:
         backlog = table("Sources", _BACKLOG, _BACKLOG[2:])
         streams = table("Streams", ("stream", "source", "newest event time"))
         followers = table("Sinks and view", _FOLLOWERS, _FOLLOWERS[1:2])
+        shares = table("Shards of served rows", _SHARES, _SHARES[:2] + _SHARES[3:])
+        shares.visible = False
         ScaleForm(readings)
 
         async def update() -> None:
@@ -50,7 +53,12 @@ def show_overview(readings: Readings) -> None:
                 for one in status.followers
             ]
 
+        async def update_shards() -> None:
+            shares.rows = [dict(zip(_SHARES, one.values(), strict=True)) for one in await readings.shares()]
+            shares.visible = bool(shares.rows)
+
         pushed(STATUS_SECONDS, update)
+        pushed(QUERIES_SECONDS, update_shards)
 
 
 def _figures(status: Status) -> dict[str, str]:
@@ -66,6 +74,7 @@ def _figures(status: Status) -> dict[str, str]:
     return {
         "This process": status.role,
         "Leader": status.leader or "-",
+        "Standbys": ", ".join(status.standbys) or "none is known",
         "Events per second": f"{status.events_per_s:,.0f}",
         "Epoch time": f"{status.epoch_s * 1e3:,.0f} ms, p99 {status.epoch_p99_s * 1e3:,.0f} ms",
         "Last epoch": since,

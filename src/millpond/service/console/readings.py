@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -12,7 +13,7 @@ from millpond.clock import lap_us
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.diagnose.picture import draw
-from millpond.errors import RequestError
+from millpond.errors import NotServingError, RequestError, StoreError
 from millpond.model.spec import PondSpec
 from millpond.runtime.inspect.timeline import KEPT
 from millpond.service.api.messages import Event, QueryShown
@@ -62,11 +63,18 @@ class Readings:
         self.verbs, self.rows, self._reader = verbs, rows, reader
         self.status = Shared(verbs.status, STATUS_SECONDS)
         self.queries = Shared(verbs.queries, QUERIES_SECONDS)
+        self.shares = Shared(self._shares, QUERIES_SECONDS)
         self.streams = Shared(verbs.streams, STATUS_SECONDS)
         self.history: Shared[list[Event]] = Shared(lambda: verbs.history(CHANGES), STATUS_SECONDS)
         self.parameters = Shared(verbs.parameters, STATUS_SECONDS)
         self.dead_letters = Shared(verbs.dead_letters, LETTERS_SECONDS)
         self.trace = Shared(lambda: verbs.trace(KEPT), TRACE_SECONDS)
+
+    def _shares(self) -> tuple[dict[str, int | str], ...]:
+        """The buckets of served rows by instance; none if no query is served, or this process does not lead."""
+        with suppress(NotServingError, StoreError):
+            return self.verbs.placement().shares
+        return ()
 
     async def query(self, name: str) -> QueryShown:
         """A query in force.

@@ -121,7 +121,7 @@ class HostedPond:
             self._supervisor.role, pond, record, epoch, queries, None if leader is None else leader.url, instances,
             **self._gauges().measured()._asdict(), took_over_s=self._supervisor.took_over_s,
             failure=self._supervisor.failure, followers=followers, buckets_moving=moving,
-            sources=sources, problems=problems,
+            sources=sources, problems=problems, standbys=self._places.standbys(),
         )  # fmt: skip
 
     def streams(self) -> list[StreamShown]:

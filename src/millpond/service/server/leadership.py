@@ -37,6 +37,7 @@ class Hint:
         self._places, self._me, self._patience, self._clock = places, me, patience, clock
         self._seen: tuple[str, int] | None = None
         self._seen_at = clock()
+        self._stood_at = self._seen_at - round(self._patience * 1e6)
         self._descriptor: int | None = None
         self._wary = False
         self._stalled: Callable[[], bool] = lambda: False
@@ -63,6 +64,13 @@ class Hint:
             self._seen, self._seen_at = seen, self._clock()
         return self._clock() - self._seen_at >= self._patience * 1e6
 
+    def stand_by(self) -> None:
+        """Announce that this process stands by, once in a while; call it often."""
+        if self._clock() - self._stood_at >= self._beat_seconds * 1e6:
+            self._stood_at = self._clock()
+            with suppress(OSError):
+                self._places.write_standby(self._me)
+
     def leader(self) -> Leader | None:
         """The process that claims to lead, if any."""
         return self._places.leader()
@@ -71,6 +79,7 @@ class Hint:
         """Announce until `leave` that this process leads; while it is `stalled` it gives no sign of life."""
         self._ended.clear()
         self._stalled = stalled
+        self._places.remove_standby(self._me)
         with suppress(OSError):  # a full disk is reported where it matters
             self._beat(0)
         self._beats = threading.Thread(target=self._go_on, name="millpond-leader", daemon=True)
@@ -79,6 +88,7 @@ class Hint:
     def leave(self, *, fenced: bool = False) -> None:
         """Stop announcing, and release the lock. `fenced`: another process leads, and has not taken the lock yet."""
         self._ended.set()
+        self._places.remove_standby(self._me)
         if self._beats is not None:
             self._beats.join()
             self._beats = None

@@ -210,7 +210,7 @@ class Supervisor:
             if not self._led:
                 self._warm_up()
             while not self._stopping.wait(LOOK_SECONDS) and not self._hint.gone():
-                pass
+                self._hint.stand_by()
 
     def _lead(self, pond: Runs) -> None:
         began = self._clock()

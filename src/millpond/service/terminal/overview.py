@@ -26,6 +26,8 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     table.add_row("role", status.role if status.leader is None else f"{status.role}, leader {status.leader}")
+    if status.standbys:
+        table.add_row("standbys", ", ".join(status.standbys))
     epoch = "none is committed yet" if status.epoch < 0 else f"{status.epoch:,} (record {status.record:,})"
     table.add_row("epoch", epoch)
     table.add_row("events", f"{status.events:,}")

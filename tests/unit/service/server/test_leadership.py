@@ -39,6 +39,15 @@ def test_the_first_one_leads_and_the_second_waits_until_it_leaves(bench: Bench) 
     try:
         assert not second.gone()
         assert bench.places.known_leader().url == "http://first"
+        assert bench.places.standbys() == ()
+        second.stand_by()
+        assert bench.places.standbys() == ("http://second",)
+        (standby,) = bench.places.folder.glob("standby-*")
+        os.utime(standby, (0, 0))
+        assert bench.places.standbys() == (), "it gave no sign of life for long"
+        os.utime(standby)
+        second.leave()
+        assert bench.places.standbys() == ()
     finally:
         first.leave()
     assert second.gone()
