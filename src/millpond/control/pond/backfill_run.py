@@ -60,7 +60,9 @@ class BackfillRun:
     @property
     def note(self) -> str:
         """The progress, as text."""
-        return f"{self.name}: {sum(one.rows for one in self._staged):,} events are read again, round {self._rounds}"
+        read = sum(one.rows for one in self._staged)
+        what = f"{read:,} events are read again" if read else "the source is read again"
+        return f"{self.name}: {what}, round {self._rounds}"
 
     def price(self, n: int) -> Reread:
         """The amount to read of everything up to record `n`.

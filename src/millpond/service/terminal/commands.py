@@ -224,7 +224,7 @@ def _scale(app: typer.Typer) -> None:
     def scale(
         instances: Annotated[
             Optional[int],  # noqa: UP045
-            typer.Argument(metavar="[N]", min=1, help="The new number of instances."),
+            typer.Argument(metavar="N", min=1, help="The new number of instances."),
         ] = None,
         shards: Annotated[
             Optional[str],  # noqa: UP045
