@@ -16,6 +16,8 @@ import yaml
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 TOOLS = Path(sys.executable).parent
+EXECUTOR = DEPLOY / "kubernetes" / "executor.yaml"
+"""The template of pods from which Spark makes those of executors."""
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 
 
@@ -79,7 +81,7 @@ def test_every_file_that_is_named_exists() -> None:
     named = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())
     files = [*named["resources"], *(file for one in named["configMapGenerator"] for file in one["files"])]
     copied = re.findall(r"deploy/[\w./-]+", (DEPLOY / "Dockerfile").read_text())
-    assert {DEPLOY / file for file in named["resources"]} == set(MANIFESTS)
+    assert {DEPLOY / file for file in named["resources"]} == {*MANIFESTS} - {EXECUTOR}
     assert [file for file in files if not (DEPLOY / file).is_file()] == []
     assert [file for file in copied if not (DEPLOY.parent / file).is_file()] == []
 
@@ -99,6 +101,18 @@ def test_executors_reach_the_driver_where_the_manifests_say(manifests: dict[tupl
     assert not manifests["ServiceAccount", account]["automountServiceAccountToken"]
     assert int(spark["spark.executor.instances"]) * int(spark["spark.executor.cores"]) == 4
     assert "--instances=4" in container["args"]
+
+
+def test_executors_have_no_more_rights_than_the_driver(manifests: dict[tuple[str, str], dict]) -> None:
+    spark = settings(DEPLOY / "kubernetes" / "spark-defaults.conf")
+    driver, made = manifests["StatefulSet", "pond"]["spec"]["template"]["spec"], manifests["Pod", "executor"]["spec"]
+    assert made["securityContext"].items() <= driver["securityContext"].items()
+    [container] = made["containers"]
+    assert container["securityContext"] == driver["containers"][0]["securityContext"]
+    assert container["name"] == spark["spark.kubernetes.executor.podTemplateContainerName"]
+    assert spark["spark.kubernetes.executor.podTemplateFile"] == f"/etc/millpond/{EXECUTOR.name}"
+    files = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["configMapGenerator"][0]["files"]
+    assert f"kubernetes/{EXECUTOR.name}" in files
 
 
 def test_no_secret_is_in_a_file(manifests: dict[tuple[str, str], dict]) -> None:
