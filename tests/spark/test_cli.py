@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
 JOINED = Path(__file__).with_name("joined_session.py")
 SECOND = 1_000_000
-MANY = 24
+MANY = 10
 """Epochs that a run is in the middle of when Ctrl-C is pressed."""
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
