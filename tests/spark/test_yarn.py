@@ -1,4 +1,7 @@
-"""A pond in HDFS whose executors run on YARN: relative paths and Spark's checkpoint stay local, an executor dies."""
+"""A pond in HDFS whose executors run on YARN: an executor dies.
+
+Relative paths and Spark's checkpoint stay local; Spark's defaults apply to executors.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,22 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from kit.programs.forked_program import ForkedProgram
 from kit.servers.yarn_server import YarnServer
+from millpond.spark.session.class_archive import archive_path
+from millpond.spark.session.java import find_java, with_archive
 
 FILES, ROWS, KEYS, START = 5, 500, 20, 1704067200
 SECONDS = 600.0
-EXECUTOR = b"org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
+EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 
-FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+HOME = Path(pyspark.__file__).parent
+FLAGS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 """Each of these Java machines lives for seconds, most of which its optimising compiler would take."""
 
-SETTINGS = f"""
-spark.yarn.jars               local:{Path(pyspark.__file__).parent}/jars/*
-spark.pyspark.python          {sys.executable}
+SETTINGS = """
+spark.yarn.jars               local:{home}/jars/*
+spark.pyspark.python          {python}
 spark.driver.host             127.0.0.1
 spark.driver.bindAddress      127.0.0.1
 spark.executor.instances      2
@@ -32,8 +39,9 @@ spark.executor.cores          1
 spark.executor.memory         512m
 spark.executor.memoryOverhead 512m
 spark.yarn.am.memory          512m
-spark.yarn.am.extraJavaOptions   {FLAGS}
-spark.executor.extraJavaOptions  {FLAGS}
+spark.yarn.am.extraJavaOptions   {flags}
+spark.executor.extraJavaOptions  {archived}
+spark.executor.extraClassPath    {classes}
 """
 
 QUERY = """
@@ -42,6 +50,22 @@ CREATE STREAMING TABLE w USING json TBLPROPERTIES ('path' = 'out') AS
 SELECT k, window(ts, '2 minutes').start AS at, count(*) AS c, sum(n) AS s
 FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 5 SECONDS GROUP BY k, window(ts, '2 minutes');
 """
+
+
+PYTHON = """#!/bin/sh
+touch {used}
+exec {python} "$@"
+"""
+
+
+def settings(python: Path) -> str:
+    """Spark's defaults; executors map the class archive, for which their class path begins like the driver's."""
+    java = find_java()
+    archived = " ".join(with_archive(["", *FLAGS], archive_path(java))).strip()
+    classes = ":".join(map(str, (HOME / "conf", next((HOME / "jars").glob("slf4j-api-*.jar")), HOME / "jars" / "*")))
+    return SETTINGS.format(
+        home=HOME, python=python, flags=" ".join(FLAGS), archived=archived, classes=classes
+    )  # fmt: skip
 
 
 def feed(folder: Path) -> None:
@@ -63,17 +87,17 @@ def expected() -> Counter[tuple[str, str, int, int]]:
     return Counter((k, f"2024-01-01T00:{at:02}", len(of), sum(of)) for (k, at), of in windows.items())
 
 
-def executors(folder: Path) -> list[int]:
-    """The Java processes of executors whose containers are below `folder`."""
-    found = []
+def executors(folder: Path) -> dict[int, list[str]]:
+    """The command lines of the Java processes of executors whose containers are below `folder`."""
+    found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
+            words = (process / "cmdline").read_text().split("\0")
             inside = str((process / "cwd").resolve()).startswith(str(folder))
         except OSError:  # it has ended
             continue
-        if inside and words[0].endswith(b"java") and EXECUTOR in words:
-            found.append(int(process.name))
+        if inside and words[0].endswith("java") and EXECUTOR in words:
+            found[int(process.name)] = words
     return found
 
 
@@ -81,26 +105,33 @@ def executors(folder: Path) -> list[int]:
 def test_a_pond_in_hdfs_runs_on_yarn_and_survives_an_executor(hdfs_installed: None, tmp_path: Path) -> None:
     feed(tmp_path / "in")
     (tmp_path / "settings").mkdir()
-    (tmp_path / "settings" / "spark-defaults.conf").write_text(SETTINGS)
+    (tmp_path / "settings" / "spark-defaults.conf").write_text(settings(tmp_path / "python"))
+    (tmp_path / "python").write_text(PYTHON.format(used=tmp_path / "used", python=sys.executable))
+    (tmp_path / "python").chmod(0o755)
     (tmp_path / "q.sql").write_text(QUERY)
     with YarnServer(tmp_path / "server") as server:
-        command = [
-            sys.executable, "-m", "millpond", "run", "q.sql", "--checkpoint", f"{server.uri}/ponds/a",
+        words = [
+            "-m", "millpond", "run", "q.sql", "--checkpoint", f"{server.uri}/ponds/a",
             "--master", "yarn", "--instances", "2", "--once", "--drain",
         ]  # fmt: skip
         environment = {**os.environ, **server.environment, "SPARK_CONF_DIR": str(tmp_path / "settings")}
-        with (tmp_path / "log").open("w+") as log, subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
-        ) as run:
+        environment.pop("PYSPARK_PYTHON", None)  # which a session of this process may have set
+        with (
+            (tmp_path / "log").open("w+") as log,
+            ForkedProgram(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=log, text=True) as run,
+        ):
             try:
                 assert run.stdout is not None
                 lines = []
                 for line in run.stdout:
                     lines.append(line)
                     if line.startswith("epoch 2 "):
-                        os.kill(executors(tmp_path / "server")[0], signal.SIGKILL)
+                        running = executors(tmp_path / "server")
+                        assert all({"-Xss32m", *FLAGS} <= {*words} for words in running.values()), running
+                        os.kill(min(running), signal.SIGKILL)
                 assert run.wait(SECONDS) == 0, (lines, log.seek(0), log.read())
             finally:
                 run.kill()
+    assert (tmp_path / "used").exists(), "workers run the Python of Spark's defaults"
     rows = [json.loads(line) for part in (tmp_path / "out").glob("part-*") for line in part.read_text().splitlines()]
     assert Counter((row["k"], row["at"][:16], row["c"], row["s"]) for row in rows) == expected()

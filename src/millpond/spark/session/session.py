@@ -319,11 +319,12 @@ def _jvm_is_there() -> bool:
 
 
 def _build(conf: Mapping[str, str]) -> SparkSession:
-    settings = SparkConf(loadDefaults=True).setAll(list(conf.items()))
-    # PySpark reads the worker's interpreter from the environment only.
-    os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python") or sys.executable)
     unlog()
     try:
+        SparkContext._ensure_initialized()  # the JVM has read spark-defaults.conf
+        settings = SparkConf(loadDefaults=True).setAll(list(conf.items()))
+        # PySpark reads the worker's interpreter from the environment only.
+        os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python") or sys.executable)
         if not is_local_master(conf.get("spark.master", "local")):
             _strip_vector_module()
             # Of two equal flags the JVM uses the last one, which is the user's.
@@ -351,7 +352,6 @@ def _strip_vector_module() -> None:
 
     SparkContext adds its default module options to every executor's command; only Spark's BLAS uses this one.
     """
-    SparkContext._ensure_initialized()
     jvm = SparkContext._jvm
     options = jvm.java.lang.Class.forName("org.apache.spark.launcher.JavaModuleOptions").getDeclaredField(  # type: ignore[union-attr]
         "DEFAULT_MODULE_OPTIONS"
