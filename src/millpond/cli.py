@@ -37,7 +37,7 @@ from millpond.service.terminal.text import folded, printable, trace_lines
 from millpond.version import VERSION
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="Many continuous queries over one event stream in one Spark application.",
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ from millpond.followers.sinks.kinds import KINDS, remote_names
 from millpond.service.api.messages import STATE_CHANGES, Changed, Priced
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
-from millpond.service.terminal.overview import picture
+from millpond.service.terminal.overview import picture, text_of
 from millpond.service.terminal.parse_arguments import assigned, selected
 from millpond.service.terminal.serve_arguments import Range, Target, host_and_port, policy_of
 from millpond.service.terminal.text import (
@@ -392,7 +392,7 @@ def _watch(app: typer.Typer) -> None:
                 _lines(found, True, [])
             else:
                 placed = pond.placement() if placement else None
-                console().print(picture(found, pond.queries(), placed))
+                typer.echo(text_of(picture(found, pond.queries(), placed), console()))
 
     @app.command()
     def top(

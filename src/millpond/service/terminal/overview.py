@@ -21,6 +21,13 @@ def picture(status: Status, queries: Sequence[QueryShown], placed: Placed | None
     return Group(_numbers(status, placed), _Queries(queries))
 
 
+def text_of(shown: RenderableType, console: Console) -> str:
+    """What a console would print, without spaces at the ends of lines."""
+    with console.capture() as printed:
+        console.print(shown)
+    return "\n".join(map(str.rstrip, printed.get().splitlines()))
+
+
 def _numbers(status: Status, placed: Placed | None) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)

@@ -36,7 +36,7 @@ from millpond.service.api.messages import (
     check_sink_names,
 )
 from millpond.service.terminal import commands
-from millpond.service.terminal.overview import picture
+from millpond.service.terminal.overview import picture, text_of
 from millpond.service.terminal.text import diff_lines, query_lines
 from millpond.state.ports.files import IDENTITY
 
@@ -88,12 +88,17 @@ def shown(name: str) -> QueryShown:
 
 def test_a_pipe_gets_whole_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"a_query_with_a_rather_long_name_{i}" for i in range(3)]
-    out = io.StringIO()
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys, "stdout", out)
-    commands.console().print(picture(Status("leader", "p", 9, 8, 3), [shown(name) for name in names]))
-    assert all(name in out.getvalue() for name in names)
-    assert "shared kB" in out.getvalue() and "…" not in out.getvalue() and "\x1b" not in out.getvalue()
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    text = text_of(picture(Status("leader", "p", 9, 8, 3), [shown(name) for name in names]), commands.console())
+    assert all(name in text for name in names)
+    assert "shared kB" in text and "…" not in text and "\x1b" not in text and " \n" not in text
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    for words, at, found in (("millpond sta", "1", "status"), ("millpond add --si", "2", "--sink")):
+        variables = {"_MILLPOND_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": at}
+        assert CliRunner().invoke(app, [], prog_name="millpond", env=variables).stdout.split() == [found]
 
 
 class Silent:
