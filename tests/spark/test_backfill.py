@@ -99,7 +99,7 @@ def test_a_backfilled_query_tells_every_row_that_it_would_have_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     make_input(tmp_path / "in")
-    monkeypatch.setattr(file_source, "PORTION_BYTES", 3000)
+    monkeypatch.setattr(file_source, "PORTION_BYTES", 6000)
     for name, rows in added_later(spark, tmp_path, make(tmp_path / "in")).items():
         assert expected[name]
         assert_same_rows(expected[name], rows, about=name)

@@ -475,36 +475,41 @@ def test_a_version_is_tried_compared_and_promoted(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("sink", ["memory", "noop", "served"])
-def test_what_two_versions_tell_otherwise_is_known_wherever_their_rows_go(
-    sink: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_what_two_versions_tell_otherwise_is_known_wherever_their_rows_go(spark: SparkSession, tmp_path: Path) -> None:
     epochs, told = make_input(tmp_path / "in"), Told({})
     tried, small = BIG.replace("50", "55"), "SELECT k, v FROM STREAM tx WHERE v < 40"
     with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
         pond.stream(stream(tmp_path / "in"))
-        pond.add("big", BIG, sink=Sink("memory" if sink == "memory" else "noop"), serve=sink == "served")
-        pond.add("small", small, sink=Sink("memory" if sink == "memory" else "noop"))
+        for sink in ("memory", "noop", "served"):
+            rows_go = Sink("memory" if sink == "memory" else "noop")
+            pond.add(f"big_{sink}", BIG, sink=rows_go, serve=sink == "served")
+            pond.add(f"small_{sink}", small, sink=rows_go)
         for name, text in {"old": BIG, "new": tried}.items():
             pond.add(name, text)
-        told.todo = {2: [lambda: pond.shadow("big", tried), lambda: pond.shadow("small", small.replace("40", "60"))]}
+        versions = {"big": tried, "small": small.replace("40", "60")}
+        names = [query.name for query in pond.queries if "_" in query.name]
+        told.todo = {2: [partial(pond.shadow, name, versions[name.partition("_")[0]]) for name in names]}
         pond.run(drain=True)
         pond.settle()
-        big, since = pond.diff("big"), shadow_since(pond, "big")
+        differences, since = {name: pond.diff(name) for name in names}, shadow_since(pond, "big_noop")
+        assert {shadow_since(pond, name) for name in names if name.startswith("big")} == {since}
         windows = {name: [row for row in rows_of(pond.table(name)) if row["w"]["start"] >= since]
                    for name in ("old", "new")}  # fmt: skip
-        rows = [row for rows in epochs[2:] for row in rows]
-        assert sorted(map(json.loads, pond.diff("small").only_shadow), key=repr) == sorted(
-            ({"k": row["k"], "v": row["v"]} for row in rows if 40 <= row["v"] < 60), key=repr
-        )  # fmt: skip
-        assert pond.diff("small")[1:3] == (sum(row["v"] < 40 for row in rows), [])
         kept = {section.group for section in pond.manifest().sections.values() if section.kind == "rows"}
-        wanted = {"memory": {"big", "small"}, "noop": set(), "served": {"big"}}[sink]
-        assert kept & {"big", "small", "big@shadow", "small@shadow"} <= wanted, "what nobody reads is not written"
-    only = {name: Counter(map(numbers, map(json.loads, told))) for name, told in (("old", big[2]), ("new", big[3]))}
+        wanted = {"big_memory", "small_memory", "big_served", "old", "new"}
+        assert kept <= wanted, "what nobody reads is not written"
+    rows = [row for rows in epochs[2:] for row in rows]
     naive = {name: Counter(map(numbers, rows)) for name, rows in windows.items()}
-    assert only == {"old": naive["old"] - naive["new"], "new": naive["new"] - naive["old"]}
-    assert big.same == (naive["old"] & naive["new"]).total() > 0 < len(big.only_query)
+    for name, found in differences.items():
+        if name.startswith("small"):
+            assert sorted(map(json.loads, found.only_shadow), key=repr) == sorted(
+                ({"k": row["k"], "v": row["v"]} for row in rows if 40 <= row["v"] < 60), key=repr
+            ), name  # fmt: skip
+            assert found[1:3] == (sum(row["v"] < 40 for row in rows), []), name
+            continue
+        only = [Counter(map(numbers, map(json.loads, some))) for some in (found.only_query, found.only_shadow)]
+        assert only == [naive["old"] - naive["new"], naive["new"] - naive["old"]], name
+        assert found.same == (naive["old"] & naive["new"]).total() > 0 < len(found.only_query), name
 
 
 def shadow_since(pond: Pond, name: str) -> datetime:
@@ -601,16 +606,18 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("end", "files", "at"),
-    [("taken over", FILES, 2), ("taken over", 41, 31), ("not copied", FILES, 2), ("refused", FILES, 2)],
+    ("end", "files", "at", "merged"),
+    [("taken over", FILES, 2, 10), ("taken over", 13, 10, 3), ("not copied", FILES, 2, 10), ("refused", FILES, 2, 10)],
 )
 def test_a_query_that_reads_more_is_started_beside_an_epoch(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, files: int, at: int
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, files: int, at: int, merged: int
 ) -> None:
     """One that cannot take over leaves nothing behind, and the change is made all the same, or refused.
 
-    Spark merges its list of files every ten batches: before the change at epoch 31, and in the successor.
+    Spark merges its list of files every `merged` batches: before the change at epoch 10, and in the successor.
     """
+    session = spark.newSession()
+    session.conf.set("spark.sql.streaming.fileSource.log.compactInterval", merged)
 
     def no_room(_current: Path) -> Path:
         raise OSError("no room")
@@ -618,7 +625,7 @@ def test_a_query_that_reads_more_is_started_beside_an_epoch(
     if end == "not copied":
         monkeypatch.setattr("millpond.spark.driver.replace_query.next_checkpoint", no_room)
     epochs, told, asked = make_input(tmp_path / "in", files), Told({}), list[Future[object]]()
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond, ThreadPoolExecutor(1) as other:
+    with Pond(session, tmp_path / "pond", instances=2, on_epoch=told) as pond, ThreadPoolExecutor(1) as other:
         pond.stream(stream(tmp_path / "in"))
         first = pond.add("count", COUNT)
 
@@ -636,8 +643,9 @@ def test_a_query_that_reads_more_is_started_beside_an_epoch(
         checkpoints = [folder.name.partition("-")[2] for folder in sorted((tmp_path / "pond" / "spark").iterdir())]
         assert checkpoints == (["", "000001"] if end == "taken over" else [""])
         lists = max((tmp_path / "pond" / "spark").iterdir()) / "sources" / "tx"
-        assert {file.name for file in lists.iterdir()} >= {f"{n}.compact" for n in range(19, files - 1, 10)}
-        assert (lists / "5").exists() is (at < 20)
+        compacted = {f"{n}.compact" for n in range(2 * merged - 1, files - 1, merged)}
+        assert {file.name for file in lists.iterdir()} >= compacted
+        assert (lists / "4").exists() is (at < 2 * merged)
         rows = expected(pond, [first], epochs)
         assert rows.keys() == {"count", "wide"}
         for name in rows:
