@@ -1,6 +1,7 @@
-"""A pond whose limits are off, so that a query may end the JVM's memory; `memory_program.py FOLDER [TEXT [SECONDS]]`.
+"""A pond whose limits are off, so that a query may end the JVM's memory.
 
-An epoch that makes no progress for SECONDS is ended.
+Usage: `memory_program.py FOLDER [NAME TEXT [SECONDS]]`. The query NAME is added once all input has been read, before
+more comes. An epoch that makes no progress for SECONDS is ended.
 
 It prints one line of JSON: the error, the queries that are quarantined, and the files of rows of the other query.
 """
@@ -20,8 +21,8 @@ from millpond.spark.session.session import spark_session
 def main() -> None:
     # in here, as a run of doctests imports this file in the process of other tests
     value_bounds.VALUE_BYTES = value_bounds.CONSTANT_BYTES = 1 << 62
-    folder, text = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
-    after = float(sys.argv[3]) if len(sys.argv) > 3 else 540.0
+    folder, (name, text, *seconds) = Path(sys.argv[1]), sys.argv[2:] or ("", "")
+    after = float(seconds[0]) if seconds else 540.0
     spark, error = spark_session("local[2]", driver_memory="512m"), ""
     with Pond(spark, folder / "pond", instances=1, stalled_after=after) as pond:
         pond.load((folder / "pond.sql").read_text(), queries=not (folder / "pond" / "pond.id").is_file())
@@ -29,8 +30,8 @@ def main() -> None:
         try:
             pond.run()
             if text:
-                pond.add("greedy", text)
-                (folder / "in" / "2.json").write_text((folder / "more.json").read_text())
+                pond.add(name, text)
+                (folder / "in" / f"{name}.json").write_text((folder / "more.json").read_text())
             pond.run()
         except MillpondError as found:
             error = str(found)
