@@ -275,15 +275,23 @@ def no_room(what: str, place: object = None) -> DiskFullError:
     )
 
 
+_LISTED = 20
+
+
 def one_of(name: str, known: Collection[str]) -> str:
-    """The cure for an unknown name: those that it resembles, and all known ones.
+    """The cure for an unknown name: those that it resembles, and the known ones, at most twenty.
 
     >>> one_of("jsn", ("json", "csv")), one_of("", ("json", "csv"))
     ('Did you mean json? Use one of json, csv.', 'Use one of json, csv.')
+    >>> one_of("", ()), one_of("", ["a"] * 20 + ["b"])[-17:]
+    ('There are none yet.', ' a, a and 1 more.')
     """
     near = difflib.get_close_matches(name.lower(), known, 2)
     did = f"Did you mean {' or '.join(near)}? " if near else ""
-    return f"{did}Use one of {', '.join(known)}."
+    if not known:
+        return "There are none yet."
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    return f"{did}Use one of {', '.join([*known][:_LISTED])}{more}."
 
 
 def _tree(root: type[MillpondError]) -> dict[str, type[MillpondError]]:

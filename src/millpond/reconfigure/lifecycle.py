@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millpond.errors import ChangeRefused
+from millpond.errors import ChangeRefused, one_of
 from millpond.model.change_history import Changed
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
@@ -188,7 +188,7 @@ _DONE = {"add": "added", "drop": "dropped", "pause": "paused", "resume": "resume
 def _refused(spec: PondSpec, name: str, kind: str) -> ChangeRefused:
     state = state_of(spec, name)
     if state == ABSENT:
-        names = ", ".join(sorted(query.name for query in current(spec))) or "none"
-        return ChangeRefused(f"There is no query {name!r}.", f"The queries are: {names}.")
+        known = sorted(query.name for query in current(spec))
+        return ChangeRefused(f"There is no query {name!r}.", one_of(name, known))
     cure = _CURES.get((state, kind)) or _DEFAULT[state]
     return ChangeRefused(f"The query {name!r} is {state}: it cannot be {_DONE[kind]}.", cure)

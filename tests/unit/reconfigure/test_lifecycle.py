@@ -136,8 +136,9 @@ def test_only_a_query_with_a_shadow_is_compared() -> None:
         with pytest.raises(ChangeRefused, match="'count' has no shadow") as refused:
             check_compared(pond.spec, "count")
         assert refused.value.cure.startswith(cure)
-    with pytest.raises(ChangeRefused, match="There is no query 'other'"):
-        check_compared(tried().spec, "other")
+    with pytest.raises(ChangeRefused, match="There is no query 'cuont'") as refused:
+        check_compared(tried().spec, "cuont")
+    assert refused.value.cure.startswith("Did you mean count? Use one of count")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millpond.control.wiring.adapters import open_rows
 from millpond.control.wiring.truth import Truth, existing_truth
-from millpond.errors import ForeignPondError, QueryTypeError, StoreError
+from millpond.errors import ForeignPondError, QueryTypeError, StoreError, one_of
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
 from millpond.log.places.address import Given, address_of
@@ -80,11 +80,11 @@ def served_query(spec: PondSpec, name: str) -> Query:
         StoreError: the query is not served.
     """
     found = next((query for query in spec.all_queries if query.name == name), None)
-    served = ", ".join(query.name for query in spec.queries if query.serve) or "none"
+    cure = one_of(name, [query.name for query in spec.queries if query.serve])
     if found is None:
-        raise QueryTypeError(f"The pond has no query {name!r}.", f"Those that are served: {served}.")
+        raise QueryTypeError(f"The pond has no query {name!r}.", cure)
     if not isinstance(found, Query) or not found.serve:
-        raise StoreError(f"The query {name!r} is not served.", f"Those that are: {served}.")
+        raise StoreError(f"The query {name!r} is not served.", cure)
     return found
 
 
