@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from kit.inputs.cases import DELAYS, SECOND, SESSIONS, STREAM, WINDOWS
@@ -28,7 +29,7 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Session, Sliding
+from millpond.model.windows import Counted, Range, Session, Sliding
 from millpond.plan.chains.steps import united_names
 from millpond.plan.chains.upstream import bounds_of, chained_stream, united_stream
 from millpond.plan.groups.deduplication import deduplicated
@@ -55,6 +56,8 @@ def random_query(dice: random.Random, name: str, upstream: Query | None) -> Quer
         stream, event_time = upstream.name, dice.choice(sorted(bounds_of(upstream)))
         keys, value = (Column("k", "string"), Column("n", "bigint")), TOTAL
     chosen = dice.choice([keys[:1], keys[1:], keys, ()])
+    if upstream is None and dice.randint(0, 3) == 0:
+        return random_frames(dice, name, chosen)
     window = dice.choice([*WINDOWS, *SESSIONS[:4]])
     made = aggregates(value, keys[0])[: dice.choice([2, 3])]
     parts = ["end", "time"] if isinstance(window, Session) else ["start", "end", "time"]
@@ -70,6 +73,18 @@ def random_query(dice: random.Random, name: str, upstream: Query | None) -> Quer
         (*output, *times[: dice.choice([1, 2])]), where if dice.randint(0, 2) == 0 else None,
         few if dice.randint(0, 3) == 0 else None,
     )  # fmt: skip
+
+
+def random_frames(dice: random.Random, name: str, keys: tuple[Column, ...]) -> Query:
+    """A row for each event, over events before it; its only time is that of the event."""
+    window = dice.choice([Range(0), Range(5 * SECOND), Counted(1, 1), Counted(3, 1)])
+    output = (
+        Named("k", Column("event:0", "string")), Named("total", Column("agg:0", "bigint")),
+        Named("n", Column("agg:1", "bigint")), Named("t", Column("window.time", "timestamp")),
+    )  # fmt: skip
+    made = aggregates(Column("v", "int"), Column("k", "string"))[:2]
+    delay_us = dice.choice(DELAYS[:4])
+    return Query(name, STREAM.name, "ts", delay_us, window, keys, made, output, event=(Column("k", "string"),))
 
 
 def random_epochs(dice: random.Random) -> list[list[dict[str, Any]]]:
@@ -158,7 +173,7 @@ def test_a_query_over_united_rows_waits_for_all_branches(
     chosen[-1] = dice.choice([chosen[0], chosen[-1]])
     name, names = united_names(chosen, "t")
     chosen = [replace(one, name=of) for one, of in zip(chosen, names, strict=True)]
-    upstream = replace(random_query(dice, name, None), output=(Named("t", Column("window.end", "timestamp")),))
+    upstream = replace(random_query(dice, name, None), output=(Named("t", Column("window.time", "timestamp")),))
     reader = random_query(dice, "reader", upstream)
     epochs = random_epochs(dice)
     expected = union_by_epoch(chosen, reader, epochs, drained=drained)
@@ -179,7 +194,7 @@ def pair(**more: Any) -> tuple[Query, Query]:
     output = (Named("k", key), Named("total", Column("agg:0", "bigint")), Named("t", time))
     spend = replace(
         base, keys=(Column("k", "string"),), window=Sliding(10 * SECOND, 10 * SECOND), delay_us=0, where=None,
-        aggregates=aggregates(value, Column("k", "string"))[:1], output=output, having=None,
+        aggregates=aggregates(value, Column("k", "string"))[:1], output=output, having=None, event=UNSET,
     )  # fmt: skip
     best = aggregates(TOTAL, Column("k", "string"))[2]
     top = replace(

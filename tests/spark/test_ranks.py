@@ -197,8 +197,6 @@ REFUSED = {
     "SELECT card, row_number() OVER (ORDER BY total) AS r FROM STREAM spend": "has no window of spend",
     "SELECT card, row_number() OVER (PARTITION BY shop ORDER BY total) AS r FROM STREAM spend": "has no window of",
     "SELECT card, row_number() OVER (PARTITION BY card ORDER BY amount) AS r FROM STREAM tx": "is over single events",
-    "SELECT card, rank() OVER (PARTITION BY w ORDER BY n) AS a, rank() OVER (PARTITION BY w, shop ORDER BY n) AS b "
-    "FROM STREAM spend": "two different PARTITION BY",
     "SELECT card, rank() OVER (PARTITION BY w ORDER BY n) AS a, sum(n) OVER (PARTITION BY w ORDER BY n) AS b "
     "FROM STREAM spend": "is not answered beside ranks",
     "SELECT card, lead(n) OVER (PARTITION BY card ORDER BY w) AS a FROM STREAM spend": "has no window of spend",

@@ -430,6 +430,7 @@ def test_what_is_refused_names_the_reason(spark: SparkSession, tmp_path: Path, t
             pond.add("q", TEXTS["of_join"], late=Sink("memory"))
         pond.add("q", TEXTS["again"])
         pond.run()
+        assert (pond.table("q").column_names, pond.table("q").num_rows) == (["w", "c", "s"], 0)
         with pytest.raises(MillpondError, match="cannot be backfilled"):
             pond.add("more", TEXTS["hopping"], backfill=True)
         with pytest.raises(ChangeRefused, match="in an inner query"):

@@ -980,3 +980,32 @@ SELECT card FROM tx EXCEPT SELECT card FROM watched;
 SELECT card FROM tx INTERSECT SELECT card FROM watched;
 --- stacked_rest
 SELECT id, a, b FROM tx LATERAL VIEW stack(3, 1, 2, 3, 4) t AS a, b;
+--- rank_in_both
+SELECT w, game, player, p, rank() OVER (PARTITION BY w, game ORDER BY p DESC) AS in_game,
+  p / sum(p) OVER (PARTITION BY w) AS part, lag(p) OVER (PARTITION BY game, player ORDER BY w) AS before
+FROM (SELECT game, player, window(at, '1 hour') AS w, sum(points) AS p FROM plays GROUP BY ALL);
+--- sums_of_first_ranks
+SELECT w, sum(p) AS top, count(*) AS n FROM (SELECT player, window(at, '1 hour') AS w, sum(points) AS p
+FROM plays GROUP BY ALL QUALIFY row_number() OVER (PARTITION BY w ORDER BY p DESC, player) <= 3) GROUP BY w;
+--- means_of_differences
+SELECT card, window(ts, '1 hour') AS w, avg(diff) AS d, count_if(pause > 10) AS n
+FROM (SELECT card, ts, amount - lag(amount) OVER (PARTITION BY card ORDER BY ts) AS diff,
+  timestampdiff(MINUTE, lag(ts) OVER (PARTITION BY card ORDER BY ts), ts) AS pause FROM tx) GROUP BY ALL;
+--- frames_of_frames
+SELECT id, s, max(s) OVER (PARTITION BY merchant ORDER BY ts RANGE INTERVAL 1 HOUR PRECEDING) AS m
+FROM (SELECT *, sum(amount) OVER (PARTITION BY card ORDER BY ts ROWS 3 PRECEDING) AS s FROM tx);
+--- join_of_differences
+SELECT a.id, a.diff, b.id AS refund FROM
+(SELECT id, card, ts, amount - lag(amount) OVER (PARTITION BY card ORDER BY ts) AS diff FROM tx) AS a
+JOIN refunds AS b ON a.card = b.card AND b.at BETWEEN a.ts AND a.ts + INTERVAL 10 MINUTES;
+--- distinct_counts
+SELECT DISTINCT w, n FROM (SELECT card, window(ts, '1 hour') AS w, count(*) AS n FROM tx GROUP BY ALL);
+--- distinct_many
+SELECT DISTINCT card FROM (SELECT card, window(ts, '1 hour') AS w, count(*) AS n FROM tx GROUP BY ALL) WHERE n > 2;
+--- having_sub_query
+SELECT card, window(ts, '1 hour') AS w, count(*) AS n
+FROM tx GROUP BY ALL HAVING count(*) > (SELECT min(least) FROM watched)
+AND sum(amount) > (SELECT max(high) / 100 FROM limits);
+--- sub_query_above
+SELECT * FROM (SELECT kind, window(ts, '1 hour') AS w, sum(qty) AS s FROM tx GROUP BY ALL)
+WHERE s > (SELECT min(least) FROM watched);

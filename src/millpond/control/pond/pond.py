@@ -44,6 +44,7 @@ from millpond.plan.options.retention import with_declared
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.inspect.sharing import Sharing, sharing
 from millpond.runtime.rows.served_keys import served_key
+from millpond.runtime.rows.window_rows import output_schema
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.driver.spark_progress import Alive
 from millpond.spark.frontend.frontend import FrontEnd
@@ -220,7 +221,7 @@ class Pond:
         return with_declared(build_plan(with_inner(self.queries, self._declarations.front.streams)), self.streams)
 
     def table(self, name: str) -> pa.Table:
-        """All rows of a query whose sink is `memory`.
+        """All rows of a query whose sink is `memory`; before the first row, a table with its columns.
 
         Raises:
             QueryError: the query has another sink.
@@ -229,7 +230,8 @@ class Pond:
         opened = self._lifetime.opened
         if opened is None:
             raise KeyError(name)
-        return opened.followers.tables.table(name)
+        rows, query = opened.followers.tables.table(name), self._declarations.queries.get(name)
+        return rows if rows.num_columns or query is None else output_schema(query).empty_table()
 
     def late_rows(self, name: str) -> pa.Table:
         """All late events until now of a query whose `late` sink is `memory`; `_watermark`: the watermark they missed.

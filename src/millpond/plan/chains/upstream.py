@@ -13,31 +13,33 @@ import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.change_history import StoredQuery
-from millpond.model.expressions import Column
+from millpond.model.expressions import Call, Column
 from millpond.model.join import Join
-from millpond.model.query import Query
+from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import (
     Calendar,
+    Counted,
     Cumulating,
     Distinct,
     Pattern,
     Processed,
+    Range,
     Session,
     Sliced,
     Sliding,
     Window,
 )
 from millpond.plan.chains.steps import step_name, united_names
-from millpond.plan.chains.upstream_joins import join_first_us, join_reached_us, join_times
+from millpond.plan.chains.upstream_joins import WINDOW_OF, join_first_us, join_reached_us, join_times
 from millpond.plan.groups.distinct import counted_rows
 
 _BOUNDS = ("start", "end", "time")
 _BOUNDS_SHOWN: dict[type, tuple[str, ...]] = {
     Sliding: _BOUNDS, Calendar: _BOUNDS, Cumulating: _BOUNDS, Session: ("end", "time"), Distinct: ("time",),
-    Pattern: ("start", "end"), Processed: ("time",),
+    Pattern: ("start", "end"), Processed: ("time",), Range: ("end", "time"), Counted: ("time",),
 }  # fmt: skip
 """By kind of window, the bounds for which the watermark gives a lower limit of all future rows."""
 
@@ -119,6 +121,8 @@ def bounds_of(upstream: Query) -> dict[str, str]:
     columns: dict[str, str] = {}
     parts = () if counted_rows(upstream.window) is not None else _BOUNDS_SHOWN.get(type(upstream.window), ())
     for item in upstream.output:
+        if isinstance(upstream.window, Range):
+            columns |= _bounds_of_row(upstream, item)
         if not isinstance(item.expression, Column):
             continue
         if item.expression.type == WINDOW:
@@ -126,6 +130,19 @@ def bounds_of(upstream: Query) -> dict[str, str]:
         elif item.expression.name in [f"window.{part}" for part in parts]:
             columns[item.name] = item.expression.name.removeprefix("window.")
     return columns
+
+
+def _bounds_of_row(upstream: Query, item: Named) -> dict[str, str]:
+    """The columns in an output of an `OVER` query that are bounds of the window to which the row it reads belongs."""
+    window = upstream.event_time.removesuffix(".time")
+    end = next((i for i, value in enumerate(upstream.of_event) if value == Column(f"{window}.end", "timestamp")), None)
+    if end is None or window == upstream.event_time:
+        return {}
+    shown = Column(f"event:{end}", "timestamp")
+    if item.expression == shown:
+        return {item.name: "end"}
+    made = isinstance(item.expression, Call) and item.expression.op == WINDOW_OF and item.expression.args[1] == shown
+    return {f"{item.name}.end": "end", f"{item.name}.time": "time"} if made else {}
 
 
 def times_of(upstream: AnyQuery) -> tuple[str, ...]:
@@ -197,7 +214,7 @@ def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
     window, part = _window_and_bound(upstream, event_time)
     if isinstance(window, Pattern):  # a match that is not decided began later than this
         return watermark_us - window.within_us
-    if isinstance(window, Distinct | Processed):  # of events that are not late, emitted at once or by the watermark
+    if isinstance(window, Distinct | Processed | Range | Counted):  # of events that are not late, in any of these
         start, end = watermark_us + 1, watermark_us + 2
     elif not isinstance(window, Sliced):
         start, end = watermark_us, watermark_us + 1
@@ -215,6 +232,8 @@ def first_row_us(upstream: AnyQuery, event_time: str, since_us: int) -> int:
     window, part = _window_and_bound(upstream, event_time)
     if isinstance(window, Pattern):
         return _bound(part, since_us, since_us + window.within_us)
+    if isinstance(window, Range):
+        return _bound(part, since_us + window.preceding_us, since_us + window.preceding_us + 1)
     if not isinstance(window, Sliced):
         return since_us
     # windows that start earlier end at the next start or before
@@ -239,8 +258,10 @@ def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int
     last, part = _window_and_bound(upstream, event_time)
     if isinstance(last, Sliced):
         return _bound(part, *last.assign(newest[0])[-1])
-    if isinstance(last, Distinct | Pattern | Processed):
+    if isinstance(last, Distinct | Pattern | Processed | Counted):
         return newest[0]
+    if isinstance(last, Range):
+        return _bound(part, newest[0], newest[0] + 1)
     if isinstance(last, Session) and last.own_end is None:
         return _bound(part, newest[0], newest[0] + last.gap_us)
     return None

@@ -20,6 +20,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, foreign_above, input_type
 from millpond.model.types import WINDOW, is_storable
 from millpond.model.windows import Calendar, Counted, Cumulating, Pattern, Session
+from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import ties_of
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
@@ -435,7 +436,7 @@ def _outputs(
     for item in plan.query.output:
         if item.expression.type == WINDOW and isinstance(item.expression, Column):
             arrays.append(_windows(results.starts_us, ends))
-        elif item.expression.type == WINDOW and isinstance(item.expression, Call):
+        elif isinstance(item.expression, Call) and item.expression.op == WINDOW_OF:
             starts_us, ends_us = (evaluator(bound).data for bound in item.expression.args)
             arrays.append(_windows(starts_us, ends_us))
         else:

@@ -19,7 +19,7 @@ from millpond.plan.groups.distinct import Timing
 from millpond.spark.analysis.grouping.row_patterns import PatternNote
 from millpond.spark.analysis.grouping.window_rows import exploded_windows, refuse_noted
 from millpond.spark.analysis.joins.plan_nodes import renamed
-from millpond.spark.analysis.steps.cut import REPEATS, child_of, cut_below
+from millpond.spark.analysis.steps.cut import REPEATS, child_of, cut_below, numbers_events
 from millpond.spark.analysis.windows import is_noted, recovered, recovered_session
 from millpond.spark.catalyst.cures import ONE_ROW
 from millpond.spark.catalyst.private_names import (
@@ -308,14 +308,11 @@ def one_per_key(node: JavaObject, above: int) -> Repeats | None:
 
     `above`: the number of steps above it.
     """
-    aliases, order, output = items(node.windowExpressions()), items(node.orderSpec()), outputs(node.child())
-    if len(aliases) != 1 or kind_of(aliases[0].child().windowFunction()) != "RowNumber" or len(order) != 1:
+    if not numbers_events(node):
         return None
-    by = order[0].child()
-    if kind_of(by) != "AttributeReference" or delay_ms(by) is None:
-        return None
-    keeps: Keeps = "latest" if str(order[0].direction().sql()) == "DESC" else "earliest"
-    return Repeats(items(node.partitionSpec()), output, above, False, keeps, id_of(aliases[0]))
+    keeps: Keeps = "latest" if str(items(node.orderSpec())[0].direction().sql()) == "DESC" else "earliest"
+    rank = id_of(items(node.windowExpressions())[0])
+    return Repeats(items(node.partitionSpec()), outputs(node.child()), above, False, keeps, rank)
 
 
 def _is_first(condition: JavaObject, rank: int) -> bool:
@@ -463,12 +460,6 @@ def _without_time_filter(node: JavaObject, found: dict[int, WindowColumn]) -> Ja
 
 
 def _refused(node: JavaObject, kind: str) -> UnsupportedQuery | QueryTypeError:
-    if kind == "Aggregate":
-        return UnsupportedQuery(
-            "An aggregation below DISTINCT or dropDuplicates is a chain of queries, which is not answered in one "
-            "text.",
-            "Make it a query of its own, say `lower`, and read its rows: FROM STREAM lower.",
-        )
     if kind in _STATEFUL:
         return UnsupportedQuery(
             f"{_STATEFUL[kind]} is not answered at this place of a text.",

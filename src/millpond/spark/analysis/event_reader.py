@@ -14,7 +14,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import Column, Expression, call, literal, may_raise
 from millpond.model.query import Named, Query, named_once
 from millpond.model.selection import AnyQuery, Selection, foreign_keys
-from millpond.model.types import is_known, is_storable
+from millpond.model.types import WINDOW, is_known, is_storable
 from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregation_input import InputPlan, timing_of
@@ -102,10 +102,11 @@ class EventReader:
         """The query for a plan without an aggregation that removes repeated events."""
         plan, repeats = self.input_plan, self.input_plan.repeats
         assert repeats is not None
-        selection = self.select(outputs).query
+        found = self.select(outputs)
+        selection = found.query
         assert isinstance(selection, Selection)
         time = plan.time_of_repeats()
-        timing = None if time is None else Timing(*self._timed(time))
+        timing = None if time is None else Timing(*self._timed(time)) if type_of(time) != WINDOW else found.timing
         keys, above = ([self.meaning(one) for one in some] for some in (repeats.keys, plan.above_repeats()))
         selection = msgspec.structs.replace(selection, where=self.where(until=repeats.below))
         made = distinct_rows(

@@ -159,6 +159,8 @@ def _catalyst_of(catalyst: Catalyst, column: JavaObject, meaning: Expression) ->
     """
     if isinstance(meaning, Column):
         return catalyst.named(catalyst.alias(column, "key").toAttribute(), meaning.name)
+    if isinstance(meaning, Call) and meaning.op == "case":
+        return _neighbour(catalyst, column, meaning)
     if not (isinstance(meaning, Call) and meaning.op == "struct"):
         what = f"An expression that only Spark evaluates reads `{column.sql()}`, which is a constant or a window."
         raise UnsupportedQuery(what, "Write the constant itself, or use the bounds of the window.")
@@ -171,6 +173,29 @@ def _catalyst_of(catalyst: Catalyst, column: JavaObject, meaning: Expression) ->
         return made
     present = _catalyst_of(catalyst, catalyst.not_null(column), meaning.args[0])
     return catalyst.make("If", present, made, catalyst.make("Literal", None, column.dataType()))
+
+
+def _neighbour(catalyst: Catalyst, column: JavaObject, lag: Call) -> JavaObject:
+    """The Catalyst expression for `lag` over events, see `frames.Frames.value`: the first value of a complete frame.
+
+    Raises:
+        UnsupportedQuery: it has a default.
+    """
+    complete, first, default = lag.args
+    assert isinstance(complete, Call)
+    number, wanted = complete.args
+    assert isinstance(number, Column) and isinstance(wanted, Literal)
+    if not isinstance(default, Literal) or default.text is not None:
+        raise UnsupportedQuery(
+            f"An expression that only Spark evaluates reads `{column.sql()}`, which has a default.",
+            "Leave the default of lag out, and write coalesce(lag(x) OVER (…), y) around it.",
+        )
+    rows = catalyst.spark._jsparkSession.sessionState().sqlParser().parseExpression(f"{wanted.text}L")
+    count = catalyst.named(catalyst.alias(rows, "count").toAttribute(), number.name)
+    value = _catalyst_of(catalyst, column, first)
+    return catalyst.make(
+        "If", catalyst.make("EqualTo", count, rows), value, catalyst.make("Literal", None, column.dataType())
+    )
 
 
 def check_window_time(window: Window, parts: Sequence[Expression]) -> None:

@@ -107,13 +107,6 @@ def frames_of(catalyst: Catalyst, node: JavaObject) -> Frames:
     Raises:
         UnsupportedQuery: this version does not support its order, a frame or a function.
     """
-    below = node.child()
-    while kind_of(below) == "Project":
-        below = below.child()
-    if kind_of(below) == "Window":
-        raise UnsupportedQuery(
-            "The query has two different PARTITION BY … ORDER BY.", "Make them two queries, or make them one."
-        )
     order = items(node.orderSpec())
     aliases = items(node.windowExpressions())
     lags = [kind_of(alias.child().windowFunction()) == "Lag" for alias in aliases]

@@ -11,7 +11,7 @@ from millpond.model.expressions import Column, Literal
 from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.model.types import WINDOW
-from millpond.model.windows import Session
+from millpond.model.windows import Counted, Range, Session
 from millpond.plan.chains.upstream import bounds_of
 
 
@@ -99,6 +99,8 @@ def mark_of_rows(upstream: Query, event_time: str, mark: int) -> int:
     """One microsecond before the smallest possible time of a row of an open window."""
     if isinstance(upstream.window, Session):
         start, end = mark, mark + 1
+    elif isinstance(upstream.window, Range | Counted):  # rows up to the mark were emitted
+        start, end = mark + 1, mark + 2
     else:
         start, end = min(upstream.window.assign(mark), key=lambda bounds: bounds.end_us)
     least = {"start": start, "end": end, "time": end - 1}[bounds_of(upstream)[event_time]]

@@ -16,7 +16,7 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Session, Sliding
+from millpond.model.windows import Counted, Range, Session, Sliding
 from millpond.plan.chains.upstream import (
     after_us,
     bounds_of,
@@ -103,6 +103,22 @@ def test_no_row_yet_to_come_is_as_early_as_what_was_reached_and_no_later_bound_h
         reached = reached_us(query, column, watermark)
         assert reached + 1 == min(time for end, time in times.items() if end > watermark)
         assert all(time <= reached for end, time in times.items() if end <= watermark)
+
+
+def test_a_row_of_over_has_the_time_of_its_event_or_of_the_window_that_it_reads() -> None:
+    ts, end = Column("ts", "timestamp"), Column("w.end", "timestamp")
+    frames = replace(SPEND, window=Range(20), event=(ts,), output=(OUTPUT[2], Named("at", Column("event:0", ts.type))))
+    assert bounds_of(frames) == {"t": "time"}
+    assert bounds_of(replace(frames, window=Counted(3, 1))) == {"t": "time"}
+    assert [reached_us(one, "t", 7) for one in (frames, replace(frames, window=Counted(3, 1)))] == [7, 7]
+    assert first_row_us(frames, "t", 13) == 33
+    start = Column("w.start", "timestamp")
+    made = made_window(Column("event:0", "timestamp"), Column("event:1", "timestamp"))
+    shown = (Named("w", made), Named("e", Column("event:1", "timestamp")))
+    ranks = replace(frames, stream="spend", event_time="w.time", window=Range(0), event=(start, end), output=shown)
+    assert bounds_of(ranks) == {"w.end": "end", "w.time": "time", "e": "end"}
+    assert (after_us(ranks, "e", "w.time"), reached_us(ranks, "e", 7), reached_us(ranks, "w.time", 7)) == (1, 8, 7)
+    assert bounds_of(replace(ranks, event=(start, start))) == {}
 
 
 def test_rows_of_a_query_that_was_added_begin_with_its_first_whole_window() -> None:

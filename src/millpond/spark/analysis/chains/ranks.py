@@ -37,12 +37,20 @@ _WINDOW_FIRST = (
 
 
 def ranks_rows(node: JavaObject) -> bool:
-    """Whether a `Window` node, or one directly below it, ranks rows or reads all rows of its partition."""
-    while kind_of(node) == "Window":
-        if is_ordered(node):
-            return True
-        node = node.child()
-    return False
+    """Whether a `Window` node, or one of its run, ranks rows or reads all rows of its partition."""
+    return any(map(is_ordered, _run(node)))
+
+
+def _run(node: JavaObject) -> list[JavaObject]:
+    """A `Window` node and those directly below it with the same PARTITION BY; others are a step of their own."""
+    run = [node]
+    while kind_of(below := run[-1].child()) == "Window" and _partition(below) == _partition(node):
+        run.append(below)
+    return run
+
+
+def _partition(node: JavaObject) -> set[str]:
+    return {str(key.canonicalized().toString()) for key in items(node.partitionSpec())}
 
 
 def read_ranks(context: StepContext, node: JavaObject, above: list[JavaObject]) -> Extraction:
@@ -53,9 +61,7 @@ def read_ranks(context: StepContext, node: JavaObject, above: list[JavaObject]) 
     Raises:
         UnsupportedQuery: the rows are not those of an upstream query's windows, or a function is not supported.
     """
-    windows = [node]
-    while kind_of(windows[-1].child()) == "Window":
-        windows.append(windows[-1].child())
+    windows = _run(node)
     if len(windows) == 1 and one_per_key(node, 0) is not None:
         whole = above[0] if above else node
         input_plan = read_input_plan(context.catalyst, whole)
@@ -72,7 +78,8 @@ def read_frames(context: StepContext, node: JavaObject, above: list[JavaObject])
     Raises:
         UnsupportedQuery: an order, a frame or a function is not supported.
     """
-    found, input_plan = frames_of(context.catalyst, node), read_input_plan(context.catalyst, node.child())
+    found = frames_of(context.catalyst, node)
+    input_plan = read_input_plan(context.catalyst, node.child(), cut_at_repeats=True)
     source = context.source(input_plan, ids_of(node))
     reader = Reader(context, source, input_plan)
     if source.upstreams and found.has_lag:  # other frames keep the event time that their state has
@@ -120,7 +127,7 @@ def read_limit(context: StepContext, limit: Limit) -> Extraction:
 
 def _reader(context: StepContext, ranked: JavaObject, what: str) -> _RankReader | RanksSoFar:
     """A reader of the rows with the plan `ranked`: those of each window or, in update mode, all rows."""
-    input_plan = read_input_plan(context.catalyst, ranked)
+    input_plan = read_input_plan(context.catalyst, ranked, cut_at_repeats=True)
     source = context.source(input_plan, ids_of(ranked))
     if context.terms.updates:
         return RanksSoFar(context, source, input_plan)
@@ -136,13 +143,13 @@ class _RankReader(Reader):
         super().__init__(context, source, input_plan)
         self._upstream = source.upstreams[0]
         self._rows = RowsSide(context.catalyst, self, outputs(input_plan.leaf))
-        self._parts: tuple[Expression, ...] | None = None
+        self._parts: tuple[Expression, ...] = ()
         self._found: list[Aggregate] = []
 
     def ranks(self, windows: Sequence[JavaObject], above: list[JavaObject]) -> Extraction:
         """The query of some `Window` nodes."""
+        self._partition(items(windows[0].partitionSpec()))
         for node in windows:
-            self._partition(items(node.partitionSpec()))
             orders = items(node.orderSpec())
             by = ordering(orders, self.meaning)
             for alias in items(node.windowExpressions()):
@@ -183,7 +190,7 @@ class _RankReader(Reader):
         self._event, self._event_time = [], self._time
         having, output = self._finish(results, above)
         having = conjunction([one for one in (first, having) if one is not None])
-        return self._query(None, Range(0), self._parts or (), tuple(self._found), having, output)
+        return self._query(None, Range(0), self._parts, tuple(self._found), having, output)
 
     @property
     def _time(self) -> Column:
@@ -193,7 +200,7 @@ class _RankReader(Reader):
         return self._time, self._rows.delay_us
 
     def _partition(self, keys: Sequence[JavaObject]) -> None:
-        """Split PARTITION BY into the event time and other keys, the same for all ranks of the query."""
+        """Split PARTITION BY into the event time and other keys."""
         timed, parts = False, dict[Expression, None]()
         for key in keys:
             window = self._rows.window(key)
@@ -208,9 +215,7 @@ class _RankReader(Reader):
                 f"{self._upstream.name}, so its ranks would change with each epoch.",
                 f"Add the window to PARTITION BY: {' or '.join(self._rows.times)}.",
             )
-        if self._parts is not None and {*parts} != {*self._parts}:
-            raise UnsupportedQuery("The query has two different PARTITION BY.", "Make them two queries.")
-        self._parts = tuple(parts) if self._parts is None else self._parts
+        self._parts = tuple(parts)
 
     def _call(self, over: JavaObject, by: Mapping[Expression, str], *, ordered: bool) -> Aggregate:
         """A function of the rows in an order, or an aggregate over all rows of the partition."""

@@ -144,7 +144,7 @@ class _JoinReader:
         self._rows: dict[str, RowsSide] = {}
         self._owned: dict[int, str] = {}
         for side, plan in ((LEFT, join.left()), (RIGHT, join.right())):
-            input_plan = read_input_plan(catalyst, plan)
+            input_plan = read_input_plan(catalyst, plan, cut_at_repeats=True)
             if input_plan.repeats is not None:
                 raise UnsupportedQuery(
                     f"{terms.name} is a join, and leaves repeated events out: that is planned, not answered yet.",

@@ -94,6 +94,8 @@ class _Rewriter:
 
     def independent(self, node: JavaObject) -> JavaObject:
         """The plan with joins instead of scalar sub-queries and EXISTS that do not depend on the event."""
+        if kind_of(node) in ("Filter", "Project", "Aggregate"):
+            node = self._aggregated(node)
         node = self._catalyst.rebuilt(node, [self.independent(child) for child in children(node)])
         if kind_of(node) not in ("Filter", "Project", "Aggregate"):
             return node
@@ -124,6 +126,42 @@ class _Rewriter:
         given = [[self._valued(one, values) for one in items(several)] for several in lists]
         hint = [node.hint()] if kind_of(node) == "Aggregate" else []
         return logical(self._catalyst, kind_of(node), *given, below, *hint)
+
+    def _aggregated(self, node: JavaObject) -> JavaObject:
+        """The node with maxima in place of the scalar sub-queries that it compares with results of an aggregation.
+
+        Each has one value, which does not depend on the event, so the maximum over the events of a group is the value.
+        """
+        filters, aggregate = list[JavaObject](), node
+        while kind_of(aggregate) in ("Filter", "SubqueryAlias") or (kind_of(aggregate) == "Project" and not filters):
+            filters.append(aggregate)
+            aggregate = aggregate.child()
+        if kind_of(aggregate) != "Aggregate" or not aggregate.isStreaming():
+            return node
+        parts = items(node.expressions() if aggregate is not node else node.aggregateExpressions())
+        found = {
+            int(one.exprId().id()): one for part in parts for one in _nested_in(part, "AggregateExpression")
+            if kind_of(one) == "ScalarSubquery" and not children(one) and not one.plan().isStreaming()
+        }  # fmt: skip
+        if not found:
+            return node
+        make, catalyst = self._catalyst.make, self._catalyst
+        largest = {identity: make("aggregate.Max", one).toAggregateExpression() for identity, one in found.items()}
+        if aggregate is node:
+            given = [self._valued(one, largest) for one in items(node.aggregateExpressions())]
+            return logical(catalyst, "Aggregate", items(node.groupingExpressions()), given, node.child(), node.hint())
+        named = {identity: catalyst.alias(one, "value") for identity, one in largest.items()}
+        values = {identity: one.toAttribute() for identity, one in named.items()}
+        made = logical(
+            catalyst, "Aggregate", items(aggregate.groupingExpressions()),
+            [*items(aggregate.aggregateExpressions()), *named.values()], aggregate.child(), aggregate.hint(),
+        )  # fmt: skip
+        for one in filters[:0:-1]:
+            made = logical(catalyst, "Filter", one.condition(), made) if kind_of(one) == "Filter" else made
+        if kind_of(node) == "Project":
+            return logical(catalyst, "Project", [self._valued(one, values) for one in items(node.projectList())], made)
+        made = logical(catalyst, "Filter", self._valued(node.condition(), values), made)
+        return logical(catalyst, "Project", outputs(node), made)
 
     def split(self, node: JavaObject) -> JavaObject:
         """The plan in which each NOT IN of one value is several joins that Spark can compute by hashing.
@@ -195,11 +233,15 @@ class _Rewriter:
         return self._catalyst.rebuilt(expression, [self._valued(part, values) for part in children(expression)])
 
 
-def _nested_in(expression: JavaObject) -> list[JavaObject]:
-    """The scalar sub-queries and EXISTS in an expression; those without children do not depend on the event."""
+def _nested_in(expression: JavaObject, outside: str = "") -> list[JavaObject]:
+    """The scalar sub-queries and EXISTS in an expression; those without children do not depend on the event.
+
+    `outside`: a kind of expressions that is not looked into.
+    """
     if kind_of(expression) in _NESTED:
         return [expression]
-    return [found for child in children(expression) for found in _nested_in(child)]
+    parts = () if kind_of(expression) == outside else children(expression)
+    return [found for child in parts for found in _nested_in(child, outside)]
 
 
 def _value(subquery: JavaObject) -> JavaObject:

@@ -1,5 +1,5 @@
-"""Finds where the plan of a text is cut into two steps: above a lower aggregation, join of streams or removal of
-repeated events.
+"""Finds where the plan of a text is cut into two steps: above a lower aggregation, join of streams, `OVER` or removal
+of repeated events.
 
 Everything between two stateful nodes belongs to the lower step, because its rows are computed in the fold, where Spark
 can evaluate any expression. The exceptions are what Spark's analyser puts below a window (a projection with the window,
@@ -17,6 +17,7 @@ from millpond.spark.catalyst.private_names import (
     computed_in,
     delay_ms,
     id_of,
+    items,
     kind_of,
     outputs,
     references,
@@ -25,7 +26,7 @@ from millpond.spark.catalyst.private_names import (
 
 _UNARY = (
     "Project", "Filter", "Expand", "EventTimeWatermark", "SubqueryAlias", "ResolvedHint", "Generate",
-    "DeduplicateWithinWatermark",
+    "DeduplicateWithinWatermark", "Deduplicate", "Distinct",
 )  # fmt: skip
 REPEATS = ("Deduplicate", "DeduplicateWithinWatermark", "Distinct")
 """Nodes that remove repeated events."""
@@ -51,13 +52,28 @@ def joins_streams(node: JavaObject) -> bool:
     return kind_of(node) == "Join" and bool(node.left().isStreaming()) and bool(node.right().isStreaming())
 
 
+def numbers_events(node: JavaObject) -> bool:
+    """Whether a `Window` node only numbers events in the order of their time, as in `row_number() = 1`."""
+    aliases, order = items(node.windowExpressions()), items(node.orderSpec())
+    if len(aliases) != 1 or kind_of(aliases[0].child().windowFunction()) != "RowNumber" or len(order) != 1:
+        return False
+    by = order[0].child()
+    return kind_of(by) == "AttributeReference" and delay_ms(by) is not None
+
+
+def _keeps_state(node: JavaObject) -> bool:
+    if kind_of(node) == "Window":
+        return bool(node.isStreaming()) and not numbers_events(node)
+    return kind_of(node) == "Aggregate" or joins_streams(node)
+
+
 def cut_below(node: JavaObject, *, at_repeats: bool = False) -> JavaObject | None:
     """The node at or below `node` whose rows a lower step emits; None if no state is kept below `node`.
 
     `at_repeats`: the removal of repeated events is a step of its own.
     """
     path: list[JavaObject] = []
-    while not (kind_of(node) == "Aggregate" or joins_streams(node) or (at_repeats and kind_of(node) in REPEATS)):
+    while not (_keeps_state(node) or (at_repeats and kind_of(node) in REPEATS)):
         if kind_of(node) == "Union":
             return node if _is_cut(node) else None
         if kind_of(node) not in _UNARY:

@@ -1,7 +1,7 @@
 """Rewrites clauses of an analysed plan to others that mean the same, so that fewer kinds of nodes are read.
 
 UNPIVOT, `stack` and table functions such as `LATERAL explode(…)` become `LATERAL VIEW inline(…)` or `explode(…)`.
-INTERSECT and EXCEPT become joins, by the rules of Spark's optimiser. DISTINCT of rows with a window, below an
+INTERSECT and EXCEPT become joins, by the rules of Spark's optimiser. DISTINCT of rows with a window, below or above an
 aggregation, becomes GROUP BY.
 """
 
@@ -11,6 +11,7 @@ from itertools import chain
 
 from millpond.errors import UnsupportedQuery
 from millpond.spark.analysis.joins.plan_nodes import logical
+from millpond.spark.analysis.steps.cut import cut_below
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -29,6 +30,8 @@ _ROWS = ("Project", "Filter", "SubqueryAlias")
 ON_TRUE = "Write ON true after it."
 MOST_ROWS = 100
 """The most rows that `stack` or UNPIVOT may make of an event."""
+MOST_COMPARED = 250
+"""The most columns that INTERSECT or EXCEPT may compare; Spark nests the comparisons in each other."""
 
 
 def with_equal_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = False) -> JavaObject:
@@ -46,8 +49,14 @@ def with_equal_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = 
     if kind == "LateralJoin":
         return _lateral(catalyst, node)
     if kind in _SETS and not node.isAll():
-        return catalyst.module(f"optimizer.{_SETS[kind]}").apply(node)
-    if kind == "Distinct" and grouped and any(map(window_mark, outputs(node))):
+        if len(outputs(node)) > MOST_COMPARED:
+            raise UnsupportedQuery(
+                f"{kind.upper()} compares {len(outputs(node)):,} columns; {MOST_COMPARED} are allowed.",
+                "Compare by a key: WHERE EXISTS (SELECT 1 FROM t WHERE t.k = s.k), or NOT EXISTS.",
+            )
+        node = catalyst.module(f"optimizer.{_SETS[kind]}").apply(node)
+    by_window = kind_of(node) == "Distinct" and any(map(window_mark, outputs(node)))
+    if by_window and (grouped or cut_below(node) is not None):
         return logical(catalyst, "Aggregate", outputs(node), outputs(node), node.child(), catalyst.none)
     return node
 

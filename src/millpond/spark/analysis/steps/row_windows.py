@@ -12,10 +12,10 @@ from typing import NamedTuple
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression
 from millpond.model.join import Join
-from millpond.model.query import Query
+from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.types import WINDOW
-from millpond.model.windows import RUNNING, Calendar, Distinct, Sliding
+from millpond.model.windows import RUNNING, Calendar, Distinct, Range, Sliding
 from millpond.plan.chains.upstream import bounds_of, passed_column, times_of
 from millpond.plan.chains.upstream_joins import join_times
 from millpond.spark.analysis.aggregation_input import InputPlan
@@ -115,14 +115,22 @@ def grids_of(query: AnyQuery, queries: Mapping[str, AnyQuery]) -> dict[str, Slid
             continue
         if isinstance(query, Join):
             window = _of_join(query, item.expression, queries)
-        elif isinstance(query, Selection):
-            column, upstream = passed_column(query, item.name), queries.get(query.stream)
+        elif isinstance(query, Selection) or isinstance(query.window, Range):
+            column, upstream = _window_read(query, item), queries.get(query.stream)
             window = None if upstream is None else grids_of(upstream, queries).get(column or "")
         else:
             window = query.window if isinstance(query, Query) and isinstance(query.window, Sliding) else None
         if window is not None and window.tumbling and window != RUNNING:
             found[item.name] = window
     return found
+
+
+def _window_read(query: Selection | Query, item: Named) -> str | None:
+    """The window of the rows that a query reads which is its output `item`."""
+    if isinstance(query, Selection):
+        return passed_column(query, item.name)
+    bounds = times_of(query)
+    return query.event_time.removesuffix(".time") if f"{item.name}.end" in bounds else None
 
 
 def _of_join(join: Join, window: Expression, queries: Mapping[str, AnyQuery]) -> Sliding | None:
