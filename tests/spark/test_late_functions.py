@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,15 +38,15 @@ def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
     return spark.readStream.schema("k STRING, n BIGINT").option("maxFilesPerTrigger", 1).json(str(source))
 
 
-def spin(n: int) -> int:
+def wait(n: int) -> int:
     """Returns for even numbers only."""
     while n % 2:
-        pass
+        time.sleep(0.1)
     return n
 
 
-hangs = F.udf(lambda n: spin(n), LongType())
-many = F.udf(lambda n: [spin(n), n + 1], ArrayType(LongType()))
+hangs = F.udf(lambda n: wait(n), LongType())
+many = F.udf(lambda n: [wait(n), n + 1], ArrayType(LongType()))
 
 
 def column(rows: DataFrame) -> DataFrame:

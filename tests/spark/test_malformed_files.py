@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.test_incomplete import millpond
 
+from kit.judges.interpreted import interpreted_rows
 from millpond import Pond
 from millpond.control.commands.run import INCOMPLETE
 from millpond.control.pond.event_totals import EventCounts
@@ -59,36 +62,48 @@ SUM = """
     SELECT k, window(ts, '1 hour') AS w, sum(v) AS total, count(*) AS n
     FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 HOUR GROUP BY ALL
 """
+DROPPED = {"mode": "dropMalformed"}
+
+
+@pytest.fixture(scope="module")
+def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pond]:
+    """A pond that has read the files of all cases, which are in folders beside it."""
+    base = tmp_path_factory.mktemp("malformed")
+    with Pond(spark, base / "pond") as pond:
+        for name, (form, columns, lines, options) in CASES.items():
+            folder = base / name
+            folder.mkdir()
+            (folder / "1").write_text("\n".join(lines) + "\n")
+            (folder / "2").write_text("\n".join(reversed(lines)) + "\n")
+            clause = ", ".join(f"{option} '{value}'" for option, value in (DROPPED | options).items())
+            pond.load(f"CREATE TABLE tx_{name} ({columns}) USING {form} OPTIONS (path '{folder}', {clause});")
+            both = "SELECT v FROM STREAM tx UNION ALL SELECT v + 1 AS v FROM STREAM tx"
+            for query, text in {"plain": "SELECT ts, k, v FROM STREAM tx", "totals": SUM, "both": both}.items():
+                pond.add(f"{query}_{name}", text.replace("STREAM tx", f"STREAM tx_{name}"))
+        pond.run(drain=True)
+        yield pond
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_records_are_left_out_as_in_spark_and_they_are_counted(
-    spark: SparkSession, tmp_path: Path, name: str
+    spark: SparkSession, pond: Pond, name: str
 ) -> None:
-    form, columns, lines, options = CASES[name]
-    folder = tmp_path / "in"
-    folder.mkdir()
-    (folder / "1").write_text("\n".join(lines) + "\n")
-    (folder / "2").write_text("\n".join(reversed(lines)) + "\n")
-    given = {"mode": "dropMalformed"} | options
-    # All columns are read, because Spark takes a record for malformed only by the columns that are read.
-    batch = spark.read.schema(columns).options(**given).format(form).load(str(folder)).collect()
+    form, columns, _, options = CASES[name]
+    plain, totals, both = queries = tuple(f"{query}_{name}" for query in ("plain", "totals", "both"))
+
+    def read(**given: str) -> list[Any]:
+        # All columns are read, because Spark takes a record for malformed only by the columns that are read.
+        folder = str(Path(str(pond.address)).with_name(name))
+        return interpreted_rows(spark.read.schema(columns).options(**given).format(form).load(folder))
+
+    batch, every = read(**DROPPED, **options), read(**options)
     kept = [row for row in batch if row["ts"] is not None]
-    every = spark.read.schema(columns).options(**options).format(form).load(str(folder)).collect()
-    clause = ", ".join(f"{option} '{value}'" for option, value in given.items())
-    with Pond(spark, tmp_path / "pond") as pond:
-        pond.load(f"CREATE TABLE tx ({columns}) USING {form} OPTIONS (path '{folder}', {clause});")
-        pond.add("plain", "SELECT ts, k, v FROM STREAM tx")
-        pond.add("totals", SUM)
-        pond.add("both", "SELECT v FROM STREAM tx UNION ALL SELECT v + 1 AS v FROM STREAM tx")
-        pond.run(drain=True)
-        rows = pond.table("plain").to_pylist()
-        sums = {row["k"]: (row["total"], row["n"]) for row in pond.table("totals").to_pylist()}
-        counts = pond.counts()
-        assert len(pond.table("both")) == 2 * len(batch)
-        assert {one.about: one.failure for one in pond.problems()} == (
-            {f"events of {query}": True for query in ("plain", "totals", "both")} if len(every) > len(batch) else {}
-        )
+    rows, counts = pond.table(plain).to_pylist(), pond.counts()
+    sums = {row["k"]: (row["total"], row["n"]) for row in pond.table(totals).to_pylist()}
+    assert len(pond.table(both)) == 2 * len(batch)
+    assert {one.about: one.failure for one in pond.problems() if one.about.endswith(f"_{name}")} == (
+        {f"events of {query}": True for query in queries} if len(every) > len(batch) else {}
+    )
     assert sorted(map(repr, ((row["k"], row["v"]) for row in rows))) == sorted(
         repr((row["k"], row["v"])) for row in batch
     )
@@ -98,9 +113,9 @@ def test_the_same_records_are_left_out_as_in_spark_and_they_are_counted(
         for values in [[(row["k"], row["v"]) for row in kept if row["k"] == key]]
     }
     dead = len(every) - len(batch)
-    assert counts["plain"].whole == EventCounts(len(every), len(batch), 0, dead, 0)
-    assert counts["totals"].whole == EventCounts(len(every), len(kept), 0, dead + len(batch) - len(kept), 0)
-    assert counts["both"].whole == EventCounts(2 * len(batch) + dead, 2 * len(batch), 0, dead, 0)
+    assert counts[plain].whole == EventCounts(len(every), len(batch), 0, dead, 0)
+    assert counts[totals].whole == EventCounts(len(every), len(kept), 0, dead + len(batch) - len(kept), 0)
+    assert counts[both].whole == EventCounts(2 * len(batch) + dead, 2 * len(batch), 0, dead, 0)
 
 
 def test_a_run_reports_them_and_a_backfill_leaves_out_the_same(spark: SparkSession, tmp_path: Path) -> None:
@@ -139,33 +154,38 @@ TABLES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_malformed_rows_of_a_joined_table_are_reported_whenever_its_files_change(
-    spark: SparkSession, tmp_path: Path, name: str
+def test_malformed_rows_of_joined_tables_are_reported_whenever_their_files_change(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    form, lines, options = TABLES[name]
-    table, events = tmp_path / "dim", tmp_path / "in"
-    table.mkdir()
+    events = tmp_path / "in"
     events.mkdir()
-    (table / "1").write_text("\n".join(lines) + "\n")
     (events / "1").write_text("\n".join(f'{{"k": "{k}"}}' for k in "abc"))
-    given = {"path": table, "mode": "DropMalformed", "refresh": "1 microsecond"} | options
-    clause = ", ".join(f"{option} '{value}'" for option, value in given.items())
     with Pond(spark, tmp_path / "pond") as pond:
         pond.load(f"CREATE TABLE tx (k STRING) USING json OPTIONS (path '{events}');")
-        pond.load(f"CREATE TEMPORARY VIEW dim (k STRING, v BIGINT) USING {form} OPTIONS ({clause});")
-        pond.add("q", "SELECT tx.k, dim.v FROM STREAM tx JOIN dim ON tx.k = dim.k")
+        for name, (form, lines, options) in TABLES.items():
+            table = tmp_path / name
+            table.mkdir()
+            (table / "1").write_text("\n".join(lines) + "\n")
+            given = {"path": table, "mode": "DropMalformed", "refresh": "1 microsecond"} | options
+            clause = ", ".join(f"{option} '{value}'" for option, value in given.items())
+            pond.load(f"CREATE TEMPORARY VIEW {name} (k STRING, v BIGINT) USING {form} OPTIONS ({clause});")
+            pond.add(f"with_{name}", f"SELECT tx.k, {name}.v FROM STREAM tx JOIN {name} ON tx.k = {name}.k")
         pond.run()
-        (first,) = pond.problems()
-        assert first.failure and first.about == f"table {form} {table}"
-        assert str(first).startswith(f"[MP-INCOMPLETE] 1 of the 3 rows of the table {form} {table} do not parse.")
-        head = lines[:1] if form == "csv" else []
-        (table / "2").write_text("\n".join([*head, *(lines[-1:] * 97)]) + "\n")
+        shown = {f"table {form} {tmp_path / name}" for name, (form, _, _) in TABLES.items()}
+        first = {problem.about: problem for problem in pond.problems()}
+        assert {*first} == shown and all(problem.failure for problem in first.values())
+        for about, problem in first.items():
+            assert str(problem).startswith(f"[MP-INCOMPLETE] 1 of the 3 rows of the {about} do not parse.")
+        for name, (form, lines, _) in TABLES.items():
+            head = lines[:1] if form == "csv" else []
+            (tmp_path / name / "2").write_text("\n".join([*head, *(lines[-1:] * 97)]) + "\n")
         (events / "2").write_text('{"k": "d"}')
         pond.run()
-        (second,) = pond.problems()
-        assert not second.failure and second.text.startswith("1 of the 100 rows ")
-        assert {(row["k"], row["v"]) for row in pond.table("q").to_pylist()} == {("a", 1), ("c", 3)}
+        second = {problem.about: problem for problem in pond.problems()}
+        assert {*second} == shown and not any(problem.failure for problem in second.values())
+        assert all(problem.text.startswith("1 of the 100 rows ") for problem in second.values())
+        for name in TABLES:
+            assert {(row["k"], row["v"]) for row in pond.table(f"with_{name}").to_pylist()} == {("a", 1), ("c", 3)}
 
 
 def test_tables_of_one_folder_with_other_columns_are_counted_each(spark: SparkSession, tmp_path: Path) -> None:

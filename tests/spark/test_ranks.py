@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from kit.judges.interpreted import interpreted_table
+from kit.judges.recorded import RecordedAnswers
 from millpond import Pond
 from millpond.errors import MillpondError
 from millpond.plan.explain.plan_text import explain
@@ -17,6 +19,7 @@ from millpond.plan.explain.plan_text import explain
 SCHEMA = "id bigint, card string, shop string, amount bigint, ts timestamp"
 SPEND = """SELECT card, shop, sum(amount) AS total, count(*) AS n, max(amount) AS most, window(ts, {}) AS w FROM {}
 GROUP BY card, shop, window(ts, {})"""
+RECORDED = RecordedAnswers(__file__, Path(__file__).read_text())
 SLIDING, TUMBLING = "'10 minutes', '5 minutes'", "'10 minutes'"
 
 TIES = ", card, shop, n, most"
@@ -129,19 +132,27 @@ def test_ranks_of_all_rows_so_far_end_as_those_of_sparks_batch(spark: SparkSessi
         else:
             rows[repr(row)] += 1 if operation == "upsert" else -1
         assert operation == "upsert" or name not in KEYS
-    batch = interpreted_table(spark.sql(SO_FAR[name].format(tx="batch_tx", spend="batch_spend"))).to_pylist()
-    wanted = Counter(map(repr, batch))
-    assert len(batch) >= 10 and (len(emitted) > len(batch)) >= (name in ("top_so_far", "odd_ranks", "by_time"))
-    assert (Counter(last.values()) if last else +rows) == wanted and min(rows.values(), default=0) >= 0
+    ours = sorted(last.values() if last else rows.elements())
+    text = SO_FAR[name].format(tx="batch_tx", spend="batch_spend")
+    assert ours == RECORDED.answer(name, text, ours, lambda: _batch(spark, text)[1])
+    assert len(ours) >= 10 and (len(emitted) > len(ours)) >= (name in ("top_so_far", "odd_ranks", "by_time"))
+    assert min(rows.values(), default=0) >= 0
+
+
+def _batch(spark: SparkSession, text: str) -> tuple[list[str], list[str]]:
+    """The columns and rows of a batch query."""
+    return _answer(interpreted_table(spark.sql(text)))
+
+
+def _answer(table: pa.Table) -> tuple[list[str], list[str]]:
+    return table.column_names, sorted(map(repr, table.to_pylist()))
 
 
 @pytest.mark.parametrize("name", RANKS)
 def test_rows_are_those_of_sparks_batch(spark: SparkSession, pond: Pond, name: str) -> None:
-    theirs = interpreted_table(spark.sql(RANKS[name].format(spend="batch_spend", ties=TIES)))
-    ours = pond.table(name)
-    assert ours.column_names == theirs.column_names
-    assert ours.num_rows == theirs.num_rows > 20
-    assert sorted(map(repr, ours.to_pylist())) == sorted(map(repr, theirs.to_pylist()))
+    ours, text = _answer(pond.table(name)), RANKS[name].format(spend="batch_spend", ties=TIES)
+    assert ours == RECORDED.answer(name, text, ours, lambda: _batch(spark, text))
+    assert len(ours[1]) > 20
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -149,9 +160,9 @@ def test_limit_gives_the_first_rows_of_each_window(spark: SparkSession, pond: Po
     text, order, rows = LIMITS[name]
     ranked = f"row_number() OVER (PARTITION BY w ORDER BY {order.format(ties=TIES)}) <= {rows}"
     batch = text.format(spend="batch_spend").partition(" ORDER BY ")[0]
-    theirs = interpreted_table(spark.sql(f"{batch} QUALIFY {ranked}")).to_pylist()
-    ours = pond.table(name).to_pylist()
-    assert len(theirs) > 20 and sorted(map(repr, ours)) == sorted(map(repr, theirs))
+    ours = _answer(pond.table(name))
+    assert ours == RECORDED.answer(name, batch, ours, lambda: _batch(spark, f"{batch} QUALIFY {ranked}"))
+    assert len(ours[1]) > 20
 
 
 @pytest.mark.parametrize("name", FIRST)
@@ -159,10 +170,10 @@ def test_limit_alone_gives_the_first_rows_of_the_stream(spark: SparkSession, pon
     """All windows close in one epoch, and each epoch has the events of a third of the time."""
     text, order, rows = FIRST[name]
     batch = text.format(tx="batch_tx", spend="batch_spend").partition(" LIMIT ")[0]
-    theirs = [repr(row) for row in interpreted_table(spark.sql(f"{batch} ORDER BY {order}")).to_pylist()]
-    ours = sorted(repr(row) for row in pond.table(name).to_pylist())
+    theirs = interpreted_table(spark.sql(f"{batch} ORDER BY {order}"))
+    ours = _answer(pond.table(name))
     starts = (0, 67, 133) if name == "events" else (0,)  # of the files, of which any may be the first
-    assert len(ours) == rows and ours in [sorted(theirs[start : start + rows]) for start in starts]
+    assert len(ours[1]) == rows and ours in [_answer(theirs.slice(start, rows)) for start in starts]
 
 
 ONE_TEXT = {
@@ -173,20 +184,20 @@ ONE_TEXT = {
 """The aggregation and its first rows in one text."""
 
 
-@pytest.mark.parametrize("name", ONE_TEXT)
-def test_one_text_aggregates_and_ranks(spark: SparkSession, pond: Pond, tmp_path: Path, name: str) -> None:
-    late = "STREAM tx WATERMARK ts DELAY OF INTERVAL 2 HOURS"
-    spark.table("batch_tx").write.parquet(str(tmp_path / "tx"))
+def test_one_text_aggregates_and_ranks(spark: SparkSession, pond: Pond, tmp_path: Path) -> None:
+    late, columns = "STREAM tx WATERMARK ts DELAY OF INTERVAL 2 HOURS", "card, shop, total, w"
     with Pond(spark, tmp_path / "pond", instances=2) as other:
-        other.load(f"CREATE TABLE tx ({SCHEMA}) USING parquet OPTIONS (path '{tmp_path / 'tx'}')")
-        other.add("first", ONE_TEXT[name].format(SPEND.format(SLIDING, late, SLIDING)))
+        folder = Path(str(pond.address)).with_name("tx")
+        other.load(f"CREATE TABLE tx ({SCHEMA}) USING parquet OPTIONS (path '{folder}')")
+        for name, text in ONE_TEXT.items():
+            other.add(name, text.format(SPEND.format(SLIDING, late, SLIDING)))
         other.run(once=True, drain=True)
-        ours = other.table("first").select(["card", "shop", "total", "w"]).to_pylist()
-        assert "each task sends only its first 3 rows of each partition" in explain(other.plan, other.streams)
-    columns = "card, shop, total, w"
+        found = {name: _answer(other.table(name).select(columns.split(", "))) for name in ONE_TEXT}
+        explained = explain(other.plan, other.streams)
+    assert "each task sends only its first 3 rows of each partition" in explained
     first = f"QUALIFY row_number() OVER (PARTITION BY w ORDER BY total DESC{TIES}) <= 3"
-    theirs = interpreted_table(spark.sql(f"SELECT {columns} FROM batch_spend {first}")).to_pylist()
-    assert len(theirs) > 20 and sorted(map(repr, ours)) == sorted(map(repr, theirs))
+    theirs = _batch(spark, f"SELECT {columns} FROM batch_spend {first}")
+    assert len(theirs[1]) > 20 and found == dict.fromkeys(ONE_TEXT, theirs)
 
 
 REFUSED = {
