@@ -71,7 +71,7 @@ def test_flink_is_asked_every_query() -> None:
 def answered(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, pa.Table]]:
     """A minute of events, and the rows of all queries in one pond over it."""
     folder = tmp_path_factory.mktemp("nexmark")
-    nexmark_events.write(folder, 6_000, 3, per_second=100)
+    nexmark_events.write(folder, 6_000, 2, per_second=100)
     with Pond(spark, folder / "pond", instances=2) as pond:
         pond.load(streams(str(folder), nexmark_events.SCHEMAS))
         for query in QUERIES.values():
