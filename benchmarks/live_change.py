@@ -80,7 +80,7 @@ LARGE = Size(Load(1_000_000, 5_000, 0.4), 1800.0, 8.0, 20.0, 6, 6, 3, (5, 10, 20
 is left, what files wait for tells how fast the machine is, and little of what is changed.
 """
 
-SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 0.3, 1, 1, 1, (5,), 1)
+SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 0.3, 1, 1, 1, (5,), 1, epochs=1, batches=2)
 
 
 class Made(NamedTuple):
@@ -269,10 +269,11 @@ class _Changing:
         print(f"{kind}: record {n}, {len(self._epochs)} epochs", flush=True)
 
     def _rested(self, seconds: float) -> float:
-        """Wait for a number of seconds, and for at least two complete epochs."""
+        """Wait for a number of seconds, and for the least number of complete epochs."""
         began = perf_counter()
         sleep(seconds)
-        while sum(one.began >= began for one in self._epochs[-9:]) < 2 and perf_counter() < began + PATIENCE_S:
+        least, patience = self._size.epochs, began + PATIENCE_S
+        while sum(one.began >= began for one in self._epochs[-9:]) < least and perf_counter() < patience:
             sleep(0.02)
         return perf_counter()
 

@@ -47,7 +47,8 @@ class Load(NamedTuple):
 class Size(NamedTuple):
     """How much: the load, MB of state, seconds before each change and after it, how often each is made; for plain Spark
     the large files of state and how often it is restarted; seconds of the windows of queries that are not changed; so
-    many epochs write little in a row when what filling the state has left to merge is merged.
+    many epochs write little in a row when what filling the state has left to merge is merged; the least number of
+    complete epochs before and after a change, and of plain Spark's batches before a restart (two or more).
     """
 
     load: Load
@@ -59,6 +60,8 @@ class Size(NamedTuple):
     restarts: int
     others: tuple[int, ...]
     settled: int
+    epochs: int = 2
+    batches: int = 4
 
 
 class Arrived(NamedTuple):

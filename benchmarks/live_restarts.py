@@ -33,9 +33,9 @@ def restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, flo
         load.begin()
         for turn in range(size.restarts):
             for name, partitions in (("restart_in_session_s", 0), ("repartition_s", 4 - turn % 2)):
-                plain.wait("hourly", 4)
+                plain.wait("hourly", size.batches)
                 ended = plain.ended["hourly"]
-                usual, count = median(np.diff([time.of(at) for at in ended[-4:]])), len(ended)
+                usual, count = median(np.diff([time.of(at) for at in ended[-size.batches :]])), len(ended)
                 told_last = plain.running["hourly"].lastProgress
                 state = told_last["stateOperators"][0]["memoryUsedBytes"] / 1e6 if told_last else state
                 if partitions:  # needs a checkpoint without a planned batch
@@ -72,7 +72,7 @@ def _applications(source: Path, folder: Path, size: Size, time: OwnTime) -> list
         ) as application:
             assert application.stdin is not None and application.stdout is not None
             ended = list[float]()
-            while len(ended) < 5:
+            while len(ended) < size.batches + 1:
                 line = application.stdout.readline()
                 if not line:
                     raise RuntimeError("plain Spark's application has ended")
