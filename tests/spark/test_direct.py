@@ -160,14 +160,14 @@ def test_derived_streams_of_a_keyed_topic_need_no_shuffle(
             "both": "k, v, ts AS t FROM STREAM tx UNION ALL SELECT k, v + 1, ts FROM STREAM tx WHERE v > 500",
         }.items()
     }
-    given = events(7, 0, 500)
-    produce(kafka_server, topic, given[:300])
+    given = events(7, 0, 360)
+    produce(kafka_server, topic, given[:240])
     ponds = Ponds(spark, topic, tmp_path, queries)
     skipped, read = ponds.run()
     assert skipped == read >= 2
     assert "keys were in another partition" not in ponds.note
     assert [group.spread_by for group in ponds.ponds["PARTITIONED BY (k)"].plan.groups] == [0] * 4
-    produce(kafka_server, topic, given[300:])
+    produce(kafka_server, topic, given[240:])
     assert ponds.run(drain=True)[0] >= 1
     ponds.close()
 
@@ -175,20 +175,20 @@ def test_derived_streams_of_a_keyed_topic_need_no_shuffle(
 def test_partitions_that_are_added_move_buckets(
     spark: SparkSession, kafka_connected: KafkaServer, tmp_path: Path
 ) -> None:
-    topic, given = f"t-{uuid.uuid4().hex[:8]}", events(8, 0, 600)
+    topic, given = f"t-{uuid.uuid4().hex[:8]}", events(8, 0, 360)
     kafka_connected.create(topic, 1)
-    produce(kafka_connected, topic, given[:200])
+    produce(kafka_connected, topic, given[:120])
     ponds = Ponds(spark, topic, tmp_path)
     skipped, read = ponds.run()
     assert skipped == read >= 1
     kafka_connected.widen(topic, 2)
-    produce(kafka_connected, topic, given[200:400])
+    produce(kafka_connected, topic, given[120:240])
     assert ponds.run()[0] >= 1
     assert "each of 2 instances has the keys of one of 2 partitions" in str(
         [change.change for change in ponds.ponds["PARTITIONED BY (k)"].manifest().changes]
     )
     kafka_connected.widen(topic, 4)
-    produce(kafka_connected, topic, given[400:])
+    produce(kafka_connected, topic, given[240:])
     assert ponds.run(drain=True)[0] == 0
     assert ponds.note.endswith("not in the last, as 4 partitions, and only 2 instances")
     ponds.close()
@@ -200,7 +200,7 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
     worth: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("millpond.spark.driver.direct_epochs.WORTH_READING", worth)
-    given, told, notes = events(4, 0, 1200), list[dict[str, int]](), list[str]()
+    given, told, notes = events(4, 0, 800), list[dict[str, int]](), list[str]()
     produce(kafka_server, topic, given[:200])
 
     def committed(done: Epoch) -> None:
@@ -217,7 +217,7 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
         running.start()
         read(200)
         done = 200
-        for start in range(200, 1200, 200):  # over some seconds: some batches have a tick, some none
+        for start in range(200, 800, 200):  # over some seconds: some batches have a tick, some none
             for place in (0, 1):  # and some have records of one partition only
                 some = [one for one in given[start : start + 200] if partition_of(one[0].encode(), 2) == place]
                 produce(kafka_server, topic, some)
@@ -229,7 +229,7 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
         assert all(direct[1:]) or (worth > 1 and any("a tick was" in note for note in notes)), (direct, notes)
         pond.drain()
         keyed = rows_of(pond, "sums")
-    ponds = Ponds(spark, topic, tmp_path / "plain")
+    ponds = Ponds(spark, topic, tmp_path / "plain", {"sums": QUERIES["sums"]})
     plain = ponds.ponds[""]
     plain.run(drain=True)
     assert keyed == rows_of(plain, "sums")
@@ -243,18 +243,21 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
 def test_a_killed_worker_ends_the_others_and_costs_no_row(
     spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, fault: str
 ) -> None:
-    """Spark ends the stage without a retry, in spite of its settings: the epoch goes through the shuffle."""
+    """Spark ends the stage without a retry, in spite of its settings: the epoch goes through the shuffle.
+
+    A worker that is killed in a later epoch costs a retry of its task only.
+    """
     given = events(6, 0, 500)
     produce(kafka_server, topic, given)
     select = f"CREATE STREAMING TABLE q USING json TBLPROPERTIES ('path' = '{tmp_path}/out') AS {QUERIES['sums']};"
-    file, faults = tmp_path / "pond.sql", tmp_path / "faults"
+    file, faults, retried = tmp_path / "pond.sql", tmp_path / "faults", "fold.before_delta:7:kill"
     file.write_text(TABLE.format(topic=topic, by="PARTITIONED BY (k)") + select)
     faults.mkdir()
-    environ = os.environ | {"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": str(faults)}
+    environ = os.environ | {"MILLPOND_FAULT": f"{fault},{retried}", "MILLPOND_FAULT_DIR": str(faults)}
     words = ["-m", "millpond", "run", file, "--once", "--drain", "--instances", "2", "--master", "local[2,4]"]
     done = run_forked(words, env=environ, text=True, timeout=240)
     assert done.returncode == INCOMPLETE, done.stderr  # a fifth of the events is late
-    assert [path.name for path in faults.glob("*.kill")] == [fault.replace(":", ".")]
+    assert {path.name for path in faults.glob("*.kill")} == {one.replace(":", ".") for one in (fault, retried)}
     # one epoch was direct before, and after it the shuffle is kept to for a while
     assert (faults / "direct.gathered").stat().st_size == 2 * (1 + int(fault.startswith("direct.told")))
     assert not list((tmp_path / "pond").glob("**/*-told-*"))
@@ -272,7 +275,7 @@ def test_a_killed_worker_ends_the_others_and_costs_no_row(
 def test_what_is_not_keyed_at_all_goes_through_the_shuffle(
     spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    produce(kafka_server, topic, events(5, 0, 400))
+    produce(kafka_server, topic, events(5, 0, 200))
     monkeypatch.setattr("millpond.spark.driver.direct_epochs.message_bytes", lambda _tasks: 100)
     ponds = Ponds(spark, topic, tmp_path)
     assert ponds.run(drain=True)[0] == 0
