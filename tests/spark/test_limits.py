@@ -252,6 +252,19 @@ def test_patterns_of_exponential_time_are_refused_with_the_part_that_makes_them_
     assert front.query_from_sql("linear", "SELECT n FROM STREAM ev WHERE k RLIKE '^(a+b)+$'").name == "linear"
 
 
+def test_patterns_of_a_constant_text_that_take_very_many_steps_are_refused(front: FrontEnd) -> None:
+    text, like = f"'{'x' * 40}y'", f"'{'%x' * 20}z'"
+    for call in (
+        f"{text} LIKE {like}", f"{text} ILIKE {like}", f"{text} NOT LIKE ALL ('a', {like})",
+        f"concat('a', CAST({text} LIKE ANY ({like}, 'a') AS STRING))", f"split({text}, '{'.*x' * 9}z')[0]",
+        f"concat(date_format(DATE '2024-01-01', 'E'), {text}) LIKE {like}",
+    ):  # fmt: skip
+        with pytest.raises(QueryRefused, match="repetitions, and its text is a constant"):
+            front.query_from_sql("slow", f"SELECT n, {call} AS x FROM STREAM ev")
+    text = "concat('a', 'b') LIKE '%a%' AND 'abc' RLIKE 'a.*b.*c.*' AND k LIKE '%a%b%c%d%'"
+    assert front.query_from_sql("fast", f"SELECT n FROM STREAM ev WHERE {text}").name == "fast"
+
+
 def test_a_text_too_long_for_a_recursive_pattern_is_dead(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()

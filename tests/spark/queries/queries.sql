@@ -972,7 +972,7 @@ SELECT id, t.pos, t.item.price AS p FROM orders LEFT JOIN LATERAL posexplode(ite
 SELECT * EXCEPT (flagged, qty) FROM tx WHERE kind = 'web';
 --- values_join
 SELECT label, window(ts, '1 hour') AS w, sum(amount * weight) AS s
-FROM tx JOIN (VALUES ('pos', 'shop', 1), ('web', 'online', 2)) AS t(kind, label, weight) USING (kind)
+FROM tx JOIN (VALUES ('pos', 'shop now', 1L), ('web', 'this time', CAST(2 AS BIGINT))) AS t(kind, label, weight) USING (kind)
 GROUP BY ALL;
 --- except_table
 SELECT card FROM tx EXCEPT SELECT card FROM watched;

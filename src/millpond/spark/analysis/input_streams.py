@@ -440,7 +440,8 @@ class _Deriver:
             branch[_PARTITION] = self._catalyst.literal(base.name)
             if base.order is not None:
                 text = own[base.order.partition]
-                branch[_PARTITION] = self._over_names(path, self._catalyst.labelled(base.name, text))
+                label = [self._catalyst.literal(":"), self._catalyst.literal(base.name), text]
+                branch[_PARTITION] = self._over_names(path, self._catalyst.make("ConcatWs", label))
                 if ordered and base.order.offset is not None:
                     branch[_OFFSET] = self._over_names(path, own[base.order.offset])
         expected = [

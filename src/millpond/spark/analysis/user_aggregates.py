@@ -27,7 +27,6 @@ from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
     children,
-    command_of,
     items,
     kind_of,
     optional,
@@ -35,6 +34,7 @@ from millpond.spark.catalyst.private_names import (
     text_of,
     type_of,
 )
+from millpond.spark.catalyst.user_scalars import command_of
 
 _FILTER = re.compile(r"\)\s*FILTER\s*\(\s*WHERE\b", re.IGNORECASE)
 _COMMENT = re.compile(r"--|/\*")

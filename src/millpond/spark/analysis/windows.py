@@ -23,10 +23,10 @@ from millpond.errors import QueryTypeError, SetupError, UnsupportedQuery
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Cumulating, Session, Sliding, Written
 from millpond.spark.analysis.grouping.row_patterns import PatternNote, is_pattern, pattern_note
+from millpond.spark.catalyst.data_types import calendar_us
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
-    calendar_us,
     children,
     items,
     kind_of,

@@ -21,7 +21,7 @@ PLANS = _words(
     UnresolvedEventTimeWatermark Join Union UnresolvedWith UnresolvedSubqueryColumnAliases PipeOperator
     Distinct Pivot Unpivot Generate UnresolvedQualify GlobalLimit LocalLimit Sort Intersect Except
     WithWindowDefinition LateralJoin UnresolvedTVFAliases UnresolvedTableValuedFunction
-    LocalRelation"""
+    UnresolvedInlineTable"""
 )
 """Logical plan nodes of a parsed query; unsupported joins and unions pass here and are refused by name later."""
 
@@ -40,6 +40,12 @@ EXPRESSIONS = _words(
     UnresolvedStarExceptOrReplace"""
 )
 """Expression nodes of a parsed query."""
+
+CONSTANTS = _words("Literal Cast UnaryMinus UnaryPositive CreateNamedStruct")
+"""Expression nodes of the rows of VALUES, which Spark computes while it analyses a text."""
+
+CONSTRUCTORS = _words("array map struct named_struct")
+"""Functions that the rows of VALUES may call."""
 
 SUBQUERIES = _words("Exists ListQuery ScalarSubquery LateralSubquery")
 """The same, with a plan in them."""

@@ -37,8 +37,8 @@ CLAUSES = {
     "Except": ("EXCEPT ALL", "Of a table t: WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.k = s.k)."),
     "Sample": ("TABLESAMPLE", "Filter by a hash of a column: WHERE pmod(hash(id), 100) < 10."),
     "UnresolvedInlineTable": (
-        "VALUES with other values than constants",
-        "Write numbers, texts, TRUE, FALSE, NULL and DATE '2024-12-25', without words such as time or now in a text.",
+        "this value in VALUES",
+        "Write numbers, texts, TRUE, FALSE, NULL, DATE '2024-12-25', casts of these, or array, map and struct of them.",
     ),
     "LateralJoin": (
         "LATERAL (SELECT …)",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
+from py4j.java_gateway import get_field
 from pyspark.sql.types import (
     ArrayType,
     CharType,
@@ -131,3 +132,9 @@ def has_not_null(kind: DataType) -> bool:
     if isinstance(kind, MapType):
         return has_not_null(kind.keyType) or has_not_null(kind.valueType)
     return isinstance(kind, StructType) and any(not one.nullable or has_not_null(one.dataType) for one in kind.fields)
+
+
+def calendar_us(interval: JavaType) -> tuple[int, int]:
+    """Months and microseconds of a `CalendarInterval`; a day is 24 hours, as in Spark's windows."""
+    months, days, rest = (int(get_field(interval, field)) for field in ("months", "days", "microseconds"))
+    return months, days * 86_400_000_000 + rest

@@ -30,19 +30,26 @@ _KINDS = {
     "RegExpCount": (1,), "StringSplit": (1,), "StringToMap": (1, 2),
 }  # fmt: skip
 """Expressions that match the text of their first child with patterns, and the places of these patterns."""
+_OF_MANY = ("LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny")
+_REPEATS = re.compile(r"[%*+{]")
+MAX_CONSTANT_STEPS = 10**9
+"""The most steps that the patterns of a constant text may take, which the driver matches while it analyses a query."""
+_LONGEST = 20_000
 _STACK = re.compile(r"-Xss(\d+)([kKmMgG]?)")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _USUAL_STACK = 1 << 20
 
 
 def check_pattern(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
-    """Refuse a constant pattern that may take 2^n steps for n characters.
+    """Refuse a constant pattern that may take 2^n steps for n characters, or very many for a constant text.
 
     Raises:
         QueryRefused: the pattern may do so.
     """
     if is_accepted():
         return
+    if kind in _KINDS or kind == "Like" or kind in _OF_MANY:
+        _check_constant(node, kind)
     for pattern in _patterns(node, kind):
         found = _cost(catalyst, pattern)
         if found is None or found.exponential is None:
@@ -53,6 +60,22 @@ def check_pattern(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
             " in many ways.",
             "Let each repeated part begin or end with a character that the others do not have, as in (\\w+,)*, or make"
             " the inner repetition possessive, as in (\\w++,?)*.",
+        )
+
+
+def _check_constant(node: JavaObject, kind: str) -> None:
+    """Refuse patterns of a constant text that may take n^k steps for n characters and k repetitions."""
+    text, *rest = children(node)
+    if not text.foldable():
+        return
+    shown = str(text.sql())
+    characters = len(shown) if kind_of(text) == "Literal" else _LONGEST
+    patterns = str(node.patterns().mkString(" ") if kind in _OF_MANY else "".join(str(one.sql()) for one in rest))
+    repeats = len(_REPEATS.findall(patterns))
+    if characters**repeats > MAX_CONSTANT_STEPS:
+        raise QueryRefused(
+            f"The pattern of `{text_of(node)[:200]}` has {repeats} repetitions, and its text is a constant.",
+            "Write the result itself, or match a column.",
         )
 
 

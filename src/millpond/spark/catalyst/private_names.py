@@ -23,7 +23,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 
-from millpond.spark.catalyst.data_types import sql_type, type_text
+from millpond.spark.catalyst.data_types import calendar_us, sql_type, type_text
 from millpond.spark.catalyst.deadline import check
 from millpond.spark.catalyst.text_span import TextSpan
 from millpond.spark.driver_classes.catalyst_trees import load_with, loader_of
@@ -40,6 +40,7 @@ _ITERABLE = "scala.collection.IterableOnce"
 _UTILS = "org.apache.spark.util.Utils"
 _TYPES = "py4j.reflection.TypeUtil"
 _EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+_EAGER = "spark.sql.parser.eagerEvalOfUnresolvedInlineTable"
 _WATERMARK = "spark.watermarkDelayMs"
 _HIDDEN = "__metadata_col"
 WINDOW_MARK = "spark.timeWindow"
@@ -233,11 +234,6 @@ def eval_mode(expression: JavaObject) -> str:
     return str(expression.evalMode().toString())
 
 
-def command_of(function: JavaObject) -> bytes:
-    """The bytes that Spark sends to its workers for a `PythonUDF`."""
-    return bytes(function.func().command().unsafeArray())
-
-
 def analysed(frame: DataFrame) -> JavaObject:
     """The analysed plan of a classic DataFrame."""
     return frame._jdf.queryExecution().analyzed()
@@ -266,6 +262,7 @@ class Catalyst:
         clone.conf.set(_EVOLUTION, "false")
         clone.conf.set("spark.sql.ansi.enabled", "true")  # the only arithmetic that the runtime reproduces
         clone.conf.set("spark.sql.variable.substitute", "false")  # ${env:...} would be read while parsing
+        clone.conf.set(_EAGER, "false")  # Spark would compute the rows of VALUES while it parses them
         return clone
 
     def clone(self) -> SparkSession:
@@ -275,10 +272,27 @@ class Catalyst:
     def parse(self, text: str) -> JavaObject:
         """The unresolved plan of a statement; nothing is resolved, read or run.
 
+        The parser takes its settings from the active session, which is therefore another one meanwhile.
+
         Raises:
             ParseException: the text is not valid Spark SQL.
         """
-        return self._session.sessionState().sqlParser().parsePlan(text)
+        sessions = self.java_class(_CLASSIC + "SparkSession")
+        before = optional(sessions.getActiveSession())
+        sessions.setActiveSession(self._parsing)
+        try:
+            return self._parsing.sessionState().sqlParser().parsePlan(text)
+        finally:
+            if before is None:
+                sessions.clearActiveSession()
+            else:
+                sessions.setActiveSession(before)
+
+    @cached_property
+    def _parsing(self) -> JavaObject:
+        """This session if it is one for analysis, else a clone that is."""
+        lazy = self._session.conf().get(_EAGER) == "false"
+        return self._session if lazy else self.analysis_session()._jsparkSession
 
     def temporary(self) -> Temporary:
         """The views and functions that this session's user registered in it."""
@@ -359,10 +373,6 @@ class Catalyst:
             return self.literal(True)
         return reduce(self._class("And"), conditions)
 
-    def labelled(self, label: str, text: JavaObject) -> JavaObject:
-        """The text of an expression after the prefix `label:`; NULL becomes an empty text."""
-        return self._class("ConcatWs")(self.seq([self.literal(":"), self.literal(label), text]))
-
     def tried(self, expression: JavaObject) -> JavaObject:
         """The expression, or NULL if evaluating it raises."""
         return self._class("TryEval")(expression)
@@ -423,10 +433,6 @@ class Catalyst:
     def attempt(self, expression: JavaObject) -> JavaObject:
         """`{v: expression}`, or NULL if evaluating it raises."""
         return self.tried(self._class("CreateNamedStruct")(self.seq([self.literal("v"), expression])))
-
-    def insisted(self, attempt: JavaObject) -> JavaObject:
-        """The `v` of an attempt; raises if the attempt is NULL."""
-        return self._class("GetStructField")(self.present(attempt), 0, self.none)
 
     def present(self, expression: JavaObject) -> JavaObject:
         """The expression; raises if its value is NULL."""
@@ -492,9 +498,3 @@ class Catalyst:
     def java_class(self, name: str) -> JavaObject:
         """A class by its full name; `jvm.org.apache…` would look for a class in 300 jars for each part of the name."""
         return JavaClass(name, self._client)
-
-
-def calendar_us(interval: JavaObject) -> tuple[int, int]:
-    """Months and microseconds of a `CalendarInterval`; a day is 24 hours, as in Spark's windows."""
-    months, days, rest = (int(get_field(interval, field)) for field in ("months", "days", "microseconds"))
-    return months, days * 86_400_000_000 + rest

@@ -61,10 +61,10 @@ def self_check(spark: SparkSession) -> None:
         "evalMode": lambda: eval_mode(analysed(frame.selectExpr("cast(id AS int)")).projectList().apply(0).child()),
         "Expression.eval": lambda: doors.constant(_literal(doors)),
         "SessionCatalog": lambda: doors.adopt(doors, doors.temporary()),
-        "TryEval": lambda: frame.select(doors.column(doors.insisted(doors.attempt(doors.not_null(attribute))))),
+        "TryEval": lambda: frame.select(doors.column(doors.present(doors.attempt(doors.not_null(attribute))))),
         "Size": lambda: doors.make("Size", attribute, False),
         "NamedLambdaVariable": lambda: frame.select(
-            doors.column(checked(doors, doors.labelled("a", doors.literal("b")), partial(sized, doors), 1))
+            doors.column(checked(doors, doors.make("ConcatWs", [doors.literal("b")]), partial(sized, doors), 1))
         ),
         "Dataset.ofRows": lambda: doors.frame(analysed(frame)),
         "Expression": lambda: (doors.is_expression(attribute), doors.is_iterable(attribute.qualifier())),

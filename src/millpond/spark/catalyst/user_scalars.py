@@ -18,7 +18,7 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from millpond.errors import UnsupportedQuery
 from millpond.runtime.functions.call_deadline import CallLate, within
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, command_of, kind_of, text_of
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, text_of
 
 CALL_SECONDS = 10.0
 """The time limit of one call, in seconds."""
@@ -49,6 +49,11 @@ def check_function(node: JavaObject) -> None:
         )
 
 
+def command_of(function: JavaObject) -> bytes:
+    """The bytes that Spark sends to its workers for a `PythonUDF`."""
+    return bytes(function.func().command().unsafeArray())
+
+
 def function_digest(node: JavaObject) -> str:
     """The identity of a Python function: a digest of the bytes that Spark would send to a worker."""
     return hashlib.sha256(command_of(node)).hexdigest()
@@ -76,7 +81,7 @@ def guarded(catalyst: Catalyst, expression: JavaObject, owner: str) -> JavaObjec
     calm, returns = _calm(function, CALL_SECONDS, LATE_CALLS, counter), StructType([StructField("v", kind)])
     wrapped = UserDefinedFunction(calm, returns, str(expression.name()), int(expression.evalType()))
     call = catalyst.called(wrapped, [catalyst.attempt(part) for part in rebuilt])
-    return catalyst.insisted(call)
+    return catalyst.make("GetStructField", catalyst.present(call), 0, catalyst.none)
 
 
 def late_calls() -> dict[tuple[str, str], int]:

@@ -20,6 +20,8 @@ from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError, Unsu
 from millpond.spark.analysis.grouping.grouping_sets import MOST_SETS
 from millpond.spark.analysis.steps.equal_clauses import MOST_ROWS
 from millpond.spark.catalyst.allow_list import (
+    CONSTANTS,
+    CONSTRUCTORS,
     EXPRESSIONS,
     FUNCTIONS,
     GENERATORS,
@@ -60,8 +62,8 @@ _BRACKET = re.compile(r"[(\[]|[)\]]")
 _COMMENT = re.compile(r"/\*|\*/")
 _CUBE = re.compile(r"\bcube\b", re.IGNORECASE)
 _CUBE_MARK = re.compile(r"[(),]")
-_COMPUTED = re.compile(r"::|\b(?:cast|date|time|timestamp|now|current)", re.IGNORECASE)
-_DATE = re.compile(r"\bdate\s*'[1-9]\d{3}-\d{1,2}-\d{1,2}'", re.IGNORECASE)
+_DATE = re.compile(r"(?:date\s*)?'[1-9]\d{3}-\d{1,2}-\d{1,2}'", re.IGNORECASE)
+_MOMENT = re.compile(r"\b(?:date|time)")
 _FIXED = re.compile(r"[a-z_]+\s*r?['\"][+-]?\d{4,}", re.IGNORECASE)
 
 
@@ -247,9 +249,9 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
         if name not in GENERATORS:
             raise _refused(node, *CLAUSES[kind])
         _judge_generator(node, name, items(node.functionArgs()), judged)
-    if kind == "LocalRelation":
-        _judge_constants(node)
-        return []  # its rows are constants
+    if kind == "UnresolvedInlineTable":
+        for value in items(node.expressions()):
+            _judge_constant(value)
     found: list[_Visit] = []
     if kind == "WithWindowDefinition":
         definitions = items(node.windowDefinitions().values().toSeq())
@@ -282,12 +284,26 @@ def _judge_lateral(node: JavaObject) -> None:
         raise _refused(node, *CLAUSES["LateralJoin"])
 
 
-def _judge_constants(node: JavaObject) -> None:
-    """Refuse VALUES that the parser may have computed from the clock, such as `TIMESTAMP 'now'`."""
-    span = span_of(node)
-    rest = "now" if span is None else _DATE.sub("", span.piece)
-    if _COMPUTED.search(rest):
-        raise _refused(node, *CLAUSES["UnresolvedInlineTable"])
+def _judge_constant(value: JavaObject) -> None:
+    """Refuse a value of VALUES that takes time to compute, or that depends on the clock, a time zone or a setting."""
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        kind = kind_of(node)
+        allowed = kind in CONSTANTS
+        if kind == "UnresolvedFunction":
+            allowed = [str(part).lower() for part in items(node.nameParts())][-1] in CONSTRUCTORS
+        if kind in ("Literal", "Cast") and _MOMENT.search(type_of(node)):
+            allowed = type_of(node) == "date" and _is_date(node if kind == "Literal" else node.child())
+        if not allowed:
+            raise _refused(node, *CLAUSES["UnresolvedInlineTable"])
+        stack.extend(children(node))
+
+
+def _is_date(literal: JavaObject) -> bool:
+    """Whether an expression is the text or the literal of a date with a year of four digits."""
+    span = span_of(literal)
+    return kind_of(literal) == "Literal" and span is not None and _DATE.fullmatch(span.piece) is not None
 
 
 def _judge_sets(node: JavaObject) -> None:

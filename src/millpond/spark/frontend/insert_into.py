@@ -80,7 +80,7 @@ def insert_of(plan: JavaObject, text: str) -> Insert:
             "INSERT INTO lists columns, and a query writes all columns of its rows.",
             "Name the columns in the SELECT, with AS.",
         )
-    if head is None or kind_of(plan.query()) in ("LocalRelation", "UnresolvedInlineTable"):
+    if head is None or kind_of(plan.query()) == "UnresolvedInlineTable":
         raise QueryRefused("INSERT INTO without a SELECT of a stream.", _FORM)
     return Insert(target_of(plan), text[head.end() :], head.end(), bool(plan.byName()))
 

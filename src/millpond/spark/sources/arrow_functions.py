@@ -21,7 +21,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
 from millpond.errors import QueryTypeError, UnsupportedQuery, of_machine
-from millpond.spark.catalyst.private_names import JavaObject, command_of
+from millpond.spark.catalyst.private_names import JavaObject
+from millpond.spark.catalyst.user_scalars import command_of
 
 BatchFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
