@@ -52,8 +52,8 @@ clean:  ## Remove the environment and every cache
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# uv downloads and unpacks at once, and keeps what it has built for the next environment. It does not read the settings
-# of pip, so pip is tried where uv fails. Modules are not compiled: most of them are never imported.
+# uv downloads and unpacks at once; its cache would keep 4 GB of PySpark. It does not read the settings of pip, so pip is
+# tried where uv fails. Modules are not compiled: most of them are never imported.
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
 	  echo "Millpond needs Python 3.10 or later; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1)." \
@@ -61,6 +61,6 @@ $(READY): pyproject.toml
 	@echo "Setting up $(VENV) (once; a few minutes on a slow line)" >&2
 	$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[demo,test]' || \
+	$(BIN)/uv pip install --quiet --no-cache --python $(BIN)/python -e '.[demo,test]' || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[demo,test]'
 	@touch $@
