@@ -255,13 +255,12 @@ def test_patterns_of_exponential_time_are_refused_with_the_part_that_makes_them_
 def test_patterns_of_a_constant_text_that_take_very_many_steps_are_refused(front: FrontEnd) -> None:
     text, like = f"'{'x' * 40}y'", f"'{'%x' * 20}z'"
     for call in (
-        f"{text} LIKE {like}", f"{text} ILIKE {like}", f"{text} NOT LIKE ALL ('a', {like})",
-        f"concat('a', CAST({text} LIKE ANY ({like}, 'a') AS STRING))", f"split({text}, '{'.*x' * 9}z')[0]",
-        f"concat(date_format(DATE '2024-01-01', 'E'), {text}) LIKE {like}",
+        f"t LIKE {like}", f"t ILIKE {like}", f"t NOT LIKE ALL ('a', {like})", f"split(t, '{'.*x' * 9}z')[0]",
+        f"concat('a', CAST(t LIKE ANY ({like}, 'a') AS STRING))", f"concat(lower('A'), t) LIKE {like}",
     ):  # fmt: skip
-        with pytest.raises(QueryRefused, match="repetitions, and its text is a constant"):
-            front.query_from_sql("slow", f"SELECT n, {call} AS x FROM STREAM ev")
-    text = "concat('a', 'b') LIKE '%a%' AND 'abc' RLIKE 'a.*b.*c.*' AND k LIKE '%a%b%c%d%'"
+        with pytest.raises(QueryRefused, match=r"may take n\^\d+ steps .* which is a constant"):
+            front.query_from_sql("slow", f"SELECT n, {call} AS x FROM (SELECT n, {text} AS t FROM STREAM ev)")
+    text = "'ab' LIKE '%a%' AND 'abc' RLIKE 'a.*b.*c.*' AND k LIKE '%a%b%c%d%'"
     assert front.query_from_sql("fast", f"SELECT n FROM STREAM ev WHERE {text}").name == "fast"
 
 

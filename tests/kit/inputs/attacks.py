@@ -7,7 +7,38 @@ RELATIONS = ("tx", "other")
 
 _W = "window(ts, '1 hour')"
 
+_SLOW = f"CAST('{'x' * 40}y' LIKE '{'%x' * 20}z' AS INT)"
+_CLOCK = "day(current_date())"
+_LARGE = "length(repeat('x', 400000000))"
+_FOLDED = [
+    "SELECT id FROM tx LIMIT {}",
+    "SELECT * FROM tx TABLESAMPLE ({} ROWS)",
+    "SELECT lag(id, {}) OVER (ORDER BY ts) FROM tx",
+    "SELECT sum(id) OVER (ORDER BY ts ROWS BETWEEN {} PRECEDING AND CURRENT ROW) FROM tx",
+    "SELECT count(*) FROM tx GROUP BY session_window(ts, CASE WHEN {} > 1 THEN '1 hour' ELSE '2 hours' END)",
+    f"SELECT percentile_approx(amount, 0.5, {{}}) FROM tx GROUP BY {_W}",
+    f"SELECT round(sum(amount), {{}}) FROM tx GROUP BY {_W}",
+    "SELECT * FROM (SELECT kind, amount FROM tx) PIVOT (sum(amount) FOR kind IN (CAST({} AS STRING)))",
+    *(
+        f"SELECT {call.format(f'CASE WHEN {{}} > 1 THEN {chosen} END')} FROM tx" for call, chosen in (
+            ("to_binary(kind, {})", "'hex'"), ("to_number(kind, {})", "'99'"), ("date_part({}, ts)", "'day'"),
+            ("from_json(kind, {})", "'a INT'"), ("from_json(kind, 'a INT', map('mode', {}))", "'PERMISSIVE'"),
+            ("from_csv(kind, {})", "'a INT'"), ("to_json(struct(kind), map('a', {}))", "'b'"),
+            ("collate(kind, {})", "'UTF8_LCASE'"), ("schema_of_json({})", "'{{}}'"),
+        )
+    ),
+]
+"""Places whose value Spark computes while it analyses a text."""
+
 GOOD = [
+    "SELECT * FROM tx JOIN (VALUES ('now', -1, 2 * 60, NULL::DATE, DATE \"2024-12-25\", struct('a' AS x, NOT TRUE))) "
+    "AS t(kind, a, b, c, d, e) USING (kind)",
+    "SELECT * FROM tx JOIN (VALUES ('a' || 'b', array(1, 2), map('a', CAST('1' AS INT)), CAST(NULL AS TIMESTAMP))) "
+    "AS t(kind, a, b, c) USING (kind)",
+    "SELECT from_json(kind, schema_of_json('{}'), map('mode', 'PERMISSIVE')) FROM tx",
+    "SELECT round(amount, -2), date_part('day', ts), lag(amount, 2, -1.5) OVER (ORDER BY ts) FROM tx",
+    "SELECT split('a,b', ',')[0], 'abc' LIKE 'a%c', regexp_replace('a b', ' +', '+'), kind LIKE '%a%b%c%d%e%' FROM tx",
+    f"SELECT percentile_approx(amount, array(0.5D, 0.9D), 100), max_by(id, amount) FROM tx GROUP BY {_W}",
     "SELECT lag(qty) OVER (ORDER BY ts) FROM tx",
     "SELECT (SELECT max(x) FROM other) FROM tx",
     "SELECT count(*) FROM tx WHERE id IN (SELECT id FROM other)",
@@ -178,6 +209,16 @@ ATTACKS = [
     f"SELECT * FROM tx, VALUES ('{'x' * 40}y' LIKE '{'%x' * 20}z')",
     "SELECT * FROM tx, VALUES (1), (repeat('x', 1000000000))",
     "SELECT * FROM tx WHERE EXISTS (SELECT 1 FROM VALUES ('x' RLIKE '(x+x+)+z'))",
+    *(place.format(value) for place in _FOLDED for value in (_SLOW, _CLOCK, _LARGE)),
+    f"SELECT '{'x' * 40}y' LIKE '{'%x' * 20}z' FROM tx",
+    f"SELECT '{'x' * 40}y' ILIKE ANY ('{'%x' * 20}z', 'a') FROM tx",
+    f"SELECT '{'x' * 40}y' NOT LIKE ALL ('{'%x' * 20}z', 'a') FROM tx",
+    f"SELECT '{'x' * 32}y' RLIKE '^{'x?' * 32}{'x' * 32}$' FROM tx",
+    f"SELECT '{'x' * 60}y' RLIKE '^{'(x|xx)' * 32}z$' FROM tx",
+    f"SELECT '{'x' * 9000}' RLIKE 'x*x*z' FROM tx",
+    "SELECT repeat('x', 40000) RLIKE 'x*z' FROM tx",
+    "SELECT regexp_count('xxxxxxxxxx', concat('x*', 'x*')) FROM tx",
+    "SELECT * FROM tx, VALUES (CAST('12:00' AS TIMESTAMP), 1)",
     "SELECT * FROM tx LATERAL VIEW stack(year(current_date()) - 2024, 1, 2) t AS i",
     "SELECT * FROM tx, LATERAL stack(length(repeat('ab', 950000000)), 1)",
     "SELECT stack(1000000000, 1) FROM tx",

@@ -12,11 +12,12 @@ from millpond.model.aggregates import ORDERED
 from millpond.plan.groups.aggregate_functions import SPELLINGS
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
     return frozenset(text.split())
 
 
-PLANS = _words(
+PLANS = words(
     """Project Filter Aggregate UnresolvedHaving SubqueryAlias UnresolvedRelation NamedStreamingRelation
     UnresolvedEventTimeWatermark Join Union UnresolvedWith UnresolvedSubqueryColumnAliases PipeOperator
     Distinct Pivot Unpivot Generate UnresolvedQualify GlobalLimit LocalLimit Sort Intersect Except
@@ -25,7 +26,7 @@ PLANS = _words(
 )
 """Logical plan nodes of a parsed query; unsupported joins and unions pass here and are refused by name later."""
 
-EXPRESSIONS = _words(
+EXPRESSIONS = words(
     """UnresolvedAttribute Literal Alias UnresolvedAlias UnresolvedStar UnresolvedFunction
     SortOrder UnresolvedOrdinal UnresolvedExtractValue SemiStructuredExtract NamedArgumentExpression MultiAlias
     EqualTo EqualNullSafe GreaterThan GreaterThanOrEqual LessThan LessThanOrEqual And Or Not IsNull
@@ -41,13 +42,7 @@ EXPRESSIONS = _words(
 )
 """Expression nodes of a parsed query."""
 
-CONSTANTS = _words("Literal Cast UnaryMinus UnaryPositive CreateNamedStruct")
-"""Expression nodes of the rows of VALUES, which Spark computes while it analyses a text."""
-
-CONSTRUCTORS = _words("array map struct named_struct")
-"""Functions that the rows of VALUES may call."""
-
-SUBQUERIES = _words("Exists ListQuery ScalarSubquery LateralSubquery")
+SUBQUERIES = words("Exists ListQuery ScalarSubquery LateralSubquery")
 """The same, with a plan in them."""
 
 WINDOWS = frozenset({"window", "session_window", "window_time", "count_window", "cumulate_window"})
@@ -56,7 +51,7 @@ WINDOWS = frozenset({"window", "session_window", "window_time", "count_window", 
 AGGREGATES = SPELLINGS | {"product", "try_avg", "try_sum", "grouping", "grouping_id"}
 """Aggregate functions; those that this version does not answer are refused by name later."""
 
-SCALARS = _words(
+SCALARS = words(
     """abs acos acosh add_months aes_decrypt aggregate and array array_append array_compact array_contains
     array_distinct array_except array_insert array_intersect array_join array_max array_min array_position
     array_prepend array_remove array_repeat array_size array_sort array_union arrays_overlap arrays_zip ascii
@@ -98,36 +93,36 @@ SCALARS = _words(
 )
 """Functions of one row."""
 
-GENERATORS = _words("explode explode_outer posexplode posexplode_outer inline inline_outer stack")
+GENERATORS = words("explode explode_outer posexplode posexplode_outer inline inline_outer stack")
 """Functions that make a row for each element of an array or map."""
 
 FUNCTIONS = WINDOWS | AGGREGATES | SCALARS | GENERATORS | frozenset(ORDERED)
 """All functions that query text may call, in lower case."""
 
 REFUSED = {
-    "calls any method of the JVM": _words("java_method reflect try_reflect"),
-    "reads the clock, so a repeated epoch would answer differently": _words(
+    "calls any method of the JVM": words("java_method reflect try_reflect"),
+    "reads the clock, so a repeated epoch would answer differently": words(
         """current_time localtime localtimestamp"""
     ),
-    "depends on chance, so a repeated epoch would answer differently": _words(
+    "depends on chance, so a repeated epoch would answer differently": words(
         "aes_encrypt rand randn random randstr shuffle uniform uuid"
     ),
-    "reads the session, which is another one after a restart": _words(
+    "reads the session, which is another one after a restart": words(
         """current_catalog current_database current_path current_schema current_timezone current_user session_user user
         version"""
     ),
-    "depends on how the input is divided into files and tasks": _words(
+    "depends on how the input is divided into files and tasks": words(
         """input_file_block_length input_file_block_start input_file_name monotonically_increasing_id
         spark_partition_id"""
     ),
-    "opens a connection to the address that a DOCTYPE in its text names": _words(
+    "opens a connection to the address that a DOCTYPE in its text names": words(
         """xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string"""
     ),
-    "reads a file or an address that one of its options may name": _words(
+    "reads a file or an address that one of its options may name": words(
         "from_avro from_protobuf schema_of_avro schema_of_xml to_protobuf"
     ),
-    "needs a package of Spark that a session may lack": _words("to_avro"),
-    "reads sketches, which no aggregate of a pond makes": _words(
+    "needs a package of Spark that a session may lack": words("to_avro"),
+    "reads sketches, which no aggregate of a pond makes": words(
         """approx_top_k_estimate hll_sketch_estimate hll_union kll_sketch_get_n_bigint kll_sketch_get_n_double
         kll_sketch_get_n_float kll_sketch_get_quantile_bigint kll_sketch_get_quantile_double
         kll_sketch_get_quantile_float kll_sketch_get_rank_bigint kll_sketch_get_rank_double
@@ -140,7 +135,7 @@ REFUSED = {
         tuple_sketch_summary_integer tuple_sketch_theta_double tuple_sketch_theta_integer tuple_union_double
         tuple_union_integer tuple_union_theta_double tuple_union_theta_integer"""
     ),
-    "is an aggregate that a pond does not compute": _words(
+    "is an aggregate that a pond does not compute": words(
         """approx_top_k approx_top_k_accumulate approx_top_k_combine bitmap_and_agg bitmap_construct_agg bitmap_or_agg
         collect_union count_min_sketch hll_sketch_agg hll_union_agg kll_merge_agg_bigint
         kll_merge_agg_double kll_merge_agg_float kll_sketch_agg_bigint kll_sketch_agg_double
@@ -148,15 +143,15 @@ REFUSED = {
         theta_union_agg tuple_intersection_agg_double tuple_intersection_agg_integer tuple_sketch_agg_double
         tuple_sketch_agg_integer tuple_union_agg_double tuple_union_agg_integer vector_avg vector_sum"""
     ),
-    "needs rows in an order": _words("counter_diff"),
-    "makes rows, which only explode, posexplode, inline and stack may do": _words("json_tuple"),
+    "needs rows in an order": words("counter_diff"),
+    "makes rows, which only explode, posexplode, inline and stack may do": words("json_tuple"),
 }
 """Why queries may not call the other functions of Spark's registry: reason -> names."""
 
 WHY_REFUSED = {name: reason for reason, names in REFUSED.items() for name in names}
 """Function -> why queries may not call it."""
 
-UNSTABLE = _words(
+UNSTABLE = words(
     """CurrentTimestamp CurrentTimestampLike Now LocalTimestamp CurrentDate CurrentTime CurrentTimeZone
     CurrentUser SessionUser CurrentDatabase CurrentCatalog CurrentPath SparkVersion AesEncrypt
     UnixTimestampNow Uuid Rand Randn RandStr Uniform Shuffle MonotonicallyIncreasingID SparkPartitionID
@@ -164,7 +159,7 @@ UNSTABLE = _words(
 )
 """Resolved expressions whose result depends on more than their arguments, even if Spark calls them deterministic."""
 
-CLOCK = _words("CurrentTimestamp Now CurrentDate")
+CLOCK = words("CurrentTimestamp Now CurrentDate")
 """Those of them that may be a value of the epoch, see `plan.options.clock`."""
 
 UNSTABLE_METHODS = frozenset({"aesEncrypt", "getSparkVersion", "schemaOfXml"})

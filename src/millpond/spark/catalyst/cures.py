@@ -32,14 +32,15 @@ AS_OF = (
     "version in the table: JOIN rates AS r ON r.k = s.k AND s.ts >= r.valid_from AND s.ts < r.valid_to."
 )
 
+CONSTANTS = (
+    "Write a number, a text, TRUE, FALSE, NULL or DATE '2024-12-25', casts and sums of these, or array, map and struct."
+)
+"""What may stand where Spark computes a value while it analyses a text."""
+
 CLAUSES = {
     "Intersect": ("INTERSECT ALL", "Of a table t: WHERE EXISTS (SELECT 1 FROM t WHERE t.k = s.k)."),
     "Except": ("EXCEPT ALL", "Of a table t: WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.k = s.k)."),
     "Sample": ("TABLESAMPLE", "Filter by a hash of a column: WHERE pmod(hash(id), 100) < 10."),
-    "UnresolvedInlineTable": (
-        "this value in VALUES",
-        "Write numbers, texts, TRUE, FALSE, NULL, DATE '2024-12-25', casts of these, or array, map and struct of them.",
-    ),
     "LateralJoin": (
         "LATERAL (SELECT …)",
         "Join the stream with the table, or write a sub-query of one value in SELECT: (SELECT max(v) FROM t WHERE "

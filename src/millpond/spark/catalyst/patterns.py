@@ -8,6 +8,7 @@ the stack, the event is dead for the query.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from millpond.errors import QueryRefused
 from millpond.kernels.pattern_cost import PatternCost, pattern_cost
@@ -30,11 +31,14 @@ _KINDS = {
     "RegExpCount": (1,), "StringSplit": (1,), "StringToMap": (1, 2),
 }  # fmt: skip
 """Expressions that match the text of their first child with patterns, and the places of these patterns."""
-_OF_MANY = ("LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny")
-_REPEATS = re.compile(r"[%*+{]")
-MAX_CONSTANT_STEPS = 10**9
-"""The most steps that the patterns of a constant text may take, which the driver matches while it analyses a query."""
-_LONGEST = 20_000
+_LIKES = ("Like", "ILike", "LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny")
+_REPEATS = re.compile(r"[*+?{|]")
+MOST_STEPS = 10**9
+"""The most steps that the patterns of a constant text may take; the driver matches it while it analyses a query."""
+_LONG = 10**6
+"""Assumed number of characters of a constant text that functions compute."""
+_UNKNOWN = 10
+"""Assumed number of repetitions in a constant pattern that functions compute."""
 _STACK = re.compile(r"-Xss(\d+)([kKmMgG]?)")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _USUAL_STACK = 1 << 20
@@ -48,8 +52,11 @@ def check_pattern(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
     """
     if is_accepted():
         return
-    if kind in _KINDS or kind == "Like" or kind in _OF_MANY:
-        _check_constant(node, kind)
+    if kind in _KINDS or kind in _LIKES:
+        text, *patterns = children(node)
+        if text.foldable():
+            given = [children(node)[place] for place in _KINDS[kind]] if kind in _KINDS else patterns
+            check_steps(node, kind, text, given, f"of `{text_of(node)[:200]}`")
     for pattern in _patterns(node, kind):
         found = _cost(catalyst, pattern)
         if found is None or found.exponential is None:
@@ -63,18 +70,24 @@ def check_pattern(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
         )
 
 
-def _check_constant(node: JavaObject, kind: str) -> None:
-    """Refuse patterns of a constant text that may take n^k steps for n characters and k repetitions."""
-    text, *rest = children(node)
-    if not text.foldable():
-        return
-    shown = str(text.sql())
-    characters = len(shown) if kind_of(text) == "Literal" else _LONGEST
-    patterns = str(node.patterns().mkString(" ") if kind in _OF_MANY else "".join(str(one.sql()) for one in rest))
-    repeats = len(_REPEATS.findall(patterns))
-    if characters**repeats > MAX_CONSTANT_STEPS:
+def check_steps(node: JavaObject, kind: str, text: JavaObject, patterns: Sequence[JavaObject], where: str) -> None:
+    """Refuse patterns of a constant text that may take n^k steps for n characters and k repetitions.
+
+    Raises:
+        QueryRefused: they may take more than `MOST_STEPS`.
+    """
+    characters = len(str(text.toString())) if kind_of(text) == "Literal" else _LONG
+    shown = [str(one.toString()) if kind_of(one) == "Literal" else None for one in patterns]
+    if kind in ("LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny"):
+        shown = [str(node.patterns().mkString(" "))]
+    if kind in _LIKES:
+        counts = [_UNKNOWN if one is None else one.count("%") for one in shown]
+    else:  # these also try each place of the text
+        counts = [_UNKNOWN if one is None else 1 + len(_REPEATS.findall(one)) for one in shown]
+    repeats = max(counts, default=0)
+    if max(characters, 2) ** repeats > MOST_STEPS:
         raise QueryRefused(
-            f"The pattern of `{text_of(node)[:200]}` has {repeats} repetitions, and its text is a constant.",
+            f"The pattern {where} may take n^{repeats} steps for the n characters of its text, which is a constant.",
             "Write the result itself, or match a column.",
         )
 

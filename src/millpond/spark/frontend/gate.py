@@ -20,8 +20,6 @@ from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError, Unsu
 from millpond.spark.analysis.grouping.grouping_sets import MOST_SETS
 from millpond.spark.analysis.steps.equal_clauses import MOST_ROWS
 from millpond.spark.catalyst.allow_list import (
-    CONSTANTS,
-    CONSTRUCTORS,
     EXPRESSIONS,
     FUNCTIONS,
     GENERATORS,
@@ -31,7 +29,7 @@ from millpond.spark.catalyst.allow_list import (
     WHY_REFUSED,
     WINDOWS,
 )
-from millpond.spark.catalyst.cures import A_SELECT, AS_OF, CLAUSES, FUNCTION_LIST, IN_A_TEXT, statement_name
+from millpond.spark.catalyst.cures import A_SELECT, AS_OF, CLAUSES, CONSTANTS, FUNCTION_LIST, IN_A_TEXT, statement_name
 from millpond.spark.catalyst.cures import FUNCTIONS as INSTEAD
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -45,6 +43,7 @@ from millpond.spark.catalyst.private_names import (
 )
 from millpond.spark.catalyst.refusals import positioned
 from millpond.spark.catalyst.text_span import MAX_COMMENT_NESTING, TextSpan
+from millpond.spark.frontend.constants import folded_argument, judge_pattern, not_constant
 
 MAX_CHARACTERS = 20_000
 MAX_NESTING = 100
@@ -62,8 +61,7 @@ _BRACKET = re.compile(r"[(\[]|[)\]]")
 _COMMENT = re.compile(r"/\*|\*/")
 _CUBE = re.compile(r"\bcube\b", re.IGNORECASE)
 _CUBE_MARK = re.compile(r"[(),]")
-_DATE = re.compile(r"(?:date\s*)?'[1-9]\d{3}-\d{1,2}-\d{1,2}'", re.IGNORECASE)
-_MOMENT = re.compile(r"\b(?:date|time)")
+_BOUNDS = ("CurrentRow", "UnboundedPreceding", "UnboundedFollowing")
 _FIXED = re.compile(r"[a-z_]+\s*r?['\"][+-]?\d{4,}", re.IGNORECASE)
 
 
@@ -250,8 +248,12 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
             raise _refused(node, *CLAUSES[kind])
         _judge_generator(node, name, items(node.functionArgs()), judged)
     if kind == "UnresolvedInlineTable":
-        for value in items(node.expressions()):
-            _judge_constant(value)
+        _judge_constants(items(node.expressions()), "VALUES")
+        return []
+    if kind in ("GlobalLimit", "LocalLimit"):
+        _judge_constants([node.limitExpr()], "LIMIT")
+    if kind == "Pivot":
+        _judge_constants(items(node.pivotValues()), "PIVOT")
     found: list[_Visit] = []
     if kind == "WithWindowDefinition":
         definitions = items(node.windowDefinitions().values().toSeq())
@@ -284,26 +286,12 @@ def _judge_lateral(node: JavaObject) -> None:
         raise _refused(node, *CLAUSES["LateralJoin"])
 
 
-def _judge_constant(value: JavaObject) -> None:
-    """Refuse a value of VALUES that takes time to compute, or that depends on the clock, a time zone or a setting."""
-    stack = [value]
-    while stack:
-        node = stack.pop()
-        kind = kind_of(node)
-        allowed = kind in CONSTANTS
-        if kind == "UnresolvedFunction":
-            allowed = [str(part).lower() for part in items(node.nameParts())][-1] in CONSTRUCTORS
-        if kind in ("Literal", "Cast") and _MOMENT.search(type_of(node)):
-            allowed = type_of(node) == "date" and _is_date(node if kind == "Literal" else node.child())
-        if not allowed:
-            raise _refused(node, *CLAUSES["UnresolvedInlineTable"])
-        stack.extend(children(node))
-
-
-def _is_date(literal: JavaObject) -> bool:
-    """Whether an expression is the text or the literal of a date with a year of four digits."""
-    span = span_of(literal)
-    return kind_of(literal) == "Literal" and span is not None and _DATE.fullmatch(span.piece) is not None
+def _judge_constants(values: list[JavaObject], where: str) -> None:
+    """Refuse values that are not literals and not made of literals, in a clause that Spark computes in its analysis."""
+    for value in values:
+        found = not_constant(value, moments=where != "VALUES")  # whose rows are computed again at a restart
+        if found is not None:
+            raise _refused(found, f"this value in {where}", CONSTANTS)
 
 
 def _judge_sets(node: JavaObject) -> None:
@@ -344,6 +332,9 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
         if span is not None and span.piece[:1].isalpha() and not _FIXED.match(span.piece):
             # The parser computes 'now', 'today' and a time without a date from the clock.
             raise _refused(node, "a moment that depends on the clock", "Write it as 'yyyy-mm-dd hh:mm:ss'.")
+    judge_pattern(node, kind, _where(node))
+    if kind == "SpecifiedWindowFrame":
+        _judge_constants([part for part in children(node) if kind_of(part) not in _BOUNDS], "the bounds of a frame")
     if kind == "UnresolvedGenerator":
         name = str(node.name().unquotedString())
         if name.lower() not in GENERATORS:
@@ -363,6 +354,9 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
             if reason is not None:
                 cure = INSTEAD.get(parts[-1].lower(), FUNCTION_LIST)
             raise _refused(node, f"the function {'.'.join(parts)}", cure, reason)
+        varies = folded_argument(node, parts[0].lower())
+        if varies is not None:
+            raise _refused(varies, f"this value in an argument of {parts[0]} that has to be fixed", CONSTANTS)
         if parts[0].lower() not in FUNCTIONS:
             judged.calls.append(node)
         if parts[0].lower() in GENERATORS:
