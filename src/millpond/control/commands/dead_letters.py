@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,17 +72,19 @@ class LetterFolder(NamedTuple):
             raise ForeignPondError(f"{address} holds rows of {marker.query}.", "Name what 'dead.path' names.")
         return cls(address, folder, marker)
 
-    def parts(self) -> Iterator[tuple[int, pa.Table]]:
-        """The dead letters of each record of the log, by its number, in order.
+    def parts(
+        self, columns: Sequence[str] | None = None, *, newest_first: bool = False
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """The dead letters of each record of the log, by its number, in order; all columns, or those given.
 
         Raises:
             PlaceError: a file cannot be read.
         """
-        for name in sorted(self.folder.names()):
+        for name in sorted(self.folder.names(), reverse=newest_first):
             if name.startswith("part-") and name.endswith(".parquet"):
                 n = int(name.removeprefix("part-").removesuffix(".parquet"))
                 try:
-                    yield n, pq.read_table(pa.BufferReader(self.content(n)))
+                    yield n, pq.read_table(pa.BufferReader(self.content(n)), columns=columns)
                 except pa.ArrowException as error:
                     raise PlaceError(
                         f"{self.address}/{name} cannot be read: {error}.", "Restore it from a copy."
@@ -143,7 +145,7 @@ def kinds(folder: Path) -> list[Kind]:
     Raises:
         ForeignPondError, PlaceError: as `LetterFolder`.
     """
-    tables = [table for _, table in LetterFolder.of(folder).parts()]
+    tables = [table for _, table in LetterFolder.of(folder).parts(["topic", "reason", "offset", "timestamp"])]
     if not tables:
         return []
     grouped = pa.concat_tables(tables).group_by(["topic", "reason"])
@@ -155,8 +157,8 @@ def kinds(folder: Path) -> list[Kind]:
 def lines(folder: Path, limit: int) -> Iterator[str]:
     """The newest dead letters, the newest first, as text."""
     shown = 0
-    for _, table in reversed(list(LetterFolder.of(folder).parts())):
-        for row in reversed(table.to_pylist()):
+    for _, table in LetterFolder.of(folder).parts(newest_first=True):
+        for row in reversed(table.slice(max(len(table) - limit, 0)).to_pylist()):
             if shown == limit:
                 return
             shown += 1

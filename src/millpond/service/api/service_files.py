@@ -146,11 +146,11 @@ class Places:
         draft.replace(self.folder / name)
 
     def write_standby(self, standby: Leader) -> None:
-        """Store that a process stands by."""
+        """Record that a process stands by."""
         self._write(f"{_STANDBY}{standby.token}", standby)
 
     def remove_standby(self, standby: Leader) -> None:
-        """Store that a process no longer stands by."""
+        """Record that a process no longer stands by."""
         with suppress(OSError):
             (self.folder / f"{_STANDBY}{standby.token}").unlink(missing_ok=True)
 

@@ -20,7 +20,7 @@ from millpond.spark.driver.epochs import Epoch
 _EPOCHS_OF_RATE = 16
 _EPOCHS_OF_TAIL = 512
 _RATE_US = 10_000_000
-"""Events that were committed longer ago count for no rate, unless the last epoch took longer."""
+"""Events that were committed longer ago are left out of the rate, unless the last epoch took longer."""
 
 SECONDS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The upper limits of the histograms of epochs, in seconds."""
@@ -44,6 +44,14 @@ class InstanceTotals(NamedTuple):
     delta_bytes: int = 0
 
 
+class _Recent(NamedTuple):
+    """An epoch: when it began and was committed (µs), and its events."""
+
+    begun: int
+    at: int
+    events: int
+
+
 class Gauges:
     """The metrics; pass `epoch` to the pond. Thread-safe."""
 
@@ -51,7 +59,7 @@ class Gauges:
         self._clock = clock
         self._lock = threading.Lock()
         self._epochs = 0
-        self._recent: deque[tuple[int, int]] = deque(maxlen=_EPOCHS_OF_RATE)
+        self._recent: deque[_Recent] = deque(maxlen=_EPOCHS_OF_RATE)
         self._seconds: deque[float] = deque(maxlen=_EPOCHS_OF_TAIL)
         self._totals = Counters()
         self._instances: dict[int, InstanceTotals] = {}
@@ -71,9 +79,8 @@ class Gauges:
         self._durations.observe(epoch.seconds)
         self._jobs.observe(epoch.job_seconds)
         with self._lock:
-            if not self._recent:
-                self._recent.append((now - round(epoch.seconds * 1e6), 0))
-            self._recent.append((now, events))
+            begun = max(now - round(epoch.seconds * 1e6), self._recent[-1].at if self._recent else 0)
+            self._recent.append(_Recent(begun, now, events))
             self._epochs += 1
             self._seconds.append(epoch.seconds)
             self._add(record)
@@ -119,10 +126,10 @@ class Gauges:
             now, recent = self._clock(), [*self._recent]
             seconds = sorted(self._seconds)
             since = now - max(_RATE_US, round(2e6 * self._seconds[-1]))
-            counted = [at for at in range(1, len(recent)) if recent[at][0] > since]
-            begun = recent[counted[0] - 1][0] if counted else now
+            counted = [one for one in recent if one.at > since]
+            begun = counted[0].begun if counted else now
             return Measured(
                 self._epochs, self._totals.pond.events,
-                sum(recent[at][1] for at in counted) / max((now - begun) / 1e6, 1e-3),
-                self._seconds[-1], seconds[len(seconds) * 99 // 100], (now - recent[-1][0]) / 1e6,
+                sum(one.events for one in counted) / max((now - begun) / 1e6, 1e-3),
+                self._seconds[-1], seconds[len(seconds) * 99 // 100], (now - recent[-1].at) / 1e6,
             )  # fmt: skip

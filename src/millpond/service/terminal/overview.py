@@ -53,10 +53,11 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
             table.add_row("aligned", f"{placed.aligned:.1%} of buckets")
         if placed.local_hit_rate is not None:
             table.add_row("local hits", f"{placed.local_hit_rate:.1%} of {placed.requests:,} requests")
+    reads_one = sum(source.unit == "records" for source in status.sources) == 1  # the rate is that of all of them
     for source in status.sources:
         waiting = "not known yet" if source.waiting is None else f"{source.waiting:,} {source.unit} behind"
-        if source.waiting and source.unit == "records" and status.events_per_s >= 1:
-            waiting += f", {about(1e6 * source.waiting / status.events_per_s)} of work"
+        if source.waiting and source.unit == "records" and status.events_per_s >= 1 and reads_one:
+            waiting += f", {about(1e6 * source.waiting / status.events_per_s)} at this rate"
         table.add_row(f"source {source.stream}", waiting)
     late = [one for one in status.followers if one.behind > 1 or one.error]
     for one in late:

@@ -31,15 +31,17 @@ def test_state_on_its_way_is_told() -> None:
 
 
 def test_input_that_waits_and_sinks_that_lag_are_two_things() -> None:
-    sources = (SourceShown("tx", "records", 99_998), SourceShown("in", "files", 0), SourceShown("new", "records"))
+    sources = (SourceShown("tx", "records", 99_998), SourceShown("in", "files", 0), SourceShown("new", "files"))
     followers = FollowerShown("sink:a", 1), FollowerShown("view", 0)
     text = shown(replace(STATUS, sources=sources, followers=followers, events_per_s=1000.0))
     rows = {" ".join(line.split()) for line in text.splitlines()}
     assert {
-        "source tx 99,998 records behind, about 2 minutes of work", "source in 0 files behind",
+        "source tx 99,998 records behind, about 2 minutes at this rate", "source in 0 files behind",
         "source new not known yet", "sinks and view 2, up to date",
     } <= rows  # fmt: skip
     assert "lag" not in text
+    others = replace(STATUS, sources=(*sources, SourceShown("other", "records", 1)), events_per_s=1000.0)
+    assert "at this rate" not in shown(others)  # the rate is that of both topics
 
 
 def test_who_reads_a_stream_is_shown_and_is_no_sink() -> None:
