@@ -156,7 +156,8 @@ def explain(
         raise typer.BadParameter("--placement needs a pond that has run. Name its folder with --checkpoint.")
     else:
         report = explain_file(_read(file), add, more, master, memory)
-    typer.echo(folded("\n".join(report.parts), _columns()), nl=False)
+    text = "\n".join(report.parts)
+    typer.echo(folded(text, _columns()) if sys.stdout.isatty() else text, nl=False)  # a program reads whole lines
     for note in report.notes:
         typer.echo(note, err=True)
 

@@ -88,7 +88,6 @@ QUERIES: list[tuple[str, type[MillpondError], str]] = [
     ),
     (f"SELECT count(*) {WM} AS a\n FULL JOIN sites AS b ON a.c = b.c GROUP BY {W}", UnsupportedQuery, "line 2, column"),
     ("SELECT c, count(*)\n FROM sites GROUP BY c", QueryTypeError, "line 2, column 7: .* no stream"),
-    (f"SELECT DISTINCT c, count(*) {WM} GROUP BY c, {W}", UnsupportedQuery, "line 1, column 1: .*DISTINCT"),
     (f"SELECT count(*) FROM (SELECT\n DISTINCT * {WM}) GROUP BY {W}", UnsupportedQuery, "line 1, column 23"),
     (f"SELECT array(v) AS k, {W} AS w, count(*) AS n {WM} GROUP BY ALL", UnsupportedQuery, "key `array"),
     (f"SELECT c, count(*) {WM} WHERE c = '${{env:HOME}}' GROUP BY c, {W}", QueryRefused, "line 1, column"),

@@ -268,7 +268,7 @@ def test_rows_that_nobody_serves_are_refused(spark: SparkSession, tmp_path: Path
     path = f"path '{tmp_path}/first'"
     wrong: list[tuple[str, type[MillpondError], str]] = [
         (f"path '{tmp_path}/nowhere', query 'spend'", ForeignPondError, "nowhere holds no pond"),
-        (f"{path}, query 'nosuch'", QueryTypeError, "no query 'nosuch'.*served: spend"),
+        (f"{path}, query 'nosuch'", QueryTypeError, "no query 'nosuch'. Use one of spend"),
         (f"{path}, query 'hidden'", StoreError, "'hidden' is not served"),
         (f"{path}, query 'spend', store 'memory'", StoreError, "Nobody keeps the rows of spend"),
         (f"{path}, query 'spend', store 'lmdb:{tmp_path}/x'", StoreError, "Nobody keeps the rows of spend.*/x"),

@@ -139,8 +139,9 @@ def test_a_lone_leader_whose_java_or_python_daemon_fails_or_is_suspended_starts_
         assert "port number" in said, "the daemon ended before it reported its port"
 
         (tmp_path / "hasty").touch()
+        service.until(lambda: (Client.of(service.pond).status().since_epoch_s or 0) > 5)
         at_first, java = service.restarts(), later
-        os.kill(java, signal.SIGSTOP)  # while it is idle
+        os.kill(java, signal.SIGSTOP)  # while it is idle; an epoch has the usual time until the process starts anew
         service.until(lambda: not Path(f"/proc/{java}").exists())
         add_file(tmp_path, 3)
         service.until(lambda: len(rows(tmp_path / "spend")) == 3)

@@ -44,7 +44,7 @@ _PATTERNS = words(
     """rlike regexp regexp_like regexp_replace regexp_extract regexp_extract_all regexp_instr regexp_count regexp_substr
     split str_to_map"""
 )
-_DATE = re.compile(r"""(?:date\s*)?(['"])[1-9]\d{3}-\d{1,2}-\d{1,2}\1""", re.IGNORECASE)
+_DATE = re.compile(r"""(['\"])[1-9]\d{3}-\d{1,2}-\d{1,2}\1$""")
 _MOMENT = re.compile(r"(?:^|[<,:])(?:date|time\w*)(?:\(\d\))?(?=$|[>,])")
 
 
@@ -75,7 +75,7 @@ def not_constant(
 def _is_date(literal: JavaObject) -> bool:
     """Whether a literal is a date, or the text of a date, with a year of four digits."""
     span = span_of(literal)
-    return span is not None and _DATE.fullmatch(span.piece) is not None
+    return span is not None and _DATE.search(span.piece) is not None
 
 
 def _name(function: JavaObject) -> str:
