@@ -156,8 +156,7 @@ def explain(
         raise typer.BadParameter("--placement needs a pond that has run. Name its folder with --checkpoint.")
     else:
         report = explain_file(_read(file), add, more, master, memory)
-    text = "\n".join(report.parts)
-    typer.echo(folded(text, _columns()) if sys.stdout.isatty() else text, nl=False)  # a program reads whole lines
+    typer.echo(folded("\n".join(report.parts), _columns() if sys.stdout.isatty() else None), nl=False)
     for note in report.notes:
         typer.echo(note, err=True)
 

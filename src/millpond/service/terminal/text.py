@@ -39,14 +39,18 @@ def printable(text: str) -> str:
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def folded(text: str, width: int) -> str:
+def folded(text: str, width: int | None) -> str:
     """A report whose lines are wrapped at `width` columns, with the indentation of each line and four columns more.
+
+    None: the lines are not wrapped, for a program that reads them.
 
     >>> print(folded("plan\\n  orders is read once: amount, card", 24))
     plan
       orders is read once:
           amount, card
     """
+    if width is None:
+        return text
     lines = []
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
