@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 from collections.abc import Callable
@@ -349,6 +350,8 @@ def _typed(document: dict[str, Any]) -> dict[str, Any]:
         }
         if body:
             verb["requestBody"] = {"required": True, "content": {"application/json": {"schema": body[0]}}}
+    for schema in components.values():  # newer versions of msgspec do so
+        schema["description"] = inspect.cleandoc(schema["description"])
     document["components"] = {
         "schemas": dict(sorted(components.items())),
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
