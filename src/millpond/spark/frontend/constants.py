@@ -18,7 +18,7 @@ _NODES = words(
     """Literal Cast UnaryMinus UnaryPositive Not Add Subtract Multiply Concat CreateNamedStruct Alias
     NamedArgumentExpression"""
 )
-_CONSTRUCTORS = words("array map struct named_struct")
+_CONSTRUCTORS = words("array map struct named_struct concat")
 _READS = SUBQUERIES | words(
     """UnresolvedAttribute UnresolvedStar UnresolvedNamedLambdaVariable SemiStructuredExtract InSubquery
     UnresolvedStarExceptOrReplace"""
