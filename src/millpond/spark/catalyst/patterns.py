@@ -31,7 +31,9 @@ _KINDS = {
     "RegExpCount": (1,), "StringSplit": (1,), "StringToMap": (1, 2),
 }  # fmt: skip
 """Expressions that match the text of their first child with patterns, and the places of these patterns."""
-_LIKES = ("Like", "ILike", "LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny")
+_LIKES_OF_MANY = ("LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny")
+LIKES = ("Like", "ILike", *_LIKES_OF_MANY)
+"""Expressions that match a text with patterns of LIKE."""
 _REPEATS = re.compile(r"[*+?{|]")
 MOST_STEPS = 10**9
 """The most steps that the patterns of a constant text may take; the driver matches it while it analyses a query."""
@@ -52,7 +54,7 @@ def check_pattern(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
     """
     if is_accepted():
         return
-    if kind in _KINDS or kind in _LIKES:
+    if kind in _KINDS or kind in LIKES:
         text, *patterns = children(node)
         if text.foldable():
             given = [children(node)[place] for place in _KINDS[kind]] if kind in _KINDS else patterns
@@ -78,9 +80,9 @@ def check_steps(node: JavaObject, kind: str, text: JavaObject, patterns: Sequenc
     """
     characters = len(str(text.toString())) if kind_of(text) == "Literal" else _LONG
     shown = [str(one.toString()) if kind_of(one) == "Literal" else None for one in patterns]
-    if kind in ("LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny"):
+    if kind in _LIKES_OF_MANY:
         shown = [str(node.patterns().mkString(" "))]
-    if kind in _LIKES:
+    if kind in LIKES:
         counts = [_UNKNOWN if one is None else one.count("%") for one in shown]
     else:  # these also try each place of the text
         counts = [_UNKNOWN if one is None else 1 + len(_REPEATS.findall(one)) for one in shown]

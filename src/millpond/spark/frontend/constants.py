@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection
 
 from millpond.spark.catalyst.allow_list import SUBQUERIES, words
-from millpond.spark.catalyst.patterns import check_steps
+from millpond.spark.catalyst.patterns import LIKES, check_steps
 from millpond.spark.catalyst.private_names import JavaObject, children, items, kind_of, span_of, type_of
 
 _NODES = words(
@@ -39,7 +39,6 @@ _DATA = {
 }  # fmt: skip
 """Functions with arguments that Spark evaluates while it analyses a text -> the places of their other arguments."""
 _SCHEMAS = words("schema_of_json schema_of_csv schema_of_variant parse_json")
-_LIKE = words("Like ILike LikeAll LikeAny NotLikeAll NotLikeAny")
 _PATTERNS = words(
     """rlike regexp regexp_like regexp_replace regexp_extract regexp_extract_all regexp_instr regexp_count regexp_substr
     split str_to_map"""
@@ -113,7 +112,7 @@ def judge_pattern(node: JavaObject, kind: str, where: str) -> None:
     """
     if kind == "UnresolvedFunction" and _name(node) not in _PATTERNS:
         return
-    if kind == "UnresolvedFunction" or kind == "RLike" or kind in _LIKE:
+    if kind == "UnresolvedFunction" or kind == "RLike" or kind in LIKES:
         text, *patterns = children(node) or [node]
         if _is_fixed(text):
-            check_steps(node, kind, text, patterns if kind in _LIKE else patterns[:1], where)
+            check_steps(node, kind, text, patterns if kind in LIKES else patterns[:1], where)

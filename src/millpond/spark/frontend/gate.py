@@ -248,7 +248,7 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
             raise _refused(node, *CLAUSES[kind])
         _judge_generator(node, name, items(node.functionArgs()), judged)
     if kind == "UnresolvedInlineTable":
-        _judge_constants(items(node.expressions()), "VALUES")
+        _judge_constants(items(node.expressions()), "VALUES", moments=False)  # computed again at a restart
         return []
     if kind in ("GlobalLimit", "LocalLimit"):
         _judge_constants([node.limitExpr()], "LIMIT")
@@ -286,10 +286,10 @@ def _judge_lateral(node: JavaObject) -> None:
         raise _refused(node, *CLAUSES["LateralJoin"])
 
 
-def _judge_constants(values: list[JavaObject], where: str) -> None:
+def _judge_constants(values: list[JavaObject], where: str, *, moments: bool = True) -> None:
     """Refuse values that are not literals and not made of literals, in a clause that Spark computes in its analysis."""
     for value in values:
-        found = not_constant(value, moments=where != "VALUES")  # whose rows are computed again at a restart
+        found = not_constant(value, moments=moments)
         if found is not None:
             raise _refused(found, f"this value in {where}", CONSTANTS)
 
