@@ -57,7 +57,7 @@ class Service:
         self.folder, self.log, self.pond = folder, folder / "serve.log", folder / "tx.pond"
         self.broken = folder / "broken"
         (folder / "in").mkdir()
-        (folder / "hasty.py").write_text(HASTY)
+        (folder / "short_times.py").write_text(SHORT_TIMES)
         (folder / "site").mkdir()
         (folder / "site" / "sitecustomize.py").write_text(SITE)
         (folder / "tx.sql").write_text(
@@ -72,7 +72,7 @@ class Service:
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
         path = os.pathsep.join([str(self.folder / "site"), os.environ["PYTHONPATH"]])
         added = {"PYTHONPATH": path, "BROKEN_JAVA": str(self.broken)}
-        words = ["hasty.py", "serve", "tx.sql", "--master", "local[2]", "--memory", "700m"]
+        words = ["short_times.py", "serve", "tx.sql", "--master", "local[2]", "--memory", "700m"]
         with self.log.open("wb") as log:
             made = ForkedProgram(words, cwd=self.folder, stdout=log, stderr=log, env=os.environ | added)
         try:
@@ -95,25 +95,25 @@ class Service:
         raise AssertionError(self.log.read_text())
 
 
-HASTY = """
+SHORT_TIMES = """
 import pathlib, threading, time
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.service.server import leader_progress, process, supervisor
 
-def hasten():
-    while not pathlib.Path("hasty").exists():
+def shorten():
+    while not pathlib.Path("short_times").exists():
         time.sleep(0.1)
     leader_progress.IDLE_SECONDS, supervisor.RESTART_SECONDS = 6.0, 4
     process.TAKE_OVER_SECONDS = 15.0 - STALLED_SECONDS  # a step may take 15 s
 
-if pathlib.Path("hasty").exists():
-    hasten()
+if pathlib.Path("short_times").exists():
+    shorten()
 else:
-    threading.Thread(target=hasten, daemon=True).start()
+    threading.Thread(target=shorten, daemon=True).start()
 from millpond.cli import main
 main()
 """
-"""The command `millpond` that has short times once a file `hasty` exists, so that a test need not wait for eleven
+"""The command `millpond` that has short times once a file `short_times` exists, so that a test need not wait for eleven
 minutes. With the usual times only failures make it start anew, however busy the machine is.
 """
 
@@ -138,7 +138,7 @@ def test_a_lone_leader_whose_java_or_python_daemon_fails_or_is_suspended_starts_
         assert said.count("5 times without an epoch: starting anew.") == 1
         assert "port number" in said, "the daemon ended before it reported its port"
 
-        (tmp_path / "hasty").touch()
+        (tmp_path / "short_times").touch()
         service.until(lambda: (Client.of(service.pond).status().since_epoch_s or 0) > 5)
         at_first, java = service.restarts(), later
         os.kill(java, signal.SIGSTOP)  # while it is idle; an epoch has the usual time until the process starts anew

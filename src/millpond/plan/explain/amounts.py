@@ -33,7 +33,7 @@ def duration(us: int) -> str:
 
 
 def time_left(done: float, total: float, took_us: int) -> str:
-    """The rest of a work of which a part took so long, as the end of a sentence; empty if nothing is known yet.
+    """The time that the rest of a work will take, given the time of a part, as the end of a sentence; empty if unknown.
 
     >>> time_left(16, 48, 10_000_000), time_left(1, 1_000, 500_000), time_left(0, 48, 7)
     (', about 20 seconds left', ', about 8 minutes left', '')

@@ -29,7 +29,7 @@ _SHARE_OF_PATIENCE = 5
 _START = "Start `millpond serve`, or wait until it says where the pond is served."
 _TOKEN, _LEADER, _LOCK, _STANDBY = "token", "leader.json", "lock", "standby-"
 _STANDBY_SECONDS = 10.0
-"""A standby that gave no sign of life for so long before the leader's newest one is not listed."""
+"""A standby whose last sign of life is this much older than the leader's is not listed."""
 
 
 class Leader(msgspec.Struct, frozen=True):

@@ -184,7 +184,7 @@ def test_owners_follow_slots_although_servers_are_not_shown(
 
 @pytest.mark.parametrize("killed", ["before the plan", "at once", "between slots", "before the arrival", "after it"])
 def test_a_plan_whose_driver_is_killed_is_carried_out_by_the_next_one(killed: str, tmp_path: Path) -> None:
-    """A shard and an instance are added in one plan: the log tells the next driver whether it is due."""
+    """A shard and an instance are added in one plan: the next driver finds in the log whether it is due."""
     case, store = random_case(3, 40, 4, menu=Menu(raising=False, moments=False)), Elastic()
     queries = case.queries[:3]
     store.on = list(even_shards("a", "b"))
