@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from millpond import Pond
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Stream
+from millpond.reconfigure.changes import End
 from millpond.spark.driver.epochs import Epoch
 
 FIELDS = (Field("ts", "timestamp"), Field("k", "string"), Field("v", "bigint"), Field("w", "bigint"))
@@ -31,6 +32,8 @@ BIG = SPEND.replace("GROUP BY", "WHERE v > 50 GROUP BY")
 WIDE = SPEND.replace("sum(v)", "sum(w)")
 LATER = SPEND.replace("sum(v)", "median(w)").replace("5 SECONDS", "15 SECONDS")
 WITHIN = "within"
+
+
 def stream(folder: Path) -> Stream:
     """The files in a folder, one per epoch."""
     return Stream("tx", FIELDS, Source("parquet", (("maxFilesPerTrigger", "1"), ("path", str(folder)))))
@@ -48,7 +51,10 @@ def beside(pond: Pond, change: Callable[[], object]) -> None:
 
 
 class Script:
-    """Changes, each requested after the epoch that read the file with its number, unless the log has it."""
+    """Changes, each requested after the epoch that read the file with its number, unless the log has it.
+
+    One that comes later in the script waits until the log has those of earlier files.
+    """
 
     def __init__(self, base: Path) -> None:
         self.pond: Pond | None = None
@@ -72,9 +78,17 @@ class Script:
         offset = epoch.record.end.get("tx")
         if self.pond is None or offset is None:
             return
-        while self.asked < len(self._steps) and self._steps[self.asked][0] <= json.loads(offset)["logOffset"]:
+        files, recorded = [file for file, _ in self._steps], changes(self.pond)
+        while self.asked < len(files) and files[self.asked] <= json.loads(offset)["logOffset"]:
+            if files.index(files[self.asked]) > recorded:
+                break
             self._steps[self.asked][1](self.pond)
             self.asked += 1
+
+
+def changes(pond: Pond) -> int:
+    """How many changes of the script the log has."""
+    return sum(not isinstance(recorded.change, End) for recorded in pond.history())
 
 
 def answer(spark: SparkSession, base: str) -> dict[str, Any]:
@@ -86,8 +100,7 @@ def answer(spark: SparkSession, base: str) -> dict[str, Any]:
             if new:
                 pond.stream(stream(root / "in"))
                 pond.add("spend", SPEND, sink=Sink("json", str(root / "out" / "spend")))
-            kinds = [type(recorded.change).__name__ for recorded in pond.history()]
-            script.asked, script.pond = len(kinds) - kinds.count("End"), pond
+            script.asked, script.pond = changes(pond), pond
             pond.run(drain=True)
             return {"ok": True, "error": ""}
     except Exception as error:

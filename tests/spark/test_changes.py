@@ -32,7 +32,7 @@ from millpond.errors import ChangeRefused, NotServingError, UnsupportedQuery
 from millpond.log.manifest import Manifests, load
 from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
-from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
+from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, Record, decode
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Literal, literal
 from millpond.model.query import Query
@@ -296,9 +296,14 @@ def test_a_pond_has_more_instances_and_fewer_while_it_runs(spark: SparkSession, 
 
 
 PROGRAM = Path(__file__).with_name("change_program.py")
-FAULTS = ("change.before:2", "commit.before_append:3", "change.recorded:4", "change.in_force:3", "read.copied:1",
-          "read.handed:1", "read.again:1", "backfill.portion:1", "backfill.staged:1", "backfill.brought:1",
-          "change.recorded:5")  # fmt: skip
+FAULTS = {
+    "handed": (12, ("read.handed:1", 2), ("backfill.portion:1", 2), ("backfill.staged:1", 2), ("change.recorded:2", 4),
+               ("backfill.brought:1", 4)),
+    "within": (10, ("read.again:1", 2), ("commit.before_append:3", 2), ("change.in_force:1", 5)),
+    "copied": (13, ("change.before:2", 1), ("read.copied:1", 1), ("change.recorded:4", 5)),
+}  # fmt: skip
+"""Ponds by name: their number of files, and the faults that kill one driver after the other, each with the number of
+changes that the log then has. Occurrences are counted by process."""
 
 
 _spec = importlib.util.spec_from_file_location("change_program", PROGRAM)
@@ -309,8 +314,9 @@ _spec.loader.exec_module(program)
 
 def run_until_killed(spark: SparkSession, base: Path, fault: str) -> None:
     """Run the program in a process of its own, which the planned fault kills; its Java machine is that of `spark`."""
+    (base / fault).mkdir()
     environment = os.environ | joining(spark) | {
-        "MILLPOND_FAULT": f"{fault}:kill", "MILLPOND_FAULT_DIR": str(base / "faults"),
+        "MILLPOND_FAULT": f"{fault}:kill", "MILLPOND_FAULT_DIR": str(base / fault),
     }  # fmt: skip
     done = run_forked([PROGRAM, base], env=environment, timeout=150, text=True)
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
@@ -318,16 +324,20 @@ def run_until_killed(spark: SparkSession, base: Path, fault: str) -> None:
     until(running.isEmpty, "Spark has ended the query of the killed process", 60)
 
 
-def told_rows(base: Path, epochs: list[list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """What the naive twin says of the pond's log: its changes, and its cut of the files into epochs."""
+def records(base: Path) -> list[Record]:
+    """All records of the pond's log."""
     log = Log(LocalFolder(base / "pond" / "log"))
     manifest = load(log, Manifests(LocalFolder(base / "pond" / "manifest")))
-    claim = decode(log.read(0) or b"").record
+    return [decode(log.read(n) or b"").record for n in range(manifest.n + 1)]
+
+
+def told_rows(base: Path, epochs: list[list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """What the naive twin says of the pond's log: its changes, and its cut of the files into epochs."""
+    claim, *others = records(base)
     assert isinstance(claim, ClaimRecord)
     first = from_json(claim.spec)
     naive, cut, reached = NaiveChanges(first.queries), [], -1
-    for n in range(manifest.n + 1):
-        record = decode(log.read(n) or b"").record
+    for record in others:
         if isinstance(record, ChangeRecord) and (change := change_of(record.change)) is not None:
             naive.change(change)
         elif isinstance(record, EpochRecord) and not record.drained:
@@ -349,15 +359,17 @@ def shown(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_driver_that_is_killed_around_a_change_leaves_it_wholly_done_or_not_at_all(
-    spark: SparkSession, tmp_path: Path, fault: str
+@pytest.mark.parametrize("pond", FAULTS)
+def test_drivers_that_are_killed_around_changes_leave_each_wholly_done_or_not_at_all(
+    spark: SparkSession, tmp_path: Path, pond: str
 ) -> None:
-    epochs = make_input(tmp_path / "in", 9)
-    (tmp_path / "faults").mkdir()
-    if fault.startswith("read.again"):
-        (tmp_path / "within").touch()
-    run_until_killed(spark, tmp_path, fault)
+    files, *faults = FAULTS[pond]
+    epochs = make_input(tmp_path / "in", files)
+    if pond == program.WITHIN:
+        (tmp_path / program.WITHIN).touch()
+    for fault, changes in faults:
+        run_until_killed(spark, tmp_path, fault)
+        assert sum(isinstance(record, ChangeRecord) for record in records(tmp_path)) == changes, fault
     done = program.answer(spark, str(tmp_path))
     assert done["ok"], done["error"]
     for name, rows in told_rows(tmp_path, epochs).items():
