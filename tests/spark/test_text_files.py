@@ -1,4 +1,4 @@
-"""JSON and CSV files that gather tasks read into Arrow: the same values as Spark's reader, or an obstacle."""
+"""JSON and CSV, in files and in values of records, that gather tasks parse as Spark does, or meet an obstacle."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from pyspark.sql import functions as F
 
 from kit.inputs.json_texts import KINDS, json_text, ordinary_value
 from millpond import Pond
-from millpond.formats.json_checks import Column
+from millpond.formats.csv_values import parse_csv
+from millpond.formats.json_checks import Column, Doubt
 from millpond.formats.json_values import final_type
+from millpond.model.stream import Field, Stream
 from millpond.plan.explain.plan_text import explain
 from millpond.runtime.inputs.csv_files import read_csv
 from millpond.runtime.inputs.file_parts import CsvForm, FilePart, NotEqual
 from millpond.runtime.inputs.json_files import read_lines
 from millpond.spark.session.session import reading_session
+from millpond.spark.sources.value_formats import parsed
 
 COLUMNS = [Column(kind, kind) for kind in KINDS]
 _ODD_LINES = (b"", b"  ", b"\t", b"null", b"[]", b'[{"int":1},{"int":2}]', b'\xef\xbb\xbf{"int":1}', b"\x00", b"{}")
@@ -150,6 +153,33 @@ def test_both_readers_of_csv_agree(reading: SparkSession, tmp_path_factory: pyte
     options = {"sep": separator, "header": str(header).lower()}
     read = _check(reading, paths, kinds, lambda part: read_csv(part, form, columns, "UTC"), **options)
     assert 10 <= read < len(paths), "some files are obstacles, most are not"
+
+
+@settings(max_examples=2, phases=[Phase.generate])
+@given(st.integers(0, 1 << 30))
+def test_values_of_csv_are_parsed_as_spark_does(reading: SparkSession, seed: int) -> None:
+    rng = Random(seed)
+    separator = rng.choice([",", ";", "|", "\t"])
+    texts = [_csv_line(rng, rng.choice([*[0] * 8, 0.02, 0.2]), separator) for _ in range(400)]
+    texts = [one if rng.random() < 0.97 else rng.choice([b"", None, b"oops", b"a\nb", b"a\r", b",,"]) for one in texts]
+    frame = reading.createDataFrame(pa.table({"value": pa.array(texts, pa.binary())}))
+    fields = tuple(Field(kind, kind) for kind in CSV_KINDS)
+    made = parsed(frame, Stream("s", fields), fields, {"format": "csv", "sep": separator})
+    table = made.records.select(*made.columns, made.reason.isNotNull().alias("malformed")).toArrow()
+    columns, ours, malformed = [Column(kind, kind) for kind in CSV_KINDS], 0, 0
+    for start in range(0, len(texts), 2):
+        try:
+            found = parse_csv(pa.array(texts[start : start + 2], pa.binary()), columns, "UTC", separator, strict=True)
+        except Doubt:
+            continue
+        theirs = table.slice(start, 2).combine_chunks()
+        assert found.malformed.tolist() == theirs["malformed"].to_pylist(), texts[start : start + 2]
+        alive = pa.array(~found.malformed)
+        mine = pa.table(found.columns, names=CSV_KINDS).filter(alive)
+        assert _bits(mine) == _bits(theirs.drop(["malformed"]).filter(alive)), texts[start : start + 2]
+        ours, malformed = ours + 1, malformed + int(found.malformed.sum())
+    assert 60 < ours < 200, "some batches are obstacles, most are not"
+    assert malformed
 
 
 QUERIES = """

@@ -103,12 +103,17 @@ def parse_texts(
         pa.concat_arrays([part[place] for part in reader.parts] or [pa.nulls(0, final_type(column.kind, zone))])
         for place, column in enumerate(columns)
     ]
-    if len(read) < len(texts):
-        places = np.full(len(texts), -1)
-        places[read] = np.arange(len(read))
-        index = pa.array(places, mask=places < 0)
-        found = [column.take(index) for column in found]
-    return Parsed(found, malformed)
+    return Parsed(placed(found, read, len(texts)), malformed)
+
+
+def placed(columns: list[pa.Array], rows: npt.NDArray[np.int64], count: int) -> list[pa.Array]:
+    """The columns with their values at distinct rows of `count`; all other rows are NULL."""
+    if len(rows) == count:
+        return columns
+    places = np.full(count, -1)
+    places[rows] = np.arange(len(rows))
+    index = pa.array(places, mask=places < 0)
+    return [column.take(index) for column in columns]
 
 
 def final_type(kind: str, zone: str) -> pa.DataType:

@@ -8,7 +8,7 @@ import msgspec
 
 from millpond.model.stream import Stream
 from millpond.model.types import is_decimal
-from millpond.plan.options.text_reading import KINDS, is_parsed
+from millpond.plan.options.text_reading import CSV_SEPARATORS, csv_separator, is_parsed
 
 _OPTIONS = frozenset((
     "path", "maxfilespertrigger", "maxbytespertrigger", "latestfirst", "filenameonly", "maxfileage", "cleansource",
@@ -16,9 +16,8 @@ _OPTIONS = frozenset((
 ))  # fmt: skip
 """Options that decide which files are read, not how, in lower case."""
 
-_CSV_OPTIONS = frozenset(("header", "sep", "delimiter"))
+_CSV_OPTIONS = CSV_SEPARATORS | {"header"}
 _FLAGS = ("true", "false")
-_SEPARATORS = (",", ";", "|", "\t")
 
 TYPES = frozenset((
     "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp",
@@ -67,16 +66,12 @@ def why_spark(stream: Stream, names: Collection[str], streams: Iterable[Stream])
 
 def _is_read(form: str, kind: str) -> bool:
     """Whether columns of a type are read from files of a format."""
-    if form == "json":
-        return is_parsed(kind)
-    return is_decimal(kind) or kind in (TYPES if form == "parquet" else KINDS)
+    return is_decimal(kind) or kind in TYPES if form == "parquet" else is_parsed(kind, form)
 
 
 def csv_form(stream: Stream) -> tuple[str, bool] | None:
     """The separator of a stream of CSV files, and whether they have a header; None if Arrow may read another one."""
     assert stream.source is not None
-    options = {name.lower(): value for name, value in stream.source.options}
-    given = [options[name] for name in ("sep", "delimiter") if name in options]
-    header = options.get("header", "false").lower()
-    separator = given[0] if given else ","
-    return (separator, header == "true") if len(given) < 2 and separator in _SEPARATORS and header in _FLAGS else None
+    header = (stream.source.option("header") or "false").lower()
+    separator = csv_separator(stream)
+    return None if separator is None or header not in _FLAGS else (separator, header == "true")

@@ -1,4 +1,4 @@
-"""Decides which streams of Kafka have JSON values that the gather tasks can parse, without Spark's parser."""
+"""Decides which streams of Kafka have values of JSON or CSV that the gather tasks can parse, without Spark's parser."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ _OPTIONS = frozenset((
     "startingtimestamp", "startingoffsetsbytimestamp", "maxoffsetspertrigger", "failondataloss", "epochtarget",
 ))  # fmt: skip
 """Options that do not decide how a value is parsed, in lower case."""
+
+CSV_SEPARATORS = frozenset(("sep", "delimiter"))
+"""The options of CSV with which gather tasks parse it."""
+
+_SEPARATORS = (",", ";", "|", "\t")
 
 KINDS = frozenset((
     "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp",
@@ -34,20 +39,23 @@ def why_spark_parses(stream: Stream, names: Collection[str], streams: Iterable[S
     assert stream.source is not None
     options = dict(stream.source.options)
     form = options.get("format", "").lower()
-    if form != "json":
+    if form not in ("json", "csv"):
         return f"its format is {form}"
     if options.get("registry", "false").lower() == "true":
         return "its values begin with the number of a schema"
     derived = next((one.name for one in streams if one.derived is not None and stream.name in one.derived.reads), None)
     if derived is not None:
         return f"{derived} is derived from it"
-    option = next((name for name in options if name.lower() not in _OPTIONS), None)
+    known = _OPTIONS | CSV_SEPARATORS if form == "csv" else _OPTIONS
+    option = next((name for name in options if name.lower() not in known), None)
     if option is not None:
         return f"it has the option {option}"
+    if form == "csv" and csv_separator(stream) is None:
+        return "it has an unusual separator"
     if not {field.name for field in stream.columns}.issuperset(names):
         return "Spark evaluates an expression over its columns"
     for field in declared_columns(stream):
-        if not is_parsed(field.type):
+        if not is_parsed(field.type, form):
             return f"its column {field.name} is {field.type}"
         if not isinstance(field.char, msgspec.UnsetType):
             return f"its column {field.name} is {field.char}"
@@ -56,15 +64,27 @@ def why_spark_parses(stream: Stream, names: Collection[str], streams: Iterable[S
     return None
 
 
-def is_parsed(kind: str) -> bool:
-    """Whether the gather parses columns of a type; inside of structs and arrays, it parses no times.
+def is_parsed(kind: str, form: str = "json") -> bool:
+    """Whether gather tasks parse columns of a type from texts of JSON or CSV; no times inside of structs and arrays.
 
     >>> is_parsed("struct<a:array<int>>"), is_parsed("map<string,int>"), is_parsed("array<date>")
     (True, False, False)
+    >>> is_parsed("struct<a:int>", "csv"), is_parsed("timestamp", "csv")
+    (False, True)
     """
-    if is_struct(kind) or is_array(kind):
+    if form == "json" and (is_struct(kind) or is_array(kind)):
         return is_storable(kind) and all(part not in _TIMES and is_parsed(part) for part in parts_of(kind))
     return kind in KINDS or is_decimal(kind)
+
+
+def csv_separator(stream: Stream) -> str | None:
+    """The separator of a stream of CSV; None if the stream has another format, or Arrow may read another separator."""
+    assert stream.source is not None
+    options = {name.lower(): value for name, value in stream.source.options}
+    if "csv" not in (stream.source.format, options.get("format", "").lower()):
+        return None
+    given = [options[name] for name in sorted(CSV_SEPARATORS & options.keys())] or [","]
+    return given[0] if len(given) == 1 and given[0] in _SEPARATORS else None
 
 
 def declared_columns(stream: Stream) -> tuple[Field, ...]:

@@ -1,4 +1,4 @@
-"""Parses records that come as JSON texts into the columns of their streams, before anything else is gathered.
+"""Parses records that come as texts of JSON or CSV into the columns of their streams, before anything else is gathered.
 
 The result equals the rows that Spark would deliver, or an obstacle is raised.
 """
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import Mask
+from millpond.formats.csv_values import parse_csv
 from millpond.formats.json_checks import Column, Doubt
 from millpond.formats.json_values import Mode, parse_texts
 from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, ReadLayout, TextStream, column_name
@@ -64,8 +65,12 @@ class TextEvents:
         texts = letters.field("value")
         self._bytes += texts.nbytes
         try:
-            mode = Mode.STRICT if text.strict else Mode.PERMISSIVE
-            parsed = parse_texts(texts, [Column(*one) for one in text.columns], text.zone, mode)
+            columns = [Column(*one) for one in text.columns]
+            if text.separator:
+                parsed = parse_csv(texts, columns, text.zone, text.separator, strict=text.strict)
+            else:
+                mode = Mode.STRICT if text.strict else Mode.PERMISSIVE
+                parsed = parse_texts(texts, columns, text.zone, mode)
         except Doubt as doubt:
             raise ObstacleError(Obstacle(str(doubt), stream.name)) from doubt
         found = {name: batch.column(name) for name in batch.schema.names}

@@ -84,10 +84,10 @@ class StreamLayout(NamedTuple):
 
 
 class TextStream(NamedTuple):
-    """A stream whose records come as JSON texts, which the gather parses.
+    """A stream whose records come as texts of JSON or CSV, which the gather parses.
 
     `columns`: the declared columns by name and SQL type. `zone`: the session's time zone. `strict`: a text of which one
-    value does not fit is malformed. `keeps_bytes`: dead letters contain the text.
+    value does not fit is malformed. `keeps_bytes`: dead letters contain the text. `separator`: of CSV; JSON has none.
     """
 
     position: int
@@ -95,6 +95,7 @@ class TextStream(NamedTuple):
     zone: str
     strict: bool
     keeps_bytes: bool
+    separator: str = ""
 
 
 @dataclass(frozen=True)

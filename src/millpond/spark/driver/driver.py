@@ -61,8 +61,8 @@ from millpond.spark.session.failures import explained
 from millpond.spark.session.session import jvm_failure
 from millpond.spark.session.task_hosts import TaskHosts
 from millpond.spark.sources.file_tables import Lookups
-from millpond.spark.sources.json_texts import ReadByGather
 from millpond.spark.sources.parsed_values import learnt
+from millpond.spark.sources.record_texts import ReadByGather
 
 _COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"
 

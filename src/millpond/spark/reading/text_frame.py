@@ -1,4 +1,4 @@
-"""Chooses the streams whose JSON texts the gather parses, and reads their records between two offsets."""
+"""Chooses the streams whose JSON or CSV texts the gather parses, and reads their records between two offsets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.log.records import Offsets
 from millpond.runtime.task.column_layout import ReadLayout, TextStream
 from millpond.spark.reading.read_frame import WantedStream, read
-from millpond.spark.sources.json_texts import text_stream
 from millpond.spark.sources.kafka import kafka_batch
+from millpond.spark.sources.record_texts import text_stream
 
 
 def read_between(
@@ -34,7 +34,7 @@ def read_between(
 
 
 def texts_of(spark: SparkSession, wanted: Sequence[WantedStream]) -> dict[str, TextStream]:
-    """By name, the streams whose JSON texts the gather parses."""
+    """By name, the streams whose texts the gather parses."""
     streams = [want.stream for want in wanted]
     found = {}
     for position, want in enumerate(wanted):

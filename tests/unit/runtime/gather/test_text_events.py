@@ -1,6 +1,8 @@
-"""JSON texts become columns at the positions of the layout, and dead letters; or the task meets an obstacle."""
+"""Texts of JSON and CSV become columns at their positions in the layout, and dead letters; or an obstacle is met."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -46,6 +48,20 @@ def test_columns_are_at_their_positions_and_malformed_records_in_batches_of_thei
     ]
     assert texts.take_bytes() > 25
     assert texts.take_bytes() == 0
+
+
+def test_csv_is_parsed_likewise_and_a_text_with_another_number_of_fields_is_malformed() -> None:
+    csv = replace(LAYOUT, texts=(LAYOUT.texts[0]._replace(separator=";"),))
+    events, dead = TextEvents(csv).parsed([batch(b"a;1", b"oops", None, b'"b;c";', b"d;2;3", b"e;3")])
+    assert [column.to_pylist() for column in events.columns[1:]] == [[0, 3, 5], [10, 13, 15], [1, None, 3]]
+    letters = [(row["offset"], row["value"], row["reason"]) for row in dead.column(1).to_pylist()]
+    assert letters == [(1, b"oops", NO_PARSE), (2, None, NO_VALUE), (4, b"d;2;3", NO_PARSE)]
+    for odd in (b"a;x", b"a;1\nb;2", b'a"b;1', b" a;1", b"a;9223372036854775808", b"\xff;1"):
+        with pytest.raises(ObstacleError):
+            list(TextEvents(csv).parsed([batch(b"a;1", odd)]))
+    permissive = replace(LAYOUT, texts=(csv.texts[0]._replace(strict=False),))
+    with pytest.raises(ObstacleError):
+        list(TextEvents(permissive).parsed([batch(b"a;1", b"oops")]))
 
 
 def test_texts_may_come_with_long_offsets() -> None:

@@ -1,4 +1,4 @@
-"""Streams whose records reach the gather as JSON texts: which ones can, and how Spark parses them where it must.
+"""Streams whose records reach the gather as JSON or CSV: which ones can, and how Spark parses them where it must.
 
 Columns of a frame with such streams are described at `runtime.task.column_layout.ReadLayout`.
 """
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from millpond.log.records import Offsets
 from millpond.model.stream import DEAD_LETTER, Stream
-from millpond.plan.options.text_reading import declared_columns, why_spark_parses
+from millpond.plan.options.text_reading import csv_separator, declared_columns, why_spark_parses
 from millpond.runtime.scheduling.attempts import ArrowEpochs
 from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, ReadLayout, TextStream, column_name
 from millpond.runtime.task.obstacle import Obstacle
@@ -45,11 +45,12 @@ def text_stream(
     columns = tuple((field.name, field.type) for field in declared_columns(stream))
     zone = spark.conf.get("spark.sql.session.timeZone") or ""
     keeps_bytes = stream.on_malformed.policy == DEAD_LETTER
-    return TextStream(position, columns, zone, is_strict(dict(stream.source.options)), keeps_bytes)
+    strict, separator = is_strict(dict(stream.source.options)), csv_separator(stream) or ""
+    return TextStream(position, columns, zone, strict, keeps_bytes, separator)
 
 
 def parses_alike(spark: SparkSession) -> bool:
-    """Whether the session's settings make Spark parse JSON as `formats.json_values` does."""
+    """Whether the session's settings make Spark parse texts as `formats.json_values` and `formats.csv_values` do."""
     return all((spark.conf.get(name) or "").lower() != value for name, value in _SETTINGS.items())
 
 

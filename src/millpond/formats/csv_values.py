@@ -1,0 +1,158 @@
+"""Parses lines of CSV into Arrow columns, with the values of Spark in its mode `PERMISSIVE` and with default quotes.
+
+`pyarrow.csv` divides lines into fields, which are converted here. A field is in quotes completely, or has no quote;
+a value is written as nearly every program writes it. `Doubt` is raised for everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pv
+
+from millpond.formats.json_checks import Column, Doubt
+from millpond.formats.json_times import dates, timestamps
+from millpond.formats.json_values import Parsed, final_type, placed
+from millpond.model.types import is_decimal, is_float
+
+Bytes = npt.NDArray[np.uint8]
+
+_LINE_FEED, _RETURN, _BLANK, _QUOTE = (np.uint8(ord(char)) for char in '\n\r "')
+_UNUSUAL = (b"\\", b"\0", b"\xef\xbb\xbf")
+"""Bytes that the parser of Spark may take in a special way: escapes, zero bytes and marks of the encoding."""
+
+_MOST_BYTES = 1 << 30
+
+
+def parse_lines(
+    block: bytes, names: Sequence[str], columns: Sequence[Column], separator: str, zone: str,
+    skip: Callable[[pv.InvalidRow], str] | None = None,
+) -> tuple[list[pa.Array], int]:  # fmt: skip
+    """The needed columns of the lines of a block, and the number of rows; empty lines are no rows.
+
+    `names`: of all fields of a line. `zone`: the session's time zone, to which times without an offset refer. `skip`:
+    called for a line with another number of fields, see `pyarrow.csv.ParseOptions`.
+
+    Raises:
+        Doubt: the lines are not known to be read as Spark reads them.
+    """
+    try:
+        table = _fields(block, names, columns, separator, skip)
+        return [_converted(column, table[column.name], zone) for column in columns], table.num_rows
+    except pa.ArrowInvalid as error:
+        raise Doubt(str(error).splitlines()[0][:200]) from error
+
+
+def parse_csv(
+    texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, separator: str, *, strict: bool
+) -> Parsed:  # fmt: skip
+    """Parse one line of CSV per text, which has a field for each column.
+
+    A text that is NULL is malformed; so is one with another number of fields, if texts are parsed `strict`. The values
+    of an empty text are NULL.
+
+    Raises:
+        Doubt: a result that equals Spark's `from_csv` is not known for some text.
+    """
+    malformed = np.array(texts.is_null())
+    rows, skipped = np.flatnonzero(np.asarray(pc.fill_null(pc.binary_length(texts), 0))), list[int]()
+    if not len(rows):
+        return Parsed([pa.nulls(len(texts), final_type(column.kind, zone)) for column in columns], malformed)
+    if texts.nbytes > _MOST_BYTES:
+        raise Doubt("the values of a batch have more than a gigabyte")
+    given = texts if len(rows) == len(texts) else texts.take(pa.array(rows))
+    block = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(given)], pa.int32()), given), b"\n")[0].as_py()
+    data = np.frombuffer(block, np.uint8)
+    if np.count_nonzero(data == _LINE_FEED) != len(rows) - 1 or (data == _RETURN).any():
+        raise Doubt("a value has several lines")
+
+    def skip(row: pv.InvalidRow) -> str:
+        skipped.append(row.number - 1)
+        return "skip" if strict else "error"
+
+    found, count = parse_lines(block, [column.name for column in columns], columns, separator, zone, skip)
+    if count + len(skipped) != len(rows):
+        raise Doubt("a value is not one line")
+    malformed[rows[skipped]] = True
+    return Parsed(placed(found, np.delete(rows, skipped), len(texts)), malformed)
+
+
+def _fields(
+    block: bytes, names: Sequence[str], columns: Sequence[Column], separator: str,
+    skip: Callable[[pv.InvalidRow], str] | None,
+) -> pa.Table:  # fmt: skip
+    """The needed fields of all lines as strings; a field without characters is NULL."""
+    if any(one in block for one in _UNUSUAL):
+        raise Doubt("it has a backslash, a zero byte or a byte order mark")
+    data = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(data == _LINE_FEED)
+    firsts = data[np.concatenate([np.zeros(1, np.int64), ends + 1])[: len(ends) + (data[-1] != _LINE_FEED)]]
+    if ((firsts <= _BLANK) & (firsts != _LINE_FEED)).any():
+        raise Doubt("a line begins with a blank")
+    _check_quotes(data, ends, ord(separator))
+    numbers = [f"c{place}" for place in range(len(names))]
+    number_of = dict(zip(names, numbers, strict=True))
+    needed = [number_of[column.name] for column in columns]
+    table = pv.read_csv(
+        pa.BufferReader(block),
+        pv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=numbers),
+        pv.ParseOptions(delimiter=separator, double_quote=False, invalid_row_handler=skip),
+        pv.ConvertOptions(
+            column_types=dict.fromkeys(needed, pa.string()), include_columns=needed, null_values=[""],
+            strings_can_be_null=True,
+        ),
+    )  # fmt: skip
+    return table.rename_columns([column.name for column in columns])
+
+
+def _check_quotes(data: Bytes, ends: npt.NDArray[np.int64], separator: int) -> None:
+    """Check that each quote begins or ends a field, in the same line.
+
+    Raises:
+        Doubt: one does not.
+    """
+    quotes = np.flatnonzero(data == _QUOTE)
+    if not len(quotes):
+        return
+    around = np.concatenate([[_LINE_FEED], data, [_LINE_FEED]])
+    opening, closing = quotes[::2], quotes[1::2]
+    if len(opening) == len(closing):
+        before, after = around[opening], around[closing + 2]
+        bounded = ((before == separator) | (before == _LINE_FEED)) & ((after == separator) | (after == _LINE_FEED))
+        if bounded.all() and (np.searchsorted(ends, opening) == np.searchsorted(ends, closing)).all():
+            return
+    raise Doubt("it has quotes within a field")
+
+
+_INTEGER, _DECIMAL, _FLOAT = b"-0123456789", b"-.0123456789", b"+-.0123456789Ee"
+
+
+def _converted(column: Column, texts: pa.ChunkedArray, zone: str) -> pa.Array:
+    """The values of a column; errors of Arrow are values that do not fit it."""
+    array = texts.combine_chunks()
+    if column.kind == "string":
+        return array
+    if column.kind == "date":
+        return dates(array)
+    if column.kind == "timestamp":
+        return timestamps(array, zone).cast(final_type(column.kind, zone))
+    if column.kind == "boolean":
+        lower = pc.utf8_lower(array)
+        if not pc.all(pc.is_in(lower, pa.array(["true", "false", None]))).as_py():
+            raise Doubt(f"a value of {column.name} is not true or false")
+        return pc.equal(lower, "true")
+    known = _DECIMAL if is_decimal(column.kind) else _FLOAT if is_float(column.kind) else _INTEGER
+    if not np.isin(_bytes_of(array), np.frombuffer(known, np.uint8)).all():
+        raise Doubt(f"a value of {column.name} is not a plain number")
+    made = array.cast(final_type(column.kind, zone))
+    made.validate(full=True)
+    return made
+
+
+def _bytes_of(texts: pa.StringArray) -> Bytes:
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
