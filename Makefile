@@ -26,9 +26,9 @@ services: $(READY)  ## Fetch jars for tests: of Kafka, of Spark's connector to i
 	@$(BIN)/python -m kit.servers.kafka_server --fetch >/dev/null
 	@$(BIN)/python -m kit.servers.hdfs_server
 
-exhaustive: $(READY)  ## Every fault at every occurrence, and 20 times the random inputs, for hours
+exhaustive: $(READY)  ## Every fault at every occurrence, and 40 times the random inputs, for hours
 	$(BIN)/pytest -m exhaustive
-	MILLPOND_EXAMPLES=20 $(BIN)/pytest tests/unit tests/property tests/simulation
+	MILLPOND_EXAMPLES=40 $(BIN)/pytest tests/unit tests/property tests/simulation
 	MILLPOND_GOLDEN=check $(BIN)/pytest $(patsubst tests/golden/batch_answers/%.json,tests/spark/%.py,$(wildcard tests/golden/batch_answers/*.json))
 
 bench: $(READY)  ## Run the canonical benchmark

@@ -100,7 +100,7 @@ def random_epochs(dice: random.Random) -> list[list[dict[str, Any]]]:
     return epochs
 
 
-@settings(PROPERTY, max_examples=examples(25))
+@settings(PROPERTY, max_examples=examples(18))
 @given(seed=st.integers(0, 2**32), depth=st.integers(2, 3), instances=st.integers(1, 3), drained=st.booleans())
 def test_each_epoch_answers_with_what_the_epoch_before_committed(
     seed: int, depth: int, instances: int, drained: bool, folders: Iterator[Path]

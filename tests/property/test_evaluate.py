@@ -283,7 +283,7 @@ class _Chance:
         return self._data.draw(st.integers(a, b))
 
 
-@settings(PROPERTY, max_examples=examples(25))
+@settings(PROPERTY, max_examples=examples(20))
 @given(rows=events(max_size=12), data=st.data())
 def test_nested_expressions_on_small_nasty_streams(rows: list[dict[str, Any]], data: st.DataObject) -> None:
     check_all(drawn(_Chance(data)), rows)

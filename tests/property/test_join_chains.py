@@ -142,7 +142,7 @@ def started(folder: Path, asked: list[Query | Join], instances: int) -> Run:
     return Run(folder, asked, instances, others=[PAID, *(chained_stream(one) for one in asked if one.name in read)])
 
 
-@settings(PROPERTY, max_examples=examples(30))
+@settings(PROPERTY, max_examples=examples(20))
 @given(seed=st.integers(0, 2**32), instances=st.integers(1, 3))
 def test_each_epoch_answers_with_what_the_epoch_before_committed(
     seed: int, instances: int, folders: Iterator[Path]
@@ -173,7 +173,7 @@ def test_each_epoch_answers_with_what_the_epoch_before_committed(
         assert not rows
 
 
-@settings(PROPERTY, max_examples=examples(25))
+@settings(PROPERTY, max_examples=examples(15))
 @given(seed=st.integers(0, 2**32), instances=st.integers(1, 3))
 def test_in_the_end_every_level_has_answered(seed: int, instances: int, folders: Iterator[Path]) -> None:
     dice, folder = random.Random(seed), next(folders)

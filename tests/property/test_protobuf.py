@@ -122,7 +122,7 @@ CUT = tagged(16, BYTES, varint(999 << 3 | FIXED32) + b"ab") + tagged(16, BYTES, 
 """A line in two parts, the first without its end; in a row they could be read."""
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(25))
 @given(st.lists(st.one_of(orders, orders, damaged, st.tuples(orders, groups, orders).map(b"".join)), max_size=6))
 @example([FAR])
 @example([CUT])

@@ -66,7 +66,7 @@ def test_seeded_cases_are_answered_as_the_naive_twin_does(first: int, folders: I
     assert compared > 1000
 
 
-@settings(PROPERTY, max_examples=examples(25))
+@settings(PROPERTY, max_examples=examples(12))
 @given(
     case_seed=st.integers(0, 10**6), seed=st.integers(0, 3), instances=st.integers(1, 4), drained=st.booleans(),
     events=st.integers(0, 30), epochs=st.integers(1, 6),

@@ -75,7 +75,7 @@ _CHOOSING = st.sampled_from(("min_by", "max_by", "first", "last"))
 _FILTERS = st.sampled_from((None, call("isnotnull", (C,), "boolean")))
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(25))
 @given(st.lists(_ROW, min_size=1, max_size=12), _CHOOSING, st.permutations(_COLUMNS), _FILTERS)
 def test_aggregates_of_one_order_choose_one_event(
     rows: list[Any], function: str, columns: list[Column], condition: Expression | None
@@ -90,7 +90,7 @@ def test_aggregates_of_one_order_choose_one_event(
         assert chosen[columns.index(BY)] == best
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(25))
 @given(st.lists(_ROW, min_size=1, max_size=8).flatmap(lambda rows: st.tuples(st.just(rows), st.permutations(rows))))
 def test_what_ties_does_not_depend_on_the_order_in_which_events_come(both: Any) -> None:
     asked = [one for function in ("min_by", "max_by", "first", "last") for one in _asked(function, (C, A, D))]
@@ -99,7 +99,7 @@ def test_what_ties_does_not_depend_on_the_order_in_which_events_come(both: Any) 
     assert repr(one) == repr(other)  # the sign of zero as well
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(st.lists(_ROW, min_size=1, max_size=12), st.permutations((A, C, D)))
 def test_the_largest_struct_is_of_the_last_event_if_it_begins_with_the_event_time(
     rows: list[Any], columns: list[Column]
@@ -122,7 +122,7 @@ _NESTED = st.tuples(
 )
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(st.lists(_NESTED, min_size=1, max_size=12))
 def test_aggregates_of_structs_are_those_of_the_naive_twin(rows: list[Any]) -> None:
     inner = struct_of([C, D], "struct<c:string,d:double>", call("isnotnull", (C,), "boolean"))
@@ -162,7 +162,7 @@ def _untyped(value: Any) -> Any:
     return [_untyped(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(st.lists(_ROW, min_size=1, max_size=12), st.randoms())
 def test_an_order_of_the_source_decides_for_all_of_them(rows: list[Any], dice: Any) -> None:
     placed = [(*row, f"p{i % 2}", i) for i, row in enumerate(rows)]
@@ -198,7 +198,7 @@ def test_a_query_that_chooses_one_value_more_chooses_the_same_first_value() -> N
     assert _answers(_asked("min_by", (C, A)), rows) == ["x", 1]
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(st.lists(_ROW, min_size=1, max_size=12), st.permutations(_COLUMNS), st.booleans())
 def test_the_last_event_is_one_event_for_last_and_max_by_the_event_time(
     rows: list[Any], columns: list[Column], ordered: bool

@@ -76,7 +76,7 @@ def test_a_source_partition_that_nobody_waited_for_is_told() -> None:
         trial.assert_same_for_any_cut({"calls": rows})
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(12))
 @given(st.data())
 def test_generated_events_fit_their_stream(data: st.DataObject) -> None:
     tx, given_ = STREAMS["tx"], {"size(tags)": st.integers(0, 3)}

@@ -10,7 +10,7 @@ import os
 TIMES = int(os.environ.get("MILLPOND_EXAMPLES", "1"))
 """How many times more examples and seeds than in a normal run."""
 
-USUAL = 50
+USUAL = 30
 """Examples of a test that states no number; Hypothesis itself would try 100."""
 
 
