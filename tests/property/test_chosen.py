@@ -101,7 +101,7 @@ def in_time(epochs: Sequence[list[dict[str, Any]]], delay_us: int) -> list[dict[
 def test_rows_are_those_of_the_naive_twin(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 3)
     dice = random.Random(seed)
-    epochs = cut(events(seed, 220), dice, 15)
+    epochs = cut(events(seed, 150), dice, 10)
     run = run_with_moves(tmp_path, QUERIES, epochs, dice, seed, 0.5)
     stored = [one for one in run.pond.manifest.sections.values() if one.kind == "events"]
     run.pond.drain()
@@ -190,7 +190,7 @@ def test_first_ranked_rows_are_those_of_the_naive_twin(
 ) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 3)
     dice = random.Random(seed)
-    epochs = cut(events(seed, 220), dice, 15)
+    epochs = cut(events(seed, 150), dice, 10)
     run = run_with_moves(tmp_path, RANKED, epochs, dice, seed, 0.5)
     found = run.answers().rows
     for query in RANKED:

@@ -97,7 +97,7 @@ def check(queries: Sequence[Query], epochs: list[list[Event]], run: Run) -> int:
     return compared
 
 
-@pytest.mark.parametrize(("instances", "deal", "at_once"), [(1, whole, 2), (4, dealt(3), 4)])
+@pytest.mark.parametrize(("instances", "deal", "at_once"), [(1, whole, 4), (4, dealt(3), 4)])
 def test_a_dictionary_holds_a_constant_times_the_keys_of_the_horizon(
     instances: int, deal: Partition, at_once: int, tmp_path: Path
 ) -> None:
@@ -130,7 +130,7 @@ def test_random_cases_are_answered_as_the_naive_twin_does_while_generations_roll
         monkeypatch.setattr(merge_segments, "PORTION_BYTES", 1)
         monkeypatch.setattr(merge_segments, "_PORTION_PER_ADDED_BYTE", 0)
     monkeypatch.setattr(fold, "FAN_IN", 2)  # sections merge, and generations begin, as often as they can
-    case = random_case(seed + 70, 150, 4, epochs=40)
+    case = random_case(seed + 70, 120, 4, epochs=28)
     for at, batch in enumerate(case.epochs):
         for row in batch:
             row["k"] = row["k"] if row["k"] is None or len(row["k"]) < 2 else f"{row['k']}-{at // 6}"
@@ -153,15 +153,15 @@ def test_random_cases_are_answered_as_the_naive_twin_does_while_generations_roll
 def test_a_segment_of_two_generations_ago_is_read_through_one_table(
     portion_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    #   keys of a second   20 | 8 | 3 | 1 …    windows of 60 s: the first 20 s die, a generation opens; the next
+    #   keys of a second   20 | 8 | 3 | 1 …    windows of 30 s: the first 10 s die, a generation opens; the next
     #   die soon after, another opens, and segments of the first are still live: they are rewritten
     monkeypatch.setattr(merge_segments, "PORTION_BYTES", portion_bytes)
     monkeypatch.setattr(merge_segments, "_PORTION_PER_ADDED_BYTE", 0)
     monkeypatch.setattr(fold, "FAN_IN", 2)
-    queries = [query("sliding", 60, 10)]
+    queries = [query("sliding", 30, 5)]
     dice, epochs = random.Random(3), []
-    for now in range(160):
-        names = ["always", *(f"k{now}-{i}" for i in range((20, 8, 3, 1)[min(now // 20, 3)]))]
+    for now in range(80):
+        names = ["always", *(f"k{now}-{i}" for i in range((20, 8, 3, 1)[min(now // 10, 3)]))]
         epochs.append([named(k, dice.random(), now * SECOND) for k in names])
     run = Run(tmp_path, queries)
     generations: list[int] = []
@@ -174,7 +174,7 @@ def test_a_segment_of_two_generations_ago_is_read_through_one_table(
     run.pond.drain()
     assert check(queries, epochs, run) > 300
     begun = [generations.index(each) for each in sorted(set(generations)) if each]
-    assert min(b - a for a, b in pairwise(begun)) < 60, "none began while the one before was live"
+    assert min(b - a for a, b in pairwise(begun)) < 30, "none began while the one before was live"
 
 
 def test_what_is_shared_is_counted_over_both_generations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def exact_events() -> list[dict[str, Any]]:
             "p": dice.choice((None, Decimal(dice.randrange(-99999, 99999)).scaleb(-2))),
             "d": Decimal(f"{dice.randrange(-(10**32), 10**32)}E-6"),
         }
-        for row in events(1800, 300, keys=4)
+        for row in events(900, 300, keys=4)
     ]  # fmt: skip
 
 

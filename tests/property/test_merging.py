@@ -67,9 +67,9 @@ def written(before: Manifest, after: Manifest) -> list[int]:
 
 
 @pytest.mark.usefixtures("long_merges")
-@pytest.mark.parametrize("seed", seeds(0, 3))
+@pytest.mark.parametrize("seed", seeds(0, 2))
 def test_a_merge_takes_many_epochs_and_no_answer_changes(seed: int, tmp_path: Path) -> None:
-    case, deal = random_case(seed + 900, 1500, 1, epochs=60), dealt(seed)
+    case, deal = random_case(seed + 900, 1000, 1, epochs=45), dealt(seed)
     queries = QUERIES if seed else QUERIES[:1]
     run, waited, most, taken = Run(tmp_path, queries, 2), 0, 0, 0
     for rows in case.epochs:
@@ -118,7 +118,7 @@ def test_portions_end_with_what_they_are_made_of(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("long_merges")
 def test_an_epoch_that_is_behind_merges_nothing(tmp_path: Path) -> None:
-    case, deal, dice = random_case(904, 1500, 1, epochs=60), dealt(4), random.Random(4)
+    case, deal, dice = random_case(904, 900, 1, epochs=36), dealt(4), random.Random(4)
     run, merged = Run(tmp_path, QUERIES[:3], 2), {True: 0, False: 0}
     for rows in case.epochs:
         run.pond.merges_wait = dice.random() < 0.5
@@ -126,7 +126,7 @@ def test_an_epoch_that_is_behind_merges_nothing(tmp_path: Path) -> None:
         run.epoch(deal(rows))
         level = {name: one.info.get("level") for name, one in run.pond.manifest.sections.items() if "level" in one.info}
         merged[run.pond.merges_wait] += sum(bool(level[name]) for name in level.keys() - before.sections.keys())
-    assert merged[False] > 20 and not merged[True]
+    assert merged[False] > 10 and not merged[True]
     run.pond.drain()
     for query in QUERIES[:3]:
         expected = windows.answer(query, case.epochs, drained=True)

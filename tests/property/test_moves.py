@@ -237,7 +237,7 @@ def test_rows_that_change_joins_and_chains_are_those_of_a_pond_that_stays(
     seed: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 3)
-    (queries, more), case = others(seed), random_case(seed, 120, 1, epochs=12)
+    (queries, more), case = others(seed), random_case(seed, 100, 1, epochs=9)
     kept = played(next(folders), queries, case, seed, 3, moving=False, **more)
     found = played(next(folders), queries, case, seed, 3, after=state_is_where_the_map_says, **more)
     assert not kept.quarantined and not found.quarantined

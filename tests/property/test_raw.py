@@ -98,7 +98,7 @@ def unrelated(queries: list[Query], epochs: list[list[dict[str, Any]]]) -> None:
 def test_bytes_moved_are_those_of_the_smaller_form(
     filters: int, keys: int, are_related: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queries, epochs = shaped(filters, keys, 4000)
+    queries, epochs = shaped(filters, keys, 2000)
     if not are_related:
         unrelated(queries, epochs)
     chosen = moved(tmp_path / "chosen", queries, epochs)

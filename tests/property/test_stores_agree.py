@@ -125,7 +125,7 @@ def _plain(rows: Rows) -> tuple[int, list[tuple[bytes, bytes]]]:
 
 def run_machine(openers: Sequence[Callable[[Path], BucketStore]]) -> None:
     machine = type("Machine", (StoresAgree,), {"openers": openers})
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples(15), stateful_step_count=25))
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples(8), stateful_step_count=25))
 
 
 def open_lmdb(folder: Path) -> BucketStore:

@@ -119,7 +119,7 @@ def check(folder: Path, case: Case, instances: int, seed: int) -> set[str]:
 def test_answers_are_those_of_the_naive_twins_in_every_window_and_mode(tmp_path: Path) -> None:
     seen: set[str] = set()
     for seed in range(8000, 8014):
-        case = case_of(seed, 90, 6, 6)
+        case = case_of(seed, 60, 6, 5)
         seen |= check(tmp_path / str(seed), case, 1 + seed % 3, seed)
     assert seen == {
         "Sliding final bins", "Sliding update bins", "Sliding corrected bins", "running update bins",
@@ -133,7 +133,7 @@ def test_tallies_that_merge_and_keys_that_end_change_nothing(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 2)
-    case = case_of(seed, 250, 12, 24)
+    case = case_of(seed, 160, 8, 16)
     for now, batch in enumerate(case.epochs):
         for row in batch:
             row["k"] = None if row["k"] is None else f"era-{now // 3}-{row['k']}"

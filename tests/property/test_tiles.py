@@ -66,7 +66,7 @@ def epochs(seed: int, seconds: int) -> list[list[Event]]:
 
 @pytest.mark.parametrize("seed", seeds(0, 1))
 def test_answers_are_those_of_the_naive_twin(seed: int, tmp_path: Path) -> None:
-    batches = epochs(seed, 3000)
+    batches = epochs(seed, 2000)
     run = Run(tmp_path, QUERIES, instances=2)
     for batch in batches:
         run.epoch([batch])

@@ -157,16 +157,16 @@ def cells_in(manifest: Manifest) -> int:
     return sum(one.rows for one in every if "instead" not in one.info and "tiles" not in one.info)
 
 
-@pytest.mark.parametrize("portion_bytes", [8 << 20, 2000])
+@pytest.mark.parametrize(("portion_bytes", "seconds"), [(8 << 20, 4), (2000, 2)])
 def test_beside_narrow_windows_a_wide_one_keeps_few_cells(
-    portion_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    portion_bytes: int, seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    #   ten seconds beside an hour: 20 keys in each second, 600 s; all slices would be 60 for each key
+    #   ten seconds beside an hour: 20 keys in each epoch, 600 s; all slices would be 60 for each key
     monkeypatch.setattr(fold, "FAN_IN", 3)
     monkeypatch.setattr(merge_segments, "PORTION_BYTES", portion_bytes)
     monkeypatch.setattr(merge_segments, "_PORTION_PER_ADDED_BYTE", 0)
     same = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True}
-    epochs = [[same | {"k": f"k{i}", "ts": now * SECOND + i} for i in range(20)] for now in range(0, 600, 2)]
+    epochs = [[same | {"k": f"k{i}", "ts": now * SECOND + i} for i in range(20)] for now in range(0, 600, seconds)]
     run, most = Run(tmp_path, [BASE, TEN], 2), 0
     for rows in epochs:
         run.epoch([rows])
@@ -185,7 +185,7 @@ def test_answers_are_those_of_the_naive_twin(seed: int, tmp_path: Path, monkeypa
         monkeypatch.setattr(merge_segments, "PORTION_BYTES", 4000)
         monkeypatch.setattr(merge_segments, "_PORTION_PER_ADDED_BYTE", 0)
     dice, now, epochs = random.Random(seed), 0, []
-    for _ in range(80):
+    for _ in range(50):
         now += dice.choice((1, 1, 2, 5))
         times = [now - dice.choice((0, 0, 1, 4, 20, 60)) for _ in range(12)]
         epochs.append([
