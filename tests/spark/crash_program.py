@@ -1,7 +1,8 @@
 """Ponds over folders of files, as a program to be killed, stopped and started again.
 
 It reads a JSON object per pond, {"base": BASE}, so that ponds share a Java machine, and prints a JSON line per pond.
-It joins the Java machine that the environment names (`kit.programs.shared_java`), or starts one.
+It joins the Java machine that the environment names (`kit.programs.shared_java`), or starts one, in which "workers"
+asks for a Spark context with other workers: {"master": MASTER, "reuse": "true" or "false", "faults": FAULTS}.
 BASE/in holds the input, BASE/pond the pond, BASE/out/<query> the sinks, BASE/faults what was reached.
 """
 
@@ -91,23 +92,26 @@ def make_pond(spark: SparkSession, base: Path, **settings: Any) -> Pond:
 def answer(
     spark: SparkSession, base: str, fault: str = "", counted: str = "", drain: bool = True, repair: bool = False
 ) -> dict[str, Any]:
-    """Run the pond until its input is read; optionally `repair` it before and `drain` it afterwards; print the outcome.
+    """Run the pond until its input is read; optionally `repair` it before, `drain` it afterwards; return the outcome.
 
-    The `fault` is this process's own, for this pond, with the folder in which its steps are `counted`. A fault of the
-    environment is for workers as well, and for every pond.
+    The `fault` is this process's own, for this pond, with the folder in which its steps are `counted`.
     """
-    if counted:
-        faults._faults = faults.from_environment({"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": counted})
+    faults._faults = faults.from_environment(planned(fault, counted) if counted else {})
     try:
         with make_pond(spark, Path(base)) as pond:
             if repair:
                 pond.repair()
             pond.run(drain=drain)
-            if counted or "MILLPOND_FAULT_DIR" in os.environ:
-                wait_for_pruning(Path(counted or f"{base}/faults"), fault)
+            if counted:
+                wait_for_pruning(Path(counted), fault)
             return {"ok": True, "error": ""}
     except Exception as error:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
+
+
+def planned(fault: str, counted: str) -> dict[str, str]:
+    """The variables that plan a fault."""
+    return {"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": counted}
 
 
 def wait_for_pruning(reached: Path, fault: str) -> None:
@@ -122,18 +126,28 @@ def say(what: dict[str, Any]) -> None:
     print(json.dumps(what), flush=True)
 
 
-def main(master: str = "local[2]", reuse: str = "true") -> None:
+def session(master: str = "local[2]", reuse: str = "true", faults: str = "", counted: str = "") -> SparkSession:
+    """A session in the Java machine of this process, whose workers have these faults."""
+    environment = {f"spark.executorEnv.{name}": value for name, value in planned(faults, counted).items() if counted}
+    extra = SHORT_LIVED | {"spark.python.worker.reuse": reuse} | environment
+    return spark_session(master, driver_memory="700m", extra=extra)
+
+
+def main() -> None:
     """Answer the ponds that are named on the input."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         from joined_session import joined_session  # in here, as tests import this file from another folder
 
         spark = joined_session()
     else:
-        extra = SHORT_LIVED | {"spark.python.worker.reuse": reuse}
-        spark = spark_session(master, driver_memory="700m", extra=extra)
-    for asked in map(json.loads, sys.stdin):
-        say(answer(spark, **asked))
+        spark = session()
+    now: dict[str, str] = {}
+    for order in map(json.loads, sys.stdin):
+        if (workers := order.pop("workers", {})) != now:
+            spark.stop()
+            spark, now = session(**workers), workers
+        say(answer(spark, **order))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

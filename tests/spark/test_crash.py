@@ -108,7 +108,10 @@ class Expected(NamedTuple):
 
 
 class World(NamedTuple):
-    """What all scenarios share: input, its truth, how often a quiet run reaches each step, a successor, and victims."""
+    """What all scenarios share: input, its truth, how often a quiet run reaches each step, a successor, and victims.
+
+    The successor has a Java machine of its own, so its workers can be others for a pond.
+    """
 
     root: Path
     truth: Truth
@@ -134,16 +137,16 @@ class World(NamedTuple):
 class Driver:
     """A process that runs one pond after the other, each with the fault that is planned for it."""
 
-    def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
+    def __init__(self, log: Path, **environment: str) -> None:
         self._turn = threading.Lock()
         with log.open("ab") as errors:
             self.process = ForkedProgram(
-                [PROGRAM, *arguments], env=INHERITED | environment, stdin=subprocess.PIPE,
+                [PROGRAM], env=INHERITED | environment, stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=errors, text=True,
             )  # fmt: skip
 
     def order(self, base: Path, **options: Any) -> None:
-        """Start to run a pond to its end, with the options `fault`, `counted`, `drain` and `repair`."""
+        """Start to run a pond to its end, with the options `fault`, `counted`, `drain`, `repair` and `workers`."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"base": str(base), **options}) + "\n")
         self.process.stdin.flush()
@@ -204,13 +207,13 @@ class Victims:
             driver.end()
 
     @contextlib.contextmanager
-    def one(self, **environment: str) -> Iterator[Driver]:
+    def one(self) -> Iterator[Driver]:
         """The process with a Java machine of its own, for one scenario at a time.
 
         It is reused unless it was killed or failed: to start Spark costs more than to wait for a turn.
         """
         with self._turn:
-            driver = self._waiting.pop() if self._waiting else Driver(self._log, **environment)
+            driver = self._waiting.pop() if self._waiting else Driver(self._log)
             try:
                 yield driver
             except BaseException:
@@ -225,11 +228,6 @@ class Victims:
         """Kill those that are left."""
         for driver in self._waiting:
             driver.end()
-
-
-def planned(base: Path, fault: str) -> dict[str, str]:
-    """The variables that plan a fault for a driver and its workers, of one pond only."""
-    return {"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": str(base / "faults")}
 
 
 def reached_in(counted: Path) -> set[str]:
@@ -543,19 +541,24 @@ def is_stopped(process: subprocess.Popen[Any]) -> bool:
     return state == "T"
 
 
+def with_faults(world: World, base: Path, faults: str = "", **workers: str) -> dict[str, Any]:
+    """Let the successor run a pond with faults that are planned in its workers, and count steps; the outcome."""
+    counted = str(base / "faults")
+    return world.successor.finish(base, counted=counted, workers={"faults": faults, "counted": counted, **workers})
+
+
 @pytest.fixture(scope="module")
 def world(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[World]:
-    """A quiet run in a process of its own that counts steps, the truth, and a warm successor."""
+    """The truth, and a successor that is warm from a quiet run, which counts steps."""
     root = tmp_path_factory.mktemp("crash")
     victims = Victims(root, spark)
     quiet = World(root, Truth(make_input(root / "input")), {}, Driver(root / "successor.log"), victims, {})
     base = quiet.base("quiet")
-    with victims.one(**planned(base, "")) as process:
-        done = process.finish(base)
-        assert done["ok"], done["error"]
-        reached = {step.name: step.stat().st_size for step in (base / "faults").iterdir()}
+    done = with_faults(quiet, base)
+    assert done["ok"], done["error"]
+    reached = {step.name: step.stat().st_size for step in (base / "faults").iterdir()}
     yield quiet._replace(reached=reached)
     victims.end()
     quiet.successor.end()
@@ -614,24 +617,13 @@ def test_drivers_may_be_killed_or_stopped_one_after_the_other(
 # --- workers -----------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def alone(world: World, name: str, fault: str, master: str, reuse: str = "true") -> Iterator[tuple[Path, Driver]]:
-    """A pond, and a process with a Java machine of its own, in whose workers a fault is planned."""
-    base = world.base(name)
-    process = Driver(base / "first.log", master, reuse, **planned(base, fault))
-    try:
-        yield base, process
-    finally:
-        process.end()
-
-
 @pytest.mark.spark
 def test_a_killed_worker_costs_a_retry_of_its_task(world: World) -> None:
     """One fault per step and epoch: a task may fail four times, so all of them fit into one run."""
     faults = [f"{step}:{epoch if step == 'gather.start' else 2 * epoch - 1}:kill"
               for epoch, step in enumerate(WORKER_STEPS, 1)]  # fmt: skip
-    with alone(world, "workers", ",".join(faults), "local[2,4]") as (base, process):
-        done = process.finish(base)
+    base = world.base("workers")
+    done = with_faults(world, base, ",".join(faults), master="local[2,4]")
     assert done["ok"], done["error"]
     assert reached_in(base / "faults") == set(WORKER_STEPS)
     check_exact(base, world.truth)
@@ -645,10 +637,10 @@ def test_a_killed_worker_costs_a_retry_of_its_task(world: World) -> None:
                                   for step in WORKER_STEPS])  # fmt: skip
 def test_without_retries_a_killed_worker_ends_the_run_and_the_next_run_is_right(world: World, step: str) -> None:
     """Its workers are never used twice, and give the same output as others."""
-    with alone(world, f"worker-{step}", f"{step}:5:kill", "local[2]", reuse="false") as (base, process):
-        assert not process.finish(base)["ok"]
-        assert reached_in(base / "faults") == {step}
-        again = process.finish(base)
+    base = world.base(f"worker-{step}")
+    assert not with_faults(world, base, f"{step}:5:kill", reuse="false")["ok"]
+    assert reached_in(base / "faults") == {step}
+    again = with_faults(world, base, f"{step}:5:kill", reuse="false")
     assert again["ok"], again["error"]
     check_exact(base, world.truth)
 
